@@ -1,0 +1,90 @@
+# Every target sets up what it needs in .venv; a machine needs make and Python >= 3.11, nothing else.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := $(VENV)/.run-stamp
+DEV := $(VENV)/.dev-stamp
+
+# An environment whose interpreter has gone is made anew.
+$(shell [ -x $(BIN)/python ] || rm -f $(RUN) $(DEV))
+
+# Arguments for the program behind a target: make chat ARGS='--help'
+ARGS ?=
+
+# A name on the PATH may be a stub that does not start, so each candidate is run.
+IS_NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
+PYTHON ?= $(shell for each in python3 python3.13 python3.12 python3.11; do \
+	if $$each $(IS_NEW_ENOUGH) 2>/dev/null; then echo $$each; break; fi; done)
+
+PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq
+
+.PHONY: help chat demo test format bench load soak lock clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+chat: $(RUN) ## talk to an agent; pass options with ARGS='...'
+	@$(BIN)/kitchener chat $(ARGS)
+
+demo: $(RUN) ## run the offline demonstration
+	@$(BIN)/python -m examples.demo $(ARGS)
+
+test: $(DEV) ## check format, lint, types and layers, then run the tests
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m pytest -n auto
+
+format: $(DEV) ## format the code and apply the safe lint fixes
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+bench: $(DEV) ## measure CPU time a turn
+	@$(BIN)/python benchmarks/sessions.py $(ARGS)
+
+load: $(DEV) ## measure latency with thousands of concurrent sessions
+	@$(BIN)/python benchmarks/load.py $(ARGS)
+
+soak: $(DEV) ## run the tests that take minutes
+	@$(BIN)/python -m pytest -m soak -o faulthandler_timeout=0 --timeout=3600 $(ARGS)
+
+lock: $(BIN)/python ## compile requirements/*.txt anew; ARGS=--upgrade for newer versions
+	@echo "Compiling requirements/run.txt and requirements/dev.txt ..."
+	@$(PIP_INSTALL) 'uv>=0.13,<0.14'
+	@UV_PYTHON_DOWNLOADS=never $(LOCK) --extra cli --extra crypto --extra models --group build \
+		--output-file requirements/run.txt $(ARGS)
+	@UV_PYTHON_DOWNLOADS=never $(LOCK) --all-extras --group dev --constraint requirements/run.txt \
+		--output-file requirements/dev.txt $(ARGS)
+
+LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-header --no-annotate
+
+clean: ## remove .venv, caches and build results
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@python="$(PYTHON)"; \
+	if [ -z "$$python" ] || ! "$$python" $(IS_NEW_ENOUGH) 2>/dev/null; then \
+		echo "kitchener needs Python 3.11 or newer; none found. Name one: make PYTHON=/path/to/python3" >&2; exit 1; \
+	fi; \
+	rm -rf $(VENV) && "$$python" -m venv $(VENV)
+
+$(RUN): requirements/run.txt pyproject.toml | $(BIN)/python
+	@echo "Setting up $(VENV) to run kitchener (about a minute, once) ..."
+	@$(PIP_INSTALL) --require-hashes -r requirements/run.txt
+	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+# The development set holds the run set in the same versions, so both are then in place.
+$(DEV): requirements/dev.txt requirements/run.txt pyproject.toml | $(BIN)/python
+	@echo "Setting up $(VENV) for development (about a minute, once) ..."
+	@$(PIP_INSTALL) --require-hashes -r requirements/dev.txt
+	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@touch $(RUN) $@

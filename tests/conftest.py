@@ -1,0 +1,77 @@
+"""What holds for every test: both event loops, reproducible examples, and no network beyond this machine.
+
+Tests under virtual time ask for trio themselves, with `trio.testing.MockClock`, and override `anyio_backend`.
+"""
+
+import ipaddress
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("ci", derandomize=True, deadline=None, database=None)
+settings.register_profile("explore", max_examples=2_000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+# Not function-scoped: Hypothesis refuses such fixtures, as one call of the fixture would serve many examples.
+@pytest.fixture(params=["asyncio", "trio"], scope="module")
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """Each async test runs twice, once on each backend."""
+    backend: str = request.param
+    return backend
+
+
+def is_loopback(host: object) -> bool:
+    """Tell whether `host`, a name or an address, means this machine without asking a name server."""
+    if isinstance(host, bytes):
+        host = host.decode("ascii", "replace")
+    if not isinstance(host, str):
+        return False
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def refuse(target: object) -> None:
+    """Fail the test in a way that `except Exception` in the code under test cannot hide."""
+    pytest.fail(f"a test tried to reach {target!r}; tests may use the loopback interface only")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_real_network() -> Iterator[None]:
+    """Sockets connect to loopback or to a Unix path, and names other than `localhost` are not resolved.
+
+    This covers anything that goes through Python's `socket` module in this process; uvloop does not.
+    """
+    connect, connect_ex, getaddrinfo = socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo
+
+    def check(sock: socket.socket, address: Any) -> None:
+        if sock.family in (socket.AF_INET, socket.AF_INET6) and not is_loopback(address[0]):
+            refuse(address)
+
+    def guarded_connect(sock: socket.socket, address: Any) -> None:
+        check(sock, address)
+        connect(sock, address)
+
+    def guarded_connect_ex(sock: socket.socket, address: Any) -> int:
+        check(sock, address)
+        return connect_ex(sock, address)
+
+    def guarded_getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
+        # No host, or the unspecified address, is how a server asks for something to listen on.
+        if host not in (None, "", b"", "0.0.0.0", "::") and not is_loopback(host):
+            refuse(host)
+        return getaddrinfo(host, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", guarded_connect)
+        patch.setattr(socket.socket, "connect_ex", guarded_connect_ex)
+        patch.setattr(socket, "getaddrinfo", guarded_getaddrinfo)
+        yield
