@@ -1,0 +1,117 @@
+"""RFC 8785 (JCS) bytes of a JSON value, and SHA-256 digests of them.
+
+A fast encoder gives exactly the JCS bytes for most values: those without floats and without keys above U+FFFF. A walk over
+the value's types decides; what it is not sure of goes through the reference implementation. Values that have no canonical
+form, or that would read back as something else, are refused with `EntryRefused`. Explained in `docs/ledger.md`.
+"""
+
+import hashlib
+from typing import Any
+
+import orjson
+import rfc8785
+
+from kitchener.errors import EntryRefused
+
+MAX_DEPTH = 64
+MAX_INTEGER = 2**53 - 1
+
+_SORTED = orjson.OPT_SORT_KEYS
+_PLAIN = frozenset((str, bool, type(None)))
+
+
+def canonical_bytes(value: Any, *, at: str = "") -> bytes:
+    """The RFC 8785 form of a JSON value.
+
+    Args:
+        value: dicts with text keys, lists or tuples, text, integers within ±(2^53−1), finite floats, booleans, None
+        at: how error messages call the value, e.g. `payload`
+
+    Raises:
+        EntryRefused: the value has no canonical form; names the place and the problem
+    """
+    try:
+        if _is_fast(value, 0):
+            return orjson.dumps(value, option=_SORTED)
+        encoded = rfc8785.dumps(_plain(value, at, 0))
+    except EntryRefused:
+        raise
+    except (TypeError, ValueError, RecursionError) as error:
+        _plain(value, at, 0)  # names the exact place if it can
+        raise EntryRefused(at, str(error)) from error
+    return encoded
+
+
+def digest(data: bytes) -> str:
+    """`sha256:` and the hex SHA-256 of the bytes."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def canonical_digest(value: Any, *, at: str = "") -> str:
+    """`sha256:` and the hex SHA-256 of the value's canonical bytes."""
+    return digest(canonical_bytes(value, at=at))
+
+
+def _is_fast(value: Any, depth: int) -> bool:
+    """Whether the fast encoder provably gives the JCS bytes: exact types only, no float, no key above U+FFFF."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return True
+    if kind is int:
+        return -MAX_INTEGER <= value <= MAX_INTEGER
+    if depth >= MAX_DEPTH:
+        return False
+    if kind is dict:
+        for key, item in value.items():
+            # orjson sorts by UTF-8 bytes, JCS by UTF-16 units: they differ only above U+FFFF.
+            if type(key) is not str or not (key.isascii() or max(key) <= "\uffff"):
+                return False
+            if type(item) not in _PLAIN and not _is_fast(item, depth + 1):
+                return False
+        return True
+    if kind is list or kind is tuple:
+        return all(_is_fast(item, depth + 1) for item in value)
+    return False
+
+
+def _plain(value: Any, at: str, depth: int) -> Any:
+    """The value in types that the reference implementation takes, or `EntryRefused` with the place."""
+    if depth > MAX_DEPTH:
+        raise EntryRefused(at, f"nested deeper than {MAX_DEPTH} levels")
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _well_formed(str(value), at)
+    if isinstance(value, int):
+        if not -MAX_INTEGER <= value <= MAX_INTEGER:
+            raise EntryRefused(at, f"integer {value} is outside ±(2^53−1); store it as text")
+        return int(value)
+    if isinstance(value, float):
+        return _finite(value, at)
+    if isinstance(value, dict):
+        plain = {}
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise EntryRefused(at, f"key {key!r} is not text")
+            plain[_well_formed(key, at)] = _plain(item, f"{at}.{key}" if at else key, depth + 1)
+        return plain
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{at}[{n}]", depth + 1) for n, item in enumerate(value)]
+    raise EntryRefused(at, f"{type(value).__name__} is not a JSON type")
+
+
+def _well_formed(text: str, at: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise EntryRefused(at, "text holds a lone surrogate") from None
+    return text
+
+
+def _finite(value: float, at: str) -> float | int:
+    if value != value or value in (float("inf"), float("-inf")):
+        raise EntryRefused(at, f"{value} has no JSON form; store None or text")
+    # JCS prints such a float as an integer that no reader may take back.
+    if value.is_integer() and MAX_INTEGER < abs(value) < 1e21:
+        raise EntryRefused(at, f"float {value!r} prints as an integer outside ±(2^53−1); store it as text")
+    return value

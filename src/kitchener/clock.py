@@ -1,0 +1,63 @@
+"""The only place that reads the time of day.
+
+Everything else is handed a `Clock`. Deadlines do not use it: they run on the event loop's own clock.
+"""
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Clock(Protocol):
+    """The time of day."""
+
+    def time_us(self) -> int:
+        """Microseconds since the Unix epoch, UTC."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def time_us(self) -> int:
+        """Microseconds since the Unix epoch, UTC."""
+        return time.time_ns() // 1_000
+
+
+def to_datetime(time_us: int) -> datetime:
+    """The aware UTC datetime of a number of microseconds since the epoch (exact, no float in between)."""
+    return _EPOCH + timedelta(microseconds=time_us)
+
+
+def to_us(moment: datetime) -> int:
+    """Microseconds since the epoch of an aware datetime."""
+    delta = moment - _EPOCH
+    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+
+
+class TimestampText:
+    """Renders microseconds as `2026-02-18T10:30:00.000001+00:00`, remembering the text of the current second.
+
+    One instance belongs to one writer; it is not shared between threads.
+    """
+
+    __slots__ = ("_prefix", "_second")
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._prefix = ""
+
+    def render(self, time_us: int) -> str:
+        """The ISO text of `time_us`."""
+        second, micros = divmod(time_us, 1_000_000)
+        if second != self._second:
+            self._prefix = to_datetime(second * 1_000_000).strftime("%Y-%m-%dT%H:%M:%S.")
+            self._second = second
+        return f"{self._prefix}{micros:06d}+00:00"
+
+
+def iso(time_us: int) -> str:
+    """The ISO text of a moment, as it stands in a ledger."""
+    return to_datetime(time_us).isoformat(timespec="microseconds")

@@ -1,0 +1,408 @@
+"""Every knob of every component: its meaning, unit and default; and what is said about a wrong one.
+
+`kitchener config schema` and the configuration page are made from the docstrings here. Fields are grouped by the table of
+`kitchener.toml` in which they stand. Durations carry their unit in the name. Where the values come from (file, environment,
+arguments) is the business of `kitchener.runtime.loading`.
+"""
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic_core import ErrorDetails, to_json
+
+from kitchener.errors import ConfigError
+
+Positive = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+
+
+class Settings(BaseModel):
+    """Base of all settings: frozen, no unknown keys, field docstrings become descriptions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
+
+
+class LedgerConfig(Settings):
+    """`[ledger]`: how entries become durable."""
+
+    durability: Literal["fsync", "os", "none"] = "fsync"
+    """`fsync`: a reply waits until its records are on disk. `os`: until the operating system has them (a process crash
+    loses nothing, a power loss may). `none`: it does not wait."""
+    batch_turns: Positive = 128
+    """A commit round starts as soon as this many callers wait for it, or everyone who could is waiting."""
+    linger_ms: Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)] = 25.0
+    """The longest that a commit round waits for more callers to share its fsync, milliseconds."""
+    linger_per_turn_ms: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 0.25
+    """The wait grows with load: this many milliseconds for each turn that is running, up to `linger_ms`."""
+    max_pending_entries: Positive = 100_000
+    """Entries of one ledger that may wait for a commit; beyond it, writers wait."""
+    max_entry_bytes: Annotated[int, Field(ge=1_024, le=64 * 1_048_576)] = 1_048_576
+    """Largest entry, bytes of its line; a larger one is refused before anything is written."""
+    max_clock_jump_s: Seconds = 3_600.0
+    """How far the clock may leap ahead between two entries, seconds; one entry dated 2099 would pin all later ones."""
+    accept_clock_jump: bool = False
+    """Open and write although the clock has jumped or the last entry lies in the future. For one repair, then off again."""
+    verify_on_open: Literal["checkpoint", "full"] = "checkpoint"
+    """`checkpoint`: verify what came after the index was last written. `full`: recompute every hash on open."""
+    keyring: str | None = None
+    """Directory of per-subject keys. Set: what subjects said and what was derived from it is stored encrypted. None: plain."""
+
+
+class LimitsConfig(Settings):
+    """`[limits]`: the bounds of one process. Every queue has a capacity, every wait a deadline."""
+
+    max_running_turns: Positive = 1_024
+    """Turns that run at the same time; others wait in order."""
+    max_waiting_turns: Positive = 10_000
+    """Turns that may wait to run; beyond it a turn is refused as overloaded at once."""
+    max_active_sessions: Positive = 20_000
+    """Sessions kept in memory; beyond it the longest idle ones are put away (they come back from the ledger)."""
+    executor_concurrency: Positive = 1_024
+    """Work orders that run at the same time in the interactive lane of one agent class."""
+    executor_queue: Positive = 10_000
+    """Work orders that may wait for the interactive lane."""
+    background_concurrency: Positive = 2
+    """Work orders that run at the same time in the background lane of one agent class."""
+    background_queue: Positive = 1_000
+    """Work orders that may wait for the background lane."""
+    gateway_concurrency: Positive = 2_048
+    """Model calls in flight over all providers (each provider has its own limit below this)."""
+    gateway_queue: Positive = 10_000
+    """Model calls that may wait for the gateway."""
+    max_nesting: Annotated[int, Field(ge=0, le=16)] = 3
+    """How deep turns may nest when a tool sends a message to another session; 0 forbids it."""
+    max_restarts: Positive = 100
+    """Failures of one actor within `restart_window_s` after which the runtime stops with that error as the cause."""
+    restart_window_s: Seconds = 60.0
+    """The window of `max_restarts`, seconds."""
+    abort_grace_s: Seconds = 5.0
+    """How long a cancelled turn may take to stop its work and record its end, seconds."""
+    shutdown_grace_s: Seconds = 10.0
+    """How long a shutdown waits for running turns before it aborts them, seconds."""
+    max_message_chars: Positive = 100_000
+    """Longest message a turn takes, characters."""
+    stream_buffer: Positive = 256
+    """Updates that `stream_turn` holds for a slow reader; then the turn waits for the reader."""
+
+
+class ProviderConfig(Settings):
+    """`[router.providers.<id>]`: one place to send model calls to."""
+
+    kind: Literal["offline", "openai_compatible", "model"] = "openai_compatible"
+    """`offline`: the built-in rule-based model. `openai_compatible`: any server with a /chat/completions endpoint.
+    `model`: a name of the multi-provider library in `model`, e.g. `anthropic:claude-sonnet-4-5`."""
+    model: Name | None = None
+    """Model to ask for where neither the request nor its route names one."""
+    base_url: str | None = None
+    """Root of an OpenAI-compatible endpoint, e.g. `http://127.0.0.1:8080/v1`."""
+    api_key: str | None = None
+    """A reference, never the key itself: `env:OPENAI_API_KEY` or `file:/run/secrets/key`. None: no key is sent."""
+    max_concurrency: Positive = 64
+    """Calls in flight at this provider; others queue, fairly between subjects."""
+    requests_per_minute: Positive | None = None
+    """Rate limit; None is none."""
+    tokens_per_minute: Positive | None = None
+    """Rate limit over estimated input plus reserved output tokens; None is none."""
+    timeout_s: Seconds = 60.0
+    """Longest single attempt, seconds; the turn's deadline cuts it shorter."""
+    max_retries: Annotated[int, Field(ge=0, le=20)] = 2
+    """Further attempts after a failure that a retry can mend (429, 5xx, connection, timeout, malformed answer)."""
+    backoff_initial_s: Seconds = 0.5
+    """First wait between attempts, seconds; doubles each time, with full jitter. `Retry-After` is honoured above it."""
+    backoff_max_s: Seconds = 20.0
+    """Longest wait between attempts, seconds."""
+    breaker_failures: Positive = 5
+    """Failures in a row that open the circuit; then calls fail at once."""
+    breaker_reset_s: Seconds = 30.0
+    """How long the circuit stays open before one call may try again, seconds."""
+
+
+class Route(Settings):
+    """Where a domain tag's requests go."""
+
+    provider_id: Name
+    """A provider of `[router.providers]`."""
+    model_id: Name | None = None
+    """Model to ask for, unless the request names one; None leaves it to the provider's own."""
+
+
+class RouterConfig(Settings):
+    """`[router]`: which provider answers which request. Explicit request, then first matching domain tag, then default."""
+
+    default_provider: Name = "offline"
+    """Provider of requests that neither name one nor carry a routed tag."""
+    default_model: Name | None = None
+    """Model of requests that take the default route and name none; None leaves it to the provider's own."""
+    providers: dict[Name, ProviderConfig] = Field(default_factory=lambda: {"offline": ProviderConfig(kind="offline")})
+    """The providers by id. `offline` is always there."""
+    domain_tag_routes: dict[Name, Route] = Field(default_factory=dict)
+    """Route of each domain tag, e.g. `consolidation` to a local model; empty changes nothing."""
+    fallbacks: dict[Name, tuple[Name, ...]] = Field(default_factory=dict)
+    """Providers to try in order after one is exhausted; never for a caller's error."""
+    allow_model_calls: bool = True
+    """False forbids every provider that is not built in: a switch for test suites."""
+
+    @classmethod
+    def from_config_file(cls, path: str | Path, *, given: Collection[str] = ()) -> "RouterConfig":
+        """The router's settings out of a JSON or TOML file of their own.
+
+        Args:
+            path: a `.json` file; any other name is read as TOML
+            given: ids of provider objects that the program itself passes in; routes may name them
+
+        Raises:
+            ConfigError: the file cannot be read, a key is unknown, a value impossible, or a route names no provider
+        """
+        router = parse_settings(cls, read_settings_file(path), str(path))
+        known = {"offline", *router.providers, *given}
+        for key, provider_id in router.named_providers():
+            if provider_id not in known:
+                there_are = f"no such provider; there are: {', '.join(sorted(known))}"
+                raise ConfigError(str(path), key, repr(provider_id), there_are)
+        return router
+
+    def named_providers(self) -> Iterator[tuple[str, str]]:
+        """Every mention of a provider outside `providers`: the key where it stands, and the id."""
+        yield "default_provider", self.default_provider
+        for tag, route in self.domain_tag_routes.items():
+            yield dotted_key(("domain_tag_routes", tag, "provider_id")), route.provider_id
+        for provider_id, others in self.fallbacks.items():
+            yield dotted_key(("fallbacks", provider_id)), provider_id
+            for number, other in enumerate(others):
+                yield dotted_key(("fallbacks", provider_id, number)), other
+
+
+class HO2Config(Settings):
+    """`[agents.<class>]`: one agent class, its persona, tools, budgets and policies."""
+
+    agent_class: str = "ADMIN"
+    """`ADMIN` or `RESIDENT:<name>`; taken from the table's name in a file."""
+    instructions: str = ""
+    """Persona and task of the agent, shown to the model as instructions."""
+    standing_rules: tuple[str, ...] = ()
+    """Rules that hold in every turn, shown as instructions."""
+    tools: tuple[str, ...] | None = None
+    """Tools of this class: names of tools given to `open_runtime`, or `module:attribute` to import. None: all given."""
+    prompt_dir: str | None = None
+    """Directory with own prompt packs, contracts and their manifest; overrides the shipped ones by id."""
+    attention_templates: str | None = None
+    """Directory with own attention templates; None: the shipped ones."""
+    ho2m_path: str | None = None
+    """The supervisor's ledger; None: under `plane_root`."""
+    ho1m_path: str | None = None
+    """The executor's ledger; None: under `plane_root`."""
+    budget_ceiling: Positive | None = None
+    """Tokens a session may use over its life; None is no ceiling."""
+    turn_budget: Positive = 16_000
+    """Tokens a turn may use."""
+    max_wo_chain_length: Annotated[int, Field(ge=2, le=100)] = 10
+    """Work orders of one turn, retries included."""
+    max_retries: Annotated[int, Field(ge=0, le=10)] = 2
+    """Retries of a rejected synthesis before the turn escalates."""
+    tool_turn_limit: Annotated[int, Field(ge=0, le=100)] = 8
+    """Rounds of tool use in one synthesis."""
+    tool_timeout_s: Seconds = 30.0
+    """Longest run of one tool, seconds, unless the tool sets its own."""
+    tool_result_max_bytes: Positive = 65_536
+    """Largest tool result kept, bytes of its JSON; a longer one is cut and says so."""
+    classify_contract_id: Name = "PRC-CLASSIFY-001"
+    """Contract of classify work orders."""
+    synthesize_contract_id: Name = "PRC-SYNTHESIZE-001"
+    """Contract of synthesize work orders."""
+    verify_contract_id: Name = "PRC-VERIFY-001"
+    """Contract of verify work orders."""
+    consolidation_contract_id: Name = "PRC-CONSOLIDATE-001"
+    """Contract of consolidate work orders."""
+    verify_with_model: bool = False
+    """Ask a model for a verdict on each reply, beside the fixed checks."""
+    labels_vocabulary: dict[Literal["domain", "task"], tuple[Name, ...]] = Field(default_factory=dict)
+    """Labels that classification may give; empty leaves the choice to the model."""
+    attention_budget_tokens: Positive = 10_000
+    """Tokens of gathered context in one turn."""
+    attention_budget_queries: Positive = 20
+    """Reads that gathering may make in one turn."""
+    attention_timeout_ms: Positive = 5_000
+    """Longest gathering, milliseconds; what was found until then is used."""
+    attention_window_turns: Annotated[int, Field(ge=1, le=1_000)] = 32
+    """Newest turns of the session in which lexical matches are looked for."""
+    attention_matches: Annotated[int, Field(ge=0, le=100)] = 4
+    """Lexically matching turns shown besides the newest ones."""
+    recent_turns: Annotated[int, Field(ge=0, le=100)] = 6
+    """Newest turns of the session that are always gathered."""
+    classify_recent_turns: Annotated[int, Field(ge=0, le=100)] = 3
+    """Newest turns that classification sees."""
+    reply_reserve: Positive = 800
+    """Tokens kept free for the reply."""
+    token_estimator: Literal["utf8/3", "chars/4"] = "utf8/3"
+    """How tokens are estimated before a provider has counted them."""
+    overlap_policy: Literal["queue", "reject", "replace"] = "queue"
+    """A message that arrives while its session is busy: waits its turn, is refused, or replaces the running turn."""
+    session_queue: Positive = 8
+    """Messages that may wait for one session."""
+    turn_deadline_s: Seconds = 120.0
+    """Longest turn, seconds, unless the call names a deadline."""
+    admission_deadline_s: Seconds = 30.0
+    """Longest wait for the session and for a turn slot, seconds."""
+    idle_passivate_s: Seconds = 300.0
+    """A session idle for so long is put away, seconds."""
+    session_id_digits: Annotated[int, Field(ge=8, le=32)] = 8
+    """Hex digits of new session ids."""
+    consolidation: Literal["manual"] = "manual"
+    """Who starts consolidation. Memory is not part of this version, so nobody."""
+    ho3_enabled: Literal[False] = False
+    """Whether long-term memory is used. Not part of this version."""
+    context_mode: Literal["off"] = "off"
+    """Whether the Context Authority decides what the model sees. Not part of this version."""
+
+
+class RuntimeConfig(Settings):
+    """The whole of `kitchener.toml`."""
+
+    plane_root: str = ".kitchener"
+    """Directory of all ledgers and derived indexes; relative to the file's directory, or to the current one."""
+    ledger: LedgerConfig = Field(default_factory=LedgerConfig)
+    """`[ledger]`"""
+    limits: LimitsConfig = Field(default_factory=LimitsConfig)
+    """`[limits]`"""
+    router: RouterConfig = Field(default_factory=RouterConfig)
+    """`[router]`, or `router = {file = "router_config.json"}`."""
+    agents: dict[str, HO2Config] = Field(default_factory=dict)
+    """`[agents.<class>]`; a class that is not configured has the defaults."""
+
+
+def without_secrets(config: Settings) -> dict[str, Any]:
+    """The settings as JSON types. API keys appear as the references they are; nothing else can hold a secret."""
+    return config.model_dump(mode="json")
+
+
+_Model = TypeVar("_Model", bound=Settings)
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_SECRET_KEY = re.compile(r"key|token|secret|password", re.IGNORECASE)
+_SUBJECT_OF_MESSAGE = re.compile(r"^\w+ should\b")
+_SHOWN_CHARS = 60
+
+Location = tuple[str | int, ...]
+"""Where a value stands: the keys and list positions that lead to it."""
+
+
+def parse_settings(
+    model: type[_Model], data: Mapping[str, Any], source: str, *, origins: Mapping[Location, str] | None = None
+) -> _Model:
+    """The settings that `data` describes. Types are strict: `true` is not a number and `"5"` is not one either.
+
+    Args:
+        model: the settings model
+        data: JSON types, as a settings file gives them
+        source: the file or argument that errors name
+        origins: other sources of single values, by location; the longest match is named instead of `source`
+
+    Raises:
+        ConfigError: the first value that is wrong, or the first key that is unknown; no secret is shown
+    """
+    try:
+        # By way of JSON, because only there is a list good for a tuple although types are strict.
+        return model.model_validate_json(to_json(data, inf_nan_mode="constants"), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        at = tuple(part for part in first["loc"] if part != "[key]")
+        ends = (at[:end] for end in range(len(at), 0, -1))
+        named = next((origins[end] for end in ends if end in origins), source) if origins else source
+        raise ConfigError(named, dotted_key(at), _shown(first, at), _expected(first, model, at)) from None
+
+
+def read_settings_file(path: str | Path) -> dict[str, Any]:
+    """The content of a settings file: JSON where its name ends in `.json`, else TOML.
+
+    Raises:
+        ConfigError: it cannot be read, or its syntax is wrong; names file, line and column
+    """
+    try:
+        text = Path(path).read_bytes().decode()
+    except OSError as error:
+        raise ConfigError(str(path), "", "", f"cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(str(path), "", "", f"is not UTF-8 text (byte {error.start})") from error
+    try:
+        if str(path).endswith(".json"):
+            data = json.loads(text)
+        else:
+            return tomllib.loads(text)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise ConfigError(str(path), "", "", f"{where}: not valid JSON: {error.msg}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(str(path), "", "", f"not valid TOML: {error}{_quoting_hint(text)}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(str(path), "", "", "must hold one JSON object")
+    return data
+
+
+def dotted_key(at: Location) -> str:
+    """The location as one would write it in a file: `agents."RESIDENT:bo".tools[0]`."""
+    text = ""
+    for part in at:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            key = part if _BARE_KEY.fullmatch(part) else json.dumps(part, ensure_ascii=False)
+            text += f".{key}" if text else key
+    return text
+
+
+def _quoting_hint(text: str) -> str:
+    bare = re.search(r"^\s*\[agents\.(RESIDENT:[^\]\s]*)\]", text, re.MULTILINE)
+    return f'; write [agents."{bare[1]}"], a class with a colon needs quotes' if bare else ""
+
+
+def _shown(error: ErrorDetails, at: Location) -> str:
+    """The value found, shortened. Not the value of an unknown key: it may be a misspelt secret."""
+    if error["type"] in ("extra_forbidden", "missing") or any(_SECRET_KEY.search(str(part)) for part in at[-1:]):
+        return ""
+    value = error["input"]
+    if isinstance(value, dict | list):
+        return "a table" if isinstance(value, dict) else "a list"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+
+
+def _expected(error: ErrorDetails, model: type[Settings], at: Location) -> str:
+    if error["type"] == "extra_forbidden":
+        known = list(_fields_at(model, at[:-1]))
+        closest = difflib.get_close_matches(str(at[-1]), known, n=1, cutoff=0.0)
+        return f"unknown key; the closest known one is {closest[0]!r}" if closest else "unknown key"
+    if error["type"] == "literal_error":
+        allowed = error.get("ctx", {}).get("expected", "")
+        if " or " not in allowed:
+            return f"not part of this version of Kitchener; leave it out, it can only be {allowed.lower()}"
+        return f"must be {allowed}"
+    if error["type"] == "missing":
+        return "is required"
+    return _SUBJECT_OF_MESSAGE.sub("must", error["msg"])
+
+
+def _fields_at(model: type[Settings], at: Location) -> Iterator[str]:
+    """The keys that the table at this location may hold."""
+    annotation = annotation_at(model, at)
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        yield from annotation.model_fields
+
+
+def annotation_at(model: type[Settings], at: Location) -> Any:
+    """The declared type of the value at this location, or None where the model has no such place."""
+    here: Any = model
+    for part in at:
+        if isinstance(here, type) and issubclass(here, Settings):
+            field = here.model_fields.get(str(part))
+            here = field.annotation if field else None
+        elif get_origin(here) in (dict, tuple):
+            here = get_args(here)[1 if get_origin(here) is dict else 0]
+        else:
+            return None
+    return here

@@ -1,0 +1,332 @@
+"""Every error that Kitchener raises, in one tree.
+
+    KitchenerError
+    ├── ConfigError                 a setting is wrong: names the file, the key, the value and what was expected
+    ├── CallerError                 the call itself cannot be right
+    │   ├── InvalidMessage          empty, not text, or too long
+    │   ├── UnknownSession          no such session in this agent class's ledger
+    │   ├── SessionEnded            the session was ended and takes no more turns
+    │   ├── SessionMismatch         the session belongs to another agent class or another subject
+    │   ├── SessionBusy             a turn is running and the overlap policy is "reject"
+    │   ├── ReentrantTurn           a tool called back into a session of its own calling chain
+    │   ├── IdempotencyConflict     the key was used before with another message
+    │   ├── OutcomeUnknown          the key's turn stopped while a tool with effects was running
+    │   └── InvalidTransition       a work order cannot go from this state to that one
+    ├── Overloaded                  a bounded queue was full until the admission deadline; nothing was started
+    ├── TurnTimeout                 the turn passed its deadline and was aborted
+    ├── TurnReplaced                a newer message of the session replaced this turn
+    ├── RuntimeClosed               the runtime is shutting down or has stopped
+    ├── ActorStopped                an actor ended before it could reply
+    ├── LedgerError
+    │   ├── LedgerDamaged           bytes that do not verify: names file, line, offset, field, expected, found
+    │   │   └── LedgerTailMissing   the journal ends before what its index had seen as durable
+    │   ├── LedgerLocked            another writer holds the file
+    │   ├── LedgerPathError         the path cannot hold a ledger (permission, directory, symlink, swapped file)
+    │   ├── LedgerWriteError        a write or fsync failed; the ledger takes no more entries
+    │   ├── LedgerClosed            used after close
+    │   ├── LedgerClockError        the clock jumped, or the last entry lies in the future
+    │   ├── EntryRefused            the payload has no canonical form (NaN, big integer, surrogate, depth …)
+    │   ├── EntryTooLarge           the entry exceeds `max_entry_bytes`
+    │   ├── EventVersionError       the payload was written by a newer version of Kitchener
+    │   └── StaleHead               the session's last entry is not the one the caller expected
+    ├── SealingError                a value cannot be sealed or opened (no key, wrong key, changed bytes)
+    ├── PromptError                 a contract or prompt pack is missing, changed, or lacks a variable
+    ├── ToolError                   a tool is unknown, not allowed, or was declared wrongly
+    ├── ProviderError               a model call failed; carries the reason and whether a retry can help
+    └── ExecutorError               the executor itself failed while running a work order
+
+Callers catch `KitchenerError` for all of them. Each error carries its facts as attributes; its text names the thing, the
+value and the remedy.
+"""
+
+from typing import Literal
+
+
+class KitchenerError(Exception):
+    """Root of all errors of this package."""
+
+
+class ConfigError(KitchenerError):
+    """A setting is wrong.
+
+    Attributes:
+        source: file, environment variable or argument that holds the setting
+        key: dotted key inside the source, or "" for the whole source
+        value: the value found, shortened; never a secret
+        expected: what would have been right
+    """
+
+    def __init__(self, source: str, key: str, value: str, expected: str) -> None:
+        self.source, self.key, self.value, self.expected = source, key, value, expected
+        where = f"{source}: {key}" if key else source
+        shown = f" = {value}" if value else ""
+        super().__init__(f"{where}{shown}: {expected}")
+
+
+class CallerError(KitchenerError):
+    """The call cannot be right, whatever the state of the system."""
+
+
+class InvalidMessage(CallerError):
+    """The message is empty, not text, or longer than the limit."""
+
+
+class UnknownSession(CallerError):
+    """No session of this id is in the agent class's ledger."""
+
+    def __init__(self, session_id: str, agent_class: str) -> None:
+        self.session_id, self.agent_class = session_id, agent_class
+        super().__init__(
+            f"session {session_id!r} is not known to agent class {agent_class!r};"
+            " `kitchener session list` shows the sessions there are"
+        )
+
+
+class SessionEnded(CallerError):
+    """The session was ended; start a new one."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(f"session {session_id!r} has ended and takes no more turns; start a new session")
+
+
+class SessionMismatch(CallerError):
+    """The session belongs to another agent class or another subject than the caller named."""
+
+    def __init__(self, session_id: str, what: str, expected: str, found: str) -> None:
+        self.session_id, self.what, self.expected, self.found = session_id, what, expected, found
+        super().__init__(f"session {session_id!r} belongs to {what} {found!r}, not {expected!r}")
+
+
+class SessionBusy(CallerError):
+    """A turn of this session is running and `overlap_policy` is "reject"."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(
+            f"session {session_id!r} is busy with a turn and its overlap policy is 'reject'; send again when it is done"
+        )
+
+
+class ReentrantTurn(CallerError):
+    """A tool called `handle_turn` for a session that waits for this very tool, or nested too deep."""
+
+
+class IdempotencyConflict(CallerError):
+    """The idempotency key was used before with another message."""
+
+    def __init__(self, key: str, turn_id: str) -> None:
+        self.key, self.turn_id = key, turn_id
+        super().__init__(f"idempotency key {key!r} belongs to turn {turn_id} with another message; use a new key")
+
+
+class OutcomeUnknown(CallerError):
+    """The key's turn was aborted while a tool with effects ran; whether the effect happened is not known."""
+
+    def __init__(self, key: str, turn_id: str, tool_id: str) -> None:
+        self.key, self.turn_id, self.tool_id = key, turn_id, tool_id
+        super().__init__(
+            f"turn {turn_id} of idempotency key {key!r} stopped while tool {tool_id!r} was running, so its effect may"
+            " or may not have happened; check it, then send the message with a new key"
+        )
+
+
+class InvalidTransition(CallerError):
+    """A work order cannot go from its state to the one asked for."""
+
+    def __init__(self, wo_id: str, state: str, to: str) -> None:
+        self.wo_id, self.state, self.to = wo_id, state, to
+        super().__init__(f"work order {wo_id} cannot go from {state!r} to {to!r}")
+
+
+class Overloaded(KitchenerError):
+    """A bounded queue stayed full until the admission deadline. Nothing was started; send again later."""
+
+    def __init__(self, what: str, limit: int) -> None:
+        self.what, self.limit = what, limit
+        super().__init__(f"{what} is full ({limit} waiting); nothing was started, send again later")
+
+
+class TurnTimeout(KitchenerError):
+    """The turn passed its deadline. It was aborted and the session is usable."""
+
+    def __init__(self, turn_id: str, seconds: float) -> None:
+        self.turn_id, self.seconds = turn_id, seconds
+        super().__init__(f"turn {turn_id} passed its deadline of {seconds:g} s and was aborted; the session is usable")
+
+
+class TurnReplaced(KitchenerError):
+    """A newer message of the same session replaced this one (`overlap_policy = "replace"`)."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(f"a newer message of session {session_id!r} replaced this one")
+
+
+class RuntimeClosed(KitchenerError):
+    """The runtime is shutting down or has stopped."""
+
+
+class ActorStopped(KitchenerError):
+    """An actor ended before it could reply."""
+
+
+class LedgerError(KitchenerError):
+    """Root of the ledger's errors."""
+
+
+class LedgerDamaged(LedgerError):
+    """Stored bytes do not verify. Nothing was changed.
+
+    Attributes:
+        path: the file
+        line: 1-based line number of the first fault
+        offset: byte offset of that line
+        field: what is wrong (`entry_hash`, `seq`, `framing` …)
+        expected, found: as text, shortened
+    """
+
+    def __init__(self, path: str, *, line: int, offset: int, field: str, expected: str, found: str) -> None:
+        self.path, self.line, self.offset = path, line, offset
+        self.field, self.expected, self.found = field, expected, found
+        super().__init__(
+            f"{path}: line {line} (byte {offset}): {field}: expected {expected}, found {found}; nothing was changed"
+        )
+
+
+class LedgerTailMissing(LedgerDamaged):
+    """The journal ends before entries that were durable once: cut off, or an old copy was restored."""
+
+
+class LedgerLocked(LedgerError):
+    """Another writer holds the ledger."""
+
+    def __init__(self, path: str, holder: str) -> None:
+        self.path, self.holder = path, holder
+        super().__init__(f"{path} is in use by {holder}; one process writes a ledger at a time")
+
+
+class LedgerPathError(LedgerError):
+    """The path cannot hold a ledger."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path, self.problem = path, problem
+        super().__init__(f"{path}: {problem}")
+
+
+class LedgerWriteError(LedgerError):
+    """A write or fsync failed. What was waiting may or may not be stored; the ledger takes no more entries."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path, self.problem = path, problem
+        super().__init__(f"{path}: cannot write: {problem}; the ledger takes no more entries until it is opened again")
+
+
+class LedgerClosed(LedgerError):
+    """The ledger was used after it was closed."""
+
+
+class LedgerClockError(LedgerError):
+    """The clock jumped ahead, or the ledger's last entry lies in the future."""
+
+
+class EntryRefused(LedgerError):
+    """A value has no canonical form, so it cannot enter a ledger.
+
+    Attributes:
+        path: where in the value, e.g. `payload.arguments[2]`
+        problem: what is wrong there
+    """
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path, self.problem = path, problem
+        super().__init__(f"{path or 'value'}: {problem}")
+
+
+class EntryTooLarge(LedgerError):
+    """The entry is larger than `max_entry_bytes`; nothing was written."""
+
+    def __init__(self, ledger_id: str, entry_type: str, size: int, limit: int) -> None:
+        self.ledger_id, self.entry_type, self.size, self.limit = ledger_id, entry_type, size, limit
+        super().__init__(f"{ledger_id}: {entry_type} of {size} bytes exceeds max_entry_bytes = {limit}; not written")
+
+
+class EventVersionError(LedgerError):
+    """An entry was written by a newer version of Kitchener than this one."""
+
+
+class StaleHead(LedgerError):
+    """The session's last entry is not the one the writer expected: somebody else wrote to the session."""
+
+    def __init__(self, ledger_id: str, session_id: str, expected: str, found: str) -> None:
+        self.ledger_id, self.session_id, self.expected, self.found = ledger_id, session_id, expected, found
+        super().__init__(f"{ledger_id}: session {session_id}: expected last entry {expected}, found {found}")
+
+
+class SealingError(KitchenerError):
+    """A value cannot be sealed or opened."""
+
+
+class PromptError(KitchenerError):
+    """A contract or prompt pack is missing, has another hash than its manifest says, or lacks a variable."""
+
+
+class ToolError(KitchenerError):
+    """A tool is unknown, not allowed here, or was declared wrongly."""
+
+
+ProviderReason = Literal[
+    "rate_limited",
+    "server_error",
+    "connection",
+    "timeout",
+    "malformed",
+    "empty",
+    "refused",
+    "authentication",
+    "bad_request",
+    "breaker_open",
+    "forbidden",
+    "exhausted",
+    "not_recorded",
+]
+"""Why a model call failed. The first six are worth a retry; the others are not."""
+
+RETRYABLE_REASONS: frozenset[ProviderReason] = frozenset(
+    ("rate_limited", "server_error", "connection", "timeout", "malformed", "empty")
+)
+
+
+class ProviderError(KitchenerError):
+    """A model call failed.
+
+    Attributes:
+        provider_id: which provider
+        reason: one of `ProviderReason`
+        status: HTTP status, if there was one
+        retry_after_s: how long the provider asked us to wait, in seconds
+        output_begun: whether some text had already been streamed
+    """
+
+    def __init__(
+        self,
+        provider_id: str,
+        reason: ProviderReason,
+        detail: str,
+        *,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        output_begun: bool = False,
+    ) -> None:
+        self.provider_id, self.reason, self.detail = provider_id, reason, detail
+        self.status, self.retry_after_s, self.output_begun = status, retry_after_s, output_begun
+        super().__init__(f"provider {provider_id!r}: {reason}: {detail}")
+
+    @property
+    def is_retryable(self) -> bool:
+        """Whether the same request may succeed a moment later."""
+        return self.reason in RETRYABLE_REASONS
+
+
+class ExecutorError(KitchenerError):
+    """The executor itself failed (a bug, not a model or tool failure). The cause is chained."""

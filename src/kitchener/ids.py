@@ -1,0 +1,91 @@
+"""The ids of everything on record: their types, their formats, and the one source of fresh randomness.
+
+Only session ids are random; every other id is derived from the ledger, so that a replay reproduces it.
+"""
+
+import hashlib
+import re
+from typing import NewType, Protocol
+from urllib.parse import quote
+from uuid import uuid4
+
+SessionId = NewType("SessionId", str)
+"""`SES-` and 8 to 32 lower-case hex digits."""
+TurnId = NewType("TurnId", str)
+"""`T-{session hex}-{n:06d}`, n counted from 1 within the session."""
+WorkOrderId = NewType("WorkOrderId", str)
+"""`WO-{session_id}-{n:03d}`, n counted from 1 within the session."""
+IntentId = NewType("IntentId", str)
+"""`INT-` and 16 hex digits derived from session, turn and ordinal."""
+SubjectId = NewType("SubjectId", str)
+"""Whose conversation and memory it is; `anon-{session_id}` where none was given."""
+EntryId = NewType("EntryId", str)
+"""`E-YYYY-MM-DD-{seq:012d}`; sorts as text in append order within a ledger."""
+
+_SESSION = re.compile(r"SES-[0-9a-f]{8,32}")
+_AGENT_CLASS = re.compile(r"ADMIN|RESIDENT:[^\x00-\x1f/|]{1,64}")
+
+
+class IdSource(Protocol):
+    """Where fresh session ids come from. Tests and replays pass their own."""
+
+    def session_id(self) -> SessionId:
+        """A session id that is new with overwhelming probability; the caller checks for collisions."""
+        ...
+
+
+class RandomIds:
+    """Session ids from uuid4.
+
+    Args:
+        digits: hex digits of a session id, 8 to 32
+    """
+
+    def __init__(self, digits: int = 8) -> None:
+        self._digits = digits
+
+    def session_id(self) -> SessionId:
+        """A fresh random session id."""
+        return SessionId(f"SES-{uuid4().hex[: self._digits]}")
+
+
+def is_session_id(text: str) -> bool:
+    """Whether `text` has the form of a session id."""
+    return _SESSION.fullmatch(text) is not None
+
+
+def is_agent_class(text: str) -> bool:
+    """Whether `text` names an agent class: `ADMIN` or `RESIDENT:<name>`."""
+    return _AGENT_CLASS.fullmatch(text) is not None
+
+
+def turn_id(session_id: str, number: int) -> TurnId:
+    """The id of a session's n-th turn."""
+    return TurnId(f"T-{session_id[4:]}-{number:06d}")
+
+
+def session_of_turn(turn: str) -> SessionId | None:
+    """The session that a turn id belongs to, or None if `turn` is not a turn id."""
+    found = re.fullmatch(r"T-([0-9a-f]{8,32})-\d{6,}", turn)
+    return SessionId(f"SES-{found[1]}") if found else None
+
+
+def work_order_id(session_id: str, number: int) -> WorkOrderId:
+    """The id of a session's n-th work order."""
+    return WorkOrderId(f"WO-{session_id}-{number:03d}")
+
+
+def anonymous_subject(session_id: str) -> SubjectId:
+    """The subject of a session that was started without one: nobody else's."""
+    return SubjectId(f"anon-{session_id}")
+
+
+def tool_idempotency_key(turn: str, wo_id: str, call: int, tool_id: str, arguments: bytes) -> str:
+    """A stable key for one tool call: the same turn, position, tool and canonical arguments give the same key."""
+    text = f"{turn}|{wo_id}|{call}|{tool_id}|".encode() + arguments
+    return f"TK-{hashlib.sha256(text).hexdigest()[:32]}"
+
+
+def path_part(text: str) -> str:
+    """`text` percent-encoded for use as one directory name or inside a ledger id."""
+    return quote(text, safe="")

@@ -1,0 +1,1 @@
+"""Immutable values that cross a mailbox or enter a ledger."""

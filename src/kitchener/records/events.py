@@ -1,0 +1,97 @@
+"""The entries of the ledgers: their types, versions, and which of their fields hold what a subject said.
+
+Writers build payloads as plain dicts, because they make eighteen of them a turn. What stands in each is listed in
+`docs/ledger-entries.md`. Readers pass every payload through `read_payload`, which refuses versions from the future and upgrades
+older ones, before any other code sees it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from kitchener.errors import EventVersionError
+
+VERSION: Final = 1
+"""Written into every payload as `v`; absent reads as 1."""
+
+SESSION_START: Final = "SESSION_START"
+SESSION_END: Final = "SESSION_END"
+TURN_STARTED: Final = "TURN_STARTED"
+TURN_REJECTED: Final = "TURN_REJECTED"
+TURN_COMPLETED: Final = "TURN_COMPLETED"
+TURN_ABORTED: Final = "TURN_ABORTED"
+WO_PLANNED: Final = "WO_PLANNED"
+WO_DISPATCHED: Final = "WO_DISPATCHED"
+WO_EXECUTING: Final = "WO_EXECUTING"
+WO_COMPLETED: Final = "WO_COMPLETED"
+WO_FAILED: Final = "WO_FAILED"
+WO_SUPERSEDED: Final = "WO_SUPERSEDED"
+WO_ABANDONED: Final = "WO_ABANDONED"
+WO_DEFERRED: Final = "WO_DEFERRED"
+WO_QUALITY_GATE: Final = "WO_QUALITY_GATE"
+WO_CHAIN_COMPLETE: Final = "WO_CHAIN_COMPLETE"
+ESCALATION: Final = "ESCALATION"
+DEGRADATION: Final = "DEGRADATION"
+ATTEMPT_STARTED: Final = "ATTEMPT_STARTED"
+ATTEMPT_FAILED: Final = "ATTEMPT_FAILED"
+LLM_CALL: Final = "LLM_CALL"
+TOOL_STARTED: Final = "TOOL_STARTED"
+TOOL_CALL: Final = "TOOL_CALL"
+
+SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    TURN_STARTED: ("user_message",),
+    TURN_REJECTED: ("user_message",),
+    TURN_COMPLETED: ("response", "error"),
+    WO_PLANNED: ("targets", "acceptance"),
+    WO_FAILED: ("error",),
+    ESCALATION: ("reason",),
+    DEGRADATION: ("error",),
+    WO_QUALITY_GATE: ("reason",),
+    ATTEMPT_FAILED: ("detail",),
+    LLM_CALL: ("response",),
+    TOOL_STARTED: ("arguments",),
+    TOOL_CALL: ("result", "error"),
+}
+"""Fields that hold what a subject said, or what was answered, derived or learned about them. They are encrypted per subject
+where a keyring is configured. Ids, refs, hashes, counts and reasons from closed sets stay plain."""
+
+Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
+
+UPGRADES: Mapping[tuple[str, int], Upgrade] = {}
+"""`(entry type, version)` to the function that turns such a payload into the next version's. Empty while 1 is the newest."""
+
+
+def read_payload(entry_type: str, payload: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored payload in today's shape. Unknown fields are kept; unknown entry types pass as they are.
+
+    Raises:
+        EventVersionError: a newer version of Kitchener wrote it
+    """
+    version = payload.get("v", 1)
+    if not isinstance(version, int) or version < 1 or version > VERSION:
+        raise EventVersionError(
+            f"{entry_type} has version {version!r}; this version of Kitchener reads up to {VERSION}, use a newer one"
+        )
+    current = dict(payload)
+    while version < VERSION:
+        current = UPGRADES[entry_type, version](current)
+        version += 1
+    return current
+
+
+def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
+    """Under which keys, besides its session, an entry of HO2m must be found without a scan.
+
+    Sessions are listed and found by their external id; a finished or rejected message by its idempotency key.
+    """
+    if entry_type == SESSION_START:
+        external = payload.get("external_id")
+        return ("sessions", f"external:{external}") if external is not None else ("sessions",)
+    if entry_type == TURN_STARTED:
+        key = payload.get("idempotency_key")
+        return (idempotency_index_key(payload["subject_id"], key),) if key is not None else ()
+    return ("ended",) if entry_type == SESSION_END else ()
+
+
+def idempotency_index_key(subject_id: str, key: str) -> str:
+    """The index key of a subject's idempotency key."""
+    return f"idempotency:{subject_id}|{key}"

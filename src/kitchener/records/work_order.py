@@ -1,0 +1,210 @@
+"""The work order: the one unit of execution that HO2 passes to HO1, and the only way its state may change.
+
+A work order is an immutable value. It is validated when it is created; each change of state is a new value, made by one of
+its methods, which check the table of legal transitions. What a state means is explained in `docs/work-orders.md`.
+"""
+
+from typing import Annotated, Any, Literal, Protocol, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kitchener.errors import InvalidTransition
+from kitchener.ids import SubjectId, WorkOrderId, anonymous_subject, work_order_id
+from kitchener.records.ref import Ref
+
+WorkOrderType = Literal["classify", "tool_call", "synthesize", "verify", "consolidate"]
+WorkOrderState = Literal["planned", "dispatched", "executing", "deferred", "completed", "failed", "superseded", "abandoned"]
+FailureReason = Literal["QUALITY_GATE", "OUTPUT_SCHEMA", "PROVIDER", "TOOL", "TIMEOUT", "BUDGET", "EXECUTOR"]
+
+TRANSITIONS: dict[WorkOrderState, frozenset[WorkOrderState]] = {
+    "planned": frozenset(("dispatched", "abandoned")),
+    "dispatched": frozenset(("executing", "failed", "abandoned")),
+    "executing": frozenset(("completed", "failed", "deferred", "abandoned")),
+    "deferred": frozenset(("executing", "failed", "abandoned")),
+    "completed": frozenset(("failed",)),
+    "failed": frozenset(("superseded", "abandoned")),
+    "superseded": frozenset(),
+    "abandoned": frozenset(),
+}
+"""Which state may follow which. `completed → failed` is HO2's alone: its quality gate rejected the output."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Constraints(_Record):
+    """Within which limits a work order runs."""
+
+    prompt_contract_id: str | None = None
+    """Contract that gives prompt and schemas; None for `tool_call`, which needs no model."""
+    token_budget: Annotated[int, Field(ge=1)] = 4_000
+    """Tokens this work order may use, input and output together."""
+    turn_limit: Annotated[int, Field(ge=0)] = 0
+    """Rounds of tool use."""
+    timeout_ms: Annotated[int, Field(ge=1)] | None = None
+    """Longest execution; None: only the turn's deadline holds."""
+    domain_tags: tuple[str, ...] = ()
+    """Tags that the gateway may route by."""
+    provider_id: str | None = None
+    """Provider to use whatever the tags say."""
+    model_id: str | None = None
+    """Model to use whatever the route says."""
+    allowed_tools: tuple[str, ...] = ()
+    """Tools that this work order may use."""
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    """Sampling temperature; None: the contract's."""
+
+
+class Cost(_Record):
+    """What an execution used."""
+
+    input_tokens: int = 0
+    """Tokens sent."""
+    output_tokens: int = 0
+    """Tokens received."""
+    llm_calls: int = 0
+    """Model calls that answered."""
+    tool_calls: int = 0
+    """Tools that ran."""
+    tool_ids_used: tuple[str, ...] = ()
+    """The id of each tool that ran, in order."""
+    elapsed_ms: int = 0
+    """Wall-clock milliseconds."""
+
+
+class WorkOrderError(_Record):
+    """Why a work order failed."""
+
+    reason: FailureReason
+    """The class of failure."""
+    detail: str
+    """What happened, for a reader."""
+    provider_reason: str | None = None
+    """The gateway's own reason where a provider failed."""
+
+
+class WorkOrder(_Record):
+    """One unit of execution. Create it with `WorkOrder.create`; move it on with its methods."""
+
+    wo_id: WorkOrderId
+    """`WO-{session_id}-{n:03d}`"""
+    session_id: str
+    """The session it works for."""
+    turn_id: str
+    """The turn it works for."""
+    subject_id: SubjectId
+    """Whose conversation it is."""
+    intent_id: str | None = None
+    """The goal it serves."""
+    wo_type: WorkOrderType
+    """What is to be done."""
+    tier_target: Literal["HO1"] = "HO1"
+    """Who does it."""
+    state: WorkOrderState = "planned"
+    """Where it stands."""
+    input_context: dict[str, Any] = Field(default_factory=dict)
+    """What the execution is given; validated by the contract's input schema."""
+    prior_results: tuple[dict[str, Any], ...] = ()
+    """Outputs of the chain's earlier work orders."""
+    constraints: Constraints = Field(default_factory=Constraints)
+    """Within which limits."""
+    targets: tuple[str, ...] = ()
+    """What it is about."""
+    acceptance: tuple[str, ...] = ()
+    """Criteria that its output must meet."""
+    parent_wo_id: str | None = None
+    """The work order that this one retries or belongs to."""
+    planned_ref: Ref | None = None
+    """Its `WO_PLANNED` entry, which names everything that went into its input."""
+    output_result: dict[str, Any] | None = None
+    """What came out; validated by the contract's output schema."""
+    error: WorkOrderError | None = None
+    """Why it failed."""
+    cost: Cost = Field(default_factory=Cost)
+    """What it used."""
+    created_at: str
+    """ISO time at which it was planned."""
+    completed_at: str | None = None
+    """ISO time at which it reached its end."""
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        session_id: str,
+        number: int,
+        turn_id: str,
+        wo_type: WorkOrderType,
+        created_at: str,
+        subject_id: str | None = None,
+        **fields: Any,
+    ) -> Self:
+        """A planned work order.
+
+        Args:
+            session_id: the session it works for
+            number: its number within the session, from 1
+            turn_id: the turn it works for
+            wo_type: what is to be done
+            created_at: ISO time, from the caller's clock
+            subject_id: whose conversation it is; None: the session's own anonymous subject
+            **fields: any other field of the model
+
+        Raises:
+            pydantic.ValidationError: a field has the wrong type, or there is no such field
+        """
+        return cls(
+            wo_id=work_order_id(session_id, number),
+            session_id=session_id,
+            turn_id=turn_id,
+            wo_type=wo_type,
+            created_at=created_at,
+            subject_id=SubjectId(subject_id) if subject_id is not None else anonymous_subject(session_id),
+            **fields,
+        )
+
+    def dispatched(self, planned_ref: Ref | None) -> Self:
+        """This work order on its way to HO1."""
+        return self._moved("dispatched", planned_ref=planned_ref)
+
+    def executing(self) -> Self:
+        """This work order in HO1's hands."""
+        return self._moved("executing")
+
+    def completed(self, output_result: dict[str, Any], cost: Cost, at: str) -> Self:
+        """This work order with its result."""
+        return self._moved("completed", output_result=output_result, cost=cost, completed_at=at)
+
+    def failed(self, error: WorkOrderError, cost: Cost | None = None, at: str | None = None) -> Self:
+        """This work order, failed for a reason."""
+        return self._moved("failed", error=error, cost=cost or self.cost, completed_at=at or self.completed_at)
+
+    def deferred(self, cost: Cost | None = None) -> Self:
+        """This work order waiting for a person."""
+        return self._moved("deferred", cost=cost or self.cost)
+
+    def superseded(self) -> Self:
+        """This failed work order after its retry succeeded."""
+        return self._moved("superseded")
+
+    def abandoned(self) -> Self:
+        """This work order given up."""
+        return self._moved("abandoned")
+
+    def _moved(self, state: WorkOrderState, **changes: Any) -> Self:
+        # The one place where a state changes. model_copy does not validate; what comes in here is typed above.
+        if state not in TRANSITIONS[self.state]:
+            raise InvalidTransition(self.wo_id, self.state, state)
+        return self.model_copy(update={"state": state, **changes})
+
+
+class HO1ExecutorProtocol(Protocol):
+    """What HO2 sees of HO1: one method. `HO1Executor` is one; a test's own object is another."""
+
+    async def execute(self, work_order: WorkOrder) -> WorkOrder:
+        """Runs a dispatched work order and returns it completed, failed or deferred.
+
+        Model and tool failures are results. Raising means the executor itself is broken.
+        """
+        ...
