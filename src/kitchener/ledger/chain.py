@@ -1,0 +1,263 @@
+"""Entries, their bytes and their hashes: what a line of a ledger is, and whether a line is right.
+
+Turns entries into lines and lines into entries. Knows nothing of files, clocks, sessions or the meaning of a payload: those
+stand above (`journal`, `client`). The format is explained in `docs/ledger.md`.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from kitchener.records.ref import Ref
+
+NO_HASH: Final = "0" * 64
+"""Hex digits of the chain hash before the first entry."""
+OPENING: Final = b'{"ledger_id":"'
+"""How every line begins."""
+ENVELOPE_BYTES: Final = 350
+"""More than the longest envelope without its ledger id: a line is at most this much longer than its body."""
+_LEDGER_ID = re.compile(r"[ !#-\[\]-{}~]{1,1024}")
+_LINE = re.compile(
+    rb'\{"ledger_id":"([ !#-\[\]-{}~]+)","seq":([1-9][0-9]*),"entry_id":"(E-[0-9]{4}-[0-9]{2}-[0-9]{2}-[0-9]{12,})",'
+    rb'"batch":\[([1-9][0-9]*),([1-9][0-9]*),([1-9][0-9]*)\],"entry_hash":"sha256:([0-9a-f]{64})",'
+    rb'"chain_hash":"sha256:([0-9a-f]{64})","entry":(\{.*\})\}',
+    re.DOTALL,
+)
+
+Opener = Callable[[str, str, dict[str, Any]], dict[str, Any]]
+"""Opens sealed values: `(ledger id, entry type, stored payload)` to the payload as it was written."""
+IndexKeys = Callable[[str, dict[str, Any]], tuple[str, ...]]
+"""`(entry type, payload)` to the keys under which an entry is found besides its session. Pure."""
+
+
+class LedgerEntry(NamedTuple):
+    """What a writer gives. The ledger adds number, time and hashes."""
+
+    entry_type: str
+    """What happened, e.g. `WO_PLANNED`."""
+    entity_id: str
+    """The id of what it is about."""
+    payload: dict[str, Any]
+    """The facts, as a JSON object."""
+
+
+class StoredEntry:
+    """What a reader gets: one entry as it stands in the ledger. Do not change it."""
+
+    __slots__ = (
+        "_opener",
+        "_payload",
+        "body",
+        "entity_id",
+        "entry_hash",
+        "entry_id",
+        "entry_type",
+        "keys",
+        "ledger_id",
+        "seq",
+        "session_id",
+        "timestamp",
+    )
+
+    def __init__(  # noqa: PLR0913 - a record; made on every write, so without the detour of a dataclass
+        self,
+        ledger_id: str,
+        seq: int,
+        entry_id: str,
+        entry_hash: str,
+        entry_type: str,
+        entity_id: str,
+        timestamp: str,
+        body: bytes,
+        session_id: str | None,
+        keys: tuple[str, ...],
+        opener: Opener | None,
+        payload: dict[str, Any] | None = None,
+    ) -> None:
+        self.ledger_id = ledger_id
+        """The ledger it stands in."""
+        self.seq = seq
+        """Its number, from 1 without gaps."""
+        self.entry_id = entry_id
+        """`E-YYYY-MM-DD-{seq:012d}`"""
+        self.entry_hash = entry_hash
+        """`sha256:` and 64 hex digits over `body`."""
+        self.entry_type = entry_type
+        """What happened."""
+        self.entity_id = entity_id
+        """What it is about."""
+        self.timestamp = timestamp
+        """ISO time, UTC, microseconds."""
+        self.body = body
+        """The stored bytes of the entry: canonical JSON of entity, type, payload and time."""
+        self.session_id = session_id
+        """The payload's session, if it has one."""
+        self.keys = keys
+        """The other keys under which it is indexed."""
+        self._opener = opener
+        self._payload = payload
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """The facts, decoded and unsealed at the first look. Values whose key is gone stay sealed."""
+        if self._payload is None:
+            payload = orjson.loads(self.body)["payload"]
+            self._payload = payload if self._opener is None else self._opener(self.ledger_id, self.entry_type, payload)
+        return self._payload
+
+    @property
+    def ref(self) -> Ref:
+        """The triple that names this entry anywhere else."""
+        return Ref(self.ledger_id, self.entry_id, self.entry_hash)
+
+    def __repr__(self) -> str:
+        return f"<StoredEntry {self.ledger_id} {self.entry_id} {self.entry_type} {self.entity_id}>"
+
+
+class Mark(NamedTuple):
+    """A place between two commits: everything before it is known."""
+
+    seq: int
+    """Number of the last entry before it; 0 at the start."""
+    offset: int
+    """Byte offset of the next line."""
+    chain: str
+    """Hex digits of the last entry's chain hash."""
+    batch: int
+    """Number of the last commit; 0 at the start."""
+    timestamp: str
+    """Time of the last entry; "" at the start."""
+
+
+START: Final = Mark(0, 0, NO_HASH, 0, "")
+
+
+class BadLine(Exception):
+    """A line that is not what the writer would have written. Whoever knows the file turns it into `LedgerDamaged`."""
+
+    def __init__(self, field: str, expected: str, found: str) -> None:
+        self.field, self.expected, self.found = field, expected, found
+        super().__init__(f"{field}: expected {expected}, found {found}")
+
+
+class Line(NamedTuple):
+    """A line taken apart, checked against nothing but its own form."""
+
+    ledger_id: str
+    seq: int
+    entry_id: str
+    batch: tuple[int, int, int]
+    entry_hash: str
+    """Hex digits, as the line says."""
+    chain_hash: str
+    """Hex digits, as the line says."""
+    body: bytes
+
+    @property
+    def fits_itself(self) -> bool:
+        """Whether the body has the hash that the line gives for it."""
+        return hashlib.sha256(self.body).hexdigest() == self.entry_hash
+
+
+def is_ledger_id(text: str) -> bool:
+    """Whether `text` may name a ledger: printable ASCII without bar, quote and backslash."""
+    return _LEDGER_ID.fullmatch(text) is not None
+
+
+def compute_trace_hash(entries: Iterable[StoredEntry]) -> str:
+    """`sha256:` and the hex SHA-256 over the stored bytes of the entries, in the order given (by number)."""
+    sha = hashlib.sha256()
+    for entry in entries:
+        sha.update(entry.body)
+    return f"sha256:{sha.hexdigest()}"
+
+
+def chain_hash(previous: str, ledger_id: str, seq: int, entry_id: str, entry_hash: str) -> str:
+    """Hex digits of an entry's chain hash; `previous` and `entry_hash` are given as hex digits too."""
+    text = f"kitchener/1|sha256:{previous}|{ledger_id}|{seq}|{entry_id}|sha256:{entry_hash}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def render_batch(entries: Sequence[StoredEntry], chain: str, batch: int) -> tuple[list[bytes], str]:
+    """The lines of one commit, and the chain hash (hex digits) after it.
+
+    Args:
+        entries: what is committed together, in order
+        chain: hex digits of the chain hash before them
+        batch: number of the commit
+    """
+    sha256, size = hashlib.sha256, len(entries)
+    lines = []
+    for place, entry in enumerate(entries, 1):
+        ledger_id, seq, entry_id, entry_hash = entry.ledger_id, entry.seq, entry.entry_id, entry.entry_hash
+        chain = sha256(f"kitchener/1|sha256:{chain}|{ledger_id}|{seq}|{entry_id}|{entry_hash}".encode()).hexdigest()
+        lines.append(
+            f'{{"ledger_id":"{ledger_id}","seq":{seq},"entry_id":"{entry_id}","batch":[{batch},{place},{size}],'
+            f'"entry_hash":"{entry_hash}","chain_hash":"sha256:{chain}","entry":'.encode()
+            + entry.body
+            + b"}\n"
+        )
+    return lines, chain
+
+
+def split_line(line: bytes) -> Line | None:
+    """The parts of a line (without its LF), or None if it has not the form of one."""
+    found = _LINE.fullmatch(line)
+    if found is None:
+        return None
+    ledger_id, seq, entry_id, number, place, size, entry_hash, chain, body = found.groups()
+    return Line(
+        ledger_id.decode(),
+        int(seq),
+        entry_id.decode(),
+        (int(number), int(place), int(size)),
+        entry_hash.decode(),
+        chain.decode(),
+        body,
+    )
+
+
+def read_line(line: bytes, ledger_id: str, index_keys: IndexKeys | None, opener: Opener | None) -> StoredEntry:
+    """The entry of a line (without its LF) whose place in the chain is known to be right.
+
+    Raises:
+        BadLine: the line has not the form of one, belongs to another ledger, or does not fit its own hash
+    """
+    parts = split_line(line)
+    if parts is None:
+        raise BadLine("framing", "a line of a ledger", shown(line))
+    if parts.ledger_id != ledger_id:
+        raise BadLine("ledger_id", ledger_id, parts.ledger_id)
+    found = hashlib.sha256(parts.body).hexdigest()
+    if found != parts.entry_hash:
+        raise BadLine("entry_hash", f"sha256:{parts.entry_hash}", f"sha256:{found}")
+    fields = orjson.loads(parts.body)
+    payload, entry_type = fields["payload"], fields["entry_type"]
+    return StoredEntry(
+        ledger_id,
+        parts.seq,
+        parts.entry_id,
+        f"sha256:{parts.entry_hash}",
+        entry_type,
+        fields["entity_id"],
+        fields["timestamp"],
+        parts.body,
+        session_of(payload),
+        index_keys(entry_type, payload) if index_keys is not None else (),
+        opener,
+        payload if opener is None else None,
+    )
+
+
+def session_of(payload: dict[str, Any]) -> str | None:
+    """The session a payload names, if it names one."""
+    session_id = payload.get("session_id")
+    return session_id if isinstance(session_id, str) else None
+
+
+def shown(data: bytes) -> str:
+    """Some bytes for an error message: short, and on one line."""
+    return f"{data[:60]!r}…" if len(data) > 60 else f"{data!r}"

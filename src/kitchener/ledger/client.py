@@ -1,0 +1,431 @@
+"""A ledger that is open for writing: number, stamp and hash entries at once, make them durable in shared rounds, read them.
+
+What blocks is below, in `storage`, and runs in worker threads; when a round starts is decided in `group`. Explained in
+`docs/ledger.md`.
+"""
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import anyio
+import orjson
+import structlog
+from anyio.abc import TaskGroup
+
+from kitchener.canonical import canonical_bytes, digest
+from kitchener.clock import Clock, SystemClock
+from kitchener.config import LedgerConfig
+from kitchener.errors import CallerError, EntryRefused, EntryTooLarge, LedgerClosed, LedgerError, LedgerWriteError, StaleHead
+from kitchener.ids import EntryId
+from kitchener.ledger.chain import ENVELOPE_BYTES, IndexKeys, LedgerEntry, StoredEntry, is_ledger_id, session_of
+from kitchener.ledger.files import FileOps
+from kitchener.ledger.group import CommitGroup
+from kitchener.ledger.reading import Entries, Query, make_query
+from kitchener.ledger.recovery import Recovered
+from kitchener.ledger.stamping import Stamper
+from kitchener.ledger.storage import Storage, open_storage
+from kitchener.ledger.verifying import VerifyReport
+from kitchener.records.ref import Ref
+from kitchener.sealing import Sealer
+
+_log = structlog.get_logger(__name__)
+T = TypeVar("T")
+_CLOSE_SECONDS: Final = 30.0
+"""Longest wait for the last commit when a ledger is closed: a disk that takes longer is taken for lost."""
+_HEADS: Final = 4_096
+"""Sessions whose last entry is remembered, twice over; others are looked up when they are asked for."""
+_TYPES: Final = 256
+"""Entry types whose JSON text is remembered."""
+
+
+class LedgerClient:
+    """One ledger, open for writing in this process and no other. Open it with `LedgerClient.open`."""
+
+    ledger_id: str
+    """Which ledger it is."""
+    path: Path
+    """Its file."""
+    position: int
+    """Number of the last entry, durable or not; 0 while there is none."""
+    durable_position: int
+    """Number of the last entry that is durable (as far as `durability` promises)."""
+
+    def __init__(
+        self, storage: Storage, config: LedgerConfig, stamper: Stamper, sealer: Sealer | None, keys: IndexKeys | None
+    ) -> None:
+        journal = storage.journal
+        self.ledger_id, self.path = journal.ledger_id, journal.path
+        self.config = config
+        self.opened_from = storage.opened_from
+        """How it was verified: `empty`, from the index's `checkpoint` on, or in `full`."""
+        self.recovered: Recovered | None = journal.recovered
+        """What opening it cut off; None: nothing."""
+        self.position = self.durable_position = journal.tip.seq
+        self._storage, self._stamper, self._sealer, self._index_keys = storage, stamper, sealer, keys
+        self._opener = sealer.open if sealer is not None else None
+        self._stored = journal.tip
+        self._pending: list[StoredEntry] = []
+        self._recent: dict[str, str] = {}
+        self._older: dict[str, str] = {}
+        self._watchers: dict[str, list[list[StoredEntry]]] = {}
+        self._types: dict[str, bytes] = {}
+        self._is_closed = self._stopped = False
+        self._max_pending = config.max_pending_entries
+        self._max_body = config.max_entry_bytes - ENVELOPE_BYTES - len(self.ledger_id)
+        self._reads = anyio.CapacityLimiter(1)
+        self._group = CommitGroup((self,), config)
+        self._groups = [self._group]
+        self._host: TaskGroup
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        path: Path | str,
+        *,
+        ledger_id: str,
+        config: LedgerConfig | None = None,
+        clock: Clock | None = None,
+        index_dir: Path | str | None = None,
+        index_keys: IndexKeys | None = None,
+        sealer: Sealer | None = None,
+        file_ops: FileOps | None = None,
+    ) -> AsyncIterator["LedgerClient"]:
+        """The ledger at a path, made if it is not there; verified, recovered and locked until the block is left.
+
+        Args:
+            path: its file; missing directories are made
+            ledger_id: what it is called: printable ASCII without bar, quote and backslash
+            config: durability, sizes, what a clock may do
+            clock: the time of day; None: the machine's
+            index_dir: where its index lives; None: in `index` beside the file
+            index_keys: pure; gives the keys under which an entry is found besides its session
+            sealer: seals what subjects said; None: everything is stored plainly
+            file_ops: the file system, for tests
+
+        Raises:
+            CallerError: the ledger id cannot be one
+            LedgerLocked: another writer has it
+            LedgerPathError: the path cannot hold a ledger
+            LedgerDamaged: durable data does not verify (LedgerTailMissing: is gone)
+            LedgerClockError: its last entry lies in the future
+            LedgerWriteError: at the end of the block, what was written last could not be made durable
+        """
+        if not is_ledger_id(ledger_id):
+            raise CallerError(
+                f"ledger id {ledger_id!r}: it takes 1 to 1024 printable ASCII characters, no bar, quote or backslash"
+            )
+        path, config, clock = Path(path), config or LedgerConfig(), clock or SystemClock()
+        storage = await anyio.to_thread.run_sync(
+            partial(
+                open_storage,
+                path,
+                ledger_id,
+                index_dir=Path(index_dir) if index_dir is not None else path.parent / "index",
+                ops=file_ops or FileOps(),
+                index_keys=index_keys,
+                opener=sealer.open if sealer is not None else None,
+                full=config.verify_on_open == "full",
+                time_us=clock.time_us(),
+            )
+        )
+        try:
+            stamper = Stamper(ledger_id, clock, config, storage.journal.tip.timestamp)
+        except BaseException:
+            storage.abandon()
+            raise
+        client = cls(storage, config, stamper, sealer, index_keys)
+        async with _plain_task_group() as tasks:
+            client._attach(tasks)
+            try:
+                yield client
+            except BaseException:
+                await client._close(is_failing=True)
+                raise
+            await client._close(is_failing=False)
+
+    async def write(self, entry: LedgerEntry, *, expected_head: EntryId | None = None) -> Ref:
+        """Appends an entry and returns its reference. Readers of this process see it at once; `commit` makes it durable.
+
+        Waits only while too many entries are pending, for a key that is not at hand, or for an expected head that is not.
+
+        Args:
+            entry: what to write; the payload may be changed afterwards
+            expected_head: the entry id of the last entry that the payload's session has here, "" where it has none
+
+        Raises:
+            EntryRefused: the entry has no canonical form; nothing was written
+            EntryTooLarge: it exceeds `max_entry_bytes`; nothing was written
+            StaleHead: the session's last entry is another one; nothing was written
+            LedgerClockError: the clock leapt ahead; nothing was written
+            LedgerWriteError: an earlier commit failed
+            LedgerClosed: the ledger was closed
+        """
+        while len(self._pending) >= self._max_pending and not self._stopped:
+            await self._group.commit(force=True)
+        if self._sealer is not None and not self._sealer.is_ready(entry.payload):
+            await anyio.to_thread.run_sync(self._sealer.make_ready, entry.payload)
+        if expected_head is not None:
+            await self._check_head(entry.payload, expected_head)
+        return self._append(entry)
+
+    async def commit(self) -> None:
+        """Returns when all that this caller wrote, or read, in the ledgers of this group is durable.
+
+        Cancelled while waiting: the commit goes on, and whether it succeeds is unknown to the caller.
+
+        Raises:
+            LedgerWriteError: it could not be written; what was waiting may or may not be stored
+        """
+        if self._is_closed:
+            raise self._refusal()
+        await self._group.commit()
+
+    def request_commit(self) -> None:
+        """Sees to it that what was written becomes durable soon, without waiting for it."""
+        if not self._stopped:
+            self._group.request()
+
+    def read(
+        self,
+        *,
+        session_id: str | None = None,
+        entity_id: str | None = None,
+        entry_type: str | tuple[str, ...] | None = None,
+        key: str | None = None,
+        after_seq: int | None = None,
+        up_to_seq: int | None = None,
+        limit: int | None = None,
+    ) -> Entries:
+        """The entries that meet all conditions, ascending, as of this call; durable or not.
+
+        A session's entries, and those of a key, are found without looking at others; everything else scans the file.
+
+        Args:
+            session_id: only this session's
+            entity_id: only those about this
+            entry_type: only of this type, or of one of these
+            key: only those with this index key
+            after_seq: only later ones
+            up_to_seq: only up to this one
+            limit: the first so many
+
+        Raises:
+            LedgerDamaged: while iterating, a line is not what was written
+        """
+        query = make_query(
+            session_id=session_id,
+            entity_id=entity_id,
+            entry_type=entry_type,
+            key=key,
+            after_seq=after_seq,
+            up_to_seq=self.position if up_to_seq is None else min(up_to_seq, self.position),
+        )
+        found = self._find(query)
+        return Entries(found if limit is None else islice(found, limit), self._in_thread)
+
+    async def last(self, *, session_id: str | None = None, key: str | None = None, limit: int = 1) -> list[StoredEntry]:
+        """The newest entries of a session, of a key, or of all, ascending."""
+        query = make_query(session_id=session_id, key=key, up_to_seq=self.position)
+        memory = [entry for entry in self._pending if query.matches(entry)][-limit:]
+        if len(memory) >= limit:
+            return memory
+        stored, missing = self._stored, limit - len(memory)
+        return await self._in_thread(lambda: self._storage.newest(query, stored, missing)) + memory
+
+    async def get(self, seq: int) -> StoredEntry | None:
+        """The entry with a number, or None if there is none."""
+        async for entry in self.read(after_seq=seq - 1, up_to_seq=seq):
+            return entry
+        return None
+
+    @contextmanager
+    def watch(self, session_id: str) -> Iterator[list[StoredEntry]]:
+        """A list to which every entry of the session is appended as it is written, until the block is left."""
+        entries: list[StoredEntry] = []
+        watchers = self._watchers.setdefault(session_id, [])
+        watchers.append(entries)
+        try:
+            yield entries
+        finally:
+            # By identity: two watchers may hold equal lists.
+            watchers[:] = [each for each in watchers if each is not entries]
+            if not watchers and self._watchers.get(session_id) is watchers:
+                del self._watchers[session_id]
+
+    def head(self) -> tuple[int, str]:
+        """Number and chain hash of the last durable entry; `(0, "sha256:00…")` while there is none."""
+        return self._stored.seq, f"sha256:{self._stored.chain}"
+
+    async def verify(self, from_seq: int = 1) -> VerifyReport:
+        """Recomputes every hash and number of what is durable, from an entry on."""
+        end = self._stored
+        return await self._in_thread(lambda: self._storage.verify(from_seq, end))
+
+    def content_digest(self, subject_id: str, data: bytes) -> str:
+        """`sha256:…` of some content, or, where content is sealed, `hmac-sha256:…` under the subject's key.
+
+        May read or make the subject's key file, once.
+        """
+        return digest(data) if self._sealer is None else self._sealer.content_digest(subject_id, data)
+
+    # What follows is for the commit group.
+
+    def cut(self) -> Sequence[StoredEntry]:
+        """All entries that are not known to be durable."""
+        return self._pending[:]
+
+    def flush(self, entries: Sequence[StoredEntry], *, sync: bool) -> None:
+        """Writes those that are not written yet; in a worker thread."""
+        self._storage.flush(entries, sync=sync)
+
+    def note(self) -> None:
+        """Brings the index up to what was flushed; in a worker thread."""
+        self._storage.note()
+
+    def settle(self) -> None:
+        """Takes note of what is durable now."""
+        journal = self._storage.journal
+        if journal.problem is None and journal.tip.seq != self._stored.seq:
+            self._stored = journal.tip
+            self.durable_position = journal.tip.seq
+            del self._pending[: journal.tip.seq + 1 - self._pending[0].seq]
+
+    def poison(self, problem: str) -> None:
+        """Takes no more entries."""
+        self._storage.journal.poison(problem)
+        self._stopped = True
+
+    def join(self, group: CommitGroup, *, is_shared: bool) -> None:
+        """From now on this ledger is committed with others; a shared one keeps its own rounds as well."""
+        group.host(self._host)
+        self._groups.append(group)
+        if not is_shared:
+            self._group = group
+
+    def _append(self, entry: LedgerEntry) -> Ref:
+        if self._stopped:
+            raise self._refusal()
+        entry_type, entity_id, payload = entry
+        if not isinstance(payload, dict):
+            raise EntryRefused("payload", f"{type(payload).__name__} is not a JSON object")
+        ledger_id = self.ledger_id
+        if self._sealer is not None:
+            payload = self._sealer.seal(ledger_id, entry_type, payload)
+        type_text = self._types.get(entry_type) or self._type_text(entry_type)
+        entity_text = _text(entity_id, "entity_id")
+        payload_text = canonical_bytes(payload, at="payload")
+        session_id = payload.get("session_id")
+        if type(session_id) is not str:
+            session_id = session_of(payload)
+        keys = self._index_keys(entry_type, payload) if self._index_keys is not None else ()
+        timestamp = self._stamper.stamp()
+        body = b'{"entity_id":%b,"entry_type":%b,"payload":%b,"timestamp":"%b"}' % (
+            entity_text,
+            type_text,
+            payload_text,
+            timestamp.encode(),
+        )
+        if len(body) > self._max_body:
+            size = len(body) + ENVELOPE_BYTES + len(ledger_id)
+            raise EntryTooLarge(ledger_id, entry_type, size, self.config.max_entry_bytes)
+        seq = self.position = self.position + 1
+        entry_id = f"E-{timestamp[:10]}-{seq:012d}"
+        entry_hash = "sha256:" + hashlib.sha256(body).hexdigest()
+        stored = StoredEntry(
+            ledger_id, seq, entry_id, entry_hash, entry_type, entity_id, timestamp, body, session_id, keys, self._opener
+        )
+        self._pending.append(stored)
+        if session_id is not None:
+            self._recent[session_id] = entry_id
+            if len(self._recent) > _HEADS:
+                self._older, self._recent = self._recent, {}
+            if self._watchers:
+                for watcher in self._watchers.get(session_id, ()):
+                    watcher.append(stored)
+        return Ref(ledger_id, entry_id, entry_hash)
+
+    def _type_text(self, entry_type: str) -> bytes:
+        text = _text(entry_type, "entry_type")
+        if len(self._types) < _TYPES:
+            self._types[entry_type] = text
+        return text
+
+    async def _check_head(self, payload: dict[str, Any], expected: str) -> None:
+        session_id = session_of(payload)
+        if session_id is None:
+            raise EntryRefused("payload.session_id", "an expected head needs the session whose head it is")
+        found = self._recent.get(session_id) or self._older.get(session_id)
+        if found is None:
+            with self.watch(session_id) as written:
+                newest = await self.last(session_id=session_id)
+                newest.extend(written)
+            found = newest[-1].entry_id if newest else ""
+        if found != expected:
+            raise StaleHead(self.ledger_id, session_id, expected or "none", found or "none")
+
+    def _find(self, query: Query) -> Iterator[StoredEntry]:
+        # As of now: the memory is copied here, and the file is read up to where it is known now.
+        stored = self._stored
+        memory = self._pending[:] if query.up_to_seq > stored.seq else []
+        return chain(self._storage.search(query, stored), filter(query.matches, memory))
+
+    async def _in_thread(self, action: Callable[[], T]) -> T:
+        def checked() -> T:
+            if self._is_closed:  # closing waits for reads, but not for those that have not begun
+                raise self._refusal()
+            return action()
+
+        return await anyio.to_thread.run_sync(checked, limiter=self._reads)
+
+    def _refusal(self) -> LedgerError:
+        if self._is_closed:
+            return LedgerClosed(f"{self.path}: ledger {self.ledger_id} was closed")
+        return LedgerWriteError(str(self.path), self._storage.journal.problem or "an earlier commit failed")
+
+    def _attach(self, tasks: TaskGroup) -> None:
+        self._host = tasks
+        self._group.host(tasks)
+
+    async def _close(self, *, is_failing: bool) -> None:
+        """Commits what is pending and gives the file back; raises LedgerWriteError, unless something else is being raised."""
+        self._is_closed = self._stopped = True
+        failure: LedgerWriteError | None = None
+        with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
+            try:
+                await self._group.commit(force=True)
+            except LedgerWriteError as error:
+                failure = error
+            for group in self._groups:
+                await group.leave(self, self._host)
+            await anyio.to_thread.run_sync(self._storage.close, limiter=self._reads)
+        if failure is not None:
+            if not is_failing:
+                raise failure
+            _log.error("ledger closed with entries that could not be written", path=str(self.path), problem=failure.problem)
+
+
+@asynccontextmanager
+async def _plain_task_group() -> AsyncIterator[TaskGroup]:
+    """A task group for rounds. What its block raises leaves it as it is, not wrapped into a group of exceptions."""
+    tasks = anyio.create_task_group()
+    await tasks.__aenter__()
+    try:
+        yield tasks
+    finally:
+        await tasks.__aexit__(None, None, None)
+
+
+def _text(value: str, at: str) -> bytes:
+    """The JSON of some text."""
+    if not isinstance(value, str):
+        raise EntryRefused(at, f"{type(value).__name__} is not text")
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return canonical_bytes(value, at=at)  # says what is wrong with it

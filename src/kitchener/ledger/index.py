@@ -1,0 +1,340 @@
+"""Where a ledger's entries of one session or key stand, in a SQLite file that can be deleted at any time.
+
+The journal is the truth and this is derived from it: it is written after the journal's fsync, caught up or rebuilt when a
+ledger is opened, and every line found through it is checked against its own hash. It knows nothing of payloads. Blocks, so
+it runs in worker threads; the writing connection and the reading one each belong to one thread at a time.
+"""
+
+import sqlite3
+import sys
+import zlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, NamedTuple, Self, TypeVar
+from urllib.parse import quote
+
+import structlog
+
+from kitchener.errors import LedgerPathError
+from kitchener.ids import path_part
+from kitchener.ledger.chain import START, IndexKeys, Mark
+
+_log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+_FORMAT: Final = f"kitchener-index/1 {sys.byteorder} {array('I').itemsize}"
+_STOP_BYTES: Final = 64 << 10
+"""How far apart the stops are that a scan can start from."""
+_TABLES: Final = """
+CREATE TABLE head (
+    id INTEGER PRIMARY KEY CHECK (id = 0), format TEXT, ledger_id TEXT, keys TEXT,
+    seq INTEGER, offset INTEGER, chain TEXT, batch INTEGER, timestamp TEXT, last_line INTEGER, durable_seq INTEGER
+);
+CREATE TABLE places (
+    key TEXT, first_seq INTEGER, base INTEGER, packed BLOB, PRIMARY KEY (key, first_seq)
+) WITHOUT ROWID;
+CREATE TABLE stops (
+    seq INTEGER PRIMARY KEY, offset INTEGER, chain TEXT, batch INTEGER, timestamp TEXT
+);
+"""
+
+
+class IndexDamaged(Exception):
+    """The index cannot be what was written. Never shown to users: the journal is read instead."""
+
+
+class Known(NamedTuple):
+    """What an index says about its journal."""
+
+    mark: Mark = START
+    """The place up to which it was written."""
+    last_line: int = 0
+    """Byte offset of the last entry before that place."""
+    durable_seq: int = 0
+    """The last entry that was on disk when it was written."""
+
+
+class Place(NamedTuple):
+    """One entry to be found again."""
+
+    seq: int
+    offset: int
+    length: int
+    """Bytes of the line, LF included."""
+    keys: tuple[str, ...]
+
+
+def session_key(session_id: str) -> str:
+    """The index key of a session's entries."""
+    return f"@{session_id}"
+
+
+def other_key(key: str) -> str:
+    """The index key of any other key; kept apart from sessions."""
+    return f"={key}"
+
+
+def index_path(directory: Path, ledger_id: str) -> Path:
+    """The file of a ledger's index."""
+    name = path_part(ledger_id)
+    if len(name) > 200:  # file systems end at 255 bytes
+        name = f"{name[:120]}-{sha256(ledger_id.encode()).hexdigest()[:32]}"
+    return directory / f"{name}.sqlite"
+
+
+class Index:
+    """The index of a ledger that is open for writing. Made by `open_index`."""
+
+    def __init__(self, path: Path, ledger_id: str, keys: str) -> None:
+        self.path = path
+        self.known = Known()
+        """What it says, as of the last write."""
+        self._ledger_id, self._keys = ledger_id, keys
+        self._last_stop = 0
+        self._writer = _connect(path)
+        self._reader: sqlite3.Connection | None = None
+
+    def load(self) -> None:
+        """Takes up what is there; raises IndexDamaged where it is not this ledger's, or sqlite3.Error."""
+        self._writer.execute("PRAGMA journal_mode = WAL")
+        self._writer.execute("PRAGMA synchronous = NORMAL")
+        if self._writer.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+            self.clear(Known())
+            return
+        self.known = read_known(self._writer, self._ledger_id, self._keys)
+        self._last_stop = self._writer.execute("SELECT coalesce(max(offset), 0) FROM stops").fetchone()[0]
+
+    def clear(self, known: Known) -> None:
+        """Starts from nothing."""
+        for table in ("head", "places", "stops"):
+            self._writer.execute(f"DROP TABLE IF EXISTS {table}")
+        self._writer.executescript(_TABLES)
+        self._last_stop = 0
+        with self._transaction():
+            self._save(known)
+        self.known = known
+
+    def add(self, places: Sequence[Place], mark: Mark, durable_seq: int) -> None:
+        """Notes the entries up to a place between two commits.
+
+        Args:
+            places: the entries after `known.mark`, all of them, in order
+            mark: the place after the last one
+            durable_seq: the last entry that is on disk
+        """
+        with self._transaction():
+            self._writer.executemany("INSERT OR REPLACE INTO places VALUES (?, ?, ?, ?)", _packed(places))
+            if mark.offset - self._last_stop >= _STOP_BYTES:
+                self._writer.execute("INSERT OR REPLACE INTO stops VALUES (?, ?, ?, ?, ?)", mark)
+                self._last_stop = mark.offset
+            known = Known(mark, places[-1].offset if places else self.known.last_line, durable_seq)
+            self._save(known)
+        self.known = known
+
+    def reader(self) -> sqlite3.Connection:
+        """The connection for queries."""
+        if self._reader is None:
+            self._reader = _connect(self.path)
+        return self._reader
+
+    def close(self) -> None:
+        """Closes both connections."""
+        if self._reader is not None:
+            self._reader.close()
+        self._writer.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._writer.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._writer.execute("ROLLBACK")
+            raise
+        self._writer.execute("COMMIT")
+
+    def _save(self, known: Known) -> None:
+        self._writer.execute(
+            "INSERT OR REPLACE INTO head VALUES (0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (_FORMAT, self._ledger_id, self._keys, *known.mark, known.last_line, known.durable_seq),
+        )
+
+
+class IndexSnapshot:
+    """The index of a ledger that somebody else may be writing, for one question. Changes and makes no file.
+
+    Args:
+        path: its file
+        ledger_id: whose index it must be
+        keys: names the function that must have given the keys; "": any
+
+    Raises:
+        IndexDamaged: there is none, or not the right one
+    """
+
+    def __init__(self, path: Path, ledger_id: str, keys: str) -> None:
+        self._path = path
+        self._ledger_id, self._keys = ledger_id, keys
+
+    def __enter__(self) -> Self:
+        self._before = self._state()
+        if self._before[0] is None:
+            raise IndexDamaged("there is none")
+        # While a writer is at work there is a write-ahead log, and SQLite shares it; else nothing changes under our hands,
+        # and `immutable` keeps SQLite from making one.
+        options = "mode=ro&readonly_shm=1" if self._before[1] is not None else "immutable=1"
+        self._connection = sqlite3.connect(f"file:{quote(str(self._path))}?{options}", uri=True, isolation_level=None)
+        try:
+            self.known = read_known(self._connection, self._ledger_id, self._keys or None)
+        except BaseException:
+            self._connection.close()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._connection.close()
+
+    def ask(self, question: Callable[[sqlite3.Connection, Known], T]) -> T:
+        """The answer; raises IndexDamaged where a writer began or ended its work meanwhile."""
+        answer = question(self._connection, self.known)
+        if self._before[1] is None and self._state() != self._before:
+            raise IndexDamaged("it changed while it was read")
+        return answer
+
+    def _state(self) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+        return _changed_at(self._path), _changed_at(self._path.with_name(f"{self._path.name}-wal"))
+
+
+def open_index(path: Path, ledger_id: str, keys: str) -> Index:
+    """The index of a ledger; an empty one where there is none, or none that can be used.
+
+    Args:
+        path: its file
+        ledger_id: whose index it must be
+        keys: names the function that gives the keys, so that an index made with another one is not used
+
+    Raises:
+        LedgerPathError: no index can be made there
+    """
+    try:
+        return _load(path, ledger_id, keys)
+    except (sqlite3.Error, IndexDamaged) as error:
+        _log.warning("index rebuilt", path=str(path), reason=str(error))
+    try:
+        remove_index(path)
+        return _load(path, ledger_id, keys)
+    except (sqlite3.Error, OSError) as error:
+        raise LedgerPathError(str(path), f"cannot hold the ledger's index: {error}") from error
+
+
+def remove_index(path: Path) -> None:
+    """Deletes an index that nobody has open."""
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def read_known(connection: sqlite3.Connection, ledger_id: str, keys: str | None) -> Known:
+    """What an index says about its journal; raises IndexDamaged where it is another ledger's, or was made with other keys."""
+    row = connection.execute("SELECT * FROM head").fetchone()
+    if row is None or row[1] != _FORMAT:
+        raise IndexDamaged("it has another format")
+    if row[2] != ledger_id:
+        raise IndexDamaged(f"it belongs to ledger {row[2]!r}")
+    if keys is not None and row[3] != keys:
+        raise IndexDamaged("it was made for other keys")
+    return Known(Mark(*row[4:9]), row[9], row[10])
+
+
+def find_places(connection: sqlite3.Connection, key: str, after_seq: int, up_to_seq: int) -> Iterator[tuple[int, int, int]]:
+    """`(seq, offset, length)` of a key's entries within bounds, ascending. Reads all rows at once, decodes them one by one."""
+    rows = connection.execute(
+        "SELECT first_seq, base, packed FROM places WHERE key = ?1 AND first_seq <= ?3 AND first_seq >="
+        " coalesce((SELECT max(first_seq) FROM places WHERE key = ?1 AND first_seq <= ?2 + 1), 0) ORDER BY first_seq",
+        (key, after_seq, up_to_seq),
+    ).fetchall()
+    for row in rows:
+        _check(key, *row)
+    return (place for row in rows for place in _unpacked(*row) if after_seq < place[0] <= up_to_seq)
+
+
+def find_newest(connection: sqlite3.Connection, key: str, up_to_seq: int, limit: int) -> list[tuple[int, int, int]]:
+    """`(seq, offset, length)` of a key's last entries, ascending."""
+    newest: list[tuple[int, int, int]] = []
+    rows = connection.execute(
+        "SELECT first_seq, base, packed FROM places WHERE key = ? AND first_seq <= ? ORDER BY first_seq DESC", (key, up_to_seq)
+    )
+    with closing(rows):
+        for row in rows:
+            _check(key, *row)
+            newest.extend(place for place in reversed([*_unpacked(*row)]) if place[0] <= up_to_seq)
+            if len(newest) >= limit:
+                break
+    return newest[:limit][::-1]
+
+
+def find_stop(connection: sqlite3.Connection, seq: int) -> Mark:
+    """The last known place at or before the end of entry `seq`, from which a scan can start."""
+    row = connection.execute("SELECT * FROM stops WHERE seq <= ? ORDER BY seq DESC LIMIT 1", (seq,)).fetchone()
+    return Mark(*row) if row is not None else START
+
+
+def keys_name(index_keys: IndexKeys | None) -> str:
+    """A name for a function that gives keys; "" for none."""
+    return f"{index_keys.__module__}.{index_keys.__qualname__}" if index_keys is not None else ""
+
+
+def _changed_at(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    # Threads take turns on a connection; SQLite's own check would refuse every thread but the first.
+    return sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=32)
+
+
+def _load(path: Path, ledger_id: str, keys: str) -> Index:
+    index = Index(path, ledger_id, keys)
+    try:
+        index.load()
+    except BaseException:
+        index.close()
+        raise
+    return index
+
+
+def _packed(places: Iterable[Place]) -> list[tuple[str, int, int, bytes]]:
+    """One row for each key: the first entry's number and offset, then differences to them."""
+    rows: dict[str, tuple[int, int, list[int]]] = {}
+    for seq, offset, length, keys in places:
+        for key in keys:
+            row = rows.get(key)
+            if row is None:
+                rows[key] = (seq, offset, [0, 0, length])
+            else:
+                row[2].extend((seq - row[0], offset - row[1], length))
+    return [
+        (key, seq, offset, _sealed(key, seq, offset, array("I", numbers).tobytes()))
+        for key, (seq, offset, numbers) in rows.items()
+    ]
+
+
+def _sealed(key: str, seq: int, offset: int, packed: bytes) -> bytes:
+    return packed + zlib.crc32(packed, zlib.crc32(f"{key}|{seq}|{offset}".encode())).to_bytes(4, "little")
+
+
+def _check(key: str, seq: int, offset: int, sealed: bytes) -> None:
+    packed = sealed[:-4]
+    if len(packed) % 12 or sealed != _sealed(key, seq, offset, packed):
+        raise IndexDamaged(f"the row of {key!r} from entry {seq} on is not what was written")
+
+
+def _unpacked(seq: int, offset: int, sealed: bytes) -> Iterator[tuple[int, int, int]]:
+    numbers = array("I", sealed[:-4])
+    return zip((seq + n for n in numbers[::3]), (offset + n for n in numbers[1::3]), numbers[2::3], strict=True)

@@ -1,0 +1,191 @@
+"""One ledger's file, held open for writing: locked, verified, recovered, appended to and synced.
+
+Everything here blocks and runs in worker threads, one call at a time; only `read` may run beside the others. Operating
+system errors end here: at opening as `LedgerPathError`, later as `LedgerWriteError`, after which nothing is written any more.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kitchener.clock import to_datetime
+from kitchener.errors import LedgerPathError, LedgerWriteError
+from kitchener.ledger.chain import START, BadLine, Mark, StoredEntry, render_batch, split_line
+from kitchener.ledger.files import FileOps, check_ledger_file, ensure_directory, locked_by, path_problem, write_all
+from kitchener.ledger.index import Known
+from kitchener.ledger.recovery import Recovered, check_is_crash, cut, tail_missing
+from kitchener.ledger.scanning import ReadBytes, verify_range
+from kitchener.ledger.verifier import Batch, Verifier
+
+_PIECE_BYTES = 1 << 20
+
+
+class Journal:
+    """An open ledger file. Made by `open_journal`."""
+
+    def __init__(self, path: Path, ops: FileOps, fd: int, ledger_id: str, identity: tuple[int, int]) -> None:
+        self.path, self.ledger_id = path, ledger_id
+        self.tip = START
+        """Where the next commit goes. Everything before it was handed to the operating system."""
+        self.synced = START
+        """Everything before it is on disk."""
+        self.recovered: Recovered | None = None
+        """What was cut when the file was opened."""
+        self.problem: str | None = None
+        """Why nothing is written any more; None while all is well."""
+        self._ops, self._fd = ops, fd
+        self._identity = identity
+        self._last_commit: int | None = None
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Up to `size` bytes from `offset`."""
+        return self._ops.read(self._fd, size, offset)
+
+    def append(self, entries: Sequence[StoredEntry]) -> list[int]:
+        """Writes one commit to the file; gives the length of each line.
+
+        Raises:
+            LedgerWriteError: now or earlier, something could not be written
+        """
+        lines, chain = render_batch(entries, self.tip.chain, self.tip.batch + 1)
+        data = b"".join(lines)
+        self._guarded(lambda: self._write(data))
+        last = entries[-1]
+        self.tip = Mark(last.seq, self.tip.offset + len(data), chain, self.tip.batch + 1, last.timestamp)
+        return [len(line) for line in lines]
+
+    def sync(self) -> None:
+        """Returns when all that was appended is on disk; does nothing where it is already."""
+        if self.synced.seq != self.tip.seq or self.problem is not None:
+            self._guarded(lambda: self._ops.sync(self._fd))
+            self.synced = self.tip
+
+    def poison(self, problem: str) -> None:
+        """From now on nothing is written: a ledger of the same group failed."""
+        if self.problem is None:
+            self.problem = problem
+
+    def close(self) -> None:
+        """Gives the file and its lock back."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            self._ops.close(fd)
+
+    def _write(self, data: bytes) -> None:
+        found, size = self._ops.stat(self.path), self._ops.fstat(self._fd).st_size
+        if (found.st_dev, found.st_ino) != self._identity:
+            raise OSError("another file was put in its place while it was open")
+        if size != self.tip.offset:
+            raise OSError(f"it is {size} bytes long instead of {self.tip.offset}: somebody else wrote to it")
+        write_all(self._ops, self._fd, data)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        if self.problem is not None:
+            raise LedgerWriteError(str(self.path), self.problem)
+        try:
+            action()
+        except OSError as error:
+            # Never tried again: the kernel may have dropped the pages, and a second fsync would then succeed and lie.
+            self.problem = error.strerror or str(error)
+            raise LedgerWriteError(str(self.path), self.problem) from error
+
+    def prepare(self, known: Known, each: Callable[[Mark, Batch], None], time_us: int) -> None:
+        """Verifies and recovers the file, so that it can be served. Called once.
+
+        Args:
+            known: what the index says; its mark was found in the file, or is START
+            each: told of every commit after that mark
+            time_us: the time, for the name of a file with cut bytes
+
+        Raises:
+            LedgerDamaged: durable data does not verify
+            LedgerTailMissing: the file ends before what was durable
+            LedgerPathError: the file cannot be read, cut or synced
+        """
+        try:
+            self._verify(known, each, time_us)
+            self._make_durable(known.durable_seq)
+        except OSError as error:
+            raise path_problem(self.path, error) from error
+
+    def _verify(self, known: Known, each: Callable[[Mark, Batch], None], time_us: int) -> None:
+        def note(after: Mark, entries: Batch) -> None:
+            self._last_commit = entries[0][0]
+            each(after, entries)
+
+        end = self._ops.fstat(self._fd).st_size
+        verifier = Verifier(self.ledger_id, known.mark, note)
+        try:
+            verify_range(verifier, self.read, end)
+        except BadLine as fault:
+            check_is_crash(self.path, verifier, fault, self.read, end, known.durable_seq)
+            moment = to_datetime(time_us).strftime("%Y%m%dT%H%M%S.%fZ")
+            self.recovered = cut(self.path, self._ops, self._fd, verifier.whole, end, str(fault), moment)
+        if verifier.whole.seq < known.durable_seq:
+            raise tail_missing(self.path, verifier.whole, known.durable_seq)
+        self.tip = verifier.whole
+
+    def _make_durable(self, durable_seq: int) -> None:
+        """Puts on disk whatever a reader is going to be shown."""
+        if self.tip.seq > durable_seq and self._last_commit is not None:
+            # An fsync may have failed on these pages before; then the kernel takes them for clean, and a new fsync for done.
+            self._rewrite(self._last_commit, self.tip.offset)
+        self._ops.sync(self._fd)
+        self._ops.sync_directory(self.path.parent)
+        self.synced = self.tip
+
+    def _rewrite(self, offset: int, end: int) -> None:
+        fd = self._ops.open(self.path, os.O_WRONLY)  # a descriptor that appends cannot write anywhere else
+        try:
+            found = self._ops.fstat(fd)
+            if (found.st_dev, found.st_ino) != self._identity:
+                raise LedgerPathError(str(self.path), "another file was put in its place while it was being opened")
+            while offset < end:
+                piece = self.read(min(_PIECE_BYTES, end - offset), offset)
+                offset += self._ops.overwrite(fd, piece, offset)
+        finally:
+            self._ops.close(fd)
+
+
+def holds(read: ReadBytes, ledger_id: str, known: Known) -> bool:
+    """Whether a file has, where an index says, the entry that the index says."""
+    mark = known.mark
+    if mark.seq == 0:
+        return False
+    line = read(mark.offset - known.last_line, known.last_line)
+    parts = split_line(line[:-1])
+    return (
+        len(line) == mark.offset - known.last_line
+        and line.endswith(b"\n")
+        and parts is not None
+        and parts.fits_itself
+        and (parts.ledger_id, parts.seq, parts.chain_hash) == (ledger_id, mark.seq, mark.chain)
+        and parts.batch[0] == mark.batch
+        and parts.batch[1] == parts.batch[2]
+    )
+
+
+def open_journal(path: Path, ledger_id: str, ops: FileOps) -> Journal:
+    """A ledger's file, locked for this writer; `prepare` it before use, `close` it in any case.
+
+    Raises:
+        LedgerLocked: another writer has it
+        LedgerPathError: the path cannot hold a ledger
+    """
+    try:
+        ensure_directory(ops, path.parent)
+        fd = ops.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+    except OSError as error:
+        raise path_problem(path, error) from error
+    try:
+        found = check_ledger_file(ops, path, fd)
+        try:
+            ops.lock(fd)
+        except BlockingIOError:
+            raise locked_by(path, found) from None
+        except OSError as error:
+            raise path_problem(path, error) from error
+    except BaseException:
+        ops.close(fd)
+        raise
+    return Journal(path, ops, fd, ledger_id, (found.st_dev, found.st_ino))

@@ -1,0 +1,87 @@
+"""The three ledgers of one agent class, committed together with HO2m as the commit record."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from kitchener.clock import Clock
+from kitchener.config import LedgerConfig
+from kitchener.ids import path_part
+from kitchener.ledger.client import LedgerClient
+from kitchener.ledger.group import CommitGroup
+from kitchener.records.events import index_keys
+from kitchener.sealing import Sealer
+
+
+class Ledgers:
+    """The ledgers of one agent class as one thing to commit.
+
+    From here on, a commit of any of them is a commit of all: HO1m and context become durable first, HO2m last, so that no
+    `TURN_COMPLETED` is durable before what it rests on.
+
+    Args:
+        ho1m: every model and tool call
+        ho2m: the supervisor's ledger, the commit record; its configuration decides when a round starts
+        context: projections and flags
+        also: ledgers shared with other agent classes, which a commit covers too
+    """
+
+    def __init__(
+        self, ho1m: LedgerClient, ho2m: LedgerClient, context: LedgerClient, *, also: Iterable[LedgerClient] = ()
+    ) -> None:
+        self.ho1m, self.ho2m, self.context = ho1m, ho2m, context
+        shared = tuple(also)
+        self._members = (ho1m, context, *shared, ho2m)
+        self._group = CommitGroup(self._members, ho2m.config)
+        for member in self._members:
+            member.join(self._group, is_shared=member in shared)
+
+    async def commit(self) -> None:
+        """Returns when everything written so far, in all of them, is durable; see `LedgerClient.commit`."""
+        await self._group.commit()
+
+    def request_commit(self) -> None:
+        """Sees to it that what was written becomes durable soon, without waiting for it."""
+        self._group.request()
+
+    def enter_turn(self) -> None:
+        """A turn begins: a commit round may wait a little for it."""
+        self._group.enter_turn()
+
+    def leave_turn(self) -> None:
+        """A turn has ended: no commit round waits for it any more."""
+        self._group.leave_turn()
+
+    def positions(self) -> dict[str, int]:
+        """The number of the last entry of each ledger, by ledger id."""
+        return {member.ledger_id: member.position for member in self._members}
+
+
+@asynccontextmanager
+async def open_ledgers(
+    *,
+    ho1m: Path,
+    ho2m: Path,
+    context: Path,
+    agent_class: str,
+    config: LedgerConfig | None = None,
+    clock: Clock | None = None,
+    index_dir: Path | None = None,
+    sealer: Sealer | None = None,
+) -> AsyncIterator[Ledgers]:
+    """The ledgers of an agent class, opened and joined until the block is left.
+
+    Args:
+        ho1m, ho2m, context: their files
+        agent_class: whose they are; ledger ids are `HO1M:<class>` and so on, with the class percent-encoded
+        config, clock, index_dir, sealer: as in `LedgerClient.open`, which also says what is raised
+    """
+    part = path_part(agent_class)
+    opened = partial(LedgerClient.open, config=config, clock=clock, index_dir=index_dir, sealer=sealer)
+    async with (
+        opened(ho1m, ledger_id=f"HO1M:{part}") as ho1m_client,
+        opened(context, ledger_id=f"CONTEXT:{part}") as context_client,
+        opened(ho2m, ledger_id=f"HO2M:{part}", index_keys=index_keys) as ho2m_client,
+    ):
+        yield Ledgers(ho1m_client, ho2m_client, context_client)

@@ -1,0 +1,233 @@
+"""A ledger that is only read: no lock is taken, no file is made or changed, and a writer may be at work in another process.
+
+It sees whole commits that verify. What a writer is just appending, or a crash left half-written, ends its view and is no
+error; what stood there before and does not verify is one.
+"""
+
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+
+from kitchener.errors import LedgerClosed, LedgerDamaged
+from kitchener.ledger.chain import OPENING, START, BadLine, IndexKeys, StoredEntry, shown
+from kitchener.ledger.files import FileOps, check_ledger_file, path_problem
+from kitchener.ledger.index import IndexDamaged, IndexSnapshot, Known, find_stop, index_path, keys_name
+from kitchener.ledger.journal import holds
+from kitchener.ledger.reading import Entries, Query, Shelf, make_query
+from kitchener.ledger.recovery import check_is_crash
+from kitchener.ledger.scanning import verify_range
+from kitchener.ledger.verifier import Verifier
+from kitchener.ledger.verifying import VerifyReport, ledger_id_of, verify_part
+from kitchener.sealing import Sealer
+
+T = TypeVar("T")
+_LEVELS_UP = 4
+
+
+class LedgerReader:
+    """One ledger, open for reading. Open it with `LedgerReader.open`. Each call sees what is there by then."""
+
+    def __init__(self, path: Path, file: "_File") -> None:
+        self.path = path
+        """Its file."""
+        self._file = file
+        self._is_closed = False
+        self._limiter = anyio.CapacityLimiter(1)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        path: Path | str,
+        *,
+        ledger_id: str | None = None,
+        index_dir: Path | str | None = None,
+        index_keys: IndexKeys | None = None,
+        sealer: Sealer | None = None,
+    ) -> AsyncIterator["LedgerReader"]:
+        """The ledger at a path, until the block is left.
+
+        Args:
+            path: its file
+            ledger_id: whose it must be; None: whatever it says
+            index_dir: where its index is; None: in the nearest directory `index` beside the file or above it
+            index_keys: what the writer was given
+            sealer: opens sealed values; None: they stay sealed
+
+        Raises:
+            LedgerPathError: the file cannot be read
+            LedgerDamaged: what was written once does not verify
+        """
+        path = Path(path)
+        places = (
+            [Path(index_dir)]
+            if index_dir is not None
+            else [above / "index" for above in [*path.absolute().parents][:_LEVELS_UP]]
+        )
+        file = await anyio.to_thread.run_sync(partial(_File, path, ledger_id, places, index_keys, sealer))
+        reader = cls(path, file)
+        try:
+            await reader._in_thread(file.refresh)
+            yield reader
+        finally:
+            reader._is_closed = True
+            with anyio.CancelScope(shield=True):  # bounded: waits for one read at most
+                await anyio.to_thread.run_sync(file.close, limiter=reader._limiter)
+
+    @property
+    def ledger_id(self) -> str:
+        """Which ledger it is; "" while nothing was written."""
+        return self._file.ledger_id
+
+    @property
+    def position(self) -> int:
+        """Number of the last entry seen so far."""
+        return self._file.end.seq
+
+    def read(
+        self,
+        *,
+        session_id: str | None = None,
+        entity_id: str | None = None,
+        entry_type: str | tuple[str, ...] | None = None,
+        key: str | None = None,
+        after_seq: int | None = None,
+        up_to_seq: int | None = None,
+        limit: int | None = None,
+    ) -> Entries:
+        """The entries that meet all conditions, ascending, as of the first look; see `LedgerClient.read`."""
+        query = make_query(
+            session_id=session_id,
+            entity_id=entity_id,
+            entry_type=entry_type,
+            key=key,
+            after_seq=after_seq,
+            up_to_seq=up_to_seq,
+        )
+        found = self._file.search(query)
+        return Entries(found if limit is None else islice(found, limit), self._in_thread)
+
+    async def last(self, *, session_id: str | None = None, key: str | None = None, limit: int = 1) -> list[StoredEntry]:
+        """The newest entries of a session, of a key, or of all, ascending."""
+        query = make_query(session_id=session_id, key=key)
+        return await self._in_thread(lambda: self._file.newest(query, limit))
+
+    async def get(self, seq: int) -> StoredEntry | None:
+        """The entry with a number, or None if there is none."""
+        async for entry in self.read(after_seq=seq - 1, up_to_seq=seq):
+            return entry
+        return None
+
+    def head(self) -> tuple[int, str]:
+        """Number and chain hash of the last entry seen so far."""
+        end = self._file.end
+        return end.seq, f"sha256:{end.chain}"
+
+    async def verify(self, from_seq: int = 1) -> VerifyReport:
+        """Recomputes every hash and number of the whole commits, from an entry on."""
+        return await self._in_thread(lambda: self._file.verify(from_seq))
+
+    async def _in_thread(self, action: Callable[[], T]) -> T:
+        def checked() -> T:
+            if self._is_closed:
+                raise LedgerClosed(f"{self.path}: the reader was closed")
+            return action()
+
+        return await anyio.to_thread.run_sync(checked, limiter=self._limiter)
+
+
+class _File:
+    """The part of a reader that blocks; one call at a time."""
+
+    def __init__(
+        self,
+        path: Path,
+        ledger_id: str | None,
+        index_dirs: Sequence[Path],
+        index_keys: IndexKeys | None,
+        sealer: Sealer | None,
+    ) -> None:
+        self.path, self.ledger_id = path, ledger_id or ""
+        self.end = START
+        """The end of the last whole commit seen."""
+        self._ops = FileOps()
+        self._index_dirs, self._index_keys = index_dirs, index_keys
+        self._opener = sealer.open if sealer is not None else None
+        self._shelf: Shelf | None = None
+        try:
+            self._fd = self._ops.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise path_problem(path, error) from error
+        try:
+            check_ledger_file(self._ops, path, self._fd)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._ops.close(self._fd)
+
+    def search(self, query: Query) -> Iterator[StoredEntry]:
+        shelf = self.refresh()
+        if shelf is not None:
+            yield from shelf.search(query, self.end)
+
+    def newest(self, query: Query, limit: int) -> list[StoredEntry]:
+        shelf = self.refresh()
+        return shelf.newest(query, self.end, limit) if shelf is not None else []
+
+    def verify(self, from_seq: int) -> VerifyReport:
+        self.refresh()
+        start = (self.ask(lambda index, _: find_stop(index, from_seq - 1)) if from_seq > 1 else None) or START
+        return verify_part(self.path, self.ledger_id, self._read, start, self.end.offset)
+
+    def refresh(self) -> Shelf | None:
+        """Looks how far the file is right by now. None: there is no entry yet."""
+        if self._shelf is None:
+            self.ledger_id = self.ledger_id or self._find_id()
+            if not self.ledger_id:
+                return None
+            self._shelf = Shelf(self.path, self.ledger_id, self._read, self, self._index_keys, self._opener)
+        known = Known()
+        if self.end.seq == 0:
+            known = self.ask(lambda _, known: known) or known
+            self.end = known.mark
+        size = self._ops.fstat(self._fd).st_size
+        verifier = Verifier(self.ledger_id, self.end)
+        try:
+            verify_range(verifier, self._read, size)
+        except BadLine as fault:
+            check_is_crash(self.path, verifier, fault, self._read, size, known.durable_seq)
+        self.end = verifier.whole
+        return self._shelf
+
+    def ask(self, question: Callable[[sqlite3.Connection, Known], T]) -> T | None:
+        """The answer of the index, where there is one that can be trusted."""
+        for directory in self._index_dirs:
+            path = index_path(directory, self.ledger_id)
+            try:
+                with IndexSnapshot(path, self.ledger_id, keys_name(self._index_keys)) as snapshot:
+                    if holds(self._read, self.ledger_id, snapshot.known):
+                        return snapshot.ask(question)
+            except (sqlite3.Error, IndexDamaged, OSError):
+                continue
+        return None
+
+    def _find_id(self) -> str:
+        found = ledger_id_of(self._read)
+        opening = self._read(len(OPENING), 0)
+        if not found and opening.strip(b"\0") and not OPENING.startswith(opening):
+            raise LedgerDamaged(
+                str(self.path), line=1, offset=0, field="framing", expected="the first entry of a ledger", found=shown(opening)
+            )
+        return found
+
+    def _read(self, size: int, offset: int) -> bytes:
+        return self._ops.read(self._fd, size, offset)

@@ -1,0 +1,62 @@
+"""Gives entries their time: never earlier than the entry before, and never from a clock that leapt ahead."""
+
+from datetime import datetime
+
+from kitchener.clock import Clock, TimestampText, elapsed_us, to_us
+from kitchener.config import LedgerConfig
+from kitchener.errors import LedgerClockError
+
+
+class Stamper:
+    """The time of one ledger's entries.
+
+    Args:
+        ledger_id: for errors
+        clock: the time of day
+        config: how far the clock may leap
+        last: the last entry's time; "" where there is none
+
+    Raises:
+        LedgerClockError: the last entry lies in the future
+    """
+
+    def __init__(self, ledger_id: str, clock: Clock, config: LedgerConfig, last: str) -> None:
+        self._ledger_id, self._clock = ledger_id, clock
+        self._max_jump_us = int(config.max_clock_jump_s * 1_000_000)
+        self._accepts_jumps = config.accept_clock_jump
+        self._text = TimestampText()
+        self._last_us = to_us(datetime.fromisoformat(last)) if last else 0
+        self._last = self._text.render(self._last_us)
+        # What the clock said at a moment when it was believed, and how long ago that was.
+        self._believed_us, self._elapsed_us = clock.time_us(), elapsed_us()
+        ahead = self._last_us - self._believed_us
+        if ahead > self._max_jump_us and not self._accepts_jumps:
+            raise LedgerClockError(
+                f"{ledger_id}: its last entry is dated {last}, {ahead // 1_000_000} s ahead of the clock; set the clock right,"
+                " or set accept_clock_jump for one run to date further entries from then on"
+            )
+
+    def stamp(self) -> str:
+        """The ISO time of the next entry.
+
+        Raises:
+            LedgerClockError: the clock leapt ahead; nothing was stamped
+        """
+        now = self._clock.time_us()
+        if now > self._last_us:
+            if now - self._last_us > self._max_jump_us:
+                self._check_jump(now)
+            self._last_us = now
+            self._last = self._text.render(now)
+        return self._last
+
+    def _check_jump(self, now: int) -> None:
+        # A long pause between two entries is no leap: a clock that nobody sets went on as well.
+        elapsed = elapsed_us()
+        ahead = now - self._believed_us - (elapsed - self._elapsed_us)
+        if ahead > self._max_jump_us and not self._accepts_jumps:
+            raise LedgerClockError(
+                f"{self._ledger_id}: the clock leapt ahead by {ahead // 1_000_000} s, more than max_clock_jump_s ="
+                f" {self._max_jump_us / 1_000_000:g}; set it right, or set accept_clock_jump for one run if it is right now"
+            )
+        self._believed_us, self._elapsed_us = now, elapsed

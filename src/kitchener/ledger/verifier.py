@@ -1,0 +1,184 @@
+"""Whether a run of lines is what the writer would have written: every byte, hash, number and commit.
+
+Pure: it is handed lines and says which one is wrong and why. Files are read by `scanning`; what follows from a bad line is
+decided by `recovery` and by readers.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import orjson
+import rfc8785
+
+from kitchener.ledger.chain import START, BadLine, Mark, chain_hash, shown, split_line
+
+Batch = list[tuple[int, int, dict[str, Any]]]
+"""The entries of one commit: byte offset and length of each line, and its decoded body."""
+
+_AFTER_BATCH: Final = b'],"entry_hash":"sha256:'
+_TO_BODY: Final = len(_AFTER_BATCH) + 64 + len('","chain_hash":"sha256:') + 64 + len('","entry":')
+_STAMP = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}(?:Z|\+00:00)")
+_FIELDS: Final = ["entity_id", "entry_type", "payload", "timestamp"]
+
+
+class _Due(NamedTuple):
+    """What the next line has to be."""
+
+    ledger_id: str
+    seq: int
+    chain: str
+    batch: int
+    place: int
+    size: int | None
+    """None where a commit begins: the line itself says how many there are."""
+    timestamp: bytes
+
+
+class Verifier:
+    """Checks lines in order, from a place that is known to be right.
+
+    Args:
+        ledger_id: whose lines they must be
+        start: where the first of them stands
+        each: called for every complete commit with the place after it and its entries
+    """
+
+    def __init__(self, ledger_id: str, start: Mark = START, each: Callable[[Mark, Batch], None] | None = None) -> None:
+        self.ledger_id = ledger_id
+        self.whole = start
+        """The end of the last complete commit."""
+        self.seq = start.seq
+        """Number of the last line that is right; its commit may not be complete."""
+        self.offset = start.offset
+        """Where the next line stands."""
+        self._chain, self._batch, self._place, self._size = start.chain, start.batch, 0, 0
+        self._timestamp = start.timestamp.encode()
+        self._each = each
+        self._entries: Batch = []
+
+    def feed(self, lines: Sequence[bytes]) -> None:
+        """Checks further lines, given without their LF.
+
+        Raises:
+            BadLine: line `seq` + 1, at `offset`, is wrong; nothing after it was looked at
+        """
+        sha256, loads, dumps, in_order = hashlib.sha256, orjson.loads, orjson.dumps, orjson.OPT_SORT_KEYS
+        ledger_id, seq, offset, chain = self.ledger_id, self.seq, self.offset, self._chain
+        batch, place, size, timestamp = self._batch, self._place, self._size, self._timestamp
+        entries, collects = self._entries, self._each is not None
+        try:
+            for line in lines:
+                after_batch = line.find(_AFTER_BATCH)
+                start = after_batch + _TO_BODY
+                body = line[start:-1]
+                number = seq + 1
+                stamp = body[-34:-2] if body[-3:] != b'Z"}' else body[-29:-2]
+                # Within one second only the fraction differs. Text order is time order.
+                if stamp[:20] != timestamp[:20] or stamp < timestamp or not stamp[20:26].isdigit():
+                    _check_stamp(line, stamp, _Due(ledger_id, number, chain, batch, place, size, timestamp))
+                if place == size:
+                    batch, place, size = batch + 1, 0, _batch_size(line, after_batch)
+                place += 1
+                entry_hash = sha256(body).hexdigest()
+                entry_id = f"E-{stamp[:10].decode()}-{number:012d}"
+                link = sha256(
+                    f"kitchener/1|sha256:{chain}|{ledger_id}|{number}|{entry_id}|sha256:{entry_hash}".encode()
+                ).hexdigest()
+                head = (
+                    f'{{"ledger_id":"{ledger_id}","seq":{number},"entry_id":"{entry_id}","batch":[{batch},{place},{size}],'
+                    f'"entry_hash":"sha256:{entry_hash}","chain_hash":"sha256:{link}","entry":'
+                ).encode()
+                if len(head) != start or not line.startswith(head) or line[-1:] != b"}" or place > size:
+                    raise _fault(line, _Due(ledger_id, number, chain, batch, place, size if place > 1 else None, timestamp))
+                fields = loads(body)
+                if dumps(fields, option=in_order) != body or [*fields] != _FIELDS or type(fields["payload"]) is not dict:
+                    _check_body(fields, body)
+                if collects:
+                    entries.append((offset, len(line) + 1, fields))
+                seq, chain, timestamp, offset = number, link, stamp, offset + len(line) + 1
+                if place == size:
+                    self._complete(Mark(seq, offset, chain, batch, timestamp.decode()))
+                    entries = self._entries
+        except orjson.JSONDecodeError as error:
+            raise BadLine("entry", "canonical JSON", f"{shown(body)} ({error})") from error
+        finally:
+            self.seq, self.offset, self._chain, self._timestamp = seq, offset, chain, timestamp
+            self._batch, self._place, self._size = batch, place, size
+
+    def end(self) -> None:
+        """Checks that the lines end where a commit ends; raises BadLine otherwise."""
+        if self.whole.seq != self.seq:
+            raise BadLine("batch", f"{self._size} entries in commit {self._batch}", f"{self._place}")
+
+    def _complete(self, whole: Mark) -> None:
+        self.whole = whole
+        if self._each is not None:
+            entries, self._entries = self._entries, []
+            self._each(whole, entries)
+
+
+def _batch_size(line: bytes, end: int) -> int:
+    digits = line[line.rfind(b",", 0, end) + 1 : end] if end > 0 else b""
+    return int(digits) if digits.isdigit() and len(digits) < 10 else 0
+
+
+def _check_stamp(line: bytes, stamp: bytes, due: _Due) -> None:
+    if not _is_moment(stamp):
+        parts = split_line(line)
+        if parts is None or not parts.fits_itself:
+            raise _fault(line, due)
+        raise BadLine("timestamp", "UTC with microseconds, e.g. 2026-02-18T10:30:00.000001+00:00", shown(stamp))
+    if stamp[:26] < due.timestamp[:26]:
+        raise BadLine("timestamp", f"not before {due.timestamp.decode()}", stamp.decode())
+
+
+def _is_moment(stamp: bytes) -> bool:
+    if _STAMP.fullmatch(stamp) is None:
+        return False
+    try:
+        datetime.fromisoformat(stamp.decode())
+    except ValueError:
+        return False
+    return True
+
+
+def _check_body(fields: dict[str, Any], body: bytes) -> None:
+    """The long way for a body that the fast encoder does not give back byte for byte."""
+    if sorted(fields) != _FIELDS or not isinstance(fields["payload"], dict):
+        raise BadLine("entry", "entity_id, entry_type, payload and timestamp", shown(body))
+    try:
+        canonical = rfc8785.dumps(fields)
+    except (ValueError, RecursionError) as error:
+        raise BadLine("entry", "canonical JSON (RFC 8785)", str(error)) from error
+    if canonical != body:
+        raise BadLine("entry", "canonical JSON (RFC 8785)", shown(body))
+
+
+def _fault(line: bytes, due: _Due) -> BadLine:
+    """What exactly is wrong with a line that is not what it has to be."""
+    parts = split_line(line)
+    if parts is None:
+        return BadLine("framing", f"entry {due.seq} of {due.ledger_id} on a line of its own", shown(line))
+    found_hash = hashlib.sha256(parts.body).hexdigest()
+    entry_id = f"E-{_date(parts.body)}-{due.seq:012d}"
+    size = parts.batch[2] if due.size is None else due.size
+    link = chain_hash(due.chain, due.ledger_id, due.seq, entry_id, found_hash)
+    for field, expected, found in (
+        ("ledger_id", due.ledger_id, parts.ledger_id),
+        ("seq", str(due.seq), str(parts.seq)),
+        ("entry_hash", f"sha256:{parts.entry_hash}", f"sha256:{found_hash}"),
+        ("entry_id", entry_id, parts.entry_id),
+        ("batch", f"[{due.batch}, {due.place}, {size}]", str([*parts.batch])),
+        ("chain_hash", f"sha256:{link}", f"sha256:{parts.chain_hash}"),
+    ):
+        if expected != found:
+            return BadLine(field, expected, found)
+    return BadLine("framing", "the line as it was written", shown(line))
+
+
+def _date(body: bytes) -> str:
+    stamp = body[-34:-2] if body[-3:] != b'Z"}' else body[-29:-2]
+    return stamp[:10].decode("ascii", "replace")

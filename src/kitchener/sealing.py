@@ -1,0 +1,296 @@
+"""Encrypts what a subject said under a key of its own, so that destroying the key erases it while every hash still holds.
+
+Turns fields of a payload into sealed values and back. Knows which fields only because it is told, and nothing of ledgers.
+Keys are files of a directory, which may live elsewhere than the ledgers. Needs the `crypto` extra. Explained in
+`docs/ledger.md`.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from kitchener.canonical import canonical_bytes
+from kitchener.errors import SealingError
+
+try:
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+except ImportError:  # the `crypto` extra is not installed; Keyring says so when it is asked for
+    _HAS_CRYPTO = False
+else:
+    _HAS_CRYPTO = True
+
+MARK: Final = "$sealed"
+"""The one key of a sealed value."""
+_VERSION: Final = 1
+_KEY_BYTES: Final = 32
+_NONCE_BYTES: Final = 12
+_CACHED_KEYS: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectKey:
+    """One subject's key, ready to use."""
+
+    kid: str
+    """Names the key in sealed values: 32 random hex digits, which say nothing about the subject."""
+    cipher: "AESGCM"
+    """Encrypts and decrypts."""
+    mac_key: bytes
+    """For digests of content."""
+
+    def __repr__(self) -> str:
+        return f"<SubjectKey {self.kid}>"  # never the key
+
+
+class Keyring:
+    """A directory with one key file per subject, readable by its owner alone.
+
+    Its methods block when a key is not in memory, so they are called in worker threads (`Sealer.make_ready`).
+
+    Args:
+        directory: made when the first key is
+
+    Raises:
+        SealingError: the `crypto` extra is not installed
+    """
+
+    def __init__(self, directory: Path | str) -> None:
+        if not _HAS_CRYPTO:
+            raise SealingError(
+                "a keyring is configured, but the `crypto` extra is not installed: pip install 'kitchener[crypto]'"
+            )
+        self._directory = Path(directory)
+        self._recent: dict[str, SubjectKey] = {}
+        self._older: dict[str, SubjectKey] = {}
+
+    def has(self, subject_id: str) -> bool:
+        """Whether the subject's key is in memory, so that using it does not block."""
+        return subject_id in self._recent or subject_id in self._older
+
+    def find(self, subject_id: str) -> SubjectKey | None:
+        """The subject's key, or None if there is none (any more).
+
+        Raises:
+            SealingError: the key file cannot be read, or is not one
+        """
+        key = self._recent.get(subject_id) or self._older.get(subject_id)
+        return key if key is not None else self._keep(subject_id, self._read(subject_id))
+
+    def get(self, subject_id: str) -> SubjectKey:
+        """The subject's key, made if there is none.
+
+        Raises:
+            SealingError: the key file cannot be read or made
+        """
+        key = self.find(subject_id)
+        if key is None:
+            self._make(subject_id)
+            key = self._keep(subject_id, self._read(subject_id))
+        if key is None:
+            raise SealingError(f"{self._path(subject_id)}: the key was destroyed while it was being made; try again")
+        return key
+
+    def destroy(self, subject_id: str) -> str | None:
+        """Destroys the subject's key: what was sealed under it can never be read again.
+
+        Returns:
+            the destroyed key's kid, or None if the subject had no key
+        """
+        key = self.find(subject_id)
+        path = self._path(subject_id)
+        self._recent.pop(subject_id, None)
+        self._older.pop(subject_id, None)
+        if key is None:
+            return None
+        with _os_errors(path):
+            # Overwritten first: a file system that reuses the blocks in place then holds no copy either.
+            fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.write(fd, b"\0" * os.fstat(fd).st_size)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            path.unlink()
+            _sync_directory(self._directory)
+        return key.kid
+
+    def _path(self, subject_id: str) -> Path:
+        # A hash: subject ids may hold anything, and file names are seen by many.
+        return self._directory / f"{hashlib.sha256(subject_id.encode()).hexdigest()}.key"
+
+    def _keep(self, subject_id: str, key: SubjectKey | None) -> SubjectKey | None:
+        if key is not None:
+            if len(self._recent) >= _CACHED_KEYS:
+                self._older, self._recent = self._recent, {}
+            self._recent[subject_id] = key
+        return key
+
+    def _read(self, subject_id: str) -> SubjectKey | None:
+        path = self._path(subject_id)
+        with _os_errors(path):
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return None
+            with os.fdopen(fd, "rb") as file:
+                text = file.read(4_096)
+        try:
+            stored = json.loads(text)
+            secret = _decoded(stored["key"])
+            kid = str(stored["kid"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise SealingError(f"{path}: is not a key file ({type(error).__name__}); restore it from a backup") from None
+        if len(secret) != _KEY_BYTES:
+            raise SealingError(f"{path}: holds a key of {len(secret)} bytes instead of {_KEY_BYTES}; restore it from a backup")
+        return SubjectKey(kid, AESGCM(secret), hmac.digest(secret, b"kitchener/1 content digest", "sha256"))
+
+    def _make(self, subject_id: str) -> None:
+        """Makes a key file, whole or not at all; does nothing where another process was faster."""
+        kid = os.urandom(16).hex()
+        text = json.dumps({"v": _VERSION, "kid": kid, "key": _encoded(os.urandom(_KEY_BYTES))}).encode()
+        path = self._path(subject_id)
+        draft = self._directory / f".{kid}.new"
+        with _os_errors(path):
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                try:
+                    os.write(fd, text)
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+                os.link(draft, path)  # unlike rename, never replaces a key
+            except FileExistsError:
+                pass
+            finally:
+                draft.unlink()
+            _sync_directory(self._directory)
+
+
+class Sealer:
+    """Seals and opens the fields of payloads that hold what a subject said.
+
+    Args:
+        keyring: the subjects' keys
+        sealed_fields: which fields of which entry type are sealed
+    """
+
+    def __init__(self, keyring: Keyring, sealed_fields: Mapping[str, tuple[str, ...]]) -> None:
+        self.keyring = keyring
+        self._fields = sealed_fields
+
+    def is_ready(self, payload: Mapping[str, Any]) -> bool:
+        """Whether sealing this payload would not block."""
+        subject_id = payload.get("subject_id")
+        return not isinstance(subject_id, str) or self.keyring.has(subject_id)
+
+    def make_ready(self, payload: Mapping[str, Any]) -> None:
+        """Fetches or makes the key of the payload's subject. Blocks."""
+        subject_id = payload.get("subject_id")
+        if isinstance(subject_id, str):
+            self.keyring.get(subject_id)
+
+    def seal(self, ledger_id: str, entry_type: str, payload: dict[str, Any]) -> dict[str, Any]:
+        """The payload with its sealed fields encrypted; itself where there are none. None stays None.
+
+        Raises:
+            SealingError: there is something to seal, but no subject whose key to use
+            EntryRefused: a value has no canonical form
+        """
+        fields = [field for field in self._fields.get(entry_type, ()) if payload.get(field) is not None]
+        if not fields:
+            return payload
+        subject_id = payload.get("subject_id")
+        if not isinstance(subject_id, str):
+            raise SealingError(
+                f"{entry_type}: {fields[0]} is to be sealed, but the payload names no subject_id; nothing was written"
+            )
+        key, sealed = self.keyring.get(subject_id), dict(payload)
+        for field in fields:
+            nonce = os.urandom(_NONCE_BYTES)
+            plain = canonical_bytes(payload[field], at=f"payload.{field}")
+            text = key.cipher.encrypt(nonce, plain, _bound_to(ledger_id, entry_type, field))
+            sealed[field] = {MARK: {"v": _VERSION, "kid": key.kid, "nonce": _encoded(nonce), "ct": _encoded(text)}}
+        return sealed
+
+    def open(self, ledger_id: str, entry_type: str, payload: dict[str, Any]) -> dict[str, Any]:
+        """The payload with its sealed fields decrypted; those whose key is gone stay sealed.
+
+        Raises:
+            SealingError: a sealed value was changed, or was moved here from elsewhere
+        """
+        opened: dict[str, Any] | None = None
+        for field in self._fields.get(entry_type, ()):
+            value = payload.get(field)
+            if isinstance(value, dict) and len(value) == 1 and MARK in value:
+                key = self._key_of(payload, value[MARK])
+                if key is not None:
+                    if opened is None:
+                        opened = dict(payload)
+                    opened[field] = _unsealed(key, value[MARK], ledger_id, entry_type, field)
+        return payload if opened is None else opened
+
+    def content_digest(self, subject_id: str, data: bytes) -> str:
+        """`hmac-sha256:` and hex digits under the subject's key: of use only to those who have the key."""
+        return f"hmac-sha256:{hmac.digest(self.keyring.get(subject_id).mac_key, data, 'sha256').hex()}"
+
+    def _key_of(self, payload: Mapping[str, Any], sealed: Any) -> SubjectKey | None:
+        subject_id = payload.get("subject_id")
+        if not isinstance(subject_id, str) or not isinstance(sealed, dict):
+            return None
+        key = self.keyring.find(subject_id)
+        # The subject may have a newer key than the one this was sealed under, which is destroyed then.
+        return key if key is not None and key.kid == sealed.get("kid") else None
+
+
+def _unsealed(key: SubjectKey, sealed: Mapping[str, Any], ledger_id: str, entry_type: str, field: str) -> Any:
+    where = f"{ledger_id}: {entry_type}.{field}"
+    if sealed.get("v") != _VERSION:
+        raise SealingError(
+            f"{where}: sealed in version {sealed.get('v')!r}; this version of Kitchener opens {_VERSION}, use a newer one"
+        )
+    try:
+        nonce, text = _decoded(sealed["nonce"]), _decoded(sealed["ct"])
+        return orjson.loads(key.cipher.decrypt(nonce, text, _bound_to(ledger_id, entry_type, field)))
+    except (InvalidTag, KeyError, ValueError, TypeError) as error:
+        raise SealingError(
+            f"{where}: the sealed value was changed or moved here from another entry type, field or ledger (key {key.kid})"
+        ) from error
+
+
+def _bound_to(ledger_id: str, entry_type: str, field: str) -> bytes:
+    return canonical_bytes([ledger_id, entry_type, field])
+
+
+def _encoded(data: bytes) -> str:
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _decoded(text: str) -> bytes:
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _os_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SealingError(f"{path}: {error.strerror or error}") from error
