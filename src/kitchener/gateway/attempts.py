@@ -1,0 +1,289 @@
+"""The walk of one call over its providers and their attempts: when to try again, when elsewhere, when to give up.
+
+One `Attempts` serves one call. `begin` waits for the next attempt's turn and tells it; the caller makes the attempt and
+reports `answered`, `failed` or `abandoned`. Complete answers and streams share it. Explained in `docs/gateway.md`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import anyio
+
+from kitchener.config import ProviderConfig
+from kitchener.errors import ProviderError
+from kitchener.gateway.resilience import CircuitBreaker, FairLimiter, backoff
+from kitchener.gateway.routing import Candidate, RoutePlan
+from kitchener.gateway.switch import model_calls_forbidden
+from kitchener.gateway.traits import Traits
+from kitchener.records.prompt import Attempt, OnAttempt, PromptRequest, PromptResponse, Provider
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One provider and what guards it."""
+
+    provider_id: str
+    provider: Provider
+    config: ProviderConfig
+    traits: Traits
+    limiter: FairLimiter
+    breaker: CircuitBreaker
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What holds for every call of a gateway."""
+
+    lanes: Mapping[str, Lane]
+    """The providers by id."""
+    allow_model_calls: bool
+    """False: only built-in providers may be called."""
+    now: Callable[[], float]
+    """The event loop's clock, seconds."""
+    jitter: Callable[[], float]
+    """A fresh number in [0, 1)."""
+
+
+class Attempts:
+    """The attempts of one call. Between `begin` and its report exactly one attempt is in flight."""
+
+    __slots__ = (
+        "_candidate",
+        "_candidates",
+        "_failures",
+        "_last",
+        "_next_candidate",
+        "_on_attempt",
+        "_pause_s",
+        "_request",
+        "_rules",
+        "_started",
+        "_ticket",
+        "_tries",
+        "lane",
+        "number",
+        "output_begun",
+        "request",
+        "stop_at",
+    )
+
+    lane: Lane
+    """The provider of the current attempt."""
+    request: PromptRequest
+    """The request as the current provider gets it: with the model that routing settled on."""
+    number: int
+    """Of the current attempt, from 1 over all providers."""
+    stop_at: float
+    """When the current attempt has to be over, on the event loop's clock."""
+    output_begun: bool
+    """Whether a reader holds text that was not taken back. Kept by whoever streams."""
+
+    def __init__(self, request: PromptRequest, plan: RoutePlan, on_attempt: OnAttempt, rules: Rules) -> None:
+        self._request, self._candidates, self._on_attempt, self._rules = request, plan.candidates, on_attempt, rules
+        self.number = 0
+        self.output_begun = False
+        self._next_candidate = 0
+        self._failures: list[str] = []
+        self._last: tuple[str, ProviderError] | None = None
+        self._pause_s = 0.0
+        self._take_next()
+
+    async def begin(self) -> Lane:
+        """Waits until the next attempt may go out, and tells that it does.
+
+        Raises:
+            ProviderError: no attempt is possible any more, at any provider
+        """
+        while True:
+            if self._pause_s:
+                await anyio.sleep(self._pause_s)
+                self._pause_s = 0.0
+            refusal = await self._enter()
+            if refusal is None:
+                break
+            if not self._has_fallback():
+                raise self._final(refusal)
+            self._take_next()
+        self.number += 1
+        self._tries += 1
+        try:
+            await self._on_attempt(
+                Attempt(
+                    "started",
+                    self._request.call,
+                    self.number,
+                    self.lane.provider_id,
+                    self.model_id,
+                    self._candidate.route_reason,
+                )
+            )
+        except BaseException:
+            self.abandoned()
+            raise
+        self.start_clock()
+        return self.lane
+
+    def start_clock(self) -> None:
+        """The provider's time begins now: neither queueing nor the record of the attempt belongs to it."""
+        self._started = started = self._rules.now()
+        self.stop_at = min(started + self.lane.config.timeout_s, self._request.deadline)
+
+    @property
+    def model_id(self) -> str:
+        """The model that the current attempt asks for, by the best name there is."""
+        return self._candidate.model_id or self.lane.traits.model_id or self.lane.provider_id
+
+    def abandoned(self) -> None:
+        """The attempt was cancelled or met a bug: it says nothing about the provider."""
+        self.lane.limiter.leave()
+        self.lane.breaker.abandoned(self._ticket)
+
+    def answered(self, response: PromptResponse) -> PromptResponse:
+        """The response with what only the gateway knows: attempts, route and latency."""
+        lane = self.lane
+        lane.limiter.leave()
+        lane.breaker.succeeded(self._ticket)
+        latency_ms = int((self._rules.now() - self._started) * 1_000)
+        reason = self._candidate.route_reason
+        if (
+            response.route_reason == reason
+            and response.provider_id == lane.provider_id
+            and response.latency_ms == latency_ms
+            and response.attempts == self.number
+        ):
+            return response  # a prepared answer of a built-in provider: nothing to copy
+        return PromptResponse(
+            provider_id=lane.provider_id,
+            model_id=response.model_id or self.model_id,
+            text=response.text,
+            structured=response.structured,
+            tool_uses=response.tool_uses,
+            usage=response.usage,
+            latency_ms=latency_ms,
+            finish_reason=response.finish_reason,
+            attempts=self.number,
+            route_reason=reason,
+        )
+
+    async def failed(self, error: ProviderError) -> None:
+        """Tells the failure and decides what comes next; returns if another attempt is worth it.
+
+        Raises:
+            ProviderError: the call is over. Its reason is the last attempt's; its detail lists all of them
+        """
+        lane, now = self.lane, self._rules.now()
+        is_late = now >= self._request.deadline
+        self._close(error, now, is_late)
+        self._failures.append(f"{self.number} {lane.provider_id} {error.reason}")
+        self._last = lane.provider_id, error
+        await self._on_attempt(
+            Attempt(
+                "failed",
+                self._request.call,
+                self.number,
+                lane.provider_id,
+                self.model_id,
+                self._candidate.route_reason,
+                error.reason,
+                error.detail,
+                self.output_begun,
+            )
+        )
+        if is_late or not error.is_retryable or (self.output_begun and not self._request.restart_streams):
+            raise self._final(error) from error
+        if not self._may_retry(error):
+            if not self._has_fallback():
+                raise self._final(error) from error
+            self._take_next()
+
+    def _close(self, error: ProviderError, now: float, is_late: bool) -> None:
+        """Gives the slot back and lets the breaker know."""
+        lane = self.lane
+        if is_late and error.reason == "timeout":
+            lane.breaker.abandoned(self._ticket)  # it was the caller who had no more time
+        elif not error.is_retryable:
+            lane.breaker.succeeded(self._ticket)  # a refusal of this request: the provider works
+        elif lane.breaker.failed(self._ticket, now):
+            lane.limiter.send_away()
+        lane.limiter.leave()
+
+    def _may_retry(self, error: ProviderError) -> bool:
+        config = self.lane.config
+        if self._tries > config.max_retries or self.lane.breaker.is_open(self._rules.now()):
+            return False
+        pause_s = backoff(self._tries, config, error.retry_after_s, self._rules.jitter)
+        if self._rules.now() + pause_s >= self._request.deadline:
+            return False
+        self._pause_s = pause_s
+        return True
+
+    def _has_fallback(self) -> bool:
+        return self._next_candidate < len(self._candidates)
+
+    def _take_next(self) -> None:
+        self._candidate: Candidate = self._candidates[self._next_candidate]
+        self._next_candidate += 1
+        self._tries = 0
+        self.lane = self._rules.lanes[self._candidate.provider_id]
+        model_id = self._candidate.model_id
+        # Copying the request costs as much as everything else here together, and mostly the model is the same.
+        self.request = self._request if model_id == self._request.model_id else replace(self._request, model_id=model_id)
+
+    async def _enter(self) -> ProviderError | None:
+        """Takes a slot and a breaker ticket; returns why not, where a fallback may help, and raises where none may."""
+        lane, request, rules = self.lane, self._request, self._rules
+        if not lane.traits.built_in and (not rules.allow_model_calls or model_calls_forbidden()):
+            detail = "model calls are switched off; only built-in providers answer"
+            raise self._final(ProviderError(lane.provider_id, "forbidden", detail))
+        now = rules.now()
+        if now >= request.deadline:
+            raise self._final(ProviderError(lane.provider_id, "timeout", "the deadline passed before the call could go out"))
+        if lane.breaker.is_open(now):
+            return self._circuit_open(now)
+        tokens = _token_estimate(request) if lane.limiter.counts_tokens else 0
+        if not lane.limiter.try_enter(tokens, now):
+            try:
+                is_in = await lane.limiter.enter(request.subject_id, tokens, request.deadline)
+            except ProviderError as refusal:
+                return refusal
+            now = rules.now()
+            if not is_in:
+                return self._circuit_open(now)
+        self._ticket = lane.breaker.enter(now)
+        if not self._ticket:
+            lane.limiter.leave()
+            return self._circuit_open(now)
+        return None
+
+    def _circuit_open(self, now: float) -> ProviderError:
+        lane = self.lane
+        seconds = lane.breaker.opens_in(now)
+        return ProviderError(
+            lane.provider_id,
+            "breaker_open",
+            f"it failed {lane.config.breaker_failures} times in a row and is left alone for another {seconds:.1f} s",
+        )
+
+    def _final(self, error: ProviderError) -> ProviderError:
+        """The error of the whole call."""
+        # What a provider calls itself in its errors need not be the id under which it was configured.
+        provider_id, cause, detail = self.lane.provider_id, error, error.detail
+        if error.reason == "breaker_open" and self._last is not None:
+            provider_id, cause = self._last
+            detail = f"{cause.detail}; then {self.lane.provider_id!r}: {error.detail}"
+        if len(self._failures) > 1 or (self._failures and (self._last is None or error is not self._last[1])):
+            detail = f"{detail} (attempts: {', '.join(self._failures)})"
+        return ProviderError(
+            provider_id,
+            cause.reason,
+            detail,
+            status=cause.status,
+            retry_after_s=cause.retry_after_s,
+            output_begun=self.output_begun,
+        )
+
+
+def _token_estimate(request: PromptRequest) -> int:
+    """Tokens that a call may use: a third of the messages' bytes and all of the answer it may make."""
+    size = sum(len(message.content.encode()) for message in request.messages)
+    return -(-size // 3) + request.max_tokens

@@ -1,0 +1,199 @@
+"""One request in, one response out: routes it, asks the provider, tries again or elsewhere, and says so.
+
+The gateway writes no ledger and holds no cognitive policy. Above it, HO1 knows it as a `PromptGateway`; below it stand the
+providers. Who may be asked is decided in `routing.py`, how often and when in `attempts.py` and `resilience.py`.
+Explained in `docs/gateway.md`.
+"""
+
+import random  # noqa: TID251 - the one place where waits get their jitter; it never reaches a decision that is recorded
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from functools import lru_cache
+from types import MappingProxyType
+
+import anyio
+
+from kitchener.config import ProviderConfig, RouterConfig
+from kitchener.errors import ProviderError
+from kitchener.gateway.attempts import Attempts, Lane, Rules
+from kitchener.gateway.providers.offline import OfflineProvider
+from kitchener.gateway.resilience import CircuitBreaker, FairLimiter, LimiterStatistics
+from kitchener.gateway.routing import RoutePlan, check_router, plan_route
+from kitchener.gateway.traits import traits_of
+from kitchener.records.prompt import (
+    OnAttempt,
+    PromptRequest,
+    PromptResponse,
+    Provider,
+    StreamItem,
+    StreamRestart,
+    TextPiece,
+)
+
+_NO_PROVIDERS: Mapping[str, Provider] = MappingProxyType({})
+_REMEMBERED_PLANS = 1_024
+
+
+class LLMGateway:
+    """Answers prompt requests through the configured providers.
+
+    Args:
+        config: routes, fallbacks, and per provider its limits, retries and breaker
+        providers: the provider objects by id; `offline` is added if it is missing. An id that `config` does not mention gets
+            the default limits
+        jitter: a fresh number in [0, 1) for the waits between attempts; None: from the system's random source
+        now: the event loop's clock, seconds
+        max_waiting: calls that may wait for one provider; beyond it they are refused as `rate_limited`
+
+    Raises:
+        ConfigError: a route, fallback or default names a provider of which there is no object
+    """
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        providers: Mapping[str, Provider] = _NO_PROVIDERS,
+        *,
+        jitter: Callable[[], float] | None = None,
+        now: Callable[[], float] = anyio.current_time,
+        max_waiting: int = 10_000,
+    ) -> None:
+        objects = {"offline": OfflineProvider(), **providers}
+        known = {each: config.providers.get(each) or ProviderConfig(kind="offline") for each in objects}
+        routed = config.model_copy(update={"providers": known})
+        check_router(routed, given=objects.keys(), source="LLMGateway")
+        lanes = {
+            each: Lane(
+                each,
+                provider,
+                known[each],
+                traits_of(provider),
+                FairLimiter(each, known[each], now=now, max_waiting=max_waiting),
+                CircuitBreaker(known[each].breaker_failures, known[each].breaker_reset_s),
+            )
+            for each, provider in objects.items()
+        }
+        self._rules = Rules(lanes, config.allow_model_calls, now, jitter or random.Random().random)
+
+        @lru_cache(_REMEMBERED_PLANS)
+        def plan(provider_id: str | None, model_id: str | None, domain_tags: tuple[str, ...]) -> RoutePlan:
+            return plan_route(provider_id, model_id, domain_tags, routed)
+
+        self._plan = plan
+
+    def statistics(self) -> dict[str, LimiterStatistics]:
+        """How many calls run and wait, by provider."""
+        return {each: lane.limiter.statistics() for each, lane in self._rules.lanes.items()}
+
+    async def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> PromptResponse:
+        """The model's answer, after retries and fallbacks.
+
+        Each attempt is told through `on_attempt` before it goes out, and again if it fails. Cancelling ends the attempt.
+
+        Raises:
+            ProviderError: there is no answer. Its reason is the last attempt's, its detail lists all attempts
+        """
+        plan = self._plan(request.provider_id, request.model_id, request.domain_tags)
+        attempts = Attempts(request, plan, on_attempt, self._rules)
+        while True:
+            lane = await attempts.begin()
+            try:
+                if lane.traits.needs_timeout:
+                    response = await _in_time(attempts)
+                else:
+                    response = await lane.provider.complete(attempts.request)
+            except ProviderError as error:
+                await attempts.failed(error)
+            except BaseException:
+                attempts.abandoned()
+                raise
+            else:
+                return attempts.answered(response)
+
+    async def stream(self, request: PromptRequest, *, on_attempt: OnAttempt) -> AsyncGenerator[StreamItem, None]:
+        """The same answer as it is being made: pieces of text, then the whole response, exactly once.
+
+        Until the first piece of text a failed attempt is repeated like in `complete`. After it, only if the request has
+        `restart_streams`; then a `StreamRestart` takes back what was shown before the new attempt begins. Close the stream
+        (`contextlib.aclosing`) if you stop reading early.
+
+        Raises:
+            ProviderError: there is no answer; `output_begun` says whether text was shown that no restart took back
+        """
+        plan = self._plan(request.provider_id, request.model_id, request.domain_tags)
+        attempts = Attempts(request, plan, on_attempt, self._rules)
+        has_shown = False
+        while True:
+            await attempts.begin()
+            try:
+                if has_shown:
+                    yield StreamRestart(attempts.number)
+                    attempts.output_begun = False
+                    attempts.start_clock()
+                async with aclosing(_pieces(attempts, self._rules.now)) as items:
+                    async for item in items:
+                        if isinstance(item, PromptResponse):
+                            response = item
+                            break
+                        has_shown = attempts.output_begun = True
+                        yield item
+            except ProviderError as error:
+                await attempts.failed(error)
+            except BaseException:
+                attempts.abandoned()
+                raise
+            else:
+                yield attempts.answered(response)
+                return
+
+
+async def _in_time(attempts: Attempts) -> PromptResponse:
+    with anyio.CancelScope(deadline=attempts.stop_at):
+        return await attempts.lane.provider.complete(attempts.request)
+    raise _too_slow(attempts)
+
+
+def _too_slow(attempts: Attempts) -> ProviderError:
+    lane = attempts.lane
+    if attempts.stop_at >= attempts.request.deadline:
+        return ProviderError(lane.provider_id, "timeout", "no answer before the request's deadline")
+    return ProviderError(lane.provider_id, "timeout", f"no answer within timeout_s = {lane.config.timeout_s:g}")
+
+
+async def _pieces(attempts: Attempts, now: Callable[[], float]) -> AsyncGenerator[TextPiece | PromptResponse, None]:
+    """One attempt's text and, last, its response. The reader's own time does not count against the provider."""
+    lane, request = attempts.lane, attempts.request
+    stream = getattr(lane.provider, "stream", None)
+    if stream is None:
+        response = await (_in_time(attempts) if lane.traits.needs_timeout else lane.provider.complete(request))
+        if response.text:
+            yield TextPiece(attempts.number, response.text)
+        yield response
+        return
+    items: AsyncIterator[TextPiece | PromptResponse] = stream(request)
+    try:
+        while True:
+            item = await _next_item(items, attempts)
+            if isinstance(item, PromptResponse):
+                yield item
+                return
+            if item.text:
+                shown_at = now()
+                yield item if item.attempt == attempts.number else TextPiece(attempts.number, item.text)
+                attempts.stop_at = min(attempts.stop_at + now() - shown_at, request.deadline)
+    finally:
+        close = getattr(items, "aclose", None)
+        if close is not None:
+            await close()
+
+
+async def _next_item(items: AsyncIterator[TextPiece | PromptResponse], attempts: Attempts) -> TextPiece | PromptResponse:
+    try:
+        if not attempts.lane.traits.needs_timeout:
+            return await anext(items)
+        # A scope around each wait, never across a yield: a generator's reader may stand in another task.
+        with anyio.CancelScope(deadline=attempts.stop_at):
+            return await anext(items)
+    except StopAsyncIteration:
+        raise ProviderError(attempts.lane.provider_id, "malformed", "the stream ended without a response") from None
+    raise _too_slow(attempts)

@@ -1,0 +1,137 @@
+"""Our messages and tools as the multi-provider library's, and its answers as ours. Nothing is sent from here."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelRequestPart,
+    ModelResponse,
+    ModelResponsePart,
+    PartDeltaEvent,
+    PartStartEvent,
+    SystemPromptPart,
+    TextPart,
+    TextPartDelta,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.output import OutputObjectDefinition
+from pydantic_ai.tools import ToolDefinition
+
+from kitchener.errors import ProviderError
+from kitchener.records.prompt import FinishReason, Message, PromptRequest, PromptResponse, ToolUse, Usage
+
+_FINISH_REASONS: dict[str | None, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "content_filter": "content_filter",
+    "tool_call": "tool_use",
+}
+
+
+def vendor_messages(messages: Sequence[Message]) -> list[ModelMessage]:
+    """The conversation in the library's types: neighbouring messages that we send form one request."""
+    conversation: list[ModelMessage] = []
+    parts: list[ModelRequestPart] = []
+    for message in messages:
+        if message.role == "assistant":
+            if parts:
+                conversation.append(ModelRequest(parts=parts))
+                parts = []
+            conversation.append(ModelResponse(parts=_spoken(message)))
+        elif message.role == "system":
+            parts.append(SystemPromptPart(message.content))
+        elif message.role == "user":
+            parts.append(UserPromptPart(message.content))
+        else:
+            parts.append(ToolReturnPart(message.tool_id or "", message.content, tool_call_id=message.tool_use_id or ""))
+    if parts:
+        conversation.append(ModelRequest(parts=parts))
+    return conversation
+
+
+def _spoken(message: Message) -> list[ModelResponsePart]:
+    parts: list[ModelResponsePart] = [TextPart(message.content)] if message.content else []
+    parts += [ToolCallPart(use.tool_id, dict(use.arguments), tool_call_id=use.use_id) for use in message.tool_uses]
+    return parts
+
+
+def parameters_for(request: PromptRequest, model: Model) -> ModelRequestParameters:
+    """Tools, and the answer's schema where this model can be held to one. The prompt itself asks for JSON in any case."""
+    tools = [
+        ToolDefinition(name=tool.tool_id, description=tool.description, parameters_json_schema=dict(tool.parameters))
+        for tool in request.tools
+    ]
+    if request.output_schema is None or not _takes_schema(model, bool(tools)):
+        return ModelRequestParameters(function_tools=tools)
+    answer = OutputObjectDefinition(json_schema=dict(request.output_schema), name="answer")
+    return ModelRequestParameters(function_tools=tools, output_mode="native", output_object=answer)
+
+
+def _takes_schema(model: Model, has_tools: bool) -> bool:
+    profile: dict[str, Any] = dict(model.profile)
+    if not profile.get("supports_json_schema_output", False):
+        return False
+    # Older Gemini models take a schema or tools, not both; the tools matter more, since the schema is checked anyway.
+    return not (has_tools and model.system.startswith("google") and not profile.get("google_supports_tool_combination", False))
+
+
+def text_of(event: object) -> str:
+    """The text that a stream event brings; "" for any other event."""
+    if isinstance(event, PartDeltaEvent):
+        return event.delta.content_delta if isinstance(event.delta, TextPartDelta) else ""
+    if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
+        return event.part.content
+    return ""
+
+
+def response_from(answer: ModelResponse, request: PromptRequest, provider_id: str) -> PromptResponse:
+    """The library's answer in our types.
+
+    Raises:
+        ProviderError: it holds neither text nor a tool request (`empty`, `refused`), or arguments that are no JSON object
+    """
+    text = "".join(part.content for part in answer.parts if isinstance(part, TextPart))
+    tool_uses = tuple(_tool_use(part, provider_id) for part in answer.parts if isinstance(part, ToolCallPart))
+    if not text and not tool_uses:
+        if answer.finish_reason == "content_filter":
+            raise ProviderError(provider_id, "refused", "the provider's content filter stopped the answer")
+        raise ProviderError(provider_id, "empty", f"the answer is empty (finish reason {answer.finish_reason!r})")
+    return PromptResponse(
+        provider_id=provider_id,
+        model_id=answer.model_name or request.model_id or "",
+        text=text,
+        structured=_object(text) if request.output_schema is not None else None,
+        tool_uses=tool_uses,
+        usage=_usage(answer, request, text),
+        finish_reason="tool_use" if tool_uses else _FINISH_REASONS.get(answer.finish_reason, "other"),
+    )
+
+
+def _tool_use(part: ToolCallPart, provider_id: str) -> ToolUse:
+    arguments = _object(part.args or "{}") if part.args is None or isinstance(part.args, str) else dict(part.args)
+    if arguments is None:
+        raise ProviderError(provider_id, "malformed", f"the arguments for tool {part.tool_name!r} are not a JSON object")
+    return ToolUse(part.tool_call_id, part.tool_name, arguments)
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _usage(answer: ModelResponse, request: PromptRequest, text: str) -> Usage:
+    counted = answer.usage
+    if not counted.input_tokens and not counted.output_tokens:
+        # Some servers do not count. An estimate keeps budgets working; none at all would make such a model look free.
+        sent = sum(len(message.content.encode()) for message in request.messages)
+        return Usage(-(-sent // 3), -(-len(text.encode()) // 3))
+    return Usage(counted.input_tokens, counted.output_tokens, counted.cache_read_tokens or None)

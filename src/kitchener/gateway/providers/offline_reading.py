@@ -1,0 +1,209 @@
+"""How the offline model reads a message: what kind of utterance it is, what it is about, how it relates to the goal.
+
+Fixed rules over `offline_words`; the same input gives the same output. It reads variables, never rendered prompts.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from kitchener.gateway.providers import offline_words as table
+from kitchener.gateway.providers.offline_words import content_stems, stem, words_of
+
+MAX_OBJECTIVE_CHARS = 120
+MAX_GREETING_WORDS = 6
+RECENT_TURNS_READ = 3
+
+_QUOTED = re.compile(r"\"([^\"]+)\"|“([^”]+)”|`([^`]+)`|(?<!\w)'([^']+)'(?!\w)")
+_PATH = re.compile(r"(?<![\w/])(?:[\w.~-]*/[\w./~-]+|[\w-]+\.[A-Za-z]\w{0,4})(?![\w/])")
+_GENERIC_TOOL_WORDS = frozenset(
+    (
+        "all",
+        "check",
+        "do",
+        "fetch",
+        "find",
+        "get",
+        "list",
+        "look",
+        "lookup",
+        "make",
+        "query",
+        "read",
+        "run",
+        "search",
+        "show",
+        "tool",
+    )
+)
+_POLITE_LEAD = re.compile(
+    r"^(?:(?:hi|hello|hey|ok|okay|so|well|please|thanks)[,.! ]+)*(?:(?:can|could|would|will) you (?:please )?)?", re.IGNORECASE
+)
+
+
+def classify(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Speech act, ambiguity, labels, objective, relation to the active goal, confidence and, if plain, a tool request."""
+    message = str(variables.get("user_message") or "").strip()
+    words = words_of(message)
+    stems = content_stems(words)
+    act = speech_act(message, words)
+    relation, confidence = _relation(message, words, stems, act, variables)
+    answer: dict[str, Any] = {
+        "speech_act": act,
+        "ambiguity": "low" if stems or act in ("greeting", "thanks", "farewell") else "high",
+        "labels": _labels(words, variables.get("labels_vocabulary") or {}),
+        "intent_relation": relation,
+        "confidence": confidence,
+    }
+    if stems and act in ("question", "command", "statement"):
+        answer["candidate_objective"] = _objective(message)
+    if (tools := variables.get("tools")) and act in ("question", "command"):
+        request = choose_tool(message, words, tools)
+        if request is not None:
+            answer["tool_request"] = {"tool_id": request[0], "arguments": request[1]}
+    return answer
+
+
+def speech_act(message: str, words: Sequence[str]) -> str:
+    """`greeting`, `thanks`, `farewell`, `question`, `command` or `statement`."""
+    if not words:
+        return "question" if message.endswith("?") else "statement"
+    if len(words) <= MAX_GREETING_WORDS and (social := _social_act(message, words)) is not None:
+        return social
+    lowered = message.lower()
+    if lowered.startswith(table.REQUEST_OPENINGS) and not lowered.startswith(("can you tell me wh", "could you tell me wh")):
+        return "command"
+    first = next((word for word in words if word not in table.LEAD_WORDS), words[0])
+    if first in table.QUESTION_WORDS or message.endswith("?"):
+        return "question"
+    return "command" if first in table.IMPERATIVES else "statement"
+
+
+def _social_act(message: str, words: Sequence[str]) -> str | None:
+    first = words[0]
+    if first in table.THANKS and all(word in table.THANKS or word in table.THANKS_FILLERS for word in words):
+        return "thanks"
+    if any(word in table.FAREWELLS for word in words) or message.lower().startswith(table.FAREWELL_PHRASES):
+        return "farewell"
+    greets = first in table.GREETINGS or (first == "good" and len(words) > 1 and words[1] in table.GREETINGS)
+    if greets and all(word in table.GREETINGS or word in table.GREETING_FILLERS for word in words):
+        return "greeting"
+    return None
+
+
+def _labels(words: Sequence[str], vocabulary: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    stems = [stem(word) for word in words]
+    labels = {}
+    for kind, label_of in (("domain", table.DOMAIN_OF_STEM), ("task", table.TASK_OF_STEM)):
+        counts = Counter(label_of[each] for each in stems if each in label_of)
+        allowed = vocabulary.get(kind)
+        if allowed:
+            counts = Counter({label: counts[label] + _mentions(label, stems) for label in allowed})
+        best = max(counts, key=counts.__getitem__, default=None)
+        if best is not None and counts[best]:
+            labels[kind] = best
+    return labels
+
+
+def _mentions(label: str, stems: Sequence[str]) -> int:
+    """How often a label of the user's own vocabulary is named by its own words."""
+    parts = [stem(word) for word in words_of(label)]
+    return min((stems.count(part) for part in parts), default=0)
+
+
+def _objective(message: str) -> str:
+    text = " ".join(_POLITE_LEAD.sub("", message, count=1).split()).rstrip(" .!?")
+    if len(text) > MAX_OBJECTIVE_CHARS:
+        text = text[:MAX_OBJECTIVE_CHARS].rsplit(" ", 1)[0] + "…"
+    return text or message[:MAX_OBJECTIVE_CHARS]
+
+
+def _relation(message: str, words: Sequence[str], stems: set[str], act: str, variables: Mapping[str, Any]) -> tuple[str, float]:
+    """How the message stands to the active objective, and how sure that is."""
+    objective = variables.get("active_objective")
+    if not objective:
+        return ("switch", 0.8) if stems and act in ("question", "command", "statement") else ("unclear", 0.5)
+    lowered = message.lower().replace("’", "'")
+    if act == "farewell" or table.CLOSE_CUES.search(lowered):
+        return "close", 0.85
+    if table.SWITCH_CUES.search(lowered):
+        return "switch", 0.8
+    if act == "thanks":
+        return "close", 0.6
+    if act == "greeting":
+        return "unclear", 0.5
+    if stems & _earlier_stems(str(objective), variables.get("recent_turns") or ()):
+        return "continue", 0.8
+    if len(words) <= 4 or table.CONTINUE_CUES.match(lowered) or not table.BACK_REFERENCES.isdisjoint(words):
+        return "continue", 0.65
+    if act == "command" and len(stems) >= 2:
+        return "switch", 0.6
+    return "unclear", 0.4
+
+
+def _earlier_stems(objective: str, recent_turns: Sequence[Any]) -> set[str]:
+    texts = [objective]
+    for turn in recent_turns[-RECENT_TURNS_READ:]:
+        if isinstance(turn, Mapping):
+            texts += [text for text in (turn.get("user"), turn.get("assistant")) if isinstance(text, str)]
+    return content_stems(words_of(" ".join(texts)))
+
+
+def choose_tool(message: str, words: Sequence[str], tools: Iterable[Any]) -> tuple[str, dict[str, Any]] | None:
+    """The tool that the message plainly asks for, with arguments taken from its text; None if no tool fits.
+
+    A tool fits if each telling word of its name is in the message; words of its description decide between several. A
+    required argument that is not text, or for which the message has no text, is never made up: then the tool does not fit.
+    """
+    stems = {stem(word) for word in words}
+    best: tuple[int, str, dict[str, Any]] | None = None
+    for tool in tools:
+        tool_id, description, parameters = _described(tool)
+        name_stems, telling, described = _tool_stems(tool_id, description)
+        if not telling <= stems:
+            continue
+        score = 2 * len(name_stems & stems) + len(described & stems)
+        if best is not None and score <= best[0]:
+            continue
+        arguments = _arguments(message, words, parameters, name_stems | described)
+        if arguments is not None:
+            best = (score, tool_id, arguments)
+    return None if best is None else best[1:]
+
+
+def _described(tool: Any) -> tuple[str, str, Mapping[str, Any]]:
+    if isinstance(tool, Mapping):
+        return str(tool.get("tool_id", "")), str(tool.get("description") or ""), tool.get("parameters") or {}
+    return tool.tool_id, tool.description, tool.parameters
+
+
+@lru_cache(1_024)
+def _tool_stems(tool_id: str, description: str) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """Stems of the name, those of them that say what the tool is about, and those of the description."""
+    name = frozenset(stem(word) for word in words_of(re.sub(r"(?<=[a-z])(?=[A-Z])|[_.-]", " ", tool_id)))
+    telling = name - _GENERIC_TOOL_WORDS
+    return name, telling or name, frozenset(content_stems(words_of(description)))
+
+
+def _arguments(
+    message: str, words: Sequence[str], parameters: Mapping[str, Any], known_stems: frozenset[str]
+) -> dict[str, Any] | None:
+    """The required arguments, from quoted text, paths, or the last noun-like word; None if one cannot be had."""
+    required = parameters.get("required") or ()
+    if not required:
+        return {}
+    properties = parameters.get("properties") or {}
+    if any((properties.get(name) or {}).get("type") != "string" for name in required):
+        return None
+    texts = ["".join(groups) for groups in _QUOTED.findall(message)] or _PATH.findall(message.rstrip(".?! "))
+    if not texts and len(required) == 1:
+        texts = _last_noun(message, words, known_stems)
+    return dict(zip(required, texts, strict=True)) if len(texts) == len(required) else None
+
+
+def _last_noun(message: str, words: Sequence[str], known_stems: frozenset[str]) -> list[str]:
+    if not words or words[-1] in table.STOP_WORDS or words[-1] in table.IMPERATIVES or stem(words[-1]) in known_stems:
+        return []
+    return [table.WORD.findall(message)[-1]]  # as it was written: names keep their capitals

@@ -1,0 +1,101 @@
+"""Opens the configured providers, and closes them again.
+
+Nothing of a vendor's library is imported unless a provider needs it. Neighbours: `models.py` is a real provider once it is
+open; `gateway/gateway.py` gets the mapping that comes out here.
+"""
+
+import os
+from collections.abc import AsyncIterator, Collection
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from kitchener.config import ProviderConfig, RouterConfig, dotted_key
+from kitchener.errors import ConfigError, ProviderError
+from kitchener.gateway.providers.offline import OfflineProvider
+from kitchener.records.prompt import PromptRequest, PromptResponse, Provider
+
+_SOURCE = "configuration"
+
+
+@asynccontextmanager
+async def build_providers(config: RouterConfig, *, given: Collection[str] = ()) -> AsyncIterator[dict[str, Provider]]:
+    """The configured providers by id, open inside the block; `offline` is always among them.
+
+    Where model calls are not allowed, real providers are not opened: they need neither their library nor a key.
+
+    Args:
+        config: the router's settings
+        given: ids of provider objects that the program itself passes to the gateway; they are left out
+
+    Raises:
+        ConfigError: a key reference leads nowhere, the extra `models` is missing, or the library knows no such vendor
+    """
+    async with AsyncExitStack() as stack:
+        providers: dict[str, Provider] = {}
+        for provider_id, provider in {"offline": ProviderConfig(kind="offline"), **config.providers}.items():
+            if provider_id in given:
+                continue
+            if provider.kind == "offline":
+                providers[provider_id] = OfflineProvider(provider_id)
+            elif not config.allow_model_calls:
+                providers[provider_id] = _ForbiddenProvider(provider_id)
+            else:
+                key = read_secret(provider.api_key, dotted_key(("router", "providers", provider_id, "api_key")))
+                providers[provider_id] = await _open(stack, provider_id, provider, key)
+        yield providers
+
+
+async def _open(stack: AsyncExitStack, provider_id: str, config: ProviderConfig, secret: str | None) -> Provider:
+    try:
+        # The library takes a second to import, and whoever runs offline has no need of it.
+        from kitchener.gateway.providers.models import open_model_provider
+
+        return await stack.enter_async_context(open_model_provider(provider_id, config, secret))
+    except ImportError as error:
+        key = dotted_key(("router", "providers", provider_id))
+        raise ConfigError(_SOURCE, key, "", f"needs the extra `models`: pip install 'kitchener[models]' ({error})") from error
+
+
+def read_secret(reference: str | None, key: str) -> str | None:
+    """What the reference points to, without surrounding white space; None for no reference.
+
+    Args:
+        reference: `env:NAME` or `file:/path`
+        key: the setting that holds it, for errors
+
+    Raises:
+        ConfigError: it is no reference, or leads to nothing; neither text nor error holds the secret
+    """
+    if reference is None:
+        return None
+    kind, _, name = reference.partition(":")
+    if kind == "env":
+        secret = os.environ.get(name)
+        problem = f"environment variable {name} is not set"
+    elif kind == "file":
+        secret, problem = _read(name)
+    else:
+        raise ConfigError(_SOURCE, key, "", "must be a reference, `env:NAME` or `file:/path`, never the key itself")
+    if secret is None or not secret.strip():
+        raise ConfigError(_SOURCE, key, repr(reference), problem if secret is None else "leads to an empty value")
+    return secret.strip()
+
+
+def _read(path: str) -> tuple[str | None, str]:
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8"), ""
+    except OSError as error:
+        return None, f"cannot be read: {error.strerror or error}"
+    except UnicodeDecodeError:
+        return None, "is not UTF-8 text"
+
+
+class _ForbiddenProvider:
+    """Stands where a real provider would, while model calls are not allowed."""
+
+    def __init__(self, provider_id: str) -> None:
+        self._provider_id = provider_id
+
+    async def complete(self, request: PromptRequest) -> PromptResponse:
+        """Raises ProviderError, always."""
+        raise ProviderError(self._provider_id, "forbidden", "`allow_model_calls` is false; only built-in providers answer")

@@ -1,0 +1,173 @@
+"""A provider whose answers somebody else wrote: a list, or a function of the request. For tests and benchmarks.
+
+It stands in for any provider in all that a gateway can see: answers, tool requests, streams, failures, delays.
+"""
+
+import inspect
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import Any, Self
+
+import anyio
+import orjson
+
+from kitchener.errors import ProviderError
+from kitchener.gateway.traits import Traits
+from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
+
+Answer = PromptResponse | str | Mapping[str, Any] | ToolUse | tuple[ToolUse, ...] | BaseException
+"""What a script may say: a whole response; text; an object (sent as JSON); tool requests; an error to raise."""
+AnswerFunction = Callable[[PromptRequest], Answer | Awaitable[Answer]]
+
+_WORDS = re.compile(r"\S+\s*|\s+")
+
+
+class ScriptedProvider:
+    """Answers from a script.
+
+    Args:
+        answers: answers in order, or a function of the request, plain or async
+        provider_id: who the responses say they are from
+        model_id: which model they say made them, where the request names none
+        gate: awaited with the request before each answer; a test holds a call here, or lets it fail
+        latency_s: time each answer takes, seconds of the event loop's clock
+        record: keep the requests in `requests`; off for benchmarks, where they would pile up
+    """
+
+    requests: list[PromptRequest]
+    """Every request that was answered or refused, in order of arrival."""
+
+    def __init__(
+        self,
+        answers: Iterable[Answer] | AnswerFunction,
+        *,
+        provider_id: str = "scripted",
+        model_id: str = "scripted-1",
+        gate: Callable[[PromptRequest], Awaitable[object]] | None = None,
+        latency_s: float = 0.0,
+        record: bool = True,
+    ) -> None:
+        self.requests = []
+        self._function = answers if callable(answers) else None
+        self._answers = None if callable(answers) else list(answers)
+        self._provider_id, self._model_id = provider_id, model_id
+        self._gate, self._latency_s, self._record = gate, latency_s, record
+        self._used = self._made = 0
+        waits = gate is not None or latency_s > 0 or inspect.iscoroutinefunction(self._function)
+        self.traits = Traits(built_in=True, needs_timeout=waits, model_id=model_id)
+
+    @classmethod
+    def replies(cls, text: str, *, record: bool = False, latency_s: float = 0.0) -> Self:
+        """A provider that gives every kind of work order an answer that fits, the same each time.
+
+        Each message is classified as a question that continues the conversation and replied to with `text`; each reply is
+        accepted; each signal consolidated into the same sentence.
+        """
+        prepared = {wo_type: _response("scripted", "scripted-1", answer, 1) for wo_type, answer in _fitting(text).items()}
+        other = prepared["synthesize"]
+
+        def answer(request: PromptRequest) -> PromptResponse:
+            return prepared.get(request.wo_type, other)
+
+        return cls(answer, record=record, latency_s=latency_s)
+
+    async def complete(self, request: PromptRequest) -> PromptResponse:
+        """The script's next answer.
+
+        Raises:
+            ProviderError: the list of answers is used up (`exhausted`)
+            BaseException: whatever the script says to raise
+        """
+        if self._record:
+            self.requests.append(request)
+        if self._gate is not None:
+            await self._gate(request)
+        if self._latency_s:
+            await anyio.sleep(self._latency_s)
+        if self._function is not None:
+            said = self._function(request)
+            answer = said if isinstance(said, PromptResponse) or not isinstance(said, Awaitable) else await said
+        else:
+            answer = self._next(request)
+        if isinstance(answer, PromptResponse):
+            return answer
+        if isinstance(answer, BaseException):
+            raise answer
+        self._made += 1
+        return _response(self._provider_id, request.model_id or self._model_id, answer, self._made)
+
+    async def stream(self, request: PromptRequest) -> AsyncIterator[TextPiece | PromptResponse]:
+        """The same answer, its text word by word."""
+        response = await self.complete(request)
+        for word in _WORDS.findall(response.text):
+            yield TextPiece(1, word)
+        yield response
+
+    def _next(self, request: PromptRequest) -> Answer:
+        answers = self._answers or []
+        if self._used >= len(answers):
+            raise ProviderError(
+                self._provider_id,
+                "exhausted",
+                f"the script has {len(answers)} answers and all are used; request {self._used + 1} is"
+                f" {request.wo_type} of work order {request.wo_id}, call {request.call}",
+            )
+        self._used += 1
+        return answers[self._used - 1]
+
+
+def use_tool(tool_id: str, /, **arguments: Any) -> ToolUse:
+    """A script's answer that asks for a tool, e.g. `use_tool("read_file", path="notes.txt")`."""
+    return ToolUse("", tool_id, arguments)
+
+
+def _response(
+    provider_id: str, model_id: str, answer: str | Mapping[str, Any] | ToolUse | tuple[ToolUse, ...], number: int
+) -> PromptResponse:
+    text = ""
+    structured: dict[str, Any] | None = None
+    tool_uses: tuple[ToolUse, ...] = ()
+    if isinstance(answer, str):
+        text = answer
+    elif isinstance(answer, ToolUse):
+        tool_uses = (answer,)
+    elif isinstance(answer, tuple):
+        tool_uses = answer
+    else:
+        structured = dict(answer)
+        text = orjson.dumps(structured).decode()
+    # Real providers give each request for a tool an id of its own, and the conversation relies on it.
+    tool_uses = tuple(
+        use if use.use_id else ToolUse(f"use-{number}-{n}", use.tool_id, use.arguments) for n, use in enumerate(tool_uses, 1)
+    )
+    return PromptResponse(
+        provider_id=provider_id,
+        model_id=model_id,
+        text=text,
+        structured=structured,
+        tool_uses=tool_uses,
+        usage=Usage(input_tokens=20, output_tokens=max(1, len(text) // 4)),
+        finish_reason="tool_use" if tool_uses else "stop",
+    )
+
+
+def _fitting(reply: str) -> dict[str, dict[str, Any]]:
+    return {
+        "classify": {
+            "speech_act": "question",
+            "ambiguity": "low",
+            "labels": {},
+            "intent_relation": "continue",
+            "confidence": 0.9,
+        },
+        "synthesize": {"response_text": reply},
+        "verify": {"decision": "accept", "reason": "scripted"},
+        "consolidate": {
+            "bias": "The user comes back to this topic.",
+            "category": "topic_affinity",
+            "salience_weight": 0.5,
+            "decay_modifier": 0.5,
+            "labels": {"domain": [], "task": []},
+            "context_line": "The user comes back to this topic.",
+        },
+    }

@@ -1,0 +1,148 @@
+"""Which provider and model answer a request: explicit, then the first routed domain tag, then the default. Pure.
+
+It knows names only, no provider objects. The gateway walks the plan; retries and limits are not its business. Explained in
+`docs/gateway.md`.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from kitchener.config import Location, ProviderConfig, RouterConfig, dotted_key
+from kitchener.errors import ConfigError, ProviderError
+from kitchener.records.prompt import PromptRequest
+
+_SECRET_REFERENCE = re.compile(r"(env|file):\S.*", re.DOTALL)
+_HTTP_URL = re.compile(r"https?://[^\s/?#]+", re.IGNORECASE)
+_MODEL_NAME = re.compile(r"[A-Za-z0-9_-]+:\S+")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One provider to try."""
+
+    provider_id: str
+    """Where to send the request."""
+    model_id: str | None
+    """Which model to ask for; None: the provider's own."""
+    route_reason: str
+    """`explicit`, `domain_tag:<tag>`, `default` or `fallback`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutePlan:
+    """Who is to answer, and who instead."""
+
+    candidates: tuple[Candidate, ...]
+    """In the order of trying; at least one. All but the first are fallbacks."""
+
+
+def route(request: PromptRequest, config: RouterConfig) -> RoutePlan:
+    """The providers to try for this request, in order.
+
+    Raises:
+        ProviderError: the request names a provider that is not configured (reason `bad_request`)
+    """
+    return plan_route(request.provider_id, request.model_id, request.domain_tags, config)
+
+
+def plan_route(provider_id: str | None, model_id: str | None, domain_tags: tuple[str, ...], config: RouterConfig) -> RoutePlan:
+    """The same from the three fields of a request that decide, so that plans can be remembered by them.
+
+    A model that the request names goes to the first provider only: a fallback has models of its own.
+    """
+    first = _first(provider_id, model_id, domain_tags, config)
+    fallbacks = (Candidate(each, _own_model(each, config), "fallback") for each in config.fallbacks.get(first.provider_id, ()))
+    return RoutePlan((first, *fallbacks))
+
+
+def _first(provider_id: str | None, model_id: str | None, domain_tags: tuple[str, ...], config: RouterConfig) -> Candidate:
+    if provider_id is not None:
+        if provider_id not in config.providers:
+            known = ", ".join(sorted(config.providers))
+            raise ProviderError(provider_id, "bad_request", f"no provider of this name is configured; there are: {known}")
+        return Candidate(provider_id, model_id or _own_model(provider_id, config), "explicit")
+    for tag in domain_tags:
+        if (by_tag := config.domain_tag_routes.get(tag)) is not None:
+            model = model_id or by_tag.model_id or _own_model(by_tag.provider_id, config)
+            return Candidate(by_tag.provider_id, model, f"domain_tag:{tag}")
+    default = config.default_provider
+    return Candidate(default, model_id or config.default_model or _own_model(default, config), "default")
+
+
+def _own_model(provider_id: str, config: RouterConfig) -> str | None:
+    provider = config.providers.get(provider_id)
+    return provider.model if provider is not None else None
+
+
+def check_router(
+    config: RouterConfig, *, given: Collection[str] = (), source: str = "configuration", at: Location = ("router",)
+) -> None:
+    """Checks what a schema cannot: that names point to something and that each provider has what its kind needs.
+
+    Args:
+        config: the router's settings
+        given: ids of provider objects that the program itself passes in; they need no table
+        source: the file or argument that errors name
+        at: where the router's settings stand in that source
+
+    Raises:
+        ConfigError: the first setting that is wrong, by key
+    """
+    known = {"offline", *config.providers, *given}
+    for key, provider_id in config.named_providers():
+        if provider_id not in known:
+            expected = f"no such provider; there are: {', '.join(sorted(known))}"
+            raise ConfigError(source, f"{dotted_key(at)}.{key}" if at else key, repr(provider_id), expected)
+    _check_fallbacks(config, source, at)
+    for provider_id, provider in config.providers.items():
+        if provider_id not in given:
+            _check_provider(provider, source, (*at, "providers", provider_id))
+    _check_models(config, given, source, at)
+
+
+def _check_fallbacks(config: RouterConfig, source: str, at: Location) -> None:
+    for provider_id, others in config.fallbacks.items():
+        for number, other in enumerate(others):
+            key = dotted_key((*at, "fallbacks", provider_id, number))
+            if other == provider_id:
+                raise ConfigError(source, key, repr(other), "a provider cannot be its own fallback")
+            if other in others[:number]:
+                raise ConfigError(source, key, repr(other), "stands in this list twice")
+
+
+def _check_provider(provider: ProviderConfig, source: str, at: Location) -> None:
+    if provider.api_key is not None and not _SECRET_REFERENCE.fullmatch(provider.api_key):
+        # The value is not shown: most likely it is the key itself.
+        expected = "must be a reference, `env:NAME` or `file:/path`, never the key itself"
+        raise ConfigError(source, dotted_key((*at, "api_key")), "", expected)
+    if provider.base_url is not None:
+        _check_url(provider.base_url, source, dotted_key((*at, "base_url")))
+    if provider.kind == "openai_compatible" and provider.base_url is None:
+        expected = "kind 'openai_compatible' needs the root of its endpoint, e.g. `http://127.0.0.1:8080/v1`"
+        raise ConfigError(source, dotted_key((*at, "base_url")), "", expected)
+    if provider.kind == "model" and not _MODEL_NAME.fullmatch(provider.model or ""):
+        expected = "kind 'model' needs `vendor:model`, e.g. `anthropic:claude-sonnet-4-5`"
+        raise ConfigError(source, dotted_key((*at, "model")), repr(provider.model or ""), expected)
+
+
+def _check_url(url: str, source: str, key: str) -> None:
+    found = _HTTP_URL.match(url)
+    if found is None:
+        raise ConfigError(source, key, repr(url), "must begin with http:// or https:// and a host")
+    if "@" in found[0]:
+        raise ConfigError(source, key, "", "must not hold a user or password; use `api_key` with a reference")
+
+
+def _check_models(config: RouterConfig, given: Collection[str], source: str, at: Location) -> None:
+    """Each way to an OpenAI-compatible provider must settle on a model, else its first request would fail."""
+    ways: list[tuple[Location, str, str | None]] = [(("default_provider",), config.default_provider, config.default_model)]
+    ways += [(("domain_tag_routes", tag), by.provider_id, by.model_id) for tag, by in config.domain_tag_routes.items()]
+    ways += [(("fallbacks", first), other, None) for first, others in config.fallbacks.items() for other in others]
+    for way, provider_id, model_id in ways:
+        provider = config.providers.get(provider_id)
+        if provider is None or provider_id in given or provider.kind != "openai_compatible":
+            continue
+        if provider.model is None and model_id is None:
+            expected = f"must name a model, because `{dotted_key((*at, *way))}` leads here without one"
+            raise ConfigError(source, dotted_key((*at, "providers", provider_id, "model")), "", expected)
