@@ -324,7 +324,7 @@ def read_settings_file(path: str | Path) -> dict[str, Any]:
         ConfigError: it cannot be read, or its syntax is wrong; names file, line and column
     """
     try:
-        text = Path(path).read_bytes().decode()
+        text = Path(path).read_bytes().decode("utf-8-sig")  # some editors begin every file with a byte order mark
     except OSError as error:
         raise ConfigError(str(path), "", "", f"cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

@@ -23,6 +23,7 @@
     │   ├── LedgerLocked            another writer holds the file
     │   ├── LedgerPathError         the path cannot hold a ledger (permission, directory, symlink, swapped file)
     │   ├── LedgerWriteError        a write or fsync failed; the ledger takes no more entries
+    │   ├── CommitUnknown           the commit did not end in time; it may or may not be durable
     │   ├── LedgerClosed            used after close
     │   ├── LedgerClockError        the clock jumped, or the last entry lies in the future
     │   ├── EntryRefused            the payload has no canonical form (NaN, big integer, surrogate, depth …)
@@ -220,6 +221,16 @@ class LedgerWriteError(LedgerError):
     def __init__(self, path: str, problem: str) -> None:
         self.path, self.problem = path, problem
         super().__init__(f"{path}: cannot write: {problem}; the ledger takes no more entries until it is opened again")
+
+
+class CommitUnknown(LedgerError):
+    """The turn is complete and recorded, but the disk did not answer in time: the record may or may not be durable."""
+
+    def __init__(self, turn_id: str) -> None:
+        self.turn_id = turn_id
+        super().__init__(
+            f"turn {turn_id} is complete, but its record was not durable in time; send it again with the same idempotency key"
+        )
 
 
 class LedgerClosed(LedgerError):

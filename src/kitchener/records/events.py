@@ -86,12 +86,12 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     if entry_type == SESSION_START:
         external = payload.get("external_id")
         return ("sessions", f"external:{external}") if external is not None else ("sessions",)
-    if entry_type == TURN_STARTED:
-        key = payload.get("idempotency_key")
-        return (idempotency_index_key(payload["subject_id"], key),) if key is not None else ()
+    if entry_type == TURN_STARTED and "idempotency_key" in payload:
+        owner = payload["session_id"] if payload["idempotency_scope"] == "session" else payload["subject_id"]
+        return (idempotency_index_key(payload["idempotency_scope"], owner, payload["idempotency_key"]),)
     return ("ended",) if entry_type == SESSION_END else ()
 
 
-def idempotency_index_key(subject_id: str, key: str) -> str:
-    """The index key of a subject's idempotency key."""
-    return f"idempotency:{subject_id}|{key}"
+def idempotency_index_key(scope: str, owner: str, key: str) -> str:
+    """The index key of an idempotency key, which belongs to a session or to a subject."""
+    return f"idempotency:{scope}:{owner}|{key}"

@@ -1,4 +1,4 @@
-"""What a turn returns, and what it tells while it runs."""
+"""What a turn is asked, what it returns, and what it tells while it runs."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -6,6 +6,22 @@ from typing import Any, TypedDict
 
 from kitchener.records.ref import Ref, RefMapping
 from kitchener.records.work_order import WorkOrderState, WorkOrderType
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCall:
+    """The options of one message."""
+
+    session_id: str | None = None
+    """The session it names; None starts one."""
+    subject_id: str | None = None
+    """The subject it names."""
+    idempotency_key: str | None = None
+    """The same key with the same message has one turn."""
+    memory: bool = True
+    """Whether long-term memory may be read and written."""
+    deadline: float | None = None
+    """On the event loop's clock, seconds; None: the configured limit once the turn runs."""
 
 
 class CostSummary(TypedDict):

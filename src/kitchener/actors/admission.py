@@ -1,0 +1,264 @@
+"""Who may run a turn, and when: the session's own FIFO first, then the runtime's limit of running turns.
+
+Both are bounded and both waits end at the admission deadline. Whatever is turned away is recorded as `TURN_REJECTED`
+and consumes no turn number, so that no input is lost silently. What a turn does is not known here. Explained in
+`docs/sessions.md`.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import anyio
+
+from kitchener.actors.sessions import SessionManager
+from kitchener.config import HO2Config
+from kitchener.errors import Overloaded, RuntimeClosed, SessionBusy, TurnReplaced
+from kitchener.records import events
+from kitchener.records.turn import TurnCall
+
+RejectReason = Literal["busy", "overloaded", "replaced"]
+
+
+class TurnLimiter:
+    """At most so many turns run at once, of all sessions of a runtime; others wait in order, and only so many.
+
+    Also counts running turns for a shutdown that waits for them.
+    """
+
+    def __init__(self, max_running: int, max_waiting: int) -> None:
+        self._max_running = max_running
+        self._max_waiting = max_waiting
+        self._waiting: deque[anyio.Event] = deque()
+        self._closed = False
+        self._idle: anyio.Event | None = None
+        self.running = 0
+        self._scopes: set[anyio.CancelScope] = set()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no turns are admitted any more."""
+        return self._closed
+
+    @property
+    def waiting(self) -> int:
+        """Turns that wait for a slot."""
+        return len(self._waiting)
+
+    async def enter(self, deadline: float) -> None:
+        """Takes a slot; the caller must `leave`.
+
+        Raises:
+            Overloaded: too many wait, or the deadline passed; nothing was taken
+            RuntimeClosed: no turns are admitted any more
+        """
+        if self._closed:
+            raise RuntimeClosed("the runtime is shutting down and takes no more turns")
+        if self.running < self._max_running and not self._waiting:
+            self.running += 1
+            return
+        if len(self._waiting) >= self._max_waiting:
+            raise Overloaded("the runtime's queue of turns", self._max_waiting)
+        place = anyio.Event()
+        self._waiting.append(place)
+        try:
+            with anyio.CancelScope(deadline=deadline):
+                await place.wait()
+        except BaseException:
+            if place.is_set():
+                self.leave()  # the slot was ours just now: hand it on
+            raise
+        finally:
+            if not place.is_set():
+                self._waiting.remove(place)
+        if not place.is_set():
+            raise Overloaded("the runtime's queue of turns", self._max_waiting)
+        if self._closed:
+            self.leave()
+            raise RuntimeClosed("the runtime is shutting down and takes no more turns")
+
+    def leave(self) -> None:
+        """Gives the slot to the next in line."""
+        if self._waiting and not self._closed:
+            self._waiting.popleft().set()
+            return
+        self.running -= 1
+        if self.running == 0 and self._idle is not None:
+            self._idle.set()
+            self._idle = None
+
+    def close(self) -> None:
+        """Admits nothing more; those in line are turned away."""
+        self._closed = True
+        while self._waiting:
+            self.running += 1  # each of them gives its slot back on waking
+            self._waiting.popleft().set()
+
+    def track(self, scope: anyio.CancelScope) -> None:
+        """A running turn's scope, so that a shutdown can end it."""
+        self._scopes.add(scope)
+
+    def untrack(self, scope: anyio.CancelScope) -> None:
+        """The turn of this scope is over."""
+        self._scopes.discard(scope)
+
+    def cancel_running(self) -> None:
+        """Cancels every running turn."""
+        for scope in self._scopes:
+            scope.cancel()
+
+    async def wait_idle(self) -> None:
+        """Returns when no turn runs."""
+        if self.running:
+            self._idle = self._idle or anyio.Event()
+            await self._idle.wait()
+
+
+class SessionQueue:
+    """The queue of one session: who runs, who waits. Exists only while somebody does."""
+
+    __slots__ = ("is_replaced", "scope", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[_Place] = deque()
+        self.scope: anyio.CancelScope | None = None
+        """Of the running turn, once it has one."""
+        self.is_replaced = False
+        """The running turn was cancelled in favour of a newer message."""
+
+
+class _Place:
+    __slots__ = ("granted", "is_replaced", "is_turn")
+
+    def __init__(self, *, is_turn: bool) -> None:
+        self.granted = anyio.Event()
+        self.is_replaced = False
+        self.is_turn = is_turn
+
+
+class Admission:
+    """Lets messages of a session in, one at a time, by the session's overlap policy.
+
+    Args:
+        config: policy, queue length, admission deadline
+        limiter: the runtime's limit of running turns
+    """
+
+    def __init__(self, config: HO2Config, limiter: TurnLimiter) -> None:
+        self._config = config
+        self._limiter = limiter
+
+    @asynccontextmanager
+    async def turn(self, session: SessionManager, message: str, call: TurnCall, *, nested: bool) -> AsyncIterator[SessionQueue]:
+        """Holds the session, and a slot of the runtime, while the context is open.
+
+        A nested turn takes no slot: the turn that waits for it holds one already.
+
+        Raises:
+            SessionBusy, Overloaded, TurnReplaced, RuntimeClosed: not admitted; recorded, nothing was started
+        """
+        deadline = anyio.current_time() + self._config.admission_deadline_s
+        if call.deadline is not None:
+            deadline = min(deadline, call.deadline)
+        try:
+            queue = await self._enter_session(session, deadline)
+            try:
+                await self._enter_limiter(queue, session, deadline, nested=nested)
+            except BaseException:
+                self._leave_session(session)
+                raise
+        except (SessionBusy, Overloaded, TurnReplaced) as refusal:
+            await self._record(session, message, call.idempotency_key, _REASONS[type(refusal)])
+            raise
+        try:
+            yield queue
+        finally:
+            if not nested:
+                self._limiter.leave()
+            self._leave_session(session)
+
+    @asynccontextmanager
+    async def call(self, session: SessionManager) -> AsyncIterator[None]:
+        """Holds the session for a call that is not a turn, through the same FIFO."""
+        await self._enter_session(session, anyio.current_time() + self._config.admission_deadline_s, is_turn=False)
+        try:
+            yield
+        finally:
+            self._leave_session(session)
+
+    async def _enter_limiter(self, queue: SessionQueue, session: SessionManager, deadline: float, *, nested: bool) -> None:
+        if not nested:
+            await self._limiter.enter(deadline)
+        if queue.is_replaced:  # by a newer message, while this one waited
+            if not nested:
+                self._limiter.leave()
+            raise TurnReplaced(session.session_id)
+
+    async def _enter_session(self, session: SessionManager, deadline: float, *, is_turn: bool = True) -> SessionQueue:
+        queue: SessionQueue | None = session.admission
+        if queue is None:
+            queue = session.admission = SessionQueue()
+            return queue
+        policy = self._config.overlap_policy if is_turn else "queue"
+        if policy == "reject":
+            raise SessionBusy(session.session_id)
+        if policy == "replace":
+            self._replace(queue)
+        elif len(queue.waiting) >= self._config.session_queue:
+            raise Overloaded(f"the queue of session {session.session_id}", self._config.session_queue)
+        await self._wait(queue, session, _Place(is_turn=is_turn), deadline)
+        return queue
+
+    async def _wait(self, queue: SessionQueue, session: SessionManager, place: _Place, deadline: float) -> None:
+        queue.waiting.append(place)
+        try:
+            with anyio.CancelScope(deadline=deadline):
+                await place.granted.wait()
+        except BaseException:
+            if place.granted.is_set() and not place.is_replaced:
+                self._leave_session(session)  # it was our turn just now: hand it on
+            raise
+        finally:
+            if not place.granted.is_set():
+                queue.waiting.remove(place)
+        if place.is_replaced:
+            raise TurnReplaced(session.session_id)
+        if not place.granted.is_set():
+            raise Overloaded(f"the queue of session {session.session_id}", self._config.session_queue)
+
+    @staticmethod
+    def _replace(queue: SessionQueue) -> None:
+        """Cancels the running turn and turns away those in line: only the newest message counts."""
+        for place in [place for place in queue.waiting if place.is_turn]:
+            queue.waiting.remove(place)
+            place.is_replaced = True
+            place.granted.set()
+        queue.is_replaced = True
+        if queue.scope is not None:
+            queue.scope.cancel()
+
+    @staticmethod
+    def _leave_session(session: SessionManager) -> None:
+        queue: SessionQueue = session.admission
+        queue.scope = None
+        queue.is_replaced = False
+        if queue.waiting:
+            queue.waiting.popleft().granted.set()
+        else:
+            session.admission = None
+
+    @staticmethod
+    async def _record(session: SessionManager, message: str, key: str | None, reason: RejectReason) -> None:
+        fields: dict[str, Any] = {"user_message": message, "reason": reason}
+        if key is not None:
+            fields["idempotency_key"] = key
+        await session.write(events.TURN_REJECTED, session.session_id, fields)
+        session.request_commit()
+
+
+_REASONS: dict[type[Exception], RejectReason] = {
+    SessionBusy: "busy",
+    Overloaded: "overloaded",
+    TurnReplaced: "replaced",
+}

@@ -1,0 +1,235 @@
+"""Gathers material for a turn within budgets of tokens, reads and time, and lays it out as one text.
+
+It fails open: a budget that runs out, or a reader that fails, leaves a smaller context and says what cut it. Where the
+material comes from is a `ContextProvider`'s matter; which part of it the model may see is decided above. Explained in
+`docs/attention.md`.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
+
+import anyio
+import structlog
+
+from kitchener.actors.attention_templates import AttentionTemplate
+from kitchener.actors.budget import estimate_tokens
+from kitchener.canonical import digest
+from kitchener.config import HO2Config
+from kitchener.errors import KitchenerError
+from kitchener.records.ref import Ref
+
+logger = structlog.get_logger(__name__)
+
+CutBy = Literal["tokens", "queries", "time", "error"]
+EMPTY_HASH: Final = digest(b"")
+
+_WORD = re.compile(r"\w{3,}")
+_COMMON = frozenset(
+    """about also and are but can could for from has have here how into its just like need not please than that the then
+    there they them this want was were what when where which who will with would you your""".split()  # noqa: SIM905
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ContextFragment:
+    """One piece of gathered material."""
+
+    source: str
+    """Where it comes from: `HO2M`, `standing_rule` …"""
+    source_id: str
+    """Its id there: a turn id, a rule's number."""
+    content: str
+    """The text."""
+    token_estimate: int
+    """Its size."""
+    relevance_score: float = 1.0
+    """1 for what is shown whatever the message; else the share of the message's words found in it."""
+    ref: Ref | None = None
+    """The ledger entry it is taken from."""
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Source, id and size as JSON types; the content stands in the text, once."""
+        return {"source": self.source, "source_id": self.source_id, "token_estimate": self.token_estimate}
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetUsed:
+    """What gathering used, and which bound cut it."""
+
+    tokens: int = 0
+    queries: int = 0
+    elapsed_ms: int = 0
+    cut_by: CutBy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionContext:
+    """Gathered material, laid out."""
+
+    context_text: str = ""
+    """The text for the model."""
+    context_hash: str = EMPTY_HASH
+    """`sha256:` of the text."""
+    fragments: tuple[ContextFragment, ...] = ()
+    """What it is made of."""
+    template_id: str = ""
+    """The template that set the bounds."""
+    budget_used: BudgetUsed = field(default_factory=BudgetUsed)
+    """What gathering used."""
+
+    def as_assembled(self) -> dict[str, Any]:
+        """The `assembled_context` of a work order."""
+        return {
+            "context_text": self.context_text,
+            "context_hash": self.context_hash,
+            "fragments": [fragment.as_mapping() for fragment in self.fragments],
+        }
+
+
+class ContextProvider(Protocol):
+    """Where material comes from."""
+
+    async def read_ledger_entries(self, session_id: str, *, limit: int) -> Sequence[ContextFragment]:
+        """The session's newest turns, oldest first."""
+        ...
+
+    async def search_text(self, session_id: str, query: str, *, limit: int) -> Sequence[ContextFragment]:
+        """The session's turns that match the query, best first."""
+        ...
+
+    async def read_registry(self) -> Sequence[ContextFragment]:
+        """Configured material that holds in every turn."""
+        ...
+
+
+class AttentionRetriever:
+    """Gathers within the tighter of the template's and the agent's bounds.
+
+    Args:
+        context_provider: where material comes from
+        config: the agent's bounds
+        template: the template that serves the agent
+    """
+
+    def __init__(self, context_provider: ContextProvider, config: HO2Config, template: AttentionTemplate) -> None:
+        self._provider = context_provider
+        self._config = config
+        self.template_id = template.template_id
+        self._max_tokens = min(config.attention_budget_tokens, template.budget.max_context_tokens)
+        self._max_queries = min(config.attention_budget_queries, template.budget.max_queries)
+        self._timeout_s = min(config.attention_timeout_ms, template.budget.timeout_ms) / 1_000
+
+    async def horizontal_scan(self, session_id: str, query: str) -> AttentionContext:
+        """The session's newest turns and those that match the query, oldest first."""
+        config = self._config
+
+        async def newest() -> Sequence[ContextFragment]:
+            return await self._provider.read_ledger_entries(session_id, limit=config.recent_turns)
+
+        async def matching() -> Sequence[ContextFragment]:
+            return await self._provider.search_text(session_id, query, limit=config.attention_matches + config.recent_turns)
+
+        reads = [read for read, limit in ((newest, config.recent_turns), (matching, config.attention_matches)) if limit]
+        lists, used = await self._gather(reads)
+        recent = lists[0] if config.recent_turns and lists else ()
+        known = {fragment.source_id for fragment in recent}
+        matches = [
+            found
+            for found in (lists[-1] if len(lists) == len(reads) and config.attention_matches else ())
+            if found.source_id not in known
+        ]
+        return self._laid_out([*reversed(recent), *matches[: config.attention_matches]], used)
+
+    async def priority_probe(self) -> AttentionContext:
+        """What holds in every turn: the standing rules."""
+        lists, used = await self._gather([self._provider.read_registry])
+        return self._laid_out([fragment for found in lists for fragment in found], used)
+
+    def assemble_wo_context(
+        self,
+        horizontal: AttentionContext,
+        priority: AttentionContext,
+        user_message: str,
+        classification: Mapping[str, Any],
+    ) -> AttentionContext:
+        """Both merged into one context: priority first, each source once, cut to the token budget.
+
+        The message and its classification are not repeated in the text: they stand in the work order beside it.
+        """
+        if not priority.fragments and priority.budget_used.cut_by is None:
+            return horizontal
+        merged = {(f.source, f.source_id): f for f in (*priority.fragments, *reversed(horizontal.fragments))}
+        first, second = priority.budget_used, horizontal.budget_used
+        used = BudgetUsed(
+            0, first.queries + second.queries, first.elapsed_ms + second.elapsed_ms, first.cut_by or second.cut_by
+        )
+        return self._laid_out(list(merged.values()), used)
+
+    async def _gather(self, reads: Sequence[Callable[[], Any]]) -> tuple[list[Sequence[ContextFragment]], BudgetUsed]:
+        """The results of as many reads as the bounds allow; a failing reader ends it."""
+        started = anyio.current_time()
+        lists: list[Sequence[ContextFragment]] = []
+        cut_by: CutBy | None = None
+        with anyio.CancelScope(deadline=started + self._timeout_s) as scope:
+            for read in reads:
+                if len(lists) >= self._max_queries:
+                    cut_by = "queries"
+                    break
+                try:
+                    lists.append(await read())
+                except (KitchenerError, OSError, ValueError) as error:
+                    logger.warning("context reader failed", error=repr(error))
+                    cut_by = "error"
+                    break
+        if scope.cancelled_caught:
+            cut_by = "time"
+        elapsed = int((anyio.current_time() - started) * 1_000)
+        return lists, BudgetUsed(0, len(lists), elapsed, cut_by)
+
+    def _laid_out(self, admitted_first: Iterable[ContextFragment], used: BudgetUsed) -> AttentionContext:
+        """The fragments that fit, admitted in the order given and shown in the order of their ids."""
+        tokens, cut_by, kept = 0, used.cut_by, []
+        for fragment in admitted_first:
+            if tokens + fragment.token_estimate > self._max_tokens:
+                cut_by = "tokens"
+                continue
+            tokens += fragment.token_estimate
+            kept.append(fragment)
+        if not kept:
+            return AttentionContext(template_id=self.template_id, budget_used=_with(used, 0, cut_by))
+        kept.sort(key=_shown_order)
+        # Standing rules are shown as instructions already; they count here, so that the record says they were in force.
+        text = "\n\n".join(fragment.content for fragment in kept if fragment.source != STANDING_RULE)
+        return AttentionContext(text, digest(text.encode()), tuple(kept), self.template_id, _with(used, tokens, cut_by))
+
+
+STANDING_RULE: Final = "standing_rule"
+
+
+def standing_rule_fragments(rules: Sequence[str], estimator: str) -> tuple[ContextFragment, ...]:
+    """The configured rules as fragments, numbered from 1."""
+    return tuple(
+        ContextFragment(
+            STANDING_RULE,
+            f"INV-{n}",
+            rule,
+            estimate_tokens(rule, estimator),
+            ref=Ref("RULESET", f"INV-{n}", digest(rule.encode())),
+        )
+        for n, rule in enumerate(rules, 1)
+    )
+
+
+def words_of(text: str) -> frozenset[str]:
+    """The words of a text that lexical matching looks at."""
+    return frozenset(_WORD.findall(text.lower())) - _COMMON
+
+
+def _with(used: BudgetUsed, tokens: int, cut_by: CutBy | None) -> BudgetUsed:
+    return BudgetUsed(tokens, used.queries, used.elapsed_ms, cut_by)
+
+
+def _shown_order(fragment: ContextFragment) -> tuple[bool, str]:
+    return (fragment.source != STANDING_RULE, fragment.source_id)

@@ -1,0 +1,111 @@
+"""Which work orders a turn needs, and what a finished chain adds up to. Pure.
+
+A turn is a short chain: classify, then at most one tool call that the classification asks for, then synthesize. Neighbours: the
+turn (`turn.py`) asks here what comes next; nothing here knows ledgers, models or time. Explained in `docs/work-orders.md`.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kitchener.records.turn import CostSummary, WorkOrderSummary
+from kitchener.records.work_order import Constraints, Cost, WorkOrder
+
+UNCLASSIFIED: Final[Mapping[str, Any]] = {"speech_act": "unknown", "ambiguity": "high"}
+"""What a turn goes on with when nothing could classify its message."""
+
+_NO_TOOLS: Final = frozenset(("greeting", "farewell", "thanks"))
+_TOOL_AND_REPLY: Final = 2
+_COMMANDS: Final = frozenset(("command", "tool_query", "request"))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRequest:
+    """A tool that runs before the reply is written."""
+
+    tool_id: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPlan:
+    """What follows the classification."""
+
+    tool_request: ToolRequest | None
+    """The tool to run first, or None."""
+    offers_tools: bool
+    """Whether the model may ask for tools while it writes the reply."""
+
+
+def plan_chain(
+    classification: Mapping[str, Any], *, allowed: Collection[str], read_only: Collection[str], room: int
+) -> ChainPlan:
+    """The rest of a turn's chain after its classification.
+
+    A command with a valid request for an allowed tool runs it before the reply. A question does so only if the tool
+    is read-only: an effect needs a command. A greeting gets no tools. Everything else is offered the tools in the reply's loop.
+
+    Args:
+        classification: the classify work order's output
+        allowed: tools this agent class may use
+        read_only: those of them without effects
+        room: work orders that still fit into the chain, the reply included
+    """
+    speech_act = str(classification.get("speech_act", ""))
+    if speech_act in _NO_TOOLS or not allowed:
+        return ChainPlan(None, offers_tools=False)
+    request = _tool_request(classification.get("tool_request"))
+    may_run = request is not None and request.tool_id in allowed and room >= _TOOL_AND_REPLY
+    if request is not None and may_run and (speech_act in _COMMANDS or request.tool_id in read_only):
+        return ChainPlan(request, offers_tools=False)
+    return ChainPlan(None, offers_tools=True)
+
+
+def tighter(constraints: Constraints, attempt: int) -> Constraints:
+    """The constraints of a retry: no tools, a smaller budget, no creativity."""
+    return constraints.model_copy(
+        update={
+            "temperature": 0.0,
+            "token_budget": min(constraints.token_budget, max(256, constraints.token_budget * 3 // 4)),
+            "turn_limit": 0,
+            "allowed_tools": () if attempt > 1 else constraints.allowed_tools,
+        }
+    )
+
+
+def summarize(chain: Iterable[WorkOrder]) -> tuple[WorkOrderSummary, ...]:
+    """One summary per work order, in order."""
+    return tuple({"wo_id": wo.wo_id, "wo_type": wo.wo_type, "state": wo.state, "cost": cost_mapping(wo.cost)} for wo in chain)
+
+
+def cost_mapping(cost: Cost) -> dict[str, Any]:
+    """A cost as JSON types."""
+    return {
+        "input_tokens": cost.input_tokens,
+        "output_tokens": cost.output_tokens,
+        "llm_calls": cost.llm_calls,
+        "tool_calls": cost.tool_calls,
+        "tool_ids_used": list(cost.tool_ids_used),
+        "elapsed_ms": cost.elapsed_ms,
+    }
+
+
+def total_cost(chain: Iterable[WorkOrder]) -> CostSummary:
+    """Tokens and calls summed over the chain."""
+    tokens_in = tokens_out = llm_calls = tool_calls = 0
+    for wo in chain:
+        cost = wo.cost
+        tokens_in += cost.input_tokens
+        tokens_out += cost.output_tokens
+        llm_calls += cost.llm_calls
+        tool_calls += cost.tool_calls
+    return {"input_tokens": tokens_in, "output_tokens": tokens_out, "llm_calls": llm_calls, "tool_calls": tool_calls}
+
+
+def _tool_request(value: Any) -> ToolRequest | None:
+    if not isinstance(value, Mapping):
+        return None
+    tool_id, arguments = value.get("tool_id"), value.get("arguments", {})
+    if not isinstance(tool_id, str) or not isinstance(arguments, Mapping):
+        return None
+    return ToolRequest(tool_id, arguments)

@@ -1,0 +1,326 @@
+"""One run of one work order: its model calls and tool calls, each on record, and what they cost.
+
+It knows how a step is made and recorded, not which step comes next: that is `executor.py`. Below are the gateway's protocol,
+`tools.py` and the ledger. What each entry holds is listed in `docs/ledger-entries.md`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+
+from kitchener.actors.answers import is_stored_by_text
+from kitchener.actors.chains import cost_mapping
+from kitchener.actors.prompts import CompiledContract
+from kitchener.actors.replies import ReplyStream
+from kitchener.actors.tool_results import ToolOutcome, storable
+from kitchener.actors.tools import ToolCall, ToolRegistry, Toolset
+from kitchener.canonical import canonical_bytes
+from kitchener.clock import Clock
+from kitchener.errors import EntryRefused, EntryTooLarge, ExecutorError, ProviderError
+from kitchener.ids import tool_idempotency_key
+from kitchener.ledger import LedgerEntry, Ledgers
+from kitchener.records import events
+from kitchener.records.prompt import (
+    Attempt,
+    Message,
+    PromptGateway,
+    PromptRequest,
+    PromptResponse,
+    StreamRestart,
+    TextPiece,
+)
+from kitchener.records.ref import Ref, RefMapping
+from kitchener.records.work_order import Cost, FailureReason, WorkOrder, WorkOrderError
+
+
+class WorkOrderFailed(Exception):
+    """The work order fails; caught by the executor, which returns it as a result."""
+
+    def __init__(self, reason: FailureReason, detail: str, provider_reason: str | None = None) -> None:
+        self.error = WorkOrderError(reason=reason, detail=detail, provider_reason=provider_reason)
+        super().__init__(detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every execution of one executor uses."""
+
+    ledgers: Ledgers
+    gateway: PromptGateway
+    tools: ToolRegistry
+    clock: Clock
+    turn_deadline_s: float
+
+
+class Execution:
+    """The steps of one work order, in the order in which they are asked for."""
+
+    __slots__ = (
+        "_base",
+        "_deadline",
+        "_input_tokens",
+        "_last_ref",
+        "_llm_calls",
+        "_model_calls_begun",
+        "_output_tokens",
+        "_parts",
+        "_reply",
+        "_started_us",
+        "_surroundings",
+        "_tool_calls_begun",
+        "_tool_ids",
+        "_wo",
+    )
+
+    def __init__(self, surroundings: Surroundings, work_order: WorkOrder, reply: ReplyStream | None) -> None:
+        self._surroundings, self._wo, self._reply = surroundings, work_order, reply
+        self._base: Final[dict[str, Any]] = {
+            "v": events.VERSION,
+            "session_id": work_order.session_id,
+            "subject_id": work_order.subject_id,
+            "turn_id": work_order.turn_id,
+        }
+        limit_ms = work_order.constraints.timeout_ms
+        limit_s = surroundings.turn_deadline_s if limit_ms is None else limit_ms / 1_000
+        # A deadline that stands around this task is passed down, never extended.
+        self._deadline = min(anyio.current_time() + limit_s, anyio.current_effective_deadline())
+        self._started_us = surroundings.clock.time_us()
+        self._parts: list[RefMapping] = [work_order.planned_ref.as_mapping()] if work_order.planned_ref else []
+        self._last_ref: Ref | None = None
+        self._model_calls_begun = self._llm_calls = self._tool_calls_begun = 0
+        self._input_tokens = self._output_tokens = 0
+        self._tool_ids: list[str] = []
+
+    async def record(self, entry_type: str, fields: Mapping[str, Any]) -> Ref:
+        """Writes one entry about this work order."""
+        return await self._surroundings.ledgers.ho1m.write(LedgerEntry(entry_type, self._wo.wo_id, {**self._base, **fields}))
+
+    async def record_completed(self, output_bytes: bytes, cost: Cost) -> None:
+        """Writes where the output stands, its hash, and what it cost."""
+        ledger = self._surroundings.ledgers.ho1m
+        if self._last_ref is None:
+            raise ExecutorError(f"work order {self._wo.wo_id} has an output but no entry that holds it")
+        await self.record(
+            events.WO_COMPLETED,
+            {
+                "output_ref": self._last_ref.as_mapping(),
+                "output_hash": ledger.content_digest(self._wo.subject_id, output_bytes),
+                "cost": cost_mapping(cost),
+            },
+        )
+
+    def cost(self, now_us: int) -> Cost:
+        """What was used so far."""
+        return Cost(
+            input_tokens=self._input_tokens,
+            output_tokens=self._output_tokens,
+            llm_calls=self._llm_calls,
+            tool_calls=len(self._tool_ids),
+            tool_ids_used=tuple(self._tool_ids),
+            elapsed_ms=max(0, (now_us - self._started_us) // 1_000),
+        )
+
+    async def call_model(
+        self, contract: CompiledContract, variables: Mapping[str, Any], messages: Sequence[Message], tools: Toolset
+    ) -> PromptResponse:
+        """One recorded model call.
+
+        Raises:
+            WorkOrderFailed: no tokens are left, the provider failed, or its answer cannot be stored
+        """
+        self._model_calls_begun += 1
+        request = self._request(contract, variables, tuple(messages), tools)
+        ledger = self._surroundings.ledgers.ho1m
+        request_bytes = contract.request_bytes(
+            request.messages,
+            tools_digest=tools.digest,
+            model_id=request.model_id,
+            temperature=request.temperature,
+            max_tokens=request.max_tokens,
+        )
+        request_hash = ledger.content_digest(self._wo.subject_id, request_bytes)
+        try:
+            if self._reply is not None and request.restart_streams:
+                response = await self._streamed(request, self._reply)
+            else:
+                response = await self._surroundings.gateway.complete(request, on_attempt=self.on_attempt)
+        except ProviderError as error:
+            late = error.reason == "timeout" and anyio.current_time() >= self._deadline
+            raise WorkOrderFailed("TIMEOUT" if late else "PROVIDER", storable(str(error)), error.reason) from error
+        self._llm_calls += 1
+        self._input_tokens += response.usage.input_tokens
+        self._output_tokens += response.usage.output_tokens
+        await self._record_call(request.call, request_hash, response)
+        return response
+
+    async def run_tool(self, tool_id: str, arguments: Mapping[str, Any]) -> ToolOutcome:
+        """One recorded tool call. Whatever goes wrong with the tool is its outcome, never an exception."""
+        self._tool_calls_begun += 1
+        call, tools = self._tool_calls_begun, self._surroundings.tools
+        problem = self._tool_problem(tool_id, arguments)
+        if problem is None:
+            key = tool_idempotency_key(
+                self._wo.turn_id, self._wo.wo_id, call, tool_id, canonical_bytes(arguments, at="arguments")
+            )
+            await self.record(
+                events.TOOL_STARTED,
+                {
+                    "call": call,
+                    "tool_id": tool_id,
+                    "arguments": dict(arguments),
+                    "idempotency_key": key,
+                    "read_only": (read_only := tools.is_read_only(tool_id)),
+                },
+            )
+            if not read_only:
+                # After a crash, this entry alone says that the tool's effect may have happened.
+                await self._surroundings.ledgers.commit()
+            self._tool_ids.append(tool_id)
+            outcome = await tools.run(tool_id, arguments, self._tool_call(key))
+        else:
+            outcome = ToolOutcome(error=problem)
+        outcome = await self._record_tool(call, tool_id, outcome)
+        if self._reply is not None:
+            await self._reply.tool_ran(tool_id, is_error=outcome.error is not None)
+        return outcome
+
+    async def on_attempt(self, attempt: Attempt) -> None:
+        """Records an attempt of the gateway as it happens."""
+        fields: dict[str, Any] = {
+            "call": attempt.call,
+            "attempt": attempt.attempt,
+            "provider_id": attempt.provider_id,
+            "model_id": attempt.model_id,
+            "route_reason": attempt.route_reason,
+        }
+        if attempt.state == "started":
+            await self.record(events.ATTEMPT_STARTED, fields)
+            return
+        fields["reason"], fields["output_begun"] = attempt.reason, attempt.output_begun
+        if attempt.detail is not None:
+            fields["detail"] = storable(attempt.detail)
+        await self.record(events.ATTEMPT_FAILED, fields)
+
+    def _request(
+        self,
+        contract: CompiledContract,
+        variables: Mapping[str, Any],
+        messages: tuple[Message, ...],
+        tools: Toolset,
+    ) -> PromptRequest:
+        wo, limits = self._wo, self._wo.constraints
+        left = limits.token_budget - self._input_tokens - self._output_tokens
+        if left < 1:
+            raise WorkOrderFailed(
+                "BUDGET", f"the token budget of {limits.token_budget} was used up by {self._llm_calls} model calls"
+            )
+        boundary = contract.boundary
+        return PromptRequest(
+            contract_id=contract.contract_id,
+            wo_type=wo.wo_type,
+            prompt_pack_version=contract.prompt_pack_version,
+            messages=messages,
+            variables=variables,
+            call=self._model_calls_begun,
+            session_id=wo.session_id,
+            wo_id=wo.wo_id,
+            subject_id=wo.subject_id,
+            deadline=self._deadline,
+            max_tokens=min(boundary.max_tokens, left),
+            temperature=boundary.temperature if limits.temperature is None else limits.temperature,
+            provider_id=limits.provider_id,
+            model_id=limits.model_id,
+            domain_tags=limits.domain_tags,
+            tools=tools.specs,
+            output_schema=contract.output_schema,
+            restart_streams=self._reply is not None and wo.wo_type == "synthesize",
+        )
+
+    async def _streamed(self, request: PromptRequest, reply: ReplyStream) -> PromptResponse:
+        await reply.void()
+        response: PromptResponse | None = None
+        stream = self._surroundings.gateway.stream(request, on_attempt=self.on_attempt)
+        try:
+            async for item in stream:
+                if isinstance(item, TextPiece):
+                    await reply.piece(item.attempt, item.text)
+                elif isinstance(item, StreamRestart):
+                    await reply.void()
+                else:
+                    response = item
+        finally:
+            # A listener that is cancelled or fails leaves the stream half read; its connection must not stay open.
+            if (close := getattr(stream, "aclose", None)) is not None:
+                await close()
+        if response is None:
+            raise ExecutorError(f"the stream of call {request.call} of {request.wo_id} ended without a response")
+        return response
+
+    async def _record_call(self, call: int, request_hash: str, response: PromptResponse) -> None:
+        answer: dict[str, Any] = {
+            "text": response.text,
+            "tool_uses": [use.as_mapping() for use in response.tool_uses],
+        }
+        if not is_stored_by_text(response):
+            answer["structured"] = response.structured
+        try:
+            ref = await self.record(
+                events.LLM_CALL,
+                {
+                    "call": call,
+                    "request_hash": request_hash,
+                    "part_refs": list(self._parts),
+                    "response": answer,
+                    "provider_id": response.provider_id,
+                    "model_id": response.model_id,
+                    "route_reason": response.route_reason,
+                    "usage": response.usage.as_mapping(),
+                    "latency_ms": response.latency_ms,
+                    "finish_reason": response.finish_reason,
+                },
+            )
+        except (EntryRefused, EntryTooLarge) as error:
+            detail = f"the answer of {response.provider_id!r} cannot be stored: {error}"
+            raise WorkOrderFailed("PROVIDER", storable(detail), "malformed") from error
+        self._keep(ref)
+
+    async def _record_tool(self, call: int, tool_id: str, outcome: ToolOutcome) -> ToolOutcome:
+        fields: dict[str, Any] = {"call": call, "tool_id": tool_id}
+        try:
+            ref = await self.record(events.TOOL_CALL, fields | outcome.as_mapping())
+        except EntryTooLarge as error:
+            outcome = ToolOutcome(error=f"the tool has run, but its result is too large to be stored: {error}")
+            ref = await self.record(events.TOOL_CALL, fields | outcome.as_mapping())
+        self._keep(ref)
+        return outcome
+
+    def _tool_problem(self, tool_id: str, arguments: Mapping[str, Any]) -> str | None:
+        """Why this call must not run, or None."""
+        allowed = self._wo.constraints.allowed_tools
+        if tool_id not in allowed:
+            return f"tool {tool_id!r} is not allowed here; allowed are {sorted(allowed)}"
+        bound = self._surroundings.tools.validate(tool_id, arguments)
+        if isinstance(bound, str):
+            return bound
+        try:
+            canonical_bytes(arguments, at="arguments")
+        except EntryRefused as error:
+            return str(error)
+        return None
+
+    def _tool_call(self, key: str) -> ToolCall:
+        wo = self._wo
+        return ToolCall(
+            idempotency_key=key,
+            session_id=wo.session_id,
+            subject_id=wo.subject_id,
+            turn_id=wo.turn_id,
+            wo_id=wo.wo_id,
+            deadline=self._deadline,
+        )
+
+    def _keep(self, ref: Ref) -> None:
+        self._parts.append(ref.as_mapping())
+        self._last_ref = ref

@@ -1,0 +1,435 @@
+"""Hosts a plain component's one method behind a bounded mailbox.
+
+A component (`HO1Executor`, `LLMGateway`) knows nothing of mailboxes. A `Mailbox` gives it lanes: each lane has a bounded queue
+and a limited number of workers. `ask` puts an envelope into the lane and waits for the one-shot reply. What the
+mailbox does not know: what the messages mean. Above it stand the hosts at the end of this file; below it only anyio.
+
+Guarantees, explained in `docs/actors.md`:
+
+- Either the reply, or an error, or the asker's cancellation; a pending reply is never forgotten, also when the actor ends.
+- A cancelled asker cancels its own message's handler and nobody else's, and waits (bounded) until that has stopped.
+- A message whose asker is gone before work started is dropped, and its handler never runs.
+- A handler that raises an unexpected error fails its own asker only; its worker starts afresh with the next message.
+  `max_restarts` such errors inside the window stop the actor with the last one as the cause.
+"""
+
+import traceback
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectSendStream
+
+from kitchener.errors import ActorStopped, KitchenerError, Overloaded
+from kitchener.records.prompt import OnAttempt, PromptGateway, PromptRequest, PromptResponse, StreamItem
+from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
+
+logger = structlog.get_logger(__name__)
+
+Asked = TypeVar("Asked")
+Replied = TypeVar("Replied")
+
+CALLING_CHAIN: ContextVar[tuple[str, ...]] = ContextVar("CALLING_CHAIN", default=())
+"""The sessions whose turns wait for what runs here, outermost first. Carried in the envelope, because context variables do
+not travel from an asker to a worker by themselves."""
+
+INTERACTIVE = "interactive"
+BACKGROUND = "background"
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLimits:
+    """The bounds of one lane."""
+
+    concurrency: int
+    """Messages handled at the same time."""
+    capacity: int
+    """Messages that may wait; further askers wait for room."""
+    idle_workers: int = 256
+    """Workers kept for the next message; more than these end when they have nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStatistics:
+    """A lane's state at one moment."""
+
+    waiting: int
+    running: int
+    idle: int
+    asking_for_room: int
+
+
+class Envelope(Generic[Asked, Replied]):
+    """A message on its way: with its asker's calling chain and the slot for its one reply."""
+
+    __slots__ = ("chain", "done", "error", "is_abandoned", "message", "on_done", "reply", "scope")
+
+    def __init__(self, message: Asked, on_done: Callable[[], None] | None = None) -> None:
+        self.message = message
+        self.chain = CALLING_CHAIN.get()
+        self.done = anyio.Event()
+        self.on_done = on_done
+        self.reply: Replied | None = None
+        self.error: BaseException | None = None
+        self.scope: anyio.CancelScope | None = None
+        """Of the worker that has begun with it; cancelling it ends that worker and nothing else."""
+        self.is_abandoned = False
+
+    def finish(self, reply: Replied | None = None, error: BaseException | None = None) -> None:
+        """Fills the reply slot, once."""
+        if not self.done.is_set():
+            self.reply, self.error = reply, error
+            self.done.set()
+            if self.on_done is not None:
+                self.on_done()
+
+
+class _Worker:
+    """A worker's hand: the next envelope is put here, and a parked worker woken."""
+
+    __slots__ = ("envelope", "wake")
+
+    def __init__(self) -> None:
+        self.envelope: Envelope[Any, Any] | None = None
+        self.wake: anyio.Event | None = None
+
+
+class _Lane:
+    __slots__ = ("idle", "limits", "queue", "room", "workers")
+
+    def __init__(self, limits: LaneLimits) -> None:
+        self.limits = limits
+        self.queue: deque[Envelope[Any, Any]] = deque()
+        self.idle: list[_Worker] = []
+        self.room: deque[tuple[Envelope[Any, Any], anyio.Event]] = deque()
+        """Askers that wait for room, in order; their envelopes are moved into the queue for them."""
+        self.workers = 0
+
+    def fill(self) -> None:
+        """Moves envelopes that wait for room into the queue, as far as there is room."""
+        while self.room and len(self.queue) < self.limits.capacity:
+            envelope, place = self.room.popleft()
+            self.queue.append(envelope)
+            place.set()
+
+
+class Mailbox(Generic[Asked, Replied]):
+    """A bounded mailbox with lanes in front of one handler.
+
+    Args:
+        handler: the component's method; runs in a worker task of this mailbox
+        name: for errors and logs
+        lanes: the lanes by name; a lane asked for by another name gets the limits of `interactive`
+        max_restarts, restart_window_s: how many unexpected errors of the handler stop the actor
+        abort_grace_s: how long a cancelled asker waits for its handler to stop, seconds
+    """
+
+    def __init__(
+        self,
+        handler: Callable[[Asked], Awaitable[Replied]],
+        *,
+        name: str,
+        lanes: dict[str, LaneLimits],
+        max_restarts: int,
+        restart_window_s: float,
+        abort_grace_s: float,
+    ) -> None:
+        self._handler = handler
+        self._name = name
+        self._limits = lanes
+        self._lanes = {lane: _Lane(limits) for lane, limits in lanes.items()}
+        self._failures: deque[float] = deque(maxlen=max_restarts)
+        self._restart_window_s = restart_window_s
+        self._abort_grace_s = abort_grace_s
+        self._tasks: TaskGroup | None = None
+        self._fatal: Exception | None = None
+        self._stop = anyio.Event()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator["Mailbox[Asked, Replied]"]:
+        """Takes messages while the context is open. Replies still pending when it closes become `ActorStopped`.
+
+        Raises:
+            ExceptionGroup: of one `ActorStopped`, if the handler failed too often; the last failure is its cause
+        """
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                tasks.start_soon(self._watch)
+                yield self
+                self._tasks = None
+                tasks.cancel_scope.cancel()
+        finally:
+            self._tasks = None
+            self._drop_all()
+
+    async def ask(self, message: Asked, *, deadline: float, lane: str = INTERACTIVE) -> Replied:
+        """The handler's reply to the message.
+
+        Args:
+            message: handed to the handler as it is
+            deadline: on the event loop's clock, seconds; covers waiting for room, for a worker and for the reply
+            lane: which lane takes it
+
+        Raises:
+            Overloaded: no room before the deadline; the handler never saw the message
+            TimeoutError: no reply before the deadline; the handler was cancelled
+            ActorStopped: the actor ended first
+            Exception: whatever the handler raised
+        """
+        envelope: Envelope[Asked, Replied] | None = None
+        with anyio.CancelScope(deadline=deadline):
+            envelope = await self.post(message, lane=lane)
+            return await self.reply(envelope)
+        if envelope is None:
+            raise Overloaded(f"the mailbox of {self._name}", self._lane(lane).limits.capacity)
+        raise TimeoutError(f"{self._name} did not reply before the deadline")
+
+    async def ask_within(self, message: Asked, *, lane: str = INTERACTIVE) -> Replied:
+        """As `ask`, for a caller that already runs inside a scope with the right deadline."""
+        return await self.reply(await self.post(message, lane=lane))
+
+    async def post(
+        self, message: Asked, *, lane: str = INTERACTIVE, on_done: Callable[[], None] | None = None
+    ) -> Envelope[Asked, Replied]:
+        """Puts the message into the lane, waiting for room if it is full; `reply` or `abandon` must follow.
+
+        `on_done` is called when the reply slot is filled, whoever fills it.
+        """
+        box = self._lane(lane)
+        envelope: Envelope[Asked, Replied] = Envelope(message, on_done)
+        if self._tasks is None or self._fatal is not None:
+            raise self._stopped()
+        if box.idle:
+            worker = box.idle.pop()
+            worker.envelope = envelope
+            if worker.wake is not None:
+                worker.wake.set()
+        elif box.room or len(box.queue) >= box.limits.capacity:
+            await self._wait_for_room(box, envelope)
+        else:
+            box.queue.append(envelope)
+            self._hire(box)
+        return envelope
+
+    async def reply(self, envelope: Envelope[Asked, Replied]) -> Replied:
+        """Waits for the reply to a posted message; being cancelled here abandons it."""
+        if not envelope.done.is_set():
+            try:
+                await envelope.done.wait()
+            except BaseException:
+                await self.abandon(envelope)
+                raise
+        if envelope.error is not None:
+            raise envelope.error
+        return envelope.reply  # type: ignore[return-value]  # set whenever error is None and done is set
+
+    async def abandon(self, envelope: Envelope[Asked, Replied]) -> None:
+        """Nobody waits for this reply any more: drops the message, or cancels its handler and waits until it stopped."""
+        if envelope.done.is_set():
+            return
+        envelope.is_abandoned = True
+        if envelope.scope is None:  # nobody has begun with it: in line, or in the hand of a worker that has not woken yet
+            envelope.finish(error=self._stopped())
+            for lane in self._lanes.values():
+                if envelope in lane.queue:
+                    lane.queue.remove(envelope)
+                    lane.fill()
+            return
+        envelope.scope.cancel()
+        with anyio.move_on_after(self._abort_grace_s, shield=True):
+            await envelope.done.wait()
+
+    def statistics(self) -> dict[str, LaneStatistics]:
+        """Each lane's queue and workers now."""
+        return {
+            name: LaneStatistics(len(lane.queue), lane.workers - len(lane.idle), len(lane.idle), len(lane.room))
+            for name, lane in self._lanes.items()
+        }
+
+    def _lane(self, name: str) -> _Lane:
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = _Lane(self._limits[INTERACTIVE])
+        return lane
+
+    def _stopped(self) -> KitchenerError:
+        stopped = ActorStopped(f"{self._name} has stopped")
+        stopped.__cause__ = self._fatal
+        return stopped
+
+    async def _wait_for_room(self, lane: _Lane, envelope: Envelope[Any, Any]) -> None:
+        place = anyio.Event()
+        lane.room.append((envelope, place))
+        try:
+            await place.wait()
+        except BaseException:
+            if place.is_set():
+                await self.abandon(envelope)
+            else:
+                lane.room.remove((envelope, place))
+            raise
+
+    def _hire(self, lane: _Lane) -> None:
+        if lane.workers < lane.limits.concurrency and self._tasks is not None and self._fatal is None:
+            lane.workers += 1
+            self._tasks.start_soon(self._work, lane, name=f"{self._name} worker")
+
+    async def _work(self, lane: _Lane) -> None:
+        worker = _Worker()
+        try:
+            with anyio.CancelScope() as scope:
+                # A scope that was cancelled for one message must not see the next one.
+                while not scope.cancel_called and await self._next(lane, worker):
+                    envelope = worker.envelope
+                    if envelope is not None and not envelope.is_abandoned:
+                        envelope.scope = scope
+                        await self._handle(envelope)
+                    worker.envelope = None
+        finally:
+            lane.workers -= 1
+            if worker in lane.idle:
+                lane.idle.remove(worker)
+            if worker.envelope is not None:
+                worker.envelope.finish(error=self._stopped())
+        if lane.queue:
+            self._hire(lane)
+
+    async def _next(self, lane: _Lane, worker: _Worker) -> bool:
+        """Puts the next envelope into the worker's hand; False when the worker is not needed any more."""
+        if self._fatal is not None:
+            return False
+        if lane.queue:
+            worker.envelope = lane.queue.popleft()
+            lane.fill()
+            return True
+        if len(lane.idle) >= lane.limits.idle_workers:
+            return False
+        worker.wake = anyio.Event()
+        lane.idle.append(worker)
+        await worker.wake.wait()
+        return True
+
+    async def _handle(self, envelope: Envelope[Asked, Replied]) -> None:
+        CALLING_CHAIN.set(envelope.chain)
+        try:
+            reply = await self._handler(envelope.message)
+        except KitchenerError as error:
+            envelope.finish(error=error)  # an answer, not a failure of the actor
+        except Exception as error:  # noqa: BLE001  the actor's loop: the one place that outlives a bug
+            self._note_failure(error)
+            envelope.finish(error=error)
+        else:
+            envelope.finish(reply)
+
+    def _note_failure(self, error: Exception) -> None:
+        logger.error("actor failed", actor=self._name, error=repr(error), traceback="".join(traceback.format_exception(error)))
+        now = anyio.current_time()
+        self._failures.append(now)
+        if len(self._failures) == self._failures.maxlen and now - self._failures[0] <= self._restart_window_s:
+            self._fatal = error
+            self._stop.set()
+
+    async def _watch(self) -> None:
+        await self._stop.wait()
+        raise ActorStopped(
+            f"{self._name} failed {self._failures.maxlen} times within {self._restart_window_s:g} s and was stopped"
+        ) from self._fatal
+
+    def _drop_all(self) -> None:
+        for lane in self._lanes.values():
+            while lane.room:
+                envelope, place = lane.room.popleft()
+                envelope.finish(error=self._stopped())
+                place.set()
+            while lane.queue:
+                lane.queue.popleft().finish(error=self._stopped())
+
+
+class HostedExecutor:
+    """An executor behind its mailbox: the same protocol, bounded, in lanes.
+
+    Consolidation takes the background lane. A turn that a tool started takes a lane of its own depth, so that no slot waits for
+    itself.
+    """
+
+    def __init__(self, mailbox: Mailbox[WorkOrder, WorkOrder]) -> None:
+        self._mailbox = mailbox
+
+    @staticmethod
+    def hosting(executor: HO1ExecutorProtocol, **bounds: Any) -> Mailbox[WorkOrder, WorkOrder]:
+        """A mailbox for the executor; open it, then wrap it."""
+        return Mailbox(executor.execute, **bounds)
+
+    async def execute(self, work_order: WorkOrder) -> WorkOrder:
+        """The executed work order; see `HO1ExecutorProtocol`. The caller holds the deadline."""
+        return await self._mailbox.ask_within(work_order, lane=self.lane_of(work_order))
+
+    @staticmethod
+    def lane_of(work_order: WorkOrder) -> str:
+        """The lane that takes this work order."""
+        if work_order.wo_type == "consolidate":
+            return BACKGROUND
+        depth = len(CALLING_CHAIN.get())
+        return INTERACTIVE if depth <= 1 else f"nested-{depth - 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayCall:
+    """One request on its way to the gateway's worker."""
+
+    request: PromptRequest
+    on_attempt: OnAttempt
+    sink: MemoryObjectSendStream[StreamItem] | None
+    """Where stream items go; None for a plain completion."""
+
+
+class HostedGateway:
+    """A gateway behind its mailbox: the same protocol, bounded."""
+
+    def __init__(self, mailbox: Mailbox[GatewayCall, PromptResponse | None], *, stream_buffer: int) -> None:
+        self._mailbox = mailbox
+        self._stream_buffer = stream_buffer
+
+    @staticmethod
+    def hosting(gateway: PromptGateway, **bounds: Any) -> Mailbox[GatewayCall, PromptResponse | None]:
+        """A mailbox for the gateway; open it, then wrap it."""
+
+        async def serve(call: GatewayCall) -> PromptResponse | None:
+            if call.sink is None:
+                return await gateway.complete(call.request, on_attempt=call.on_attempt)
+            stream = cast(AsyncGenerator[StreamItem, None], gateway.stream(call.request, on_attempt=call.on_attempt))
+            async with aclosing(stream):
+                with suppress(anyio.BrokenResourceError):  # the reader has gone
+                    async for item in stream:
+                        await call.sink.send(item)
+            return None
+
+        return Mailbox(serve, **bounds)
+
+    async def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> PromptResponse:
+        """The model's answer; see `PromptGateway`."""
+        response = await self._mailbox.ask_within(GatewayCall(request, on_attempt, None))
+        assert response is not None
+        return response
+
+    async def stream(self, request: PromptRequest, *, on_attempt: OnAttempt) -> AsyncIterator[StreamItem]:
+        """The answer as it is being made; see `PromptGateway`. A slow reader holds the provider back."""
+        send, receive = anyio.create_memory_object_stream[StreamItem](self._stream_buffer)
+        envelope: Envelope[GatewayCall, PromptResponse | None] | None = None
+        with send, receive:
+            try:
+                envelope = await self._mailbox.post(GatewayCall(request, on_attempt, send), on_done=send.close)
+                async for item in receive:
+                    yield item
+            except BaseException:
+                if envelope is not None:
+                    await self._mailbox.abandon(envelope)
+                raise
+        await self._mailbox.reply(envelope)

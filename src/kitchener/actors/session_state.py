@@ -1,0 +1,147 @@
+"""What a session's entries in HO2m add up to. A pure fold, the same for a session that runs and one that comes back.
+
+It keeps what the next turn needs and nothing that grows with the session: counters, the newest turns, what was begun and
+not ended. `actors/sessions.py` owns the value and feeds it.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kitchener.actors.attention import ContextFragment, words_of
+from kitchener.actors.budget import estimate_tokens
+from kitchener.ids import SessionId, SubjectId, TurnId
+from kitchener.records import events
+from kitchener.records.ref import Ref
+
+
+@dataclass(frozen=True, slots=True)
+class PastTurn:
+    """A completed turn, as later turns see it."""
+
+    turn_id: str
+    user_message: str
+    response: str
+    fragment: ContextFragment
+    words: frozenset[str]
+
+    @classmethod
+    def of(cls, turn_id: str, user_message: str, response: str, ref: Ref, estimator: str) -> "PastTurn":
+        """The turn with its text, size and words, worked out once."""
+        content = f"user: {user_message}\nassistant: {response}"
+        fragment = ContextFragment("HO2M", turn_id, content, estimate_tokens(content, estimator), ref=ref)
+        return cls(turn_id, user_message, response, fragment, words_of(content))
+
+
+@dataclass(slots=True)
+class OpenTurn:
+    """A turn that was begun and not ended."""
+
+    turn_id: TurnId
+    user_message: str
+    work_orders: dict[str, str] = field(default_factory=dict)
+    """Open work orders and their types."""
+
+
+@dataclass(slots=True)
+class SessionState:
+    """One session. Mutable, owned by its `SessionManager`."""
+
+    session_id: SessionId
+    subject_id: SubjectId
+    external_id: str | None = None
+    is_ended: bool = False
+    turn_count: int = 0
+    """Turns that were begun."""
+    completed_turns: int = 0
+    wo_count: int = 0
+    """Work orders that were planned."""
+    tokens_used: int = 0
+    cost: dict[str, int] = field(
+        default_factory=lambda: {"input_tokens": 0, "output_tokens": 0, "llm_calls": 0, "tool_calls": 0}
+    )
+    """Summed over all completed turns."""
+    window: deque[PastTurn] = field(default_factory=deque)
+    """The newest completed turns."""
+    failed_work_orders: list[str] = field(default_factory=list)
+    """Failed ones of earlier turns that no completed turn has put away yet."""
+    open_turn: OpenTurn | None = None
+    head: str = ""
+    """Entry id of the session's last entry in HO2m."""
+
+
+MAX_FAILED_KEPT = 100
+"""Failed work orders remembered for the next completed turn; an outage does not fill the memory."""
+
+
+def begin_turn(state: SessionState, turn_id: TurnId, user_message: str) -> OpenTurn:
+    """`TURN_STARTED`."""
+    state.turn_count += 1
+    state.open_turn = OpenTurn(turn_id, user_message)
+    return state.open_turn
+
+
+def complete_turn(state: SessionState, payload: Mapping[str, Any], user_message: str, ref: Ref, estimator: str) -> None:
+    """`TURN_COMPLETED`."""
+    cost: Mapping[str, int] = payload["cost_summary"]
+    for key in state.cost:
+        state.cost[key] += cost[key]
+    state.completed_turns += 1
+    state.window.append(PastTurn.of(payload["turn_id"], user_message, payload["response"], ref, estimator))
+    state.open_turn = None
+
+
+def fold(state: SessionState, entries: Iterable[tuple[str, Mapping[str, Any], Ref]], estimator: str) -> SessionState:
+    """Applies a session's entries, in order, as `(entry type, payload, ref)`."""
+    for entry_type, payload, ref in entries:
+        _apply(state, entry_type, payload, ref, estimator)
+        state.head = ref.entry_id
+    return state
+
+
+def _apply(state: SessionState, entry_type: str, payload: Mapping[str, Any], ref: Ref, estimator: str) -> None:
+    turn = state.open_turn
+    match entry_type:
+        case events.TURN_STARTED:
+            begin_turn(state, payload["turn_id"], payload["user_message"])
+        case events.WO_PLANNED:
+            state.wo_count += 1
+            if turn is not None:
+                turn.work_orders[payload["wo_id"]] = payload["wo_type"]
+        case events.WO_COMPLETED | events.WO_ABANDONED | events.WO_SUPERSEDED:
+            if turn is not None:
+                turn.work_orders.pop(payload["wo_id"], None)
+            forget_failed(state, payload["wo_id"])
+            book_cost(state, payload.get("cost"))
+        case events.WO_FAILED:
+            if turn is not None:
+                turn.work_orders.pop(payload["wo_id"], None)
+            note_failed(state, payload["wo_id"])
+            book_cost(state, payload.get("cost"))
+        case events.TURN_COMPLETED:
+            complete_turn(state, payload, turn.user_message if turn else "", ref, estimator)
+        case events.TURN_ABORTED:
+            state.open_turn = None
+        case events.SESSION_END:
+            state.is_ended = True
+        case _:
+            pass
+
+
+def note_failed(state: SessionState, wo_id: str) -> None:
+    """`WO_FAILED`."""
+    if len(state.failed_work_orders) < MAX_FAILED_KEPT:
+        state.failed_work_orders.append(wo_id)
+
+
+def forget_failed(state: SessionState, wo_id: str) -> None:
+    """`WO_SUPERSEDED` or `WO_ABANDONED`."""
+    if wo_id in state.failed_work_orders:
+        state.failed_work_orders.remove(wo_id)
+
+
+def book_cost(state: SessionState, cost: Mapping[str, int] | None) -> None:
+    """The tokens of a work order that ended, also in a turn that was aborted later: they count against the session's budget."""
+    if cost is not None:
+        state.tokens_used += cost["input_tokens"] + cost["output_tokens"]

@@ -1,0 +1,354 @@
+"""Sessions as virtual actors: found by id at any time, activated from the ledger, put away when idle.
+
+`SessionManager` is one active session: its state, its entries in HO2m, its counters. `SessionDirectory` holds the active
+ones and brings others back from the ledger, closing explicitly what a crash left open. Who may run a turn when is
+`admission.py`'s matter. Explained in `docs/sessions.md`.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import anyio
+import structlog
+
+from kitchener.actors.attention import ContextFragment, standing_rule_fragments, words_of
+from kitchener.actors.session_state import PastTurn, SessionState, fold
+from kitchener.clock import Clock, iso
+from kitchener.config import HO2Config
+from kitchener.errors import CallerError, SessionEnded, SessionMismatch, StaleHead, UnknownSession
+from kitchener.ids import (
+    IdSource,
+    SessionId,
+    SubjectId,
+    TurnId,
+    WorkOrderId,
+    anonymous_subject,
+    is_session_id,
+    turn_id,
+    work_order_id,
+)
+from kitchener.ledger import LedgerEntry, Ledgers
+from kitchener.records import events
+from kitchener.records.events import VERSION
+from kitchener.records.ref import Ref
+
+logger = structlog.get_logger(__name__)
+
+
+class SessionManager:
+    """One active session. One turn at a time; its state is the fold of its entries.
+
+    Args:
+        state: what the ledger says of it
+        agent_class: whose session
+        ledgers: where its entries go
+        config: bounds of the history in memory
+        clock: for the time of its entries' payloads
+    """
+
+    __slots__ = ("_agent_class", "_clock", "_config", "_ledgers", "admission", "last_used", "state")
+
+    def __init__(self, state: SessionState, *, agent_class: str, ledgers: Ledgers, config: HO2Config, clock: Clock) -> None:
+        self.state = state
+        self._agent_class = agent_class
+        self._ledgers = ledgers
+        self._config = config
+        self._clock = clock
+        self.admission: Any = None
+        """The session's queue, while it has one; owned by `admission.py`."""
+        self.last_used = 0.0
+        state.window = deque(state.window, maxlen=config.attention_window_turns)
+
+    @property
+    def session_id(self) -> SessionId:
+        """The session's id."""
+        return self.state.session_id
+
+    @property
+    def subject_id(self) -> SubjectId:
+        """Whose conversation it is."""
+        return self.state.subject_id
+
+    @property
+    def history(self) -> list[tuple[str, str]]:
+        """The newest turns as (user message, response), oldest first; bounded by `attention_window_turns`."""
+        return [(past.user_message, past.response) for past in self.state.window]
+
+    @property
+    def wo_sequence(self) -> int:
+        """Number of the last work order."""
+        return self.state.wo_count
+
+    def next_wo_number(self) -> int:
+        """The next work order's number, from 1."""
+        self.state.wo_count += 1
+        return self.state.wo_count
+
+    def next_wo_id(self) -> WorkOrderId:
+        """The next work order's id."""
+        return work_order_id(self.session_id, self.next_wo_number())
+
+    def next_turn_id(self) -> TurnId:
+        """The id that the next turn will have."""
+        return turn_id(self.session_id, self.state.turn_count + 1)
+
+    async def start_session(self) -> Ref:
+        """Writes `SESSION_START`; refused as `StaleHead` if the session has entries already."""
+        fields: dict[str, Any] = {"agent_class": self._agent_class}
+        if self.state.external_id is not None:
+            fields["external_id"] = self.state.external_id
+        return await self.write(events.SESSION_START, self.session_id, fields, expected_head="")
+
+    async def end_session(self, session_id: str, turn_count: int, total_cost: Mapping[str, int], reason: str = "ended") -> Ref:
+        """Writes `SESSION_END` and waits until it is durable."""
+        fields = {"turn_count": turn_count, "total_cost": dict(total_cost), "reason": reason}
+        ref = await self.write(events.SESSION_END, session_id, fields)
+        self.state.is_ended = True
+        await self._ledgers.commit()
+        return ref
+
+    def add_turn(self, user_message: str, response: str, *, turn: str | None = None, ref: Ref | None = None) -> None:
+        """Adds a turn to the history in memory."""
+        past = PastTurn.of(
+            turn or turn_id(self.session_id, self.state.completed_turns + 1),
+            user_message,
+            response,
+            ref or Ref("", "", ""),
+            self._config.token_estimator,
+        )
+        self.state.window.append(past)
+        self.state.completed_turns += 1
+
+    async def write(
+        self,
+        entry_type: str,
+        entity_id: str,
+        fields: Mapping[str, Any],
+        *,
+        turn: str | None = None,
+        expected_head: str | None = None,
+    ) -> Ref:
+        """Writes an entry of this session to HO2m, with what every payload carries."""
+        payload: dict[str, Any] = {"v": VERSION, "session_id": self.state.session_id, "subject_id": self.state.subject_id}
+        if turn is not None:
+            payload["turn_id"] = turn
+        payload.update(fields)
+        ref = await self._ledgers.ho2m.write(LedgerEntry(entry_type, entity_id, payload), expected_head=expected_head)
+        self.state.head = ref.entry_id
+        return ref
+
+    def request_commit(self) -> None:
+        """Makes what was written durable soon, without waiting for it."""
+        self._ledgers.request_commit()
+
+    def now(self) -> str:
+        """The clock's time as ISO text."""
+        return iso(self._clock.time_us())
+
+
+class SessionDirectory:
+    """The active sessions of one agent class, and the way to all others.
+
+    Args:
+        agent_class: whose sessions
+        ledgers: where they are recorded
+        config: idle time, window, ids
+        clock: time of day
+        ids: fresh session ids
+        max_active: sessions in memory; beyond it the longest idle are put away
+    """
+
+    def __init__(
+        self, *, agent_class: str, ledgers: Ledgers, config: HO2Config, clock: Clock, ids: IdSource, max_active: int
+    ) -> None:
+        self._agent_class = agent_class
+        self._ledgers = ledgers
+        self._config = config
+        self._clock = clock
+        self._ids = ids
+        self._max_active = max_active
+        self._active: OrderedDict[str, SessionManager] = OrderedDict()
+        self._activating: dict[str, anyio.Event] = {}
+
+    def __len__(self) -> int:
+        return len(self._active)
+
+    async def find(self, session_id: str, *, subject_id: str | None = None) -> SessionManager:
+        """The session, active; brought back from the ledger if need be.
+
+        Raises:
+            CallerError: the id has not the form of a session id
+            UnknownSession: this agent class has no such session
+            SessionMismatch: it belongs to another subject
+        """
+        session = self._active.get(session_id)
+        if session is None:
+            session = await self._activate(session_id)
+        self._touch(session)
+        if subject_id is not None and subject_id != session.subject_id:
+            raise SessionMismatch(session_id, "subject", subject_id, session.subject_id)
+        return session
+
+    async def find_open(self, session_id: str, *, subject_id: str | None = None) -> SessionManager:
+        """As `find`, and the session has not ended."""
+        session = await self.find(session_id, subject_id=subject_id)
+        if session.state.is_ended:
+            raise SessionEnded(session_id)
+        return session
+
+    async def start(
+        self, session_id: str | None = None, *, subject_id: str | None = None, external_id: str | None = None
+    ) -> SessionManager:
+        """A session that takes turns: a new one, or the open one of this id.
+
+        Raises:
+            SessionEnded, SessionMismatch: the id is taken by a session that ended or belongs to another subject
+        """
+        if session_id is not None:
+            try:
+                return await self.find_open(session_id, subject_id=subject_id)
+            except UnknownSession:
+                pass
+        for _ in range(_ID_ATTEMPTS):
+            chosen = SessionId(session_id or self._ids.session_id())
+            _check_id(chosen)
+            state = SessionState(chosen, SubjectId(subject_id) if subject_id else anonymous_subject(chosen), external_id)
+            session = self._manager(state)
+            try:
+                await session.start_session()
+            except StaleHead:
+                if session_id is not None:
+                    return await self.find_open(session_id, subject_id=subject_id)
+                continue  # the random id was taken: draw another
+            self._keep(session)
+            return session
+        raise CallerError(f"{_ID_ATTEMPTS} random session ids were all taken; set session_id_digits to 16 or more")
+
+    async def by_external_id(self, external_id: str) -> SessionId | None:
+        """The session that was started with this external id, or None."""
+        found = await self._ledgers.ho2m.last(key=f"external:{external_id}")
+        return SessionId(found[-1].payload["session_id"]) if found else None
+
+    def _manager(self, state: SessionState) -> SessionManager:
+        return SessionManager(
+            state, agent_class=self._agent_class, ledgers=self._ledgers, config=self._config, clock=self._clock
+        )
+
+    def _keep(self, session: SessionManager) -> None:
+        self._active[session.session_id] = session
+        self._touch(session)
+
+    def _touch(self, session: SessionManager) -> None:
+        now = anyio.current_time()
+        session.last_used = now
+        self._active.move_to_end(session.session_id)
+        oldest = next(iter(self._active.values()))
+        if now - oldest.last_used > self._config.idle_passivate_s or len(self._active) > self._max_active:
+            self._passivate(session, now)
+
+    def _passivate(self, touched: SessionManager, now: float) -> None:
+        """Puts away sessions that are idle for long, or too many; one with a turn stays, and so does the one in hand."""
+        oldest = list(islice(self._active.values(), _PASSIVATE_AT_ONCE))
+        for session in oldest:
+            is_idle = now - session.last_used > self._config.idle_passivate_s
+            is_free = session.admission is None and session is not touched
+            if is_free and (is_idle or len(self._active) > self._max_active):
+                del self._active[session.session_id]
+
+    async def _activate(self, session_id: str) -> SessionManager:
+        _check_id(session_id)
+        while (others := self._activating.get(session_id)) is not None:
+            await others.wait()
+            if session_id in self._active:
+                return self._active[session_id]
+        done = self._activating[session_id] = anyio.Event()
+        try:
+            session = await self._read_back(session_id)
+            self._keep(session)
+            return session
+        finally:
+            del self._activating[session_id]
+            done.set()
+
+    async def _read_back(self, session_id: str) -> SessionManager:
+        entries = [entry async for entry in self._ledgers.ho2m.read(session_id=session_id)]
+        if not entries:
+            raise UnknownSession(session_id, self._agent_class)
+        first = events.read_payload(entries[0].entry_type, entries[0].payload)
+        state = SessionState(SessionId(session_id), SubjectId(first["subject_id"]), first.get("external_id"))
+        fold(
+            state,
+            ((e.entry_type, events.read_payload(e.entry_type, e.payload), e.ref) for e in entries),
+            self._config.token_estimator,
+        )
+        session = self._manager(state)
+        await self._skip_unplanned(session)
+        await close_open_turn(session, "crash")
+        return session
+
+    async def _skip_unplanned(self, session: SessionManager) -> None:
+        """Numbers that a lost tail of HO2m had given out, and that HO1m knows, are not given out again."""
+        newest = await self._ledgers.ho1m.last(session_id=session.session_id)
+        if not newest:
+            return
+        payload = newest[-1].payload
+        state = session.state
+        state.wo_count = max(state.wo_count, int(newest[-1].entity_id.rpartition("-")[2]))
+        began = int(str(payload["turn_id"]).rpartition("-")[2])
+        if began > state.turn_count:
+            turn = turn_id(session.session_id, began)
+            state.turn_count = began
+            await session.write(events.TURN_ABORTED, turn, {"reason": "crash"}, turn=turn)
+            logger.warning("turn without a start closed", turn_id=turn)
+
+
+async def close_open_turn(session: SessionManager, reason: str) -> None:
+    """Closes what was begun and not ended, in one batch: `TURN_ABORTED`, and `WO_ABANDONED` for each open work order."""
+    turn = session.state.open_turn
+    if turn is None:
+        return
+    session.state.open_turn = None
+    await session.write(events.TURN_ABORTED, turn.turn_id, {"reason": reason}, turn=turn.turn_id)
+    for wo_id in turn.work_orders:
+        await session.write(events.WO_ABANDONED, wo_id, {"wo_id": wo_id, "reason": reason}, turn=turn.turn_id)
+
+
+class SessionContext:
+    """The default `ContextProvider`: the newest turns that the session keeps in memory, and the standing rules.
+
+    It never reads a file: an active session's window is the fold of its ledger.
+    """
+
+    def __init__(self, sessions: SessionDirectory, config: HO2Config) -> None:
+        self._sessions = sessions
+        self._rules = standing_rule_fragments(config.standing_rules, config.token_estimator)
+
+    async def read_ledger_entries(self, session_id: str, *, limit: int) -> Sequence[ContextFragment]:
+        """The session's newest turns, oldest first."""
+        window = (await self._sessions.find(session_id)).state.window
+        return [window[n].fragment for n in range(max(0, len(window) - limit), len(window))]
+
+    async def search_text(self, session_id: str, query: str, *, limit: int) -> Sequence[ContextFragment]:
+        """The session's turns that share words with the query: most of them first, newer before older."""
+        wanted = words_of(query)
+        if not wanted:
+            return ()
+        window = (await self._sessions.find(session_id)).state.window
+        scored = [(len(common), past.turn_id, past.fragment) for past in window if (common := wanted & past.words)]
+        scored.sort(key=lambda item: item[:2], reverse=True)
+        return [fragment for _, _, fragment in scored[:limit]]
+
+    async def read_registry(self) -> Sequence[ContextFragment]:
+        """The standing rules."""
+        return self._rules
+
+
+_ID_ATTEMPTS = 8
+_PASSIVATE_AT_ONCE = 16
+
+
+def _check_id(session_id: str) -> None:
+    if not is_session_id(session_id):
+        raise CallerError(f"session id {session_id!r}: expected `SES-` and 8 to 32 lower-case hex digits")

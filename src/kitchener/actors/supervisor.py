@@ -1,0 +1,375 @@
+"""HO2: plans turns as chains of work orders and owns the sessions of one agent class. It never calls a model.
+
+This is the page a reader starts from. Each step of a message's way is one line here and an object in a file of its own:
+`idempotency.py` (has this been answered?), `sessions.py` (whose conversation is it?), `admission.py` (may it run now?),
+`turn.py` (what happens in it). Explained in `docs/turn.md`.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from kitchener.actors.admission import Admission, SessionQueue, TurnLimiter
+from kitchener.actors.attention import AttentionRetriever
+from kitchener.actors.attention_templates import load_templates, resolve_template
+from kitchener.actors.budget import TokenBudgeter
+from kitchener.actors.idempotency import IdempotencyKeys, Scope
+from kitchener.actors.mailbox import CALLING_CHAIN
+from kitchener.actors.quality import QualityGate
+from kitchener.actors.sessions import SessionContext, SessionDirectory, SessionManager
+from kitchener.actors.tools import ToolRegistry
+from kitchener.actors.turn import Turn
+from kitchener.actors.work_order_chain import DegradedCall, Prepared, TurnParts
+from kitchener.canonical import canonical_digest
+from kitchener.clock import Clock, SystemClock
+from kitchener.config import HO2Config, LimitsConfig, without_secrets
+from kitchener.errors import (
+    CallerError,
+    CommitUnknown,
+    InvalidMessage,
+    LedgerWriteError,
+    ReentrantTurn,
+    RuntimeClosed,
+    SessionEnded,
+    TurnReplaced,
+    TurnTimeout,
+)
+from kitchener.ids import IdSource, RandomIds, SessionId
+from kitchener.ledger import Ledgers
+from kitchener.records.turn import TurnCall, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
+from kitchener.records.work_order import HO1ExecutorProtocol
+
+_NOT_POLICY = frozenset(
+    ("ho2m_path", "ho1m_path", "prompt_dir", "attention_templates", "session_queue", "idle_passivate_s", "session_id_digits")
+)
+"""Settings that change where things are or how long they wait, never what a turn decides."""
+
+
+@dataclass(slots=True)
+class Host:
+    """What a runtime lends to its supervisors; one assembled by hand works with the defaults.
+
+    Attributes:
+        limits: the bounds of the process
+        limiter: running turns of all supervisors of the runtime
+        listeners: who reads the text of which work order; shared with the executor
+        tasks: where streamed turns run; None where there is no runtime
+        ready: waits until the ledgers are open; None where they are
+    """
+
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    limiter: TurnLimiter | None = None
+    listeners: dict[str, UpdateListener] = field(default_factory=dict)
+    tasks: TaskGroup | None = None
+    ready: Callable[[], Awaitable[None]] | None = None
+
+
+class HO2Supervisor:
+    """One agent class: its sessions, its turns.
+
+    Args:
+        agent_class: `ADMIN` or `RESIDENT:<name>`
+        ho1_executor: runs work orders
+        ledgers: the agent class's own
+        token_budgeter: keeps the books of sessions, turns and work orders
+        config: policies and bounds
+        attention: gathers context; None: from the session's own history, by the template that serves the class
+        degraded_call: answers when HO1 is broken; None: the turn says that it could not
+        tools: what the executor may run; None: nothing
+        clock: time of day
+        ids: fresh session ids
+        host: what the runtime lends
+    """
+
+    def __init__(  # noqa: PLR0913  assembled in one place by the runtime, by hand in tests; all by keyword
+        self,
+        *,
+        agent_class: str,
+        ho1_executor: HO1ExecutorProtocol,
+        ledgers: Ledgers,
+        token_budgeter: TokenBudgeter,
+        config: HO2Config,
+        attention: AttentionRetriever | None = None,
+        degraded_call: DegradedCall | None = None,
+        tools: ToolRegistry | None = None,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+        host: Host | None = None,
+    ) -> None:
+        clock, self._host = clock or SystemClock(), host or Host()
+        limits = self._host.limits
+        self.agent_class, self.config = agent_class, config
+        self._ledgers = ledgers
+        self._sessions = SessionDirectory(
+            agent_class=agent_class,
+            ledgers=ledgers,
+            config=config,
+            clock=clock,
+            ids=ids or RandomIds(config.session_id_digits),
+            max_active=limits.max_active_sessions,
+        )
+        if attention is None:
+            template = resolve_template(load_templates(config.attention_templates), agent_class)
+            attention = AttentionRetriever(SessionContext(self._sessions, config), config, template)
+        self.attention = attention
+        self._limiter = self._host.limiter or TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
+        self._admission = Admission(config, self._limiter)
+        self._keys = IdempotencyKeys(ledgers)
+        self._parts = TurnParts(
+            config=config,
+            ledgers=ledgers,
+            executor=ho1_executor,
+            budgeter=token_budgeter,
+            attention=attention,
+            quality=QualityGate(config),
+            clock=clock,
+            degraded_call=degraded_call,
+            listeners=self._host.listeners,
+            prepared=Prepared(config, tools or ToolRegistry(), *_hashes(config)),
+        )
+
+    async def start_session(
+        self, session_id: str | None = None, *, subject_id: str | None = None, external_id: str | None = None
+    ) -> SessionId:
+        """A session that takes turns: a new one, or the open one of this id. Started twice is started once.
+
+        Args:
+            session_id: `SES-` and 8 to 32 lower-case hex digits; None draws a fresh one
+            subject_id: whose conversation; None: an anonymous subject of this session alone
+            external_id: a name of the caller's own, kept on `SESSION_START`
+
+        Raises:
+            SessionEnded, SessionMismatch: the id is taken
+        """
+        await self._ready()
+        session = await self._sessions.start(session_id, subject_id=subject_id, external_id=external_id)
+        self._ledgers.request_commit()
+        return session.session_id
+
+    async def find_external(self, external_id: str) -> SessionId | None:
+        """The session that was started with this external id, or None."""
+        await self._ready()
+        return await self._sessions.by_external_id(external_id)
+
+    async def session(self, session_id: str) -> SessionManager:
+        """The session with its history and counters; brought back from the ledger if need be."""
+        await self._ready()
+        return await self._sessions.find(session_id)
+
+    async def end_session(self, session_id: str, *, reason: str = "ended") -> None:
+        """Ends the session after the messages that already wait for it; it takes no more turns."""
+        await self._ready()
+        session = await self._sessions.find_open(session_id)
+        async with self._admission.call(session):
+            if not session.state.is_ended:
+                await session.end_session(session_id, session.state.completed_turns, session.state.cost, reason)
+
+    async def handle_turn(
+        self,
+        message: str,
+        *,
+        session_id: str | None = None,
+        subject_id: str | None = None,
+        idempotency_key: str | None = None,
+        memory: bool = True,
+        deadline: float | None = None,
+    ) -> TurnResult:
+        """The reply to a message, on record and durable.
+
+        Cancelling this call cancels the turn, its work order and its model call; the session stays usable.
+
+        Args:
+            message: text; what else a user may send is not part of this version
+            session_id: which conversation; None starts one
+            subject_id: whose; must fit the session's
+            idempotency_key: the same key with the same message has one turn, also after a restart
+            memory: False: this turn neither reads nor writes long-term memory
+            deadline: seconds from now for the whole call, waiting included; None: `turn_deadline_s` once it runs
+
+        Raises:
+            CallerError: the call cannot be right (its subclasses say why); nothing was started
+            Overloaded: it could not run before the admission deadline; nothing was started
+            TurnTimeout, TurnReplaced: it was aborted
+            LedgerError: its record could not be made durable
+        """
+        return await self._handle(message, _call(session_id, subject_id, idempotency_key, memory, deadline), None)
+
+    async def stream_turn(
+        self,
+        message: str,
+        *,
+        session_id: str | None = None,
+        subject_id: str | None = None,
+        idempotency_key: str | None = None,
+        memory: bool = True,
+        deadline: float | None = None,
+    ) -> AsyncIterator[TurnUpdate]:
+        """The same turn, told as it happens; the last update is `TurnCompleted`. Leaving the iterator cancels the turn.
+
+        Text is provisional until the turn completes: `TextRetracted` takes back what a failed attempt had said.
+        """
+        if self._host.tasks is None:
+            raise CallerError("stream_turn needs a runtime (open_runtime); a supervisor assembled by hand has handle_turn")
+        call = _call(session_id, subject_id, idempotency_key, memory, deadline)
+        send, receive = anyio.create_memory_object_stream[TurnUpdate](self._host.limits.stream_buffer)
+        stop, failure = anyio.CancelScope(), list[Exception]()
+
+        async def tell(update: TurnUpdate) -> None:
+            try:
+                await send.send(update)
+            except anyio.BrokenResourceError:
+                stop.cancel()  # the reader has gone
+
+        async def run() -> None:
+            with stop, send:
+                try:
+                    await tell(TurnCompleted(await self._handle(message, call, tell)))
+                except Exception as error:  # noqa: BLE001  handed to the reader, who is another task
+                    failure.append(error)
+
+        self._host.tasks.start_soon(run)
+        try:
+            async with receive:
+                async for update in receive:
+                    yield update
+        finally:
+            stop.cancel()
+        if failure:
+            raise failure[0]
+
+    async def _handle(self, message: str, call: TurnCall, update: UpdateListener | None) -> TurnResult:
+        self._check_message(message)
+        await self._ready()
+        if call.idempotency_key is None:
+            return await self._admitted(message, call, update)
+        return await self._keys.answer(
+            call.idempotency_key,
+            message,
+            scope=await self._scope(call),
+            deadline=call.deadline if call.deadline is not None else anyio.current_time() + self.config.turn_deadline_s,
+            run=partial(self._admitted, message, call, update),
+        )
+
+    async def _admitted(self, message: str, call: TurnCall, update: UpdateListener | None) -> TurnResult:
+        """Through the session's queue and the runtime's limit, then the turn."""
+        if call.session_id is None:
+            session = await self._sessions.start(subject_id=call.subject_id)
+        else:
+            session = await self._sessions.find_open(call.session_id, subject_id=call.subject_id)
+        chain = CALLING_CHAIN.get()
+        self._check_chain(chain, session.session_id)
+        token = CALLING_CHAIN.set((*chain, session.session_id))
+        try:
+            async with self._admission.turn(session, message, call, nested=bool(chain)) as queue:
+                if session.state.is_ended:  # by a call that was before this message in the session's queue
+                    raise SessionEnded(session.session_id)
+                return await self._run(session, queue, message, call, update)
+        finally:
+            CALLING_CHAIN.reset(token)
+
+    async def _run(
+        self, session: SessionManager, queue: SessionQueue, message: str, call: TurnCall, update: UpdateListener | None
+    ) -> TurnResult:
+        """The turn under its deadline: recorded from `TURN_STARTED` to `TURN_COMPLETED`, or closed with `TURN_ABORTED`."""
+        started = anyio.current_time()
+        deadline = call.deadline if call.deadline is not None else started + self.config.turn_deadline_s
+        turn = Turn(self._parts, session, message, deadline, update)
+        queue.scope = scope = anyio.CancelScope(deadline=deadline)
+        self._ledgers.enter_turn()
+        self._limiter.track(scope)
+        result: TurnResult | None = None
+        try:
+            with scope:
+                await turn.start(call)
+                result = await turn.run()
+                await self._ledgers.commit()
+                return result
+        except BaseException as error:
+            await self._abort(turn, "crash" if isinstance(error, Exception) else self._cancel_reason())
+            raise
+        finally:
+            self._limiter.untrack(scope)
+            self._ledgers.leave_turn()
+        if result is not None:
+            return await self._commit_late(result)
+        raise await self._cut_off(turn, queue, deadline - started)
+
+    async def _commit_late(self, result: TurnResult) -> TurnResult:
+        """A complete turn is never aborted: whatever cut off the wait for its commit, the commit is waited for."""
+        with anyio.move_on_after(self._host.limits.abort_grace_s, shield=True):
+            await self._ledgers.commit()
+            return result
+        raise CommitUnknown(result.turn_id)
+
+    async def _cut_off(self, turn: Turn, queue: SessionQueue, seconds: float) -> Exception:
+        """Closes a turn whose scope was cancelled: by a newer message, a shutdown, or its deadline."""
+        if queue.is_replaced:
+            await self._abort(turn, "cancelled")
+            return TurnReplaced(turn.session_id)
+        if self._limiter.is_closed:
+            await self._abort(turn, "shutdown")
+            return RuntimeClosed(f"turn {turn.turn_id} was aborted: the runtime is shutting down")
+        await self._abort(turn, "timeout")
+        return TurnTimeout(turn.turn_id, seconds)
+
+    async def _abort(self, turn: Turn, reason: str) -> None:
+        """The one clean-up that a cancellation waits for, and it is bounded."""
+        with anyio.CancelScope(deadline=anyio.current_time() + self._host.limits.abort_grace_s, shield=True):
+            with suppress(LedgerWriteError):  # the failure that is on its way to the caller already says so
+                await turn.abort(reason)
+
+    def _cancel_reason(self) -> str:
+        return "shutdown" if self._limiter.is_closed else "cancelled"
+
+    async def _ready(self) -> None:
+        if self._host.ready is not None:
+            await self._host.ready()
+        if self._limiter.is_closed:
+            raise RuntimeClosed("the runtime is shutting down and takes no more calls")
+
+    async def _scope(self, call: TurnCall) -> Scope:
+        if call.session_id is not None:
+            session = await self._sessions.find(call.session_id, subject_id=call.subject_id)
+            return ("session", session.session_id)
+        if call.subject_id is None:
+            raise CallerError("an idempotency_key needs a session_id or a subject_id: it belongs to one of them")
+        return ("subject", call.subject_id)
+
+    def _check_message(self, message: str) -> None:
+        limit = self._host.limits.max_message_chars
+        if not isinstance(message, str):
+            raise InvalidMessage(f"message is {type(message).__name__}: expected text; other content is not supported")
+        if not message.strip():
+            raise InvalidMessage("message is empty: expected text")
+        if len(message) > limit:
+            raise InvalidMessage(f"message has {len(message)} characters: expected at most max_message_chars = {limit}")
+
+    def _check_chain(self, chain: tuple[str, ...], session_id: str) -> None:
+        if session_id in chain:
+            raise ReentrantTurn(
+                f"session {session_id!r} waits for the tool that sends this message: {' → '.join(chain)}; use another session"
+            )
+        if len(chain) > self._host.limits.max_nesting:
+            raise ReentrantTurn(f"turns nest {len(chain)} deep: expected at most max_nesting = {self._host.limits.max_nesting}")
+
+
+def _call(
+    session_id: str | None, subject_id: str | None, idempotency_key: str | None, memory: bool, seconds: float | None
+) -> TurnCall:
+    """The call's options, with its deadline on the event loop's clock."""
+    if seconds is not None and not seconds > 0:
+        raise CallerError(f"deadline = {seconds}: expected seconds from now, more than 0")
+    deadline = None if seconds is None else anyio.current_time() + seconds
+    return TurnCall(session_id, subject_id, idempotency_key, memory, deadline)
+
+
+def _hashes(config: HO2Config) -> tuple[str, str]:
+    """The hashes of the whole configuration and of the part that decides."""
+    settings: dict[str, Any] = without_secrets(config)
+    policy = {key: value for key, value in settings.items() if key not in _NOT_POLICY}
+    return canonical_digest(settings), canonical_digest(policy)

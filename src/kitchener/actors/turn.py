@@ -1,0 +1,269 @@
+"""One turn of one session, from `TURN_STARTED` to `TURN_COMPLETED`.
+
+Each step is one method and reads like the turn's description in `docs/turn.md`. What to do next is decided by pure modules
+(`chains.py`, `quality.py`); work orders are carried out by `work_order_chain.py`; the supervisor opens a turn, runs it, and
+aborts it when it is cut off from outside.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kitchener.actors.attention import AttentionContext
+from kitchener.actors.chains import UNCLASSIFIED, ChainPlan, plan_chain, summarize, tighter, total_cost
+from kitchener.actors.quality import QualityGateResult
+from kitchener.actors.session_state import begin_turn, complete_turn, forget_failed
+from kitchener.actors.sessions import SessionManager, close_open_turn
+from kitchener.actors.work_order_chain import APOLOGIES, APOLOGY, CutShort, TurnParts, WorkOrderChain
+from kitchener.clock import iso
+from kitchener.ids import SessionId, TurnId
+from kitchener.ledger import compute_trace_hash
+from kitchener.records import events
+from kitchener.records.turn import TextRetracted, TurnCall, TurnError, TurnResult, UpdateListener
+from kitchener.records.work_order import WorkOrder, WorkOrderError
+
+
+class Turn:
+    """One turn.
+
+    Args:
+        parts: what every turn works with
+        session: the session, held by this turn
+        message: what the user said
+        deadline: on the event loop's clock, seconds
+        update: told what happens, for a stream
+    """
+
+    def __init__(
+        self, parts: TurnParts, session: SessionManager, message: str, deadline: float, update: UpdateListener | None
+    ) -> None:
+        self._parts = parts
+        self._session = session
+        self._message = message
+        self._update = update
+        self._earlier_failures = tuple(session.state.failed_work_orders)
+        self._positions: dict[str, int] = {}
+        self.turn_id: TurnId = session.next_turn_id()
+        self._chain = WorkOrderChain(parts, session, self.turn_id, deadline, update)
+        self._is_over = False
+
+    async def start(self, call: TurnCall) -> None:
+        """Writes `TURN_STARTED` with the message and what the turn may read, fenced by the session's last entry."""
+        prepared = self._parts.prepared
+        self._positions = self._parts.ledgers.positions()
+        fields: dict[str, Any] = {
+            "turn_ts": iso(self._parts.clock.time_us()),
+            "user_message": self._message,
+            "memory": call.memory,
+            "read_positions": self._positions,
+            "ruleset_hash": prepared.ruleset_hash,
+            "config_hash": prepared.config_hash,
+            "overlap": self._parts.config.overlap_policy,
+        }
+        if call.idempotency_key is not None:
+            fields["idempotency_key"] = call.idempotency_key
+            fields["idempotency_scope"] = "session" if call.session_id is not None else "subject"
+        state = self._session.state
+        self._chain.started = await self._session.write(
+            events.TURN_STARTED, self.turn_id, fields, turn=self.turn_id, expected_head=state.head
+        )
+        begin_turn(state, self.turn_id, self._message)
+        self._chain.open()
+        self._parts.ledgers.request_commit()
+
+    async def run(self) -> TurnResult:
+        """The whole chain and its record. A model or tool that fails is a result, never an exception."""
+        error: TurnError | None = None
+        with self._parts.ledgers.ho1m.watch(self._session.session_id) as self._chain.trace:
+            try:
+                classification = await self._classify()
+                context = await self._gather(classification)
+                plan = self._plan_rest(classification)
+                results = await self._use_tool(plan)
+                output = await self._synthesize(classification, context, results, plan)
+                response = str(output["response_text"])
+            except CutShort as cut:
+                response, error = cut.response, cut.error
+            return await self._complete(response, error)
+
+    async def abort(self, reason: str) -> None:
+        """Closes the turn explicitly: `TURN_ABORTED` with `WO_ABANDONED` for what was open. The session stays usable."""
+        if self._chain.started is None or self._is_over:
+            return
+        self._is_over = True
+        self._chain.close()
+        await close_open_turn(self._session, reason)
+        await self._parts.ledgers.commit()
+
+    async def _classify(self) -> Mapping[str, Any]:
+        """2a: what kind of message it is. A classification that fails leaves the turn to go on without."""
+        prepared, count = self._parts.prepared, self._parts.config.classify_recent_turns
+        window = self._session.state.window
+        newest = [window[n] for n in range(max(0, len(window) - count), len(window))]
+        wo = await self._chain.dispatch(
+            "classify",
+            {
+                "user_message": self._message,
+                "recent_turns": [{"user": past.user_message, "assistant": past.response} for past in newest],
+                "labels_vocabulary": prepared.vocabulary,
+                "tools": prepared.tool_views,
+            },
+            prepared.classify,
+            input_refs=[past.fragment.ref for past in newest],
+        )
+        if wo.state != "completed" or wo.output_result is None:
+            return UNCLASSIFIED
+        await self._chain.accept(wo)
+        return wo.output_result
+
+    async def _gather(self, classification: Mapping[str, Any]) -> AttentionContext:
+        """2b and 2c: the context, gathered within its budgets and laid out."""
+        attention = self._parts.attention
+        horizontal = await attention.horizontal_scan(self._session.session_id, self._message)
+        priority = await attention.priority_probe()
+        return attention.assemble_wo_context(horizontal, priority, self._message, classification)
+
+    def _plan_rest(self, classification: Mapping[str, Any]) -> ChainPlan:
+        prepared = self._parts.prepared
+        return plan_chain(
+            classification, allowed=prepared.allowed_tools, read_only=prepared.read_only_tools, room=self._chain.room
+        )
+
+    async def _use_tool(self, plan: ChainPlan) -> list[dict[str, Any]]:
+        """3: the tool that a command asks for, before the reply; its failure is a result that the reply can speak of."""
+        request = plan.tool_request
+        if request is None:
+            return []
+        arguments = {"tool_id": request.tool_id, "arguments": dict(request.arguments)}
+        wo = await self._chain.dispatch("tool_call", arguments, self._parts.prepared.tool_call)
+        if wo.state == "completed" and wo.output_result is not None:
+            await self._chain.accept(wo)
+            return [wo.output_result]
+        return [{"tool_id": request.tool_id, "error": wo.error.detail if wo.error else "the tool gave no result"}]
+
+    async def _synthesize(
+        self,
+        classification: Mapping[str, Any],
+        context: AttentionContext,
+        results: list[dict[str, Any]],
+        plan: ChainPlan,
+    ) -> dict[str, Any]:
+        """3 and 4: the reply, accepted by the quality gate, retried with tighter constraints, or given up."""
+        prepared = self._parts.prepared
+        constraints = prepared.with_tools if plan.offers_tools else prepared.synthesize
+        inputs = {
+            "user_message": self._message,
+            "assembled_context": context.as_assembled(),
+            "instructions": prepared.instructions,
+        }
+        prior = [dict(classification), *results]
+        rejected: list[WorkOrder] = []
+        while True:
+            parent = rejected[-1].wo_id if rejected else None
+            wo = await self._chain.dispatch(
+                "synthesize", inputs, constraints, prior_results=prior, parent=parent, context=context
+            )
+            verdict = await self._judge(wo)
+            if verdict.is_accepted and wo.output_result is not None:
+                await self._chain.accept(wo)
+                for failed in rejected:
+                    await self._chain.supersede(failed, wo)
+                return wo.output_result
+            rejected.append(await self._reject(wo, verdict))
+            await self._check_retry(rejected, verdict)
+            constraints = tighter(constraints, len(rejected))
+
+    async def _judge(self, wo: WorkOrder) -> QualityGateResult:
+        """4: the verdict on one attempt, on record with the trace so far."""
+        output = wo.output_result if wo.state == "completed" else None
+        verdict = self._parts.quality.verify(output, wo.acceptance, wo.wo_id)
+        if verdict.is_accepted and self._parts.config.verify_with_model and self._chain.room:
+            verdict = await self._ask_verifier(wo, verdict)
+        fields = {
+            "wo_id": wo.wo_id,
+            "decision": verdict.decision,
+            "reason": verdict.reason,
+            "trace_hash": compute_trace_hash(self._chain.trace),
+        }
+        await self._chain.write(events.WO_QUALITY_GATE, wo.wo_id, fields)
+        return verdict
+
+    async def _ask_verifier(self, wo: WorkOrder, verdict: QualityGateResult) -> QualityGateResult:
+        """A model's verdict on top of the fixed checks; a verifier that fails changes nothing."""
+        inputs = {
+            "response_text": (wo.output_result or {}).get("response_text", ""),
+            "acceptance": list(wo.acceptance),
+            "user_message": self._message,
+        }
+        check = await self._chain.dispatch("verify", inputs, self._parts.prepared.verify, parent=wo.wo_id)
+        if check.state != "completed" or check.output_result is None:
+            return verdict
+        await self._chain.accept(check)
+        if check.output_result.get("decision") != "reject":
+            return verdict
+        return QualityGateResult("reject", str(check.output_result.get("reason", "rejected by the verifier")), wo.wo_id)
+
+    async def _reject(self, wo: WorkOrder, verdict: QualityGateResult) -> WorkOrder:
+        if wo.state == "completed":  # else it failed by itself, and is on record as such
+            wo = wo.failed(WorkOrderError(reason="QUALITY_GATE", detail=verdict.reason))
+            await self._chain.record_failure(wo)
+        if self._update is not None:
+            await self._update(TextRetracted(wo.wo_id))
+        return wo
+
+    async def _check_retry(self, rejected: list[WorkOrder], verdict: QualityGateResult) -> None:
+        """Ends the turn unless another attempt is worth it: the gateway has already retried what a retry can mend."""
+        last = rejected[-1]
+        if last.error is not None and last.error.reason not in ("QUALITY_GATE", "OUTPUT_SCHEMA"):
+            raise CutShort(
+                TurnError(last.error.reason, last.error.detail, last.wo_id), APOLOGIES.get(last.error.reason, APOLOGY)
+            )
+        if len(rejected) > self._parts.config.max_retries or self._chain.room < 1:
+            fields = {"reason": verdict.reason, "attempts": len(rejected), "wo_id": last.wo_id}
+            await self._chain.write(events.ESCALATION, self.turn_id, fields)
+            message = f"no acceptable reply after {len(rejected)} attempts: {verdict.reason}"
+            raise CutShort(TurnError("QUALITY_GATE", message, last.wo_id), APOLOGY)
+
+    async def _complete(self, response: str, error: TurnError | None) -> TurnResult:
+        """Writes what the chain added up to, then `TURN_COMPLETED`: from here on nothing aborts the turn."""
+        chain = tuple(self._chain.work_orders.values())
+        cost, trace_hash = total_cost(chain), compute_trace_hash(self._chain.trace)
+        for wo_id in self._earlier_failures:  # so that an outage does not stay in view for ever
+            forget_failed(self._session.state, wo_id)
+            await self._chain.write(events.WO_ABANDONED, wo_id, {"wo_id": wo_id, "reason": "turn_over"})
+        fields = {
+            "wo_ids": list(self._chain.work_orders),
+            "wo_count": len(chain),
+            "total_cost": cost,
+            "trace_hash": trace_hash,
+        }
+        await self._chain.write(events.WO_CHAIN_COMPLETE, self.turn_id, fields)
+        result = TurnResult(
+            response=response,
+            wo_chain_summary=summarize(chain),
+            cost_summary=cost,
+            session_id=self._session.session_id,
+            turn_id=self.turn_id,
+            quality_gate_passed=error is None,
+            degraded=error is not None,
+            error=error,
+            trace_hash=trace_hash,
+        )
+        payload = result.as_payload()
+        payload["user_message_ref"] = self._chain.started.as_mapping() if self._chain.started else None
+        payload["gate_ts"] = None
+        payload["read_positions"] = self._positions
+        ref = await self._chain.write(events.TURN_COMPLETED, self.turn_id, payload)
+        self._is_over = True
+        complete_turn(self._session.state, payload, self._message, ref, self._parts.config.token_estimator)
+        self._chain.close()
+        return result
+
+    @property
+    def session_id(self) -> SessionId:
+        """The session it belongs to."""
+        return self._session.session_id
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `TURN_COMPLETED` or `TURN_ABORTED` is written."""
+        return self._is_over

@@ -1,0 +1,340 @@
+"""A turn's chain of work orders: each is planned, checked against its budget, dispatched and booked, all of it on record.
+
+`turn.py` decides which work order comes next; here it is carried out. Whatever the executor does, the turn gets a work order
+back, or `CutShort` with the error and the reply to give. Explained in `docs/turn.md`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import anyio
+import structlog
+
+from kitchener.actors.attention import AttentionContext, AttentionRetriever
+from kitchener.actors.budget import Scope, TokenBudgeter
+from kitchener.actors.chains import cost_mapping
+from kitchener.actors.quality import QualityGate
+from kitchener.actors.session_state import book_cost, forget_failed, note_failed
+from kitchener.actors.sessions import SessionManager
+from kitchener.actors.tools import ToolRegistry
+from kitchener.canonical import canonical_bytes
+from kitchener.clock import Clock, iso
+from kitchener.config import HO2Config
+from kitchener.errors import ExecutorError, LedgerError
+from kitchener.ids import TurnId
+from kitchener.ledger import Ledgers, StoredEntry
+from kitchener.records import events
+from kitchener.records.ref import Ref
+from kitchener.records.turn import TurnError, UpdateListener, WorkOrderFinished, WorkOrderPlanned
+from kitchener.records.work_order import Constraints, HO1ExecutorProtocol, WorkOrder, WorkOrderError, WorkOrderType
+
+logger = structlog.get_logger(__name__)
+
+
+class DegradedCall(Protocol):
+    """What answers when HO1 itself is broken: injected, governed, recorded as a violation."""
+
+    async def __call__(self, message: str, *, session_id: str, deadline: float) -> str:
+        """A reply to the message.
+
+        Args:
+            message: what the user said
+            session_id: in which session
+            deadline: on the event loop's clock, seconds
+        """
+        ...
+
+
+class Prepared:
+    """Everything about an agent class's work orders that no turn changes, worked out once."""
+
+    def __init__(self, config: HO2Config, tools: ToolRegistry, config_hash: str, ruleset_hash: str) -> None:
+        self.config_hash = config_hash
+        self.ruleset_hash = ruleset_hash
+        self.allowed_tools = tools.tool_ids
+        self.read_only_tools = frozenset(tool_id for tool_id in tools.tool_ids if tools.is_read_only(tool_id))
+        self.tool_views = [
+            {"tool_id": spec.tool_id, "description": spec.description, "parameters": dict(spec.parameters)}
+            for spec in tools.specs(self.allowed_tools)
+        ]
+        self.vocabulary = {kind: list(labels) for kind, labels in config.labels_vocabulary.items()}
+        rules = "\n".join(f"- {rule}" for rule in config.standing_rules)
+        self.instructions = "\n\n".join(part for part in (config.instructions, rules and f"Standing rules:\n{rules}") if part)
+        self.classify = Constraints(prompt_contract_id=config.classify_contract_id, token_budget=config.turn_budget)
+        self.synthesize = Constraints(prompt_contract_id=config.synthesize_contract_id, token_budget=config.turn_budget)
+        self.with_tools = self.synthesize.model_copy(
+            update={"turn_limit": config.tool_turn_limit, "allowed_tools": self.allowed_tools}
+        )
+        self.tool_call = Constraints(allowed_tools=self.allowed_tools, token_budget=config.turn_budget)
+        self.verify = Constraints(prompt_contract_id=config.verify_contract_id, token_budget=config.turn_budget)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnParts:
+    """What every turn of an agent class works with; made once."""
+
+    config: HO2Config
+    ledgers: Ledgers
+    executor: HO1ExecutorProtocol
+    budgeter: TokenBudgeter
+    attention: AttentionRetriever
+    quality: QualityGate
+    clock: Clock
+    degraded_call: DegradedCall | None
+    listeners: dict[str, UpdateListener]
+    """Who reads the text of a work order while it is being made; shared with the executor."""
+    prepared: Prepared
+
+
+class CutShort(Exception):
+    """The chain cannot go on; the turn still completes, with this error and reply."""
+
+    def __init__(self, error: TurnError, response: str) -> None:
+        self.error, self.response = error, response
+        super().__init__(error.message)
+
+
+APOLOGY = "I could not produce a reply to this message. Nothing was lost; please try again."
+APOLOGIES: Mapping[str, str] = {
+    "PROVIDER": "I could not reach the model just now. Your message is recorded; please try again in a moment.",
+    "TIMEOUT": "The model took too long to answer. Your message is recorded; please try again.",
+    "BUDGET": "The token budget for this conversation does not cover another reply, so the model was not asked.",
+}
+
+
+class WorkOrderChain:
+    """The work orders of one turn, in order of planning.
+
+    Args:
+        parts: what every turn works with
+        session: the session, held by the turn
+        turn_id: the turn
+        deadline: on the event loop's clock, seconds
+        update: told what happens, for a stream
+    """
+
+    __slots__ = ("_deadline", "_parts", "_scope", "_session", "_turn_id", "_update", "started", "trace", "work_orders")
+
+    def __init__(
+        self, parts: TurnParts, session: SessionManager, turn_id: TurnId, deadline: float, update: UpdateListener | None
+    ) -> None:
+        self._parts = parts
+        self._session = session
+        self._turn_id = turn_id
+        self._deadline = deadline
+        self._update = update
+        self._scope: Scope = (session.session_id, turn_id)
+        self.started: Ref | None = None
+        """The turn's `TURN_STARTED`, where its message stands."""
+        self.work_orders: dict[str, WorkOrder] = {}
+        """All of them by id, retries included, each in its newest state."""
+        self.trace: list[StoredEntry] = []
+        """The executor's entries of this turn so far."""
+
+    @property
+    def room(self) -> int:
+        """Work orders that still fit."""
+        return self._parts.config.max_wo_chain_length - len(self.work_orders)
+
+    def open(self) -> None:
+        """Opens the budgets of the session and of the turn; what the session used before stands in its state."""
+        session = self._session
+        self._parts.budgeter.allocate((session.session_id,), self._parts.config.budget_ceiling, used=session.state.tokens_used)
+        self._parts.budgeter.allocate(self._scope, self._parts.config.turn_budget)
+
+    def close(self) -> None:
+        """Closes the turn's budgets, also those of work orders that were cut short."""
+        for wo_id in self.work_orders:
+            self._parts.budgeter.release((*self._scope, wo_id))
+        self._parts.budgeter.release(self._scope)
+        self._parts.budgeter.release(self._scope[:1])
+
+    async def write(self, entry_type: str, entity_id: str, fields: Mapping[str, Any]) -> Ref:
+        """Writes an entry of this turn to HO2m."""
+        return await self._session.write(entry_type, entity_id, fields, turn=self._turn_id)
+
+    async def dispatch(
+        self,
+        wo_type: WorkOrderType,
+        input_context: dict[str, Any],
+        constraints: Constraints,
+        *,
+        prior_results: Sequence[dict[str, Any]] = (),
+        parent: str | None = None,
+        input_refs: Sequence[Ref | None] = (),
+        context: AttentionContext | None = None,
+    ) -> WorkOrder:
+        """Has one work order executed and returns it as it came back; a failure is on record already.
+
+        Raises:
+            CutShort: the budget does not cover it, or HO1 is broken
+        """
+        left_ms = max(1, int((self._deadline - anyio.current_time()) * 1_000))
+        wo = WorkOrder.create(
+            session_id=self._session.session_id,
+            number=self._session.next_wo_number(),
+            turn_id=self._turn_id,
+            wo_type=wo_type,
+            created_at=iso(self._parts.clock.time_us()),
+            subject_id=self._session.subject_id,
+            input_context=input_context,
+            prior_results=tuple(prior_results),
+            constraints=constraints.model_copy(update={"timeout_ms": left_ms}),
+            parent_wo_id=parent,
+        )
+        planned, size = await self._plan(wo, input_refs, context)
+        await self._check_budget(wo, size)
+        wo = wo.dispatched(planned)
+        await self.write(events.WO_DISPATCHED, wo.wo_id, {"wo_id": wo.wo_id, "tier_target": "HO1", "lane": "interactive"})
+        done = await self._execute(wo)
+        scope = (*self._scope, wo.wo_id)
+        self._parts.budgeter.debit(scope, done.cost)
+        self._parts.budgeter.release(scope)
+        self.work_orders[wo.wo_id] = done
+        if done.state == "failed":
+            await self.record_failure(done)
+        if self._update is not None:
+            await self._update(WorkOrderFinished(done.wo_id, done.wo_type, done.state))
+        return done
+
+    async def accept(self, wo: WorkOrder) -> None:
+        """`WO_COMPLETED`: HO2 takes the output as it is."""
+        cost = cost_mapping(wo.cost)
+        output = next((entry.ref for entry in reversed(self.trace) if entry.entity_id == wo.wo_id), None)
+        await self.write(
+            events.WO_COMPLETED,
+            wo.wo_id,
+            {"wo_id": wo.wo_id, "cost": cost, "output_ref": output.as_mapping() if output else None},
+        )
+        book_cost(self._session.state, cost)
+        self._no_longer_open(wo)
+
+    async def supersede(self, failed: WorkOrder, by: WorkOrder) -> None:
+        """`WO_SUPERSEDED`: a retry took the place of a failed work order."""
+        self.work_orders[failed.wo_id] = failed.superseded()
+        forget_failed(self._session.state, failed.wo_id)
+        await self.write(
+            events.WO_SUPERSEDED,
+            failed.wo_id,
+            {"wo_id": failed.wo_id, "superseded_by_wo_id": by.wo_id, "reason": "retry succeeded"},
+        )
+
+    async def record_failure(self, wo: WorkOrder) -> None:
+        """`WO_FAILED`, with the work order's own error."""
+        self.work_orders[wo.wo_id] = wo
+        error, cost = wo.error, cost_mapping(wo.cost)
+        await self.write(
+            events.WO_FAILED,
+            wo.wo_id,
+            {
+                "wo_id": wo.wo_id,
+                "reason": error.reason if error else "EXECUTOR",
+                "error": error.model_dump(mode="json", exclude_none=True) if error else None,
+                "cost": cost,
+            },
+        )
+        note_failed(self._session.state, wo.wo_id)
+        book_cost(self._session.state, cost)
+        self._no_longer_open(wo)
+
+    async def _plan(self, wo: WorkOrder, input_refs: Sequence[Ref | None], context: AttentionContext | None) -> tuple[Ref, int]:
+        """Writes `WO_PLANNED`: refs and hashes of the input, never the input. Returns its ref and the input's tokens."""
+        data = canonical_bytes([wo.input_context, wo.prior_results], at="input_context")
+        ho2m = self._parts.ledgers.ho2m
+        fields: dict[str, Any] = {
+            "wo_id": wo.wo_id,
+            "wo_type": wo.wo_type,
+            "intent_id": wo.intent_id,
+            "targets": list(wo.targets),
+            "acceptance": list(wo.acceptance),
+            "constraints": wo.constraints.model_dump(mode="json", exclude_defaults=True),
+            "input_refs": [ref.as_mapping() for ref in (self.started, *input_refs) if ref is not None],
+            "input_hash": ho2m.content_digest(wo.subject_id, data),
+        }
+        if wo.parent_wo_id is not None:
+            fields["parent_wo_id"] = wo.parent_wo_id
+        if context is not None:
+            fields["attention"] = {
+                "template_id": context.template_id,
+                "fragment_refs": [f.ref.as_mapping() for f in context.fragments if f.ref is not None],
+                "cut_by": context.budget_used.cut_by,
+                "context_hash": ho2m.content_digest(wo.subject_id, context.context_text.encode()),
+            }
+        planned = await self.write(events.WO_PLANNED, wo.wo_id, fields)
+        self.work_orders[wo.wo_id] = wo
+        open_turn = self._session.state.open_turn
+        if open_turn is not None:
+            open_turn.work_orders[wo.wo_id] = wo.wo_type
+        if self._update is not None:
+            await self._update(WorkOrderPlanned(wo.wo_id, wo.wo_type))
+        return planned, -(-len(data) // 3)
+
+    async def _check_budget(self, wo: WorkOrder, size: int) -> None:
+        """Allocates the work order's tokens; abandons it, unexecuted, where they do not suffice."""
+        budgeter, scope = self._parts.budgeter, (*self._scope, wo.wo_id)
+        needed = size + (0 if wo.wo_type == "tool_call" else self._parts.config.reply_reserve)
+        budgeter.allocate(scope, wo.constraints.token_budget)
+        budget = budgeter.check(scope)
+        if budget.covers(needed):
+            return
+        budgeter.release(scope)
+        self.work_orders[wo.wo_id] = wo.abandoned()
+        await self.write(events.WO_ABANDONED, wo.wo_id, {"wo_id": wo.wo_id, "reason": "BUDGET"})
+        self._no_longer_open(wo)
+        message = (
+            f"the {wo.wo_type} step needs about {needed} tokens and {max(0, budget.remaining or 0)} are left;"
+            " raise turn_budget or budget_ceiling, or start a new session"
+        )
+        raise CutShort(TurnError("BUDGET", message, wo.wo_id), APOLOGIES["BUDGET"])
+
+    async def _execute(self, wo: WorkOrder) -> WorkOrder:
+        listener = self._update if wo.wo_type == "synthesize" else None
+        if listener is not None:
+            self._parts.listeners[wo.wo_id] = listener
+        try:
+            return _as_ended(await self._parts.executor.execute(wo), wo)
+        except LedgerError:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever HO1 raises means that HO1 is broken; it is recorded, not hidden
+            return await self._degrade(wo, error)
+        finally:
+            if listener is not None:
+                del self._parts.listeners[wo.wo_id]
+
+    async def _degrade(self, wo: WorkOrder, error: Exception) -> WorkOrder:
+        """HO1 is broken: recorded as a violation, then the injected direct call, then an honest error."""
+        detail = f"{type(error).__name__}: {error}"
+        logger.error("executor failed", wo_id=wo.wo_id, turn_id=self._turn_id, error=detail)
+        failed = wo.failed(WorkOrderError(reason="EXECUTOR", detail=detail), at=iso(self._parts.clock.time_us()))
+        await self.record_failure(failed)
+        await self.write(
+            events.DEGRADATION,
+            self._turn_id,
+            {"component": "HO1", "governance_violation": True, "error": detail, "wo_id": wo.wo_id},
+        )
+        raise CutShort(TurnError("EXECUTOR", detail, wo.wo_id), await self._reply_without_executor())
+
+    async def _reply_without_executor(self) -> str:
+        call, open_turn = self._parts.degraded_call, self._session.state.open_turn
+        if call is None or open_turn is None:
+            return APOLOGY
+        try:
+            text = await call(open_turn.user_message, session_id=self._session.session_id, deadline=self._deadline)
+        except Exception as error:  # noqa: BLE001  a user's function, the last resort of a broken turn
+            logger.error("degraded call failed", turn_id=self._turn_id, error=repr(error))
+            return APOLOGY
+        return text.strip() or APOLOGY
+
+    def _no_longer_open(self, wo: WorkOrder) -> None:
+        open_turn = self._session.state.open_turn
+        if open_turn is not None:
+            open_turn.work_orders.pop(wo.wo_id, None)
+
+
+def _as_ended(done: object, wo: WorkOrder) -> WorkOrder:
+    """What the executor returned, if it is this work order with an end; anything else is a broken executor."""
+    if isinstance(done, WorkOrder) and done.wo_id == wo.wo_id and done.state in ("completed", "failed"):
+        return done
+    found = f"{done.wo_id} in state {done.state!r}" if isinstance(done, WorkOrder) else type(done).__name__
+    raise ExecutorError(f"the executor returned {found}, expected {wo.wo_id} completed or failed")

@@ -1,0 +1,133 @@
+"""The options that all commands share, and the places they lead to: settings, ledger files, the class of a session."""
+
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import unquote
+
+from cyclopts import Parameter
+
+from kitchener.config import HO2Config, RuntimeConfig
+from kitchener.errors import CallerError, ConfigError, UnknownSession
+from kitchener.ids import is_agent_class, is_session_id, path_part
+from kitchener.ledger.reader import LedgerReader
+from kitchener.records.events import SEALED_FIELDS, index_keys
+from kitchener.runtime.loading import LoadedConfig, check_config, load_config
+from kitchener.sealing import Keyring, Sealer
+
+DEFAULT_FILE = "kitchener.toml"
+"""The settings file that commands use where none is named and this one is there."""
+
+LedgerName = Literal["ho2m", "ho1m", "context"]
+"""The ledgers of one agent class."""
+
+
+@Parameter(name="*", group="Common options")
+@dataclass(frozen=True)
+class Options:
+    """Where a command looks, and whose sessions it means."""
+
+    root: Annotated[Path | None, Parameter(help="Directory of the ledgers; above `plane_root` of the settings.")] = None
+    config: Annotated[
+        Path | None,
+        Parameter(help=f"Settings file. Without it `./{DEFAULT_FILE}` is used if it is there, else the embedded defaults."),
+    ] = None
+    agent: Annotated[str, Parameter(help="Agent class: `ADMIN` or `RESIDENT:<name>`.")] = "ADMIN"
+
+    def load(self) -> LoadedConfig:
+        """The settings these options mean.
+
+        Raises:
+            ConfigError: the settings or the agent class are wrong
+        """
+        if not is_agent_class(self.agent):
+            raise ConfigError("--agent", "", repr(self.agent), "must be ADMIN or RESIDENT:<name>")
+        path = self.config
+        if path is None and Path(DEFAULT_FILE).exists():
+            path = Path(DEFAULT_FILE)
+        return load_config(path, root=self.root)
+
+    def load_checked(self) -> LoadedConfig:
+        """As `load`, and what the settings refer to is there: for commands that are about to run an agent."""
+        loaded = self.load()
+        check_config(loaded.config, source=loaded.source)
+        if str(loaded.base_dir) not in sys.path:
+            # `tools = ["my_bot.tools:list_packages"]` means a module beside the settings; installed ones go first.
+            sys.path.append(str(loaded.base_dir))
+        return loaded
+
+    def as_text(self) -> str:
+        """These options as one would type them again, with a leading blank, or nothing."""
+        text = f" --root {self.root}" if self.root else ""
+        return text + (f" --config {self.config}" if self.config else "")
+
+
+Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON value and nothing else.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the ledgers of a configuration stand. Reading them takes no lock."""
+
+    config: RuntimeConfig
+    root: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", Path(self.config.plane_root))
+
+    def ledger(self, agent_class: str, name: LedgerName) -> Path:
+        """The file of one ledger, whether it exists or not."""
+        agent = self.config.agents.get(agent_class, HO2Config())
+        own = {"ho2m": agent.ho2m_path, "ho1m": agent.ho1m_path, "context": None}[name]
+        tier = "HO1" if name == "ho1m" else "HO2"
+        return Path(own) if own else self.root / tier / path_part(agent_class) / f"{name}.jsonl"
+
+    @asynccontextmanager
+    async def reader(self, agent_class: str, name: LedgerName = "ho2m") -> AsyncIterator[LedgerReader | None]:
+        """A reader of one ledger, or None where there is no such ledger yet. It takes no lock."""
+        path = self.ledger(agent_class, name)
+        if not path.exists():
+            yield None
+            return
+        keyring = self.config.ledger.keyring
+        sealer = Sealer(Keyring(Path(keyring)), SEALED_FIELDS) if keyring else None
+        opened = LedgerReader.open(
+            path, index_dir=self.root / "index", index_keys=index_keys if name == "ho2m" else None, sealer=sealer
+        )
+        async with opened as reader:
+            yield reader
+
+    def agent_classes(self) -> list[str]:
+        """Every class that is configured or has a ledger, in order."""
+        found = {unquote(path.parent.name) for path in self.root.glob("HO[12]/*/ho[12]m.jsonl")}
+        return sorted({*self.config.agents, *filter(is_agent_class, found)})
+
+    def ledgers(self) -> Iterator[Path]:
+        """Every ledger file there is: all `*.jsonl` under the root, and those that the settings put elsewhere."""
+        found = set(self.root.rglob("*.jsonl"))
+        for agent_class in self.config.agents:
+            found.update(self.ledger(agent_class, name) for name in ("ho2m", "ho1m"))
+        return (path for path in sorted(found) if path.exists())
+
+    async def class_of(self, session_id: str, preferred: str) -> str:
+        """The agent class in whose ledger the session stands.
+
+        Args:
+            session_id: which session
+            preferred: the class to look at first, and the one that the error names
+
+        Raises:
+            CallerError: the id has not the form of a session id
+            UnknownSession: no class has it
+        """
+        if not is_session_id(session_id):
+            raise CallerError(f"{session_id!r} is not a session id: expected SES- and 8 to 32 lower-case hex digits")
+        others = (name for name in self.agent_classes() if name != preferred)
+        for agent_class in (preferred, *others):
+            async with self.reader(agent_class) as reader:
+                if reader is not None and await reader.last(session_id=session_id):
+                    return agent_class
+        raise UnknownSession(session_id, preferred)

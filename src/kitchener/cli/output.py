@@ -1,0 +1,73 @@
+"""How commands speak: data on standard output, everything else on standard error.
+
+A command with `--json` prints one JSON value and nothing else. What came from a user, a model or a tool is stripped of control
+characters before it reaches a terminal, where it could otherwise move the cursor or rewrite what stands above.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+from pydantic.fields import FieldInfo
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_NO_VALUE: Final = "–"
+
+
+def print_json(value: Any) -> None:
+    """Prints the one JSON value of a `--json` command."""
+    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+def say(text: str) -> None:
+    """Prints a line for the reader on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def harmless(text: str) -> str:
+    """`text` without control characters other than line feed and tab."""
+    return _CONTROL.sub("�", text)
+
+
+def dim(text: str) -> str:
+    """`text` in a paler colour, unless the user asked for none (`NO_COLOR`) or the terminal has none."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[2m{text}\x1b[0m"
+
+
+def is_interactive() -> bool:
+    """Whether a person types the input and sees the output."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def one_line(text: str, width: int) -> str:
+    """`text` on one line of at most `width` characters."""
+    flat = " ".join(harmless(text).split())
+    return flat if len(flat) <= width else flat[: width - 1] + "…"
+
+
+def meaning(field: FieldInfo) -> str:
+    """What a setting's docstring says, on one line, in words of a settings file: there is no `None` in it."""
+    return re.sub(r"\bNone\b", "unset", " ".join((field.description or "").split()))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Prints rows under the names of their columns, aligned; numbers to the right, a missing value as a dash."""
+    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+    widths = [max(len(column), *(len(line[n]) for line in cells), 0) for n, column in enumerate(columns)]
+    for line in ([column.replace("_", " ") for column in columns], *cells):
+        padded = (
+            cell.rjust(width) if cell.replace(",", "").isdigit() else cell.ljust(width)
+            for cell, width in zip(line, widths, strict=True)
+        )
+        print("  ".join(padded).rstrip())
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return _NO_VALUE
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else harmless(str(value))

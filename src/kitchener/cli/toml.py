@@ -1,0 +1,35 @@
+"""Settings as TOML text. The standard library reads TOML but does not write it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from kitchener.config import dotted_key
+
+
+def toml_value(value: Any) -> str:
+    """One value on one line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # A basic string of TOML takes every escape of JSON; DEL is the one character that JSON leaves bare.
+        return orjson.dumps(value).decode().replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{dotted_key((key,))} = {toml_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    return repr(value)
+
+
+def toml_lines(tables: Mapping[str, Any], at: tuple[str, ...] = ()) -> Iterator[str]:
+    """Nested tables as the lines of a file; None has no form in TOML and is left out."""
+    own = {key: value for key, value in tables.items() if value is not None and not isinstance(value, Mapping)}
+    inner = {key: value for key, value in tables.items() if isinstance(value, Mapping)}
+    if at and (own or not inner):
+        yield ""
+        yield f"[{dotted_key(at)}]"
+    for key, value in own.items():
+        yield f"{dotted_key((key,))} = {toml_value(value)}"
+    for key, value in inner.items():
+        yield from toml_lines(value, (*at, key))

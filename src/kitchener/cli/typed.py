@@ -1,0 +1,107 @@
+"""Lines that a person types or a pipe brings, read in a thread of their own.
+
+Not one of anyio's worker threads: those are waited for at the end of a program, and this one may stand in a read that never
+returns. For the same reason a pipe is read past Python's buffered `stdin`, whose lock the interpreter needs when it ends.
+"""
+
+import contextlib
+import os
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+
+from kitchener.errors import CallerError
+
+try:
+    import readline  # noqa: F401  loading it gives `input` its line editing and history
+    import termios
+except ImportError:  # not on every system
+    _HAS_TERMINAL = False
+else:
+    _HAS_TERMINAL = True
+
+_CHUNK = 65_536
+
+
+class TypedLines:
+    """Lines one by one, each read when it is asked for.
+
+    Args:
+        prompt: shown before each line; None: input comes through a pipe and nothing is shown
+    """
+
+    def __init__(self, prompt: str | None) -> None:
+        self._wanted: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._send, self._receive = anyio.create_memory_object_stream[str | Exception | None](1)
+        self._read = _from_pipe() if prompt is None else _from_terminal(prompt)
+        self._token: anyio.lowlevel.EventLoopToken | None = None
+
+    async def next(self) -> str | None:
+        """The next line without its end, or None at the end of the input.
+
+        Raises:
+            CallerError: the line is not UTF-8 text
+        """
+        if self._token is None:
+            self._token = anyio.lowlevel.current_token()
+            threading.Thread(target=self._serve, name="typed lines", daemon=True).start()
+        self._wanted.put(None)
+        line = await self._receive.receive()
+        if isinstance(line, Exception):
+            raise line
+        return line
+
+    def close(self) -> None:
+        """Nothing more will be asked for."""
+        self._send.close()
+        self._receive.close()
+
+    def _serve(self) -> None:
+        while True:
+            self._wanted.get()
+            line: str | Exception | None
+            try:
+                line = next(self._read, None)
+            except UnicodeDecodeError as error:
+                line = CallerError(f"the input is not UTF-8 text: {error}")
+            except OSError as error:
+                line = CallerError(f"the input cannot be read: {error.strerror or error}")
+            # The reader may be gone by now, and its event loop with it.
+            with contextlib.suppress(RuntimeError, anyio.ClosedResourceError, anyio.BrokenResourceError):
+                anyio.from_thread.run_sync(self._send.send_nowait, line, token=self._token)
+
+
+def _from_terminal(prompt: str) -> Iterator[str]:
+    while True:
+        try:
+            yield input(prompt)
+        except EOFError:
+            return
+
+
+def _from_pipe() -> Iterator[str]:
+    descriptor, rest = sys.stdin.fileno(), b""
+    while chunk := os.read(descriptor, _CHUNK):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r").decode()
+    if rest:
+        yield rest.removesuffix(b"\r").decode()
+
+
+@contextlib.contextmanager
+def terminal_kept() -> Iterator[None]:
+    """Leaves the terminal as it was found, also if a line was being edited at the end."""
+    if not _HAS_TERMINAL or not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

@@ -1,0 +1,283 @@
+"""Settings out of `kitchener.toml`, the environment and arguments, in this order of growing weight.
+
+The schema is `kitchener.config`'s; here stand the sources, how they are laid over each other, and what only a running process
+can check (is the key that a reference names there?). Building anything from the settings is the composition root's business.
+Explained in `docs/configuration.md`.
+"""
+
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from kitchener.config import (
+    Location,
+    ProviderConfig,
+    RouterConfig,
+    RuntimeConfig,
+    annotation_at,
+    dotted_key,
+    parse_settings,
+    read_settings_file,
+)
+from kitchener.errors import ConfigError
+from kitchener.gateway.routing import check_router
+from kitchener.ids import is_agent_class
+
+PREFIX: Final = "KITCHENER_"
+"""Every environment variable that begins so is a setting; `__` stands between the keys."""
+
+EMBEDDED: Final = "embedded defaults"
+"""What `LoadedConfig.source` says where there is no file."""
+
+_PATH_KEYS: Final[tuple[tuple[str, ...], ...]] = (
+    ("plane_root",),
+    ("ledger", "keyring"),
+    ("agents", "*", "prompt_dir"),
+    ("agents", "*", "attention_templates"),
+    ("agents", "*", "ho2m_path"),
+    ("agents", "*", "ho1m_path"),
+)
+_KEY_FILE: Final = ("router", "providers", "*", "api_key")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """Settings, and where they came from."""
+
+    config: RuntimeConfig
+    """The settings; `plane_root` and every other path in them are absolute."""
+    source: str
+    """The file as it was named, or `embedded defaults`."""
+    base_dir: Path
+    """The directory that relative paths of the source meant: the file's, or the current one."""
+
+
+def load_config(
+    path: str | Path | None = None,
+    *,
+    root: str | Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+    overrides: Mapping[str, Any] | None = None,
+) -> LoadedConfig:
+    """The settings of a file, of `KITCHENER_*` variables and of arguments; later ones win.
+
+    Syntax, keys and values are checked here; `check_config` checks what they refer to.
+
+    Args:
+        path: a settings file; None: the embedded defaults (offline provider, ledgers under `./.kitchener`)
+        root: takes the place of `plane_root`; relative to the current directory
+        environ: the environment variables, e.g. `KITCHENER_LEDGER__DURABILITY=os`
+        overrides: nested tables of settings, above everything else; relative paths are relative to the current directory
+
+    Raises:
+        ConfigError: names the file, variable or argument, the key, the value and what was expected
+    """
+    here = Path.cwd()
+    source = str(path) if path is not None else EMBEDDED
+    base_dir = _home(path).absolute().parent if path is not None else here
+    layers = _Layers()
+    if path is not None:
+        layers.add(_from_file(_home(path), source, base_dir), base_dir)
+    for name, at, value in _from_environment(environ, layers):
+        layers.add(_nested(at, value), here, origin=f"environment variable {name}", at=at)
+    if overrides:
+        layers.add(overrides, here, origin="argument", at=())
+    if root is not None:
+        layers.add({"plane_root": str(root)}, here, origin="argument root", at=("plane_root",))
+    layers.add({"plane_root": layers.data.get("plane_root", ".kitchener")}, here)
+    layers.name_agents(source)
+    return LoadedConfig(parse_settings(RuntimeConfig, layers.data, source, origins=layers.origins), source, base_dir)
+
+
+def check_config(
+    config: RuntimeConfig,
+    *,
+    source: str = EMBEDDED,
+    given: Collection[str] = (),
+    environ: Mapping[str, str] = os.environ,
+) -> None:
+    """Checks what the settings refer to: agent classes, providers of routes, and the presence of API keys.
+
+    Keys are not asked for where model calls are forbidden, nor for providers that the program passes in itself.
+
+    Args:
+        config: the settings, loaded or made by hand
+        source: what errors name as the place of the settings
+        given: ids of provider objects that the program passes in
+        environ: where `env:NAME` references are looked up
+
+    Raises:
+        ConfigError: the first reference that leads nowhere; a key's value is never shown
+    """
+    for name, agent in config.agents.items():
+        # Settings made by hand may leave `agent_class` at its default.
+        _check_agent_class(name, name if "agent_class" not in agent.model_fields_set else agent.agent_class, source)
+    check_router(config.router, given=given, source=source)
+    if not config.router.allow_model_calls:
+        return
+    for provider_id, provider in config.router.providers.items():
+        if provider_id not in given:
+            _check_key(provider, source, dotted_key(("router", "providers", provider_id, "api_key")), environ)
+
+
+@dataclass(slots=True)
+class _Layers:
+    """Settings under construction: nested tables, and which source set a value where it was not the file."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    origins: dict[Location, str] = field(default_factory=dict)
+
+    def add(self, tables: Mapping[str, Any], base: Path, *, origin: str | None = None, at: Location | None = None) -> None:
+        """Lays `tables` over what is there, with their relative paths meant from `base`."""
+        _merge(self.data, {key: _absolute(value, (key,), base) for key, value in tables.items()})
+        if origin is not None:
+            for place in [at] if at else _leaves(tables):
+                self.origins[place] = origin
+
+    def name_agents(self, source: str) -> None:
+        """Fills in each agent table's class, which is the table's name."""
+        agents = self.data.get("agents")
+        if not isinstance(agents, dict):
+            return
+        for name, table in agents.items():
+            given = table.setdefault("agent_class", name) if isinstance(table, dict) else name
+            _check_agent_class(name, given, source)
+
+
+def _check_agent_class(name: str, given: object, source: str) -> None:
+    if not is_agent_class(name):
+        expected = 'no such agent class; it is ADMIN or RESIDENT:<name>, as in [agents."RESIDENT:bo"]'
+        raise ConfigError(source, dotted_key(("agents", name)), "", expected)
+    if given != name:
+        expected = f"must be {name!r}, the name of its table, or be left out"
+        raise ConfigError(source, dotted_key(("agents", name, "agent_class")), repr(given), expected)
+
+
+def _from_file(path: Path, source: str, base_dir: Path) -> dict[str, Any]:
+    data = read_settings_file(path)
+    router = data.get("router")
+    if isinstance(router, dict) and "file" in router:
+        others = sorted(set(router) - {"file"})
+        if others:
+            expected = f"cannot stand beside other keys of [router] ({', '.join(others)}); move them into that file"
+            raise ConfigError(source, "router.file", repr(router["file"]), expected)
+        if not isinstance(router["file"], str):
+            raise ConfigError(source, "router.file", repr(router["file"]), "must be the path of a JSON or TOML file")
+        file = base_dir / _home(router["file"])
+        tables = read_settings_file(file)
+        parse_settings(RouterConfig, tables, str(file))  # so that an error names this file and not the one that points to it
+        data["router"] = _absolute(tables, ("router",), file.parent)
+    return data
+
+
+def _from_environment(environ: Mapping[str, str], layers: _Layers) -> Iterator[tuple[str, Location, Any]]:
+    """Each variable's name, the place it sets, and its value, in the order of their names."""
+    for name in sorted(environ):
+        if not name.startswith(PREFIX):
+            continue
+        at = _location(name.removeprefix(PREFIX).split("__"), layers.data)
+        yield name, at, _typed(environ[name], at, name)
+
+
+def _location(parts: list[str], data: Mapping[str, Any]) -> Location:
+    """Where a variable points. Keys are lower case; a table that is there already is found whatever its case is.
+
+    `AGENTS__ADMIN__…` needs that exception, and so does a provider that the file calls `Local`.
+    """
+    at: list[str] = []
+    here: Any = data
+    for part in parts:
+        known = here if isinstance(here, Mapping) else {}
+        found = next((key for key in known if key.lower() == part.lower()), None)
+        at.append(found or (part if at == ["agents"] else part.lower()))
+        here = known.get(at[-1])
+    return tuple(at)
+
+
+def _typed(text: str, at: Location, name: str) -> Any:
+    """The text itself where text is wanted, else what it means as JSON (`5`, `true`, `["a", "b"]`)."""
+    annotation = annotation_at(RuntimeConfig, at)
+    if annotation is None:
+        # Raised from here, since a misspelt variable would otherwise appear as a table that nobody wrote.
+        known = "is no setting; `kitchener config schema` lists them, with `__` between the keys"
+        raise ConfigError(f"environment variable {name}", dotted_key(at), "", known)
+    try:
+        TypeAdapter(annotation).validate_python(text, strict=True)
+    except ValidationError:
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            return text
+    return text
+
+
+def _nested(at: Location, value: Any) -> dict[str, Any]:
+    for part in reversed(at):
+        value = {part: value}
+    tables: dict[str, Any] = value
+    return tables
+
+
+def _leaves(tables: Mapping[str, Any], at: Location = ()) -> Iterator[Location]:
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*at, key))
+        else:
+            yield (*at, key)
+
+
+def _merge(into: dict[str, Any], tables: Mapping[str, Any]) -> None:
+    for key, value in tables.items():
+        there = into.get(key)
+        if isinstance(value, Mapping) and isinstance(there, dict):
+            _merge(there, value)
+        else:
+            into[key] = value
+
+
+def _absolute(value: Any, at: tuple[str, ...], base: Path) -> Any:
+    """`value` with every path in it made absolute. Values of a wrong type are left for the schema to refuse."""
+    if isinstance(value, Mapping):
+        return {key: _absolute(item, (*at, key), base) for key, item in value.items()}
+    if not isinstance(value, str) or not value:
+        return value
+    if any(_matches(at, pattern) for pattern in _PATH_KEYS):
+        return _join(base, value)
+    if _matches(at, _KEY_FILE) and value.startswith("file:"):
+        return f"file:{_join(base, value.removeprefix('file:'))}"
+    return value
+
+
+def _home(path: str | Path) -> Path:
+    """The path with a leading `~` expanded, or as it is where there is no such home."""
+    return Path(os.path.expanduser(path))
+
+
+def _join(base: Path, path: str) -> str:
+    # Not `resolve`: a symlink stays what it is, and the ledger says what it thinks of it.
+    return os.path.abspath(base / _home(path))
+
+
+def _matches(at: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    return len(at) == len(pattern) and all(want in ("*", part) for part, want in zip(at, pattern, strict=True))
+
+
+def _check_key(provider: ProviderConfig, source: str, key: str, environ: Mapping[str, str]) -> None:
+    reference = provider.api_key
+    if reference is None:
+        return
+    kind, _, name = reference.partition(":")
+    if kind == "env" and not environ.get(name):
+        raise ConfigError(source, key, repr(reference), f"environment variable {name} is not set")
+    if kind == "file":
+        try:
+            is_empty = not Path(name).read_bytes().strip()
+        except OSError as error:
+            raise ConfigError(source, key, repr(reference), f"cannot be read: {error.strerror or error}") from error
+        if is_empty:
+            raise ConfigError(source, key, repr(reference), "the file is empty")

@@ -1,0 +1,358 @@
+"""The composition root: puts the parts together, opens them in order, closes them in the order of the flow.
+
+Here and nowhere else it is decided which executor, gateway and ledgers belong together. An agent class's ledgers are held by
+one task of their own, opened at start for the classes that are configured and on first use for others. Closing stops
+admission, lets running turns finish within a grace period, aborts the rest, commits and closes. Explained in `docs/runtime.md`.
+"""
+
+import gc
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+from anyio.abc import TaskGroup
+
+from kitchener.actors.admission import TurnLimiter
+from kitchener.actors.budget import TokenBudgeter
+from kitchener.actors.executor import HO1Executor
+from kitchener.actors.mailbox import (
+    BACKGROUND,
+    INTERACTIVE,
+    GatewayCall,
+    HostedExecutor,
+    HostedGateway,
+    LaneLimits,
+    LaneStatistics,
+    Mailbox,
+)
+from kitchener.actors.prompts import PromptLibrary
+from kitchener.actors.supervisor import HO2Supervisor, Host
+from kitchener.actors.tools import Tool, ToolRegistry, load_tools
+from kitchener.actors.work_order_chain import DegradedCall
+from kitchener.clock import Clock, SystemClock
+from kitchener.config import HO2Config, LedgerConfig, LimitsConfig, RuntimeConfig
+from kitchener.errors import CallerError, ConfigError, KitchenerError
+from kitchener.gateway import LLMGateway, build_providers
+from kitchener.ids import IdSource, is_agent_class, path_part
+from kitchener.ledger import Ledgers, open_ledgers
+from kitchener.records.events import SEALED_FIELDS
+from kitchener.records.prompt import PromptGateway, PromptResponse, Provider
+from kitchener.runtime.loading import LoadedConfig, check_config, load_config
+from kitchener.sealing import Keyring, Sealer
+
+
+class Runtime:
+    """A running Kitchener; made by `open_runtime`."""
+
+    def __init__(self, loaded: LoadedConfig, gateway: PromptGateway, tasks: TaskGroup, parts: "_Parts") -> None:
+        self.config: RuntimeConfig = loaded.config
+        self.root = Path(loaded.config.plane_root)
+        self.gateway = gateway
+        """What HO1 calls: the gateway behind its mailbox."""
+        self._loaded = loaded
+        self._tasks = tasks
+        self._parts = parts
+        self._agents: dict[str, _Agent] = {}
+        limits = loaded.config.limits
+        self._limiter = TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
+
+    def supervisor(self, agent_class: str = "ADMIN") -> HO2Supervisor:
+        """The supervisor of an agent class; always the same one. A class that is not configured has the defaults.
+
+        Raises:
+            CallerError: `agent_class` is neither `ADMIN` nor `RESIDENT:<name>`
+            ConfigError, PromptError, ToolError: the class cannot be put together
+        """
+        return self._agent(agent_class).supervisor
+
+    def ledgers(self, agent_class: str = "ADMIN") -> Ledgers:
+        """The ledgers of an agent class; open after the first call of its supervisor."""
+        return self._agent(agent_class).ledgers
+
+    async def drain(self) -> None:
+        """Returns when no turn runs. New ones are still admitted."""
+        await self._limiter.wait_idle()
+
+    def statistics(self) -> dict[str, Any]:
+        """Queues and workers now, for monitoring."""
+        mailboxes: dict[str, dict[str, LaneStatistics]] = {"gateway": self._parts.gateway_mailbox.statistics()}
+        mailboxes.update((agent_class, agent.mailbox.statistics()) for agent_class, agent in self._agents.items())
+        return {"running_turns": self._limiter.running, "waiting_turns": self._limiter.waiting, "mailboxes": mailboxes}
+
+    def _agent(self, agent_class: str) -> "_Agent":
+        agent = self._agents.get(agent_class)
+        if agent is None:
+            if not is_agent_class(agent_class):
+                raise CallerError(f"agent class {agent_class!r}: expected 'ADMIN' or 'RESIDENT:<name>'")
+            config = self.config.agents.get(agent_class) or HO2Config(agent_class=agent_class)
+            agent = self._agents[agent_class] = _Agent(config, self)
+            self._tasks.start_soon(agent.hold, name=f"ledgers of {agent_class}")
+        return agent
+
+    async def _open_configured(self) -> None:
+        for agent_class in self.config.agents or ("ADMIN",):
+            await self._agent(agent_class).ready()
+
+    async def _close(self) -> None:
+        limits = self.config.limits
+        self._limiter.close()
+        with anyio.move_on_after(limits.shutdown_grace_s):
+            await self._limiter.wait_idle()
+        self._limiter.cancel_running()
+        with anyio.move_on_after(limits.abort_grace_s):
+            await self._limiter.wait_idle()
+        for agent in self._agents.values():
+            await agent.close()
+
+
+class _Parts:
+    """What all agent classes of a runtime share."""
+
+    def __init__(
+        self,
+        *,
+        tools: Sequence[Callable[..., Any]],
+        degraded_call: DegradedCall | None,
+        clock: Clock,
+        ids: IdSource | None,
+        gateway_mailbox: Mailbox[GatewayCall, PromptResponse | None],
+        sealer: Sealer | None,
+    ) -> None:
+        self.tools, self.degraded_call, self.clock, self.ids = tools, degraded_call, clock, ids
+        self.gateway_mailbox, self.sealer = gateway_mailbox, sealer
+
+
+class _LaterLedgers:
+    """Ledgers that are opened after the objects that use them were made; takes on the opened ones' attributes."""
+
+    def take_on(self, ledgers: Ledgers) -> None:
+        for name in ("ho1m", "ho2m", "context", "commit", "request_commit", "enter_turn", "leave_turn", "positions"):
+            setattr(self, name, getattr(ledgers, name))
+
+
+class _Agent:
+    """One agent class: its executor behind its mailbox, its supervisor, and the task that holds its ledgers."""
+
+    def __init__(self, config: HO2Config, runtime: Runtime) -> None:
+        self._config, self._runtime = config, runtime
+        parts, limits = runtime._parts, runtime.config.limits
+        self._later = _LaterLedgers()
+        self.ledgers = cast(Ledgers, self._later)
+        tools = _tools_of(config, parts.tools)
+        host = Host(limits=limits, limiter=runtime._limiter, tasks=runtime._tasks, ready=self.ready)
+        executor = HO1Executor(
+            ledgers=self.ledgers,
+            gateway=runtime.gateway,
+            prompts=PromptLibrary.load(config.prompt_dir),
+            tools=tools,
+            clock=parts.clock,
+            config=config,
+            listeners=host.listeners,
+        )
+        self.mailbox = HostedExecutor.hosting(
+            executor,
+            name=f"HO1 {config.agent_class}",
+            lanes={
+                INTERACTIVE: LaneLimits(limits.executor_concurrency, limits.executor_queue),
+                BACKGROUND: LaneLimits(limits.background_concurrency, limits.background_queue),
+            },
+            **_restarts(limits),
+        )
+        self.supervisor = HO2Supervisor(
+            agent_class=config.agent_class,
+            ho1_executor=HostedExecutor(self.mailbox),
+            ledgers=self.ledgers,
+            token_budgeter=TokenBudgeter(),
+            config=config,
+            degraded_call=parts.degraded_call,
+            tools=tools,
+            clock=parts.clock,
+            ids=parts.ids,
+            host=host,
+        )
+        self._host = host
+        self._opened, self._closing, self._closed = anyio.Event(), anyio.Event(), anyio.Event()
+        self._error: Exception | None = None
+
+    async def ready(self) -> None:
+        """Returns when the ledgers are open; raises why they are not."""
+        await self._opened.wait()
+        if self._error is not None:
+            raise self._error
+
+    async def hold(self) -> None:
+        """Opens the ledgers and holds them until the runtime closes; one task, so that no scope crosses tasks."""
+        try:
+            async with open_ledgers(**self._places()) as ledgers, self.mailbox.open():
+                self._later.take_on(ledgers)
+                self._host.ready = None
+                self._opened.set()
+                await self._closing.wait()
+        except (KitchenerError, OSError) as error:
+            if self._opened.is_set():
+                raise
+            self._error = error
+        finally:
+            self._opened.set()
+            self._closed.set()
+
+    async def close(self) -> None:
+        """Commits and closes."""
+        self._closing.set()
+        await self._closed.wait()
+
+    def _places(self) -> dict[str, Any]:
+        root, config = self._runtime.root, self._config
+        part = path_part(config.agent_class)
+        ho2m = Path(config.ho2m_path) if config.ho2m_path else root / "HO2" / part / "ho2m.jsonl"
+        return {
+            "ho1m": Path(config.ho1m_path) if config.ho1m_path else root / "HO1" / part / "ho1m.jsonl",
+            "ho2m": ho2m,
+            "context": ho2m.with_name("context.jsonl"),
+            "agent_class": config.agent_class,
+            "config": self._runtime.config.ledger,
+            "clock": self._runtime._parts.clock,
+            "index_dir": root / "index",
+            "sealer": self._runtime._parts.sealer,
+        }
+
+
+@asynccontextmanager
+async def open_runtime(
+    config: RuntimeConfig | str | Path | None = None,
+    *,
+    root: str | Path | None = None,
+    tools: Sequence[Callable[..., Any]] = (),
+    providers: Mapping[str, Provider] | None = None,
+    degraded_call: DegradedCall | None = None,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+) -> AsyncIterator[Runtime]:
+    """A running Kitchener, for as long as the context is open.
+
+    Args:
+        config: path of a `kitchener.toml`, or a `RuntimeConfig`; None: the offline model, ledgers under `./.kitchener`
+        root: overrides `plane_root`
+        tools: functions marked with `@tool`; which agent class may use which is its `tools` setting
+        providers: further providers by id, beside those of the configuration
+        degraded_call: answers a message when the executor itself is broken; recorded as a violation
+        clock: time of day; None: the machine's
+        ids: fresh session ids; None: random ones
+
+    Raises:
+        ConfigError: a setting is wrong; names file, key and value
+        LedgerError: a ledger is damaged, locked, or cannot be where it should
+        ActorStopped: on leaving, if an actor failed too often; its last failure is the cause
+    """
+    loaded = _load(config, root, providers or {})
+    body_error: Exception | None = None
+    try:
+        async with AsyncExitStack() as stack:
+            runtime = await _open(stack, loaded, tools, providers or {}, (degraded_call, clock or SystemClock(), ids))
+            try:
+                await runtime._open_configured()
+                yield runtime
+            except Exception as error:  # noqa: BLE001  raised again below, outside the task groups, so that it stays itself
+                body_error = error
+            finally:
+                limits = loaded.config.limits
+                with anyio.move_on_after(2 * (limits.shutdown_grace_s + limits.abort_grace_s), shield=True):
+                    await runtime._close()
+    except BaseExceptionGroup as group:
+        raise _only(group) from None
+    if body_error is not None:
+        raise body_error
+
+
+def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, given: Mapping[str, Provider]) -> LoadedConfig:
+    """The settings, complete and checked, wherever they come from."""
+    if not isinstance(config, RuntimeConfig):
+        loaded = load_config(config, root=root)
+    else:
+        named = {name: agent.model_copy(update={"agent_class": name}) for name, agent in config.agents.items()}
+        where = Path(root if root is not None else config.plane_root).absolute()
+        config = config.model_copy(update={"plane_root": str(where), "agents": named})
+        loaded = LoadedConfig(config, "RuntimeConfig", Path.cwd())
+    check_config(loaded.config, source=loaded.source, given=tuple(given))
+    return loaded
+
+
+async def _open(
+    stack: AsyncExitStack,
+    loaded: LoadedConfig,
+    tools: Sequence[Callable[..., Any]],
+    providers: Mapping[str, Provider],
+    injected: tuple[DegradedCall | None, Clock, IdSource | None],
+) -> Runtime:
+    config, (degraded_call, clock, ids) = loaded.config, injected
+    known = await stack.enter_async_context(build_providers(config.router))
+    gateway = LLMGateway(config.router, {**known, **providers})
+    limits = config.limits
+    mailbox = HostedGateway.hosting(
+        gateway,
+        name="gateway",
+        lanes={INTERACTIVE: LaneLimits(limits.gateway_concurrency, limits.gateway_queue)},
+        **_restarts(limits),
+    )
+    await stack.enter_async_context(mailbox.open())
+    tasks = await stack.enter_async_context(anyio.create_task_group())
+    stack.callback(tasks.cancel_scope.cancel)
+    parts = _Parts(
+        tools=tools,
+        degraded_call=degraded_call,
+        clock=clock,
+        ids=ids,
+        gateway_mailbox=mailbox,
+        sealer=_sealer(config.ledger),
+    )
+    return Runtime(loaded, HostedGateway(mailbox, stream_buffer=limits.stream_buffer), tasks, parts)
+
+
+def _sealer(config: LedgerConfig) -> Sealer | None:
+    return Sealer(Keyring(Path(config.keyring)), SEALED_FIELDS) if config.keyring else None
+
+
+def _tools_of(config: HO2Config, given: Sequence[Callable[..., Any]]) -> ToolRegistry:
+    """The tools of an agent class: all that were given, or those its setting names."""
+    known = {declared.tool_id: declared for declared in (each if isinstance(each, Tool) else Tool(each) for each in given)}
+    chosen: list[Tool[..., Any]] = list(known.values())
+    if config.tools is not None:
+        named = [name for name in config.tools if ":" not in name]
+        for name in named:
+            if name not in known:
+                expected = f"expected `module:attribute`, or a tool given to open_runtime: {', '.join(known) or 'none was'}"
+                raise ConfigError(f"agents.{config.agent_class}", "tools", name, expected)
+        chosen = [*load_tools(name for name in config.tools if ":" in name), *(known[name] for name in named)]
+    return ToolRegistry(chosen, timeout_s=config.tool_timeout_s, max_result_bytes=config.tool_result_max_bytes)
+
+
+def _restarts(limits: LimitsConfig) -> dict[str, Any]:
+    return {
+        "max_restarts": limits.max_restarts,
+        "restart_window_s": limits.restart_window_s,
+        "abort_grace_s": limits.abort_grace_s,
+    }
+
+
+def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one error of nested groups, or the group where there are several."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def tune_gc() -> None:
+    """Settings of the garbage collector for a process that does nothing but serve: some 35 µs less a turn.
+
+    What is alive now is never looked at again, and collections come rarer. For applications and servers to call once, after
+    they have loaded what they need; a library does not do it unasked.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
+__all__ = ["Runtime", "open_runtime", "tune_gc"]
