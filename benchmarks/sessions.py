@@ -1,0 +1,201 @@
+"""N concurrent sessions × T turns with an instant scripted model and full durability: what a turn costs, and what it weighs.
+
+    python benchmarks/sessions.py --sessions 1000 --turns 5
+    python benchmarks/sessions.py --long 2000
+    python benchmarks/sessions.py --sessions 100 --turns 20 --json
+
+CPU time is user plus system of this process, divided by turns: machines are shared, so wall-clock figures are given only beside
+it. The last line of stdout is one JSON object with `--json`.
+"""
+
+import argparse
+import json
+import math
+import os
+import resource
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import psutil
+
+from kitchener import HO2Config, HO2Supervisor, LedgerConfig, RouterConfig, RuntimeConfig, open_runtime, tune_gc
+from kitchener.testing import ScriptedProvider
+
+MESSAGES = (
+    "Can you find me a one star hotel in that area?",
+    "Yes, please make a reservation for two people at half past six.",
+    "What is the weather like there on the 12th of this month?",
+    "That sounds good. Is there a bus to Long Beach as well?",
+)
+
+
+class FsyncCounter:
+    """Counts the calls of `os.fsync` and `os.fdatasync`, which still take place."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        for name in ("fsync", "fdatasync"):
+            setattr(os, name, self._counting(getattr(os, name)))
+
+    def _counting(self, call: Any) -> Any:
+        def counted(fd: int) -> None:
+            self.count += 1
+            call(fd)
+
+        return counted
+
+
+def cpu_s() -> float:
+    """CPU seconds of this process, user and system, all threads."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def rss_kib() -> float:
+    """Resident memory of this process, KiB."""
+    return float(psutil.Process().memory_info().rss) / 1024
+
+
+def bytes_under(root: Path) -> int:
+    """Bytes of all ledger files under the root."""
+    return sum(path.stat().st_size for path in root.rglob("*.jsonl"))
+
+
+def config(root: str, options: argparse.Namespace) -> RuntimeConfig:
+    """The runtime under test: defaults, but for the durability and the scripted model."""
+    return RuntimeConfig(
+        plane_root=root,
+        ledger=LedgerConfig(durability=options.durability),
+        router=RouterConfig(default_provider="scripted"),
+        agents={"ADMIN": HO2Config(context_mode=options.context, ho3_enabled=options.memory)},
+    )
+
+
+async def converse(supervisor: HO2Supervisor, number: int, turns: int, latencies: list[float]) -> None:
+    """One session of so many turns, one after the other."""
+    session_id = await supervisor.start_session(subject_id=f"subject-{number}")
+    for turn in range(turns):
+        started = time.perf_counter()
+        result = await supervisor.handle_turn(MESSAGES[(number + turn) % len(MESSAGES)], session_id=session_id)
+        latencies.append(time.perf_counter() - started)
+        if result.error is not None:
+            raise SystemExit(f"turn {result.turn_id} failed: {result.error}")
+
+
+async def many(options: argparse.Namespace) -> dict[str, Any]:
+    """All sessions at once."""
+    fsyncs = FsyncCounter()
+    with tempfile.TemporaryDirectory(dir=options.dir) as root:
+        async with open_runtime(config(root, options), providers=provider()) as runtime:
+            supervisor = runtime.supervisor("ADMIN")
+            await warm_up(supervisor)
+            tune_gc()
+            before = (cpu_s(), time.perf_counter(), fsyncs.count, bytes_under(Path(root)), rss_kib())
+            latencies: list[float] = []
+            async with anyio.create_task_group() as tasks:
+                for number in range(options.sessions):
+                    tasks.start_soon(converse, supervisor, number, options.turns, latencies)
+            resident = rss_kib()
+            seconds = time.perf_counter() - before[1]
+            cpu = cpu_s() - before[0]
+            synced = fsyncs.count - before[2]
+            grown = bytes_under(Path(root)) - before[3]
+    count = options.sessions * options.turns
+    latencies.sort()
+    p50, p99 = latencies[len(latencies) // 2], latencies[min(len(latencies) - 1, math.ceil(len(latencies) * 0.99) - 1)]
+    return {
+        "sessions": options.sessions,
+        "turns": options.turns,
+        "turns_per_s": round(count / seconds, 1),
+        "cpu_us_per_turn": round(cpu / count * 1e6, 1),
+        "p50_ms": round(p50 * 1e3, 2),
+        "p99_ms": round(p99 * 1e3, 2),
+        "p99_over_p50": round(p99 / p50, 2),
+        "rss_mib": round(resident / 1024, 1),
+        "rss_kib_per_session": round((resident - before[4]) / options.sessions, 1),
+        "fsyncs_per_turn": round(synced / count, 4),
+        "bytes_per_turn": round(grown / count, 1),
+        **_common(options),
+    }
+
+
+async def long(options: argparse.Namespace) -> dict[str, Any]:
+    """One session of many turns: what the last ones cost against the first ones."""
+    with tempfile.TemporaryDirectory(dir=options.dir) as root:
+        async with open_runtime(config(root, options), providers=provider()) as runtime:
+            supervisor = runtime.supervisor("ADMIN")
+            await warm_up(supervisor)
+            tune_gc()
+            session_id = await supervisor.start_session(subject_id="long")
+            costs: list[tuple[float, float]] = []
+            for turn in range(options.long):
+                before = (cpu_s(), bytes_under(Path(root)))
+                await supervisor.handle_turn(MESSAGES[turn % len(MESSAGES)], session_id=session_id)
+                costs.append((cpu_s() - before[0], bytes_under(Path(root)) - before[1]))
+    edge = max(1, min(20, options.long // 2))
+    first, last = costs[:edge], costs[-edge:]
+    return {
+        "long": options.long,
+        "cpu_us_first": round(sum(c for c, _ in first) / edge * 1e6, 1),
+        "cpu_us_last": round(sum(c for c, _ in last) / edge * 1e6, 1),
+        "cpu_growth": round(sum(c for c, _ in last) / sum(c for c, _ in first), 3),
+        "bytes_first": round(sum(b for _, b in first) / edge, 1),
+        "bytes_last": round(sum(b for _, b in last) / edge, 1),
+        "bytes_growth": round(sum(b for _, b in last) / sum(b for _, b in first), 3),
+        **_common(options),
+    }
+
+
+async def warm_up(supervisor: HO2Supervisor) -> None:
+    """A few turns that are not counted: imports, first files, first threads."""
+    for _ in range(20):
+        await supervisor.handle_turn(MESSAGES[0])
+
+
+def provider() -> dict[str, Any]:
+    """The instant model."""
+    return {"scripted": ScriptedProvider.replies("Certainly. I have noted that down and will look into it right away.")}
+
+
+def _common(options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "backend": options.backend,
+        "durability": options.durability,
+        "context": options.context,
+        "memory": options.memory,
+    }
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sessions", type=int, default=1000, help="concurrent sessions (default 1000)")
+    parser.add_argument("--turns", type=int, default=5, help="turns of each session (default 5)")
+    parser.add_argument("--long", type=int, metavar="T", help="instead: one session of T turns, last 20 against first 20")
+    parser.add_argument("--backend", choices=("asyncio", "uvloop", "trio"), default="asyncio")
+    parser.add_argument("--durability", choices=("fsync", "os", "none"), default="fsync")
+    parser.add_argument("--context", choices=("off",), default="off", help="context mode; only off exists in this version")
+    parser.add_argument("--dir", help="where the ledgers are written (default: the system's temporary directory)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.set_defaults(memory=False)
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Runs one benchmark and prints it."""
+    options = parse()
+    backend = "trio" if options.backend == "trio" else "asyncio"
+    backend_options = {"use_uvloop": True} if options.backend == "uvloop" else {}
+    figures = anyio.run(long if options.long else many, options, backend=backend, backend_options=backend_options)
+    if options.json:
+        print(json.dumps(figures))
+        return
+    for name, value in figures.items():
+        print(f"{name:>22}  {value}")
+
+
+if __name__ == "__main__":
+    main()

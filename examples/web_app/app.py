@@ -1,0 +1,77 @@
+"""A Starlette app that embeds a supervisor: one POST a message, the session in the path.
+
+    uvicorn examples.web_app.app:app          (or any ASGI server; `pip install starlette uvicorn`)
+    curl -s localhost:8000/sessions -d '{"subject_id": "ada"}'
+    curl -s localhost:8000/sessions/SES-…/messages -d '{"message": "hello"}'
+
+The runtime opens and closes with the app. Errors of the caller become 4xx, an overload becomes 503, and the same
+`Idempotency-Key` gives the same turn.
+"""
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from json import JSONDecodeError
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from kitchener import CallerError, Overloaded, SessionEnded, TurnTimeout, UnknownSession, open_runtime
+
+
+@asynccontextmanager
+async def lifespan(app: Starlette) -> AsyncIterator[Mapping[str, Any]]:
+    """The runtime lives as long as the app."""
+    async with open_runtime(root=os.environ.get("KITCHENER_ROOT", ".kitchener")) as runtime:
+        yield {"supervisor": runtime.supervisor("ADMIN")}
+
+
+async def body_of(request: Request) -> dict[str, Any]:
+    """The request's JSON object."""
+    try:
+        body = await request.json()
+    except JSONDecodeError as error:
+        raise HTTPException(400, f"the body is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise HTTPException(400, "the body must be a JSON object")
+    return body
+
+
+async def start(request: Request) -> Response:
+    """POST /sessions {subject_id?}"""
+    body = await body_of(request)
+    session_id = await request.state.supervisor.start_session(subject_id=body.get("subject_id"))
+    return JSONResponse({"session_id": session_id}, status_code=201)
+
+
+async def message(request: Request) -> Response:
+    """POST /sessions/{session_id}/messages {message}"""
+    body = await body_of(request)
+    result = await request.state.supervisor.handle_turn(
+        body.get("message"),
+        session_id=request.path_params["session_id"],
+        idempotency_key=request.headers.get("idempotency-key"),
+    )
+    return JSONResponse({"turn_id": result.turn_id, "response": result.response, "degraded": result.degraded})
+
+
+STATUS = {UnknownSession: 404, SessionEnded: 410, Overloaded: 503, TurnTimeout: 504, CallerError: 400}
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    """One line of JSON for what Kitchener refuses."""
+    return JSONResponse({"error": str(error)}, status_code=STATUS.get(type(error), 400))
+
+
+app = Starlette(
+    routes=[
+        Route("/sessions", start, methods=["POST"]),
+        Route("/sessions/{session_id}/messages", message, methods=["POST"]),
+    ],
+    exception_handlers=dict.fromkeys(STATUS, refused),
+    lifespan=lifespan,
+)

@@ -1,0 +1,47 @@
+"""Every example runs as its docstring says, in a process of its own, and asserts its own outcome."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ("examples.hello_bot.main", "examples.admin_bot.main", "examples.custom_provider.main", "examples.demo")
+
+
+@pytest.mark.parametrize("module", SCRIPTS)
+def test_example_runs_and_asserts_its_outcome(module: str, tmp_path: Path) -> None:
+    """An example that no longer holds exits non-zero."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
+    run = subprocess.run(
+        [sys.executable, "-m", module], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip()
+    assert run.stderr == ""
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_web_app_serves_a_conversation(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The app starts sessions, answers, repeats an answer for a repeated key, and says clearly what it refuses."""
+    from examples.web_app.app import app
+
+    monkeypatch.setenv("KITCHENER_ROOT", str(tmp_path))
+    with TestClient(app, backend=backend) as client:
+        session_id = client.post("/sessions", json={"subject_id": "ada"}).json()["session_id"]
+        messages = f"/sessions/{session_id}/messages"
+        first = client.post(messages, json={"message": "hello"}, headers={"Idempotency-Key": "1"})
+        again = client.post(messages, json={"message": "hello"}, headers={"Idempotency-Key": "1"})
+        assert first.status_code == 200
+        assert again.json() == first.json()
+        other = client.post(messages, json={"message": "bye"}, headers={"Idempotency-Key": "1"})
+        assert other.status_code == 400
+        assert "belongs to turn" in other.json()["error"]
+        assert client.post(messages, json={}).status_code == 400
+        assert client.post(messages, content="not json").status_code == 400
+        missing = client.post("/sessions/SES-00000000/messages", json={"message": "hello"})
+        assert missing.status_code == 404
+        assert "SES-00000000" in missing.json()["error"]
