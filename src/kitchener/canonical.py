@@ -16,15 +16,17 @@ from kitchener.errors import EntryRefused
 MAX_DEPTH = 64
 MAX_INTEGER = 2**53 - 1
 
-_SORTED = orjson.OPT_SORT_KEYS
-_PLAIN = frozenset((str, bool, type(None)))
+# Integers outside ±(2^53−1) make the fast encoder fail instead of being written.
+_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
+_SCALARS = frozenset((str, bool, type(None), int, orjson.Fragment))
 
 
 def canonical_bytes(value: Any, *, at: str = "") -> bytes:
     """The RFC 8785 form of a JSON value.
 
     Args:
-        value: dicts with text keys, lists or tuples, text, integers within ±(2^53−1), finite floats, booleans, None
+        value: dicts with text keys, lists or tuples, text, integers within ±(2^53−1), finite floats, booleans, None;
+            and `orjson.Fragment` for parts that are in canonical form already
         at: how error messages call the value, e.g. `payload`
 
     Raises:
@@ -32,7 +34,7 @@ def canonical_bytes(value: Any, *, at: str = "") -> bytes:
     """
     try:
         if _is_fast(value, 0):
-            return orjson.dumps(value, option=_SORTED)
+            return orjson.dumps(value, option=_OPTIONS)
         encoded = rfc8785.dumps(_plain(value, at, 0))
     except EntryRefused:
         raise
@@ -53,31 +55,31 @@ def canonical_digest(value: Any, *, at: str = "") -> str:
 
 
 def _is_fast(value: Any, depth: int) -> bool:
-    """Whether the fast encoder provably gives the JCS bytes: exact types only, no float, no key above U+FFFF."""
+    """Whether the fast encoder gives the JCS bytes or fails: exact types, plain floats only, no key above U+FFFF."""
     kind = type(value)
-    if kind in _PLAIN:
-        return True
-    if kind is int:
-        return -MAX_INTEGER <= value <= MAX_INTEGER
+    if kind is dict:
+        keys = "".join(value)  # fails where a key is not text
+        # orjson sorts by UTF-8 bytes, JCS by UTF-16 units: they differ only above U+FFFF.
+        if not keys.isascii() and max(keys) > "\uffff":
+            return False
+        items = value.values()
+    elif kind is list or kind is tuple:
+        items = value
+    else:
+        # A float of middling size with a fraction: every encoder writes its shortest digits, without an exponent.
+        return kind in _SCALARS or (kind is float and 1e-3 <= abs(value) < 1e9 and not value.is_integer())
     if depth >= MAX_DEPTH:
         return False
-    if kind is dict:
-        for key, item in value.items():
-            # orjson sorts by UTF-8 bytes, JCS by UTF-16 units: they differ only above U+FFFF.
-            if type(key) is not str or not (key.isascii() or max(key) <= "\uffff"):
-                return False
-            if type(item) not in _PLAIN and not _is_fast(item, depth + 1):
-                return False
-        return True
-    if kind is list or kind is tuple:
-        return all(_is_fast(item, depth + 1) for item in value)
-    return False
+    for item in items:
+        # Nothing can be wrong with what is empty, unless it stands too deep.
+        kind = type(item)
+        if kind not in _SCALARS and (item or kind is float or depth >= MAX_DEPTH - 1) and not _is_fast(item, depth + 1):
+            return False
+    return True
 
 
 def _plain(value: Any, at: str, depth: int) -> Any:
     """The value in types that the reference implementation takes, or `EntryRefused` with the place."""
-    if depth > MAX_DEPTH:
-        raise EntryRefused(at, f"nested deeper than {MAX_DEPTH} levels")
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -88,6 +90,8 @@ def _plain(value: Any, at: str, depth: int) -> Any:
         return int(value)
     if isinstance(value, float):
         return _finite(value, at)
+    if depth >= MAX_DEPTH and isinstance(value, dict | list | tuple):
+        raise EntryRefused(at, f"nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, dict):
         plain = {}
         for key, item in value.items():
@@ -95,6 +99,8 @@ def _plain(value: Any, at: str, depth: int) -> Any:
                 raise EntryRefused(at, f"key {key!r} is not text")
             plain[_well_formed(key, at)] = _plain(item, f"{at}.{key}" if at else key, depth + 1)
         return plain
+    if isinstance(value, orjson.Fragment):
+        return orjson.loads(orjson.dumps(value))
     if isinstance(value, list | tuple):
         return [_plain(item, f"{at}[{n}]", depth + 1) for n, item in enumerate(value)]
     raise EntryRefused(at, f"{type(value).__name__} is not a JSON type")

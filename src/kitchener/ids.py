@@ -23,7 +23,7 @@ EntryId = NewType("EntryId", str)
 """`E-YYYY-MM-DD-{seq:012d}`; sorts as text in append order within a ledger."""
 
 _SESSION = re.compile(r"SES-[0-9a-f]{8,32}")
-_AGENT_CLASS = re.compile(r"ADMIN|RESIDENT:[^\x00-\x1f/|]{1,64}")
+_AGENT_CLASS = re.compile(r"ADMIN|RESIDENT:[^\x00-\x1f\x7f/|\ud800-\udfff]{1,64}")
 
 
 class IdSource(Protocol):

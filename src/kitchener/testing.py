@@ -1,9 +1,42 @@
 """For tests of programs that use Kitchener: scripted answers, a clock that stands still, and a lock on real model calls."""
 
+from typing import Any
+
+import anyio
+
 from kitchener.gateway.providers.scripted import ScriptedProvider, use_tool
 from kitchener.gateway.switch import forbid_model_calls
+from kitchener.records.prompt import Message, PromptRequest
+from kitchener.records.work_order import WorkOrderType
 
-__all__ = ["FakeClock", "ScriptedProvider", "forbid_model_calls", "use_tool"]
+__all__ = ["FakeClock", "ScriptedProvider", "forbid_model_calls", "prompt_request", "use_tool"]
+
+
+def prompt_request(text: str, *, wo_type: WorkOrderType = "synthesize", within_s: float = 30.0, **fields: Any) -> PromptRequest:
+    """A request as the executor would make it, for tests that call a gateway or a provider directly.
+
+    Args:
+        text: the user's message; it is the only message and the only variable
+        wo_type: what kind of work it is
+        within_s: seconds from now until its deadline, on the running event loop's clock
+        **fields: any other field of `PromptRequest`
+    """
+    name = wo_type.upper()
+    plain: dict[str, Any] = {
+        "contract_id": f"PRC-{name}-001",
+        "wo_type": wo_type,
+        "prompt_pack_version": f"PRM-{name}-001@00000000",
+        "messages": (Message("user", text),),
+        "variables": {"user_message": text},
+        "call": 1,
+        "session_id": "SES-00000001",
+        "wo_id": "WO-SES-00000001-001",
+        "subject_id": "ada",
+        "deadline": anyio.current_time() + within_s,
+        "max_tokens": 512,
+        "temperature": 0.0,
+    }
+    return PromptRequest(**{**plain, **fields})
 
 
 class FakeClock:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 import anyio
+import orjson
 import structlog
 
 from kitchener.actors.attention_templates import AttentionTemplate
@@ -46,8 +47,8 @@ class ContextFragment:
     """Its size."""
     relevance_score: float = 1.0
     """1 for what is shown whatever the message; else the share of the message's words found in it."""
-    ref: Ref | None = None
-    """The ledger entry it is taken from."""
+    ref: orjson.Fragment | None = None
+    """The ledger entry it is taken from: its `Ref` as canonical JSON, because it is written in every turn that shows it."""
 
     def as_mapping(self) -> dict[str, Any]:
         """Source, id and size as JSON types; the content stands in the text, once."""
@@ -89,7 +90,7 @@ class AttentionContext:
 
 
 class ContextProvider(Protocol):
-    """Where material comes from."""
+    """Where material comes from. One that never waits may say so with a true `never_waits`, and gets no time limit."""
 
     async def read_ledger_entries(self, session_id: str, *, limit: int) -> Sequence[ContextFragment]:
         """The session's newest turns, oldest first."""
@@ -115,6 +116,7 @@ class AttentionRetriever:
 
     def __init__(self, context_provider: ContextProvider, config: HO2Config, template: AttentionTemplate) -> None:
         self._provider = context_provider
+        self._never_waits = bool(getattr(context_provider, "never_waits", False))
         self._config = config
         self.template_id = template.template_id
         self._max_tokens = min(config.attention_budget_tokens, template.budget.max_context_tokens)
@@ -169,24 +171,30 @@ class AttentionRetriever:
 
     async def _gather(self, reads: Sequence[Callable[[], Any]]) -> tuple[list[Sequence[ContextFragment]], BudgetUsed]:
         """The results of as many reads as the bounds allow; a failing reader ends it."""
+        if self._never_waits:
+            found, cut_by = await self._read_all(reads, [])
+            return found, BudgetUsed(0, len(found), 0, cut_by)
         started = anyio.current_time()
         lists: list[Sequence[ContextFragment]] = []
-        cut_by: CutBy | None = None
-        with anyio.CancelScope(deadline=started + self._timeout_s) as scope:
-            for read in reads:
-                if len(lists) >= self._max_queries:
-                    cut_by = "queries"
-                    break
-                try:
-                    lists.append(await read())
-                except (KitchenerError, OSError, ValueError) as error:
-                    logger.warning("context reader failed", error=repr(error))
-                    cut_by = "error"
-                    break
-        if scope.cancelled_caught:
-            cut_by = "time"
+        cut_by = "time"
+        with anyio.CancelScope(deadline=started + self._timeout_s):
+            _, cut_by = await self._read_all(reads, lists)
         elapsed = int((anyio.current_time() - started) * 1_000)
         return lists, BudgetUsed(0, len(lists), elapsed, cut_by)
+
+    async def _read_all(
+        self, reads: Sequence[Callable[[], Any]], lists: list[Sequence[ContextFragment]]
+    ) -> tuple[list[Sequence[ContextFragment]], CutBy | None]:
+        """Adds the results to the list as they come, so that what was found before the time ran out is kept."""
+        for read in reads:
+            if len(lists) >= self._max_queries:
+                return lists, "queries"
+            try:
+                lists.append(await read())
+            except (KitchenerError, OSError, ValueError) as error:
+                logger.warning("context reader failed", error=repr(error))
+                return lists, "error"
+        return lists, None
 
     def _laid_out(self, admitted_first: Iterable[ContextFragment], used: BudgetUsed) -> AttentionContext:
         """The fragments that fit, admitted in the order given and shown in the order of their ids."""
@@ -216,7 +224,7 @@ def standing_rule_fragments(rules: Sequence[str], estimator: str) -> tuple[Conte
             f"INV-{n}",
             rule,
             estimate_tokens(rule, estimator),
-            ref=Ref("RULESET", f"INV-{n}", digest(rule.encode())),
+            ref=Ref("RULESET", f"INV-{n}", digest(rule.encode())).as_json(),
         )
         for n, rule in enumerate(rules, 1)
     )

@@ -8,6 +8,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
+
+from kitchener.canonical import canonical_bytes
 from kitchener.records.turn import CostSummary, WorkOrderSummary
 from kitchener.records.work_order import Constraints, Cost, WorkOrder
 
@@ -88,6 +91,20 @@ def cost_mapping(cost: Cost) -> dict[str, Any]:
         "tool_ids_used": list(cost.tool_ids_used),
         "elapsed_ms": cost.elapsed_ms,
     }
+
+
+def cost_json(cost: Cost) -> orjson.Fragment:
+    """A cost as canonical JSON, to stand inside a payload."""
+    tools = f"[{','.join(_quoted(tool_id) for tool_id in cost.tool_ids_used)}]" if cost.tool_ids_used else "[]"
+    text = (
+        f'{{"elapsed_ms":{cost.elapsed_ms:d},"input_tokens":{cost.input_tokens:d},"llm_calls":{cost.llm_calls:d},'
+        f'"output_tokens":{cost.output_tokens:d},"tool_calls":{cost.tool_calls:d},"tool_ids_used":{tools}}}'
+    )
+    return orjson.Fragment(text.encode())
+
+
+def _quoted(text: str) -> str:
+    return canonical_bytes(text).decode()
 
 
 def total_cost(chain: Iterable[WorkOrder]) -> CostSummary:

@@ -1,7 +1,7 @@
 """One run of one work order: its model calls and tool calls, each on record, and what they cost.
 
 It knows how a step is made and recorded, not which step comes next: that is `executor.py`. Below are the gateway's protocol,
-`tools.py` and the ledger. What each entry holds is listed in `docs/ledger-entries.md`.
+`tools.py` and the ledger. What is recorded is listed in `docs/work-orders.md`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
+import orjson
 
 from kitchener.actors.answers import is_stored_by_text
-from kitchener.actors.chains import cost_mapping
+from kitchener.actors.chains import cost_json
 from kitchener.actors.prompts import CompiledContract
 from kitchener.actors.replies import ReplyStream
 from kitchener.actors.tool_results import ToolOutcome, storable
@@ -31,7 +32,7 @@ from kitchener.records.prompt import (
     StreamRestart,
     TextPiece,
 )
-from kitchener.records.ref import Ref, RefMapping
+from kitchener.records.ref import Ref
 from kitchener.records.work_order import Cost, FailureReason, WorkOrder, WorkOrderError
 
 
@@ -83,11 +84,12 @@ class Execution:
             "turn_id": work_order.turn_id,
         }
         limit_ms = work_order.constraints.timeout_ms
-        limit_s = surroundings.turn_deadline_s if limit_ms is None else limit_ms / 1_000
-        # A deadline that stands around this task is passed down, never extended.
-        self._deadline = min(anyio.current_time() + limit_s, anyio.current_effective_deadline())
+        if limit_ms is not None:
+            self._deadline = anyio.current_time() + limit_ms / 1_000
+        else:  # a deadline that stands around this task is passed down, never extended
+            self._deadline = min(anyio.current_time() + surroundings.turn_deadline_s, anyio.current_effective_deadline())
         self._started_us = surroundings.clock.time_us()
-        self._parts: list[RefMapping] = [work_order.planned_ref.as_mapping()] if work_order.planned_ref else []
+        self._parts: list[orjson.Fragment] = [work_order.planned_ref.as_json()] if work_order.planned_ref else []
         self._last_ref: Ref | None = None
         self._model_calls_begun = self._llm_calls = self._tool_calls_begun = 0
         self._input_tokens = self._output_tokens = 0
@@ -105,9 +107,9 @@ class Execution:
         await self.record(
             events.WO_COMPLETED,
             {
-                "output_ref": self._last_ref.as_mapping(),
+                "output_ref": self._last_ref.as_json(),
                 "output_hash": ledger.content_digest(self._wo.subject_id, output_bytes),
-                "cost": cost_mapping(cost),
+                "cost": cost_json(cost),
             },
         )
 
@@ -164,6 +166,7 @@ class Execution:
             key = tool_idempotency_key(
                 self._wo.turn_id, self._wo.wo_id, call, tool_id, canonical_bytes(arguments, at="arguments")
             )
+            read_only = tools.is_read_only(tool_id)
             await self.record(
                 events.TOOL_STARTED,
                 {
@@ -171,7 +174,7 @@ class Execution:
                     "tool_id": tool_id,
                     "arguments": dict(arguments),
                     "idempotency_key": key,
-                    "read_only": (read_only := tools.is_read_only(tool_id)),
+                    "read_only": read_only,
                 },
             )
             if not read_only:
@@ -276,7 +279,7 @@ class Execution:
                     "provider_id": response.provider_id,
                     "model_id": response.model_id,
                     "route_reason": response.route_reason,
-                    "usage": response.usage.as_mapping(),
+                    "usage": response.usage.as_json(),
                     "latency_ms": response.latency_ms,
                     "finish_reason": response.finish_reason,
                 },
@@ -322,5 +325,5 @@ class Execution:
         )
 
     def _keep(self, ref: Ref) -> None:
-        self._parts.append(ref.as_mapping())
+        self._parts.append(ref.as_json())
         self._last_ref = ref

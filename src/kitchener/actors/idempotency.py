@@ -9,22 +9,30 @@ from typing import Any
 
 import anyio
 
-from kitchener.errors import IdempotencyConflict, OutcomeUnknown, Overloaded
+from kitchener.actors.mailbox import CALLING_CHAIN
+from kitchener.errors import IdempotencyConflict, OutcomeUnknown, Overloaded, ReentrantTurn
 from kitchener.ledger import Ledgers, StoredEntry
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
 
 Scope = tuple[str, str]
 """`("session", id)` or `("subject", id)`."""
+OnSession = Callable[[str], None]
+"""Told the session in which the key's turn runs."""
 
 
 class _Running:
-    __slots__ = ("done", "message", "result")
+    __slots__ = ("done", "message", "result", "session_id")
 
     def __init__(self, message: str) -> None:
         self.message = message
+        self.session_id: str | None = None
         self.done = anyio.Event()
         self.result: TurnResult | None = None
+
+    def note_session(self, session_id: str) -> None:
+        """The turn runs in this session."""
+        self.session_id = session_id
 
 
 class IdempotencyKeys:
@@ -45,12 +53,13 @@ class IdempotencyKeys:
         *,
         scope: Scope,
         deadline: float,
-        run: Callable[[], Awaitable[TurnResult]],
+        run: Callable[[OnSession], Awaitable[TurnResult]],
     ) -> TurnResult:
         """The key's one result: of the turn that runs, of the one in the ledger, or of a new one.
 
         Raises:
             IdempotencyConflict: the key belongs to another message
+            ReentrantTurn: its running turn waits for the caller
             OutcomeUnknown: its turn was aborted while a tool with effects ran
             Overloaded: the running duplicate did not finish before the deadline
         """
@@ -58,6 +67,8 @@ class IdempotencyKeys:
         while (running := self._running.get(place)) is not None:
             if running.message != message:
                 raise IdempotencyConflict(key, "in progress")
+            if running.session_id in CALLING_CHAIN.get():
+                raise ReentrantTurn(f"the turn of idempotency key {key!r} waits for the tool that sends its message again")
             with anyio.CancelScope(deadline=deadline):
                 await running.done.wait()
             if running.result is not None:
@@ -66,7 +77,7 @@ class IdempotencyKeys:
                 raise Overloaded(f"idempotency key {key!r}: its running turn", 1)
         mine = self._running[place] = _Running(message)
         try:
-            mine.result = await self._finished(key, message, scope) or await run()
+            mine.result = await self._finished(key, message, scope) or await run(mine.note_session)
             return mine.result
         finally:
             del self._running[place]

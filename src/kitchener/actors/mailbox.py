@@ -16,7 +16,7 @@ Guarantees, explained in `docs/actors.md`:
 import traceback
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
@@ -213,6 +213,8 @@ class Mailbox(Generic[Asked, Replied]):
                 worker.wake.set()
         elif box.room or len(box.queue) >= box.limits.capacity:
             await self._wait_for_room(box, envelope)
+            if box.queue:
+                self._hire(box)
         else:
             box.queue.append(envelope)
             self._hire(box)
@@ -314,7 +316,7 @@ class Mailbox(Generic[Asked, Replied]):
         worker.wake = anyio.Event()
         lane.idle.append(worker)
         await worker.wake.wait()
-        return True
+        return self._fatal is None
 
     async def _handle(self, envelope: Envelope[Asked, Replied]) -> None:
         CALLING_CHAIN.set(envelope.chain)
@@ -406,9 +408,11 @@ class HostedGateway:
                 return await gateway.complete(call.request, on_attempt=call.on_attempt)
             stream = cast(AsyncGenerator[StreamItem, None], gateway.stream(call.request, on_attempt=call.on_attempt))
             async with aclosing(stream):
-                with suppress(anyio.BrokenResourceError):  # the reader has gone
-                    async for item in stream:
+                async for item in stream:
+                    try:
                         await call.sink.send(item)
+                    except anyio.BrokenResourceError:
+                        return None  # the reader has gone
             return None
 
         return Mailbox(serve, **bounds)

@@ -52,9 +52,10 @@ def fence(turn_id: str, value: Any) -> str:
     text = value if type(value) is str else plain(value)
     if type(value) in _NUMBERS:
         return text
-    mark = sha256(f"{turn_id}|{text}".encode()).hexdigest()[:_FENCE_DIGITS]
+    mark, tries = sha256(f"{turn_id}|{text}".encode()).hexdigest()[:_FENCE_DIGITS], 0
     while mark in text:
-        mark = sha256(f"{turn_id}|{mark}|{text}".encode()).hexdigest()[:_FENCE_DIGITS]
+        tries += 1
+        mark = sha256(f"{turn_id}|{tries}|{text}".encode()).hexdigest()[:_FENCE_DIGITS]
     return f"<data-{mark}>\n{text}\n</data-{mark}>"
 
 

@@ -147,9 +147,9 @@ class PromptLibrary:
                     raise PromptError(
                         f"{source.file}: prompt_pack_id: expected one of {sorted(packs)}, found {spec.prompt_pack_id!r}"
                     )
-                pack = packs[spec.prompt_pack_id]
-                _check_variables(spec, templates[spec.prompt_pack_id], pack.file, source.file)
-                contracts[contract_id] = CompiledContract(spec, templates[spec.prompt_pack_id], pack.hash, file=source.file)
+                pack, template = packs[spec.prompt_pack_id], templates[spec.prompt_pack_id]
+                contracts[contract_id] = CompiledContract(spec, template, pack.hash, file=source.file)
+                _check_variables(spec, template, pack.file, source.file)
         return cls(contracts)
 
     @staticmethod

@@ -11,27 +11,30 @@ from typing import Any
 
 from kitchener.actors.attention import ContextFragment, words_of
 from kitchener.actors.budget import estimate_tokens
-from kitchener.ids import SessionId, SubjectId, TurnId
+from kitchener.ids import EntryId, SessionId, SubjectId, TurnId
 from kitchener.records import events
 from kitchener.records.ref import Ref
 
 
-@dataclass(frozen=True, slots=True)
 class PastTurn:
     """A completed turn, as later turns see it."""
 
-    turn_id: str
-    user_message: str
-    response: str
-    fragment: ContextFragment
-    words: frozenset[str]
+    __slots__ = ("_words", "exchange", "fragment", "response", "turn_id", "user_message")
 
-    @classmethod
-    def of(cls, turn_id: str, user_message: str, response: str, ref: Ref, estimator: str) -> "PastTurn":
-        """The turn with its text, size and words, worked out once."""
+    def __init__(self, turn_id: str, user_message: str, response: str, ref: Ref, estimator: str) -> None:
+        self.turn_id, self.user_message, self.response = turn_id, user_message, response
         content = f"user: {user_message}\nassistant: {response}"
-        fragment = ContextFragment("HO2M", turn_id, content, estimate_tokens(content, estimator), ref=ref)
-        return cls(turn_id, user_message, response, fragment, words_of(content))
+        self.fragment = ContextFragment("HO2M", turn_id, content, estimate_tokens(content, estimator), ref=ref.as_json())
+        self.exchange = {"user": user_message, "assistant": response}
+        """The turn as classification sees it."""
+        self._words: frozenset[str] | None = None
+
+    @property
+    def words(self) -> frozenset[str]:
+        """The words that lexical matching looks at; worked out when the turn is no longer among the newest."""
+        if self._words is None:
+            self._words = words_of(self.fragment.content)
+        return self._words
 
 
 @dataclass(slots=True)
@@ -67,7 +70,7 @@ class SessionState:
     failed_work_orders: list[str] = field(default_factory=list)
     """Failed ones of earlier turns that no completed turn has put away yet."""
     open_turn: OpenTurn | None = None
-    head: str = ""
+    head: EntryId = field(default=EntryId(""))
     """Entry id of the session's last entry in HO2m."""
 
 
@@ -88,7 +91,7 @@ def complete_turn(state: SessionState, payload: Mapping[str, Any], user_message:
     for key in state.cost:
         state.cost[key] += cost[key]
     state.completed_turns += 1
-    state.window.append(PastTurn.of(payload["turn_id"], user_message, payload["response"], ref, estimator))
+    state.window.append(PastTurn(payload["turn_id"], user_message, payload["response"], ref, estimator))
     state.open_turn = None
 
 
@@ -96,7 +99,7 @@ def fold(state: SessionState, entries: Iterable[tuple[str, Mapping[str, Any], Re
     """Applies a session's entries, in order, as `(entry type, payload, ref)`."""
     for entry_type, payload, ref in entries:
         _apply(state, entry_type, payload, ref, estimator)
-        state.head = ref.entry_id
+        state.head = EntryId(ref.entry_id)
     return state
 
 
@@ -113,12 +116,12 @@ def _apply(state: SessionState, entry_type: str, payload: Mapping[str, Any], ref
             if turn is not None:
                 turn.work_orders.pop(payload["wo_id"], None)
             forget_failed(state, payload["wo_id"])
-            book_cost(state, payload.get("cost"))
+            book_cost(state, _tokens(payload.get("cost")))
         case events.WO_FAILED:
             if turn is not None:
                 turn.work_orders.pop(payload["wo_id"], None)
             note_failed(state, payload["wo_id"])
-            book_cost(state, payload.get("cost"))
+            book_cost(state, _tokens(payload.get("cost")))
         case events.TURN_COMPLETED:
             complete_turn(state, payload, turn.user_message if turn else "", ref, estimator)
         case events.TURN_ABORTED:
@@ -141,7 +144,10 @@ def forget_failed(state: SessionState, wo_id: str) -> None:
         state.failed_work_orders.remove(wo_id)
 
 
-def book_cost(state: SessionState, cost: Mapping[str, int] | None) -> None:
+def book_cost(state: SessionState, tokens: int) -> None:
     """The tokens of a work order that ended, also in a turn that was aborted later: they count against the session's budget."""
-    if cost is not None:
-        state.tokens_used += cost["input_tokens"] + cost["output_tokens"]
+    state.tokens_used += tokens
+
+
+def _tokens(cost: Mapping[str, int] | None) -> int:
+    return cost["input_tokens"] + cost["output_tokens"] if cost else 0

@@ -7,7 +7,9 @@ ones and brings others back from the ledger, closing explicitly what a crash lef
 
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 import anyio
@@ -19,6 +21,7 @@ from kitchener.clock import Clock, iso
 from kitchener.config import HO2Config
 from kitchener.errors import CallerError, SessionEnded, SessionMismatch, StaleHead, UnknownSession
 from kitchener.ids import (
+    EntryId,
     IdSource,
     SessionId,
     SubjectId,
@@ -94,12 +97,12 @@ class SessionManager:
         """The id that the next turn will have."""
         return turn_id(self.session_id, self.state.turn_count + 1)
 
-    async def start_session(self) -> Ref:
-        """Writes `SESSION_START`; refused as `StaleHead` if the session has entries already."""
+    async def start_session(self, *, expected_head: EntryId | None = None) -> Ref:
+        """Writes `SESSION_START`; with "" as expected head refused as `StaleHead` if the session has entries already."""
         fields: dict[str, Any] = {"agent_class": self._agent_class}
         if self.state.external_id is not None:
             fields["external_id"] = self.state.external_id
-        return await self.write(events.SESSION_START, self.session_id, fields, expected_head="")
+        return await self.write(events.SESSION_START, self.session_id, fields, expected_head=expected_head)
 
     async def end_session(self, session_id: str, turn_count: int, total_cost: Mapping[str, int], reason: str = "ended") -> Ref:
         """Writes `SESSION_END` and waits until it is durable."""
@@ -111,7 +114,7 @@ class SessionManager:
 
     def add_turn(self, user_message: str, response: str, *, turn: str | None = None, ref: Ref | None = None) -> None:
         """Adds a turn to the history in memory."""
-        past = PastTurn.of(
+        past = PastTurn(
             turn or turn_id(self.session_id, self.state.completed_turns + 1),
             user_message,
             response,
@@ -128,7 +131,7 @@ class SessionManager:
         fields: Mapping[str, Any],
         *,
         turn: str | None = None,
-        expected_head: str | None = None,
+        expected_head: EntryId | None = None,
     ) -> Ref:
         """Writes an entry of this session to HO2m, with what every payload carries."""
         payload: dict[str, Any] = {"v": VERSION, "session_id": self.state.session_id, "subject_id": self.state.subject_id}
@@ -136,7 +139,7 @@ class SessionManager:
             payload["turn_id"] = turn
         payload.update(fields)
         ref = await self._ledgers.ho2m.write(LedgerEntry(entry_type, entity_id, payload), expected_head=expected_head)
-        self.state.head = ref.entry_id
+        self.state.head = EntryId(ref.entry_id)
         return ref
 
     def request_commit(self) -> None:
@@ -171,6 +174,10 @@ class SessionDirectory:
         self._max_active = max_active
         self._active: OrderedDict[str, SessionManager] = OrderedDict()
         self._activating: dict[str, anyio.Event] = {}
+        self._fresh: deque[SessionId] = deque()
+        self._drawing = anyio.Lock(fast_acquire=True)
+        self._given: set[str] = set()
+        """Ids that callers started since the fresh ones were looked up."""
 
     def __len__(self) -> int:
         return len(self._active)
@@ -191,6 +198,11 @@ class SessionDirectory:
             raise SessionMismatch(session_id, "subject", subject_id, session.subject_id)
         return session
 
+    def window(self, session_id: str) -> Sequence[PastTurn]:
+        """The newest turns of an active session; none of one that is not active."""
+        session = self._active.get(session_id)
+        return session.state.window if session is not None else ()
+
     async def find_open(self, session_id: str, *, subject_id: str | None = None) -> SessionManager:
         """As `find`, and the session has not ended."""
         session = await self.find(session_id, subject_id=subject_id)
@@ -207,24 +219,36 @@ class SessionDirectory:
             SessionEnded, SessionMismatch: the id is taken by a session that ended or belongs to another subject
         """
         if session_id is not None:
-            try:
+            with suppress(UnknownSession):
                 return await self.find_open(session_id, subject_id=subject_id)
-            except UnknownSession:
-                pass
+            self._given.add(session_id)
+        chosen = SessionId(session_id) if session_id is not None else await self._fresh_id()
+        state = SessionState(chosen, SubjectId(subject_id) if subject_id else anonymous_subject(chosen), external_id)
+        session = self._manager(state)
+        try:
+            # A fresh id was looked up already; one that the caller gave may have been started by somebody else just now.
+            await session.start_session(expected_head=EntryId("") if session_id is not None else None)
+        except StaleHead:
+            return await self.find_open(chosen, subject_id=subject_id)
+        self._keep(session)
+        return session
+
+    async def _fresh_id(self) -> SessionId:
+        """A session id that nobody has; looked up by the dozen, because a look-up waits for a thread."""
         for _ in range(_ID_ATTEMPTS):
-            chosen = SessionId(session_id or self._ids.session_id())
-            _check_id(chosen)
-            state = SessionState(chosen, SubjectId(subject_id) if subject_id else anonymous_subject(chosen), external_id)
-            session = self._manager(state)
-            try:
-                await session.start_session()
-            except StaleHead:
-                if session_id is not None:
-                    return await self.find_open(session_id, subject_id=subject_id)
-                continue  # the random id was taken: draw another
-            self._keep(session)
-            return session
-        raise CallerError(f"{_ID_ATTEMPTS} random session ids were all taken; set session_id_digits to 16 or more")
+            async with self._drawing:  # whoever comes second finds what the first has looked up
+                while self._fresh:
+                    chosen = self._fresh.popleft()
+                    if chosen not in self._given:
+                        return chosen
+                drawn = [self._ids.session_id() for _ in range(_IDS_AT_ONCE)]
+                for each in drawn:
+                    _check_id(each)
+                taken = await self._ledgers.ho2m.known_sessions(drawn)
+                self._given.clear()
+                self._fresh.extend(each for each in dict.fromkeys(drawn) if each not in taken and each not in self._active)
+        drawn_in_vain = _ID_ATTEMPTS * _IDS_AT_ONCE
+        raise CallerError(f"{drawn_in_vain} random session ids were all taken; set session_id_digits to 16 or more")
 
     async def by_external_id(self, external_id: str) -> SessionId | None:
         """The session that was started with this external id, or None."""
@@ -321,23 +345,29 @@ class SessionContext:
     It never reads a file: an active session's window is the fold of its ledger.
     """
 
+    never_waits = True
+
     def __init__(self, sessions: SessionDirectory, config: HO2Config) -> None:
         self._sessions = sessions
+        self._recent_turns = config.recent_turns
         self._rules = standing_rule_fragments(config.standing_rules, config.token_estimator)
 
     async def read_ledger_entries(self, session_id: str, *, limit: int) -> Sequence[ContextFragment]:
         """The session's newest turns, oldest first."""
-        window = (await self._sessions.find(session_id)).state.window
+        window = self._sessions.window(session_id)
         return [window[n].fragment for n in range(max(0, len(window) - limit), len(window))]
 
     async def search_text(self, session_id: str, query: str, *, limit: int) -> Sequence[ContextFragment]:
-        """The session's turns that share words with the query: most of them first, newer before older."""
+        """The session's earlier turns that share words with the query: most of them first, newer before older."""
+        window = self._sessions.window(session_id)
+        earlier = len(window) - self._recent_turns
+        if earlier <= 0:
+            return ()  # all of them are shown anyway
         wanted = words_of(query)
-        if not wanted:
-            return ()
-        window = (await self._sessions.find(session_id)).state.window
-        scored = [(len(common), past.turn_id, past.fragment) for past in window if (common := wanted & past.words)]
-        scored.sort(key=lambda item: item[:2], reverse=True)
+        scored = [
+            (len(common), past.turn_id, past.fragment) for past in islice(window, earlier) if (common := wanted & past.words)
+        ]
+        scored.sort(key=itemgetter(0, 1), reverse=True)
         return [fragment for _, _, fragment in scored[:limit]]
 
     async def read_registry(self) -> Sequence[ContextFragment]:
@@ -346,6 +376,7 @@ class SessionContext:
 
 
 _ID_ATTEMPTS = 8
+_IDS_AT_ONCE = 64
 _PASSIVATE_AT_ONCE = 16
 
 

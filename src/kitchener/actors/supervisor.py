@@ -18,7 +18,7 @@ from kitchener.actors.admission import Admission, SessionQueue, TurnLimiter
 from kitchener.actors.attention import AttentionRetriever
 from kitchener.actors.attention_templates import load_templates, resolve_template
 from kitchener.actors.budget import TokenBudgeter
-from kitchener.actors.idempotency import IdempotencyKeys, Scope
+from kitchener.actors.idempotency import IdempotencyKeys, OnSession, Scope
 from kitchener.actors.mailbox import CALLING_CHAIN
 from kitchener.actors.quality import QualityGate
 from kitchener.actors.sessions import SessionContext, SessionDirectory, SessionManager
@@ -146,6 +146,7 @@ class HO2Supervisor:
         Raises:
             SessionEnded, SessionMismatch: the id is taken
         """
+        _check_names(subject_id=subject_id, external_id=external_id)
         await self._ready()
         session = await self._sessions.start(session_id, subject_id=subject_id, external_id=external_id)
         self._ledgers.request_commit()
@@ -255,7 +256,9 @@ class HO2Supervisor:
             run=partial(self._admitted, message, call, update),
         )
 
-    async def _admitted(self, message: str, call: TurnCall, update: UpdateListener | None) -> TurnResult:
+    async def _admitted(
+        self, message: str, call: TurnCall, update: UpdateListener | None, on_session: OnSession | None = None
+    ) -> TurnResult:
         """Through the session's queue and the runtime's limit, then the turn."""
         if call.session_id is None:
             session = await self._sessions.start(subject_id=call.subject_id)
@@ -263,6 +266,8 @@ class HO2Supervisor:
             session = await self._sessions.find_open(call.session_id, subject_id=call.subject_id)
         chain = CALLING_CHAIN.get()
         self._check_chain(chain, session.session_id)
+        if on_session is not None:
+            on_session(session.session_id)
         token = CALLING_CHAIN.set((*chain, session.session_id))
         try:
             async with self._admission.turn(session, message, call, nested=bool(chain)) as queue:
@@ -334,6 +339,7 @@ class HO2Supervisor:
 
     async def _scope(self, call: TurnCall) -> Scope:
         if call.session_id is not None:
+            self._check_chain(CALLING_CHAIN.get(), call.session_id)
             session = await self._sessions.find(call.session_id, subject_id=call.subject_id)
             return ("session", session.session_id)
         if call.subject_id is None:
@@ -364,8 +370,19 @@ def _call(
     """The call's options, with its deadline on the event loop's clock."""
     if seconds is not None and not seconds > 0:
         raise CallerError(f"deadline = {seconds}: expected seconds from now, more than 0")
+    _check_names(subject_id=subject_id, idempotency_key=idempotency_key)
     deadline = None if seconds is None else anyio.current_time() + seconds
     return TurnCall(session_id, subject_id, idempotency_key, memory, deadline)
+
+
+def _check_names(**names: str | None) -> None:
+    """Ids that callers choose are text of a sensible length."""
+    for what, name in names.items():
+        if name is not None and (not isinstance(name, str) or not 1 <= len(name) <= _MAX_NAME or not name.isprintable()):
+            raise CallerError(f"{what} = {name!r:.80}: expected 1 to {_MAX_NAME} printable characters")
+
+
+_MAX_NAME = 256
 
 
 def _hashes(config: HO2Config) -> tuple[str, str]:

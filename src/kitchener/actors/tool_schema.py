@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, cast, get_type_hints
 
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
@@ -53,7 +54,7 @@ def read_signature(function: Callable[..., Any], tool_id: str, inject: type) -> 
     """
     try:
         signature = inspect.signature(function)
-        hints = get_type_hints(inspect.unwrap(function), include_extras=True)
+        hints = get_type_hints(inspect.unwrap(code_of(function)), include_extras=True)
     except (TypeError, ValueError, NameError) as error:
         raise ToolError(f"tool {tool_id!r}: its signature cannot be read: {error}") from error
     injected = [name for name in signature.parameters if hints.get(name) is inject]
@@ -68,6 +69,13 @@ def read_signature(function: Callable[..., Any], tool_id: str, inject: type) -> 
         if name in schema["properties"]:
             schema["properties"][name].setdefault("description", text)
     return Signature(schema, injected[0] if injected else None, adapter)
+
+
+def code_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function whose code runs when `function` is called: itself, that of a partial, or an object's `__call__`."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
 
 
 def summary(docstring: str) -> str:

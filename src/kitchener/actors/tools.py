@@ -16,9 +16,10 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
 
 import anyio
 import anyio.to_thread
+from anyio.lowlevel import RunVar
 
 from kitchener.actors.tool_results import ToolOutcome, failure, outcome_of
-from kitchener.actors.tool_schema import read_signature, summary
+from kitchener.actors.tool_schema import code_of, read_signature, summary
 from kitchener.canonical import canonical_digest
 from kitchener.errors import ToolError
 from kitchener.records.prompt import ToolSpec
@@ -72,7 +73,7 @@ class Tool(Generic[P, R]):
             raise ToolError(f"tool name {self.tool_id!r}: expected 1 to 64 letters, digits, '_', '.' or '-'; give name=…")
         if timeout_s is not None and not 0 < timeout_s < float("inf"):
             raise ToolError(f"tool {self.tool_id!r}: timeout_s: expected seconds above 0, found {timeout_s!r}")
-        called = function if inspect.isroutine(function) or isinstance(function, partial) else type(function).__call__
+        called = code_of(function)
         if inspect.isasyncgenfunction(called) or inspect.isgeneratorfunction(called):
             raise ToolError(f"tool {self.tool_id!r}: is a generator; return a list instead")
         docstring = inspect.getdoc(function) or ""
@@ -188,7 +189,8 @@ class ToolRegistry:
                 raise ToolError(f"two tools are called {declared.tool_id!r}; give one of them another name=…")
             self._tools[declared.tool_id] = declared
         self._timeout_s, self._max_result_bytes, self._max_threads = timeout_s, max_result_bytes, max_threads
-        self._threads = anyio.CapacityLimiter(max_threads)
+        # Each event loop has its own, so that one registry serves several runs.
+        self._threads = RunVar[anyio.CapacityLimiter]("kitchener tool threads")
         self._left_behind: set[_Job] = set()
         self._toolsets: dict[tuple[str, ...], Toolset] = {(): NO_TOOLS}
 
@@ -245,8 +247,12 @@ class ToolRegistry:
             return ToolOutcome(
                 error=f"tool {tool_id!r} was not started: {stuck} tools that ran out of time still occupy their threads"
             )
+        threads = self._threads.get(None)
+        if threads is None:
+            threads = anyio.CapacityLimiter(self._max_threads)
+            self._threads.set(threads)
         try:
-            return await anyio.to_thread.run_sync(job.run, abandon_on_cancel=True, limiter=self._threads)
+            return await anyio.to_thread.run_sync(job.run, abandon_on_cancel=True, limiter=threads)
         finally:
             if job.is_left_behind():
                 self._left_behind.add(job)

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from kitchener.actors.attention import AttentionContext
-from kitchener.actors.chains import UNCLASSIFIED, ChainPlan, plan_chain, summarize, tighter, total_cost
+from kitchener.actors.chains import UNCLASSIFIED, ChainPlan, cost_json, plan_chain, summarize, tighter, total_cost
 from kitchener.actors.quality import QualityGateResult
 from kitchener.actors.session_state import begin_turn, complete_turn, forget_failed
 from kitchener.actors.sessions import SessionManager, close_open_turn
 from kitchener.actors.work_order_chain import APOLOGIES, APOLOGY, CutShort, TurnParts, WorkOrderChain
-from kitchener.clock import iso
 from kitchener.ids import SessionId, TurnId
 from kitchener.ledger import compute_trace_hash
 from kitchener.records import events
@@ -45,13 +44,14 @@ class Turn:
         self.turn_id: TurnId = session.next_turn_id()
         self._chain = WorkOrderChain(parts, session, self.turn_id, deadline, update)
         self._is_over = False
+        self._hashed = (-1, "")
 
     async def start(self, call: TurnCall) -> None:
         """Writes `TURN_STARTED` with the message and what the turn may read, fenced by the session's last entry."""
         prepared = self._parts.prepared
         self._positions = self._parts.ledgers.positions()
         fields: dict[str, Any] = {
-            "turn_ts": iso(self._parts.clock.time_us()),
+            "turn_ts": self._parts.now(),
             "user_message": self._message,
             "memory": call.memory,
             "read_positions": self._positions,
@@ -63,9 +63,10 @@ class Turn:
             fields["idempotency_key"] = call.idempotency_key
             fields["idempotency_scope"] = "session" if call.session_id is not None else "subject"
         state = self._session.state
-        self._chain.started = await self._session.write(
+        started = await self._session.write(
             events.TURN_STARTED, self.turn_id, fields, turn=self.turn_id, expected_head=state.head
         )
+        self._chain.message_ref = started.as_json()
         begin_turn(state, self.turn_id, self._message)
         self._chain.open()
         self._parts.ledgers.request_commit()
@@ -87,7 +88,7 @@ class Turn:
 
     async def abort(self, reason: str) -> None:
         """Closes the turn explicitly: `TURN_ABORTED` with `WO_ABANDONED` for what was open. The session stays usable."""
-        if self._chain.started is None or self._is_over:
+        if self._chain.message_ref is None or self._is_over:
             return
         self._is_over = True
         self._chain.close()
@@ -103,7 +104,7 @@ class Turn:
             "classify",
             {
                 "user_message": self._message,
-                "recent_turns": [{"user": past.user_message, "assistant": past.response} for past in newest],
+                "recent_turns": [past.exchange for past in newest],
                 "labels_vocabulary": prepared.vocabulary,
                 "tools": prepared.tool_views,
             },
@@ -182,7 +183,7 @@ class Turn:
             "wo_id": wo.wo_id,
             "decision": verdict.decision,
             "reason": verdict.reason,
-            "trace_hash": compute_trace_hash(self._chain.trace),
+            "trace_hash": self._trace_hash(),
         }
         await self._chain.write(events.WO_QUALITY_GATE, wo.wo_id, fields)
         return verdict
@@ -226,7 +227,7 @@ class Turn:
     async def _complete(self, response: str, error: TurnError | None) -> TurnResult:
         """Writes what the chain added up to, then `TURN_COMPLETED`: from here on nothing aborts the turn."""
         chain = tuple(self._chain.work_orders.values())
-        cost, trace_hash = total_cost(chain), compute_trace_hash(self._chain.trace)
+        cost, trace_hash = total_cost(chain), self._trace_hash()
         for wo_id in self._earlier_failures:  # so that an outage does not stay in view for ever
             forget_failed(self._session.state, wo_id)
             await self._chain.write(events.WO_ABANDONED, wo_id, {"wo_id": wo_id, "reason": "turn_over"})
@@ -249,7 +250,10 @@ class Turn:
             trace_hash=trace_hash,
         )
         payload = result.as_payload()
-        payload["user_message_ref"] = self._chain.started.as_mapping() if self._chain.started else None
+        payload["wo_chain_summary"] = [
+            {"wo_id": wo.wo_id, "wo_type": wo.wo_type, "state": wo.state, "cost": cost_json(wo.cost)} for wo in chain
+        ]
+        payload["user_message_ref"] = self._chain.message_ref
         payload["gate_ts"] = None
         payload["read_positions"] = self._positions
         ref = await self._chain.write(events.TURN_COMPLETED, self.turn_id, payload)
@@ -257,6 +261,12 @@ class Turn:
         complete_turn(self._session.state, payload, self._message, ref, self._parts.config.token_estimator)
         self._chain.close()
         return result
+
+    def _trace_hash(self) -> str:
+        """Over the executor's entries so far; the accepted gate's and the chain's are the same, so it is kept."""
+        if len(self._chain.trace) != self._hashed[0]:
+            self._hashed = (len(self._chain.trace), compute_trace_hash(self._chain.trace))
+        return self._hashed[1]
 
     @property
     def session_id(self) -> SessionId:

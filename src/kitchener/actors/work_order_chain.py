@@ -5,28 +5,29 @@ back, or `CutShort` with the error and the reply to give. Explained in `docs/tur
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import anyio
+import orjson
 import structlog
 
 from kitchener.actors.attention import AttentionContext, AttentionRetriever
 from kitchener.actors.budget import Scope, TokenBudgeter
-from kitchener.actors.chains import cost_mapping
+from kitchener.actors.chains import cost_json
 from kitchener.actors.quality import QualityGate
 from kitchener.actors.session_state import book_cost, forget_failed, note_failed
 from kitchener.actors.sessions import SessionManager
 from kitchener.actors.tools import ToolRegistry
 from kitchener.canonical import canonical_bytes
-from kitchener.clock import Clock, iso
+from kitchener.clock import Clock, TimestampText
 from kitchener.config import HO2Config
 from kitchener.errors import ExecutorError, LedgerError
 from kitchener.ids import TurnId
 from kitchener.ledger import Ledgers, StoredEntry
 from kitchener.records import events
 from kitchener.records.ref import Ref
-from kitchener.records.turn import TurnError, UpdateListener, WorkOrderFinished, WorkOrderPlanned
+from kitchener.records.turn import TextRetracted, TurnError, TurnUpdate, UpdateListener, WorkOrderFinished, WorkOrderPlanned
 from kitchener.records.work_order import Constraints, HO1ExecutorProtocol, WorkOrder, WorkOrderError, WorkOrderType
 
 logger = structlog.get_logger(__name__)
@@ -68,6 +69,12 @@ class Prepared:
         )
         self.tool_call = Constraints(allowed_tools=self.allowed_tools, token_budget=config.turn_budget)
         self.verify = Constraints(prompt_contract_id=config.verify_contract_id, token_budget=config.turn_budget)
+        known = (self.classify, self.synthesize, self.with_tools, self.tool_call, self.verify)
+        self._mappings = {id(each): _mapping_of(each) for each in known}
+
+    def mapping_of(self, constraints: Constraints) -> dict[str, Any]:
+        """What of the constraints differs from the defaults, as JSON types."""
+        return self._mappings.get(id(constraints)) or _mapping_of(constraints)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +92,11 @@ class TurnParts:
     listeners: dict[str, UpdateListener]
     """Who reads the text of a work order while it is being made; shared with the executor."""
     prepared: Prepared
+    timestamps: TimestampText = field(default_factory=TimestampText)
+
+    def now(self) -> str:
+        """The time of day as it stands in a ledger."""
+        return self.timestamps.render(self.clock.time_us())
 
 
 class CutShort(Exception):
@@ -114,7 +126,7 @@ class WorkOrderChain:
         update: told what happens, for a stream
     """
 
-    __slots__ = ("_deadline", "_parts", "_scope", "_session", "_turn_id", "_update", "started", "trace", "work_orders")
+    __slots__ = ("_deadline", "_parts", "_scope", "_session", "_turn_id", "_update", "message_ref", "trace", "work_orders")
 
     def __init__(
         self, parts: TurnParts, session: SessionManager, turn_id: TurnId, deadline: float, update: UpdateListener | None
@@ -125,7 +137,7 @@ class WorkOrderChain:
         self._deadline = deadline
         self._update = update
         self._scope: Scope = (session.session_id, turn_id)
-        self.started: Ref | None = None
+        self.message_ref: orjson.Fragment | None = None
         """The turn's `TURN_STARTED`, where its message stands."""
         self.work_orders: dict[str, WorkOrder] = {}
         """All of them by id, retries included, each in its newest state."""
@@ -162,7 +174,7 @@ class WorkOrderChain:
         *,
         prior_results: Sequence[dict[str, Any]] = (),
         parent: str | None = None,
-        input_refs: Sequence[Ref | None] = (),
+        input_refs: Sequence[orjson.Fragment | None] = (),
         context: AttentionContext | None = None,
     ) -> WorkOrder:
         """Has one work order executed and returns it as it came back; a failure is on record already.
@@ -176,14 +188,15 @@ class WorkOrderChain:
             number=self._session.next_wo_number(),
             turn_id=self._turn_id,
             wo_type=wo_type,
-            created_at=iso(self._parts.clock.time_us()),
+            created_at=self._parts.now(),
             subject_id=self._session.subject_id,
             input_context=input_context,
             prior_results=tuple(prior_results),
-            constraints=constraints.model_copy(update={"timeout_ms": left_ms}),
+            constraints=constraints.replaced({"timeout_ms": left_ms}),
             parent_wo_id=parent,
         )
-        planned, size = await self._plan(wo, input_refs, context)
+        limits = {**self._parts.prepared.mapping_of(constraints), "timeout_ms": left_ms}
+        planned, size = await self._plan(wo, limits, input_refs, context)
         await self._check_budget(wo, size)
         wo = wo.dispatched(planned)
         await self.write(events.WO_DISPATCHED, wo.wo_id, {"wo_id": wo.wo_id, "tier_target": "HO1", "lane": "interactive"})
@@ -194,20 +207,18 @@ class WorkOrderChain:
         self.work_orders[wo.wo_id] = done
         if done.state == "failed":
             await self.record_failure(done)
-        if self._update is not None:
-            await self._update(WorkOrderFinished(done.wo_id, done.wo_type, done.state))
+        await self._tell(WorkOrderFinished(done.wo_id, done.wo_type, done.state))
         return done
 
     async def accept(self, wo: WorkOrder) -> None:
         """`WO_COMPLETED`: HO2 takes the output as it is."""
-        cost = cost_mapping(wo.cost)
         output = next((entry.ref for entry in reversed(self.trace) if entry.entity_id == wo.wo_id), None)
         await self.write(
             events.WO_COMPLETED,
             wo.wo_id,
-            {"wo_id": wo.wo_id, "cost": cost, "output_ref": output.as_mapping() if output else None},
+            {"wo_id": wo.wo_id, "cost": cost_json(wo.cost), "output_ref": output.as_json() if output else None},
         )
-        book_cost(self._session.state, cost)
+        book_cost(self._session.state, wo.cost.input_tokens + wo.cost.output_tokens)
         self._no_longer_open(wo)
 
     async def supersede(self, failed: WorkOrder, by: WorkOrder) -> None:
@@ -223,7 +234,7 @@ class WorkOrderChain:
     async def record_failure(self, wo: WorkOrder) -> None:
         """`WO_FAILED`, with the work order's own error."""
         self.work_orders[wo.wo_id] = wo
-        error, cost = wo.error, cost_mapping(wo.cost)
+        error = wo.error
         await self.write(
             events.WO_FAILED,
             wo.wo_id,
@@ -231,14 +242,20 @@ class WorkOrderChain:
                 "wo_id": wo.wo_id,
                 "reason": error.reason if error else "EXECUTOR",
                 "error": error.model_dump(mode="json", exclude_none=True) if error else None,
-                "cost": cost,
+                "cost": cost_json(wo.cost),
             },
         )
         note_failed(self._session.state, wo.wo_id)
-        book_cost(self._session.state, cost)
+        book_cost(self._session.state, wo.cost.input_tokens + wo.cost.output_tokens)
         self._no_longer_open(wo)
 
-    async def _plan(self, wo: WorkOrder, input_refs: Sequence[Ref | None], context: AttentionContext | None) -> tuple[Ref, int]:
+    async def _plan(
+        self,
+        wo: WorkOrder,
+        limits: dict[str, Any],
+        input_refs: Sequence[orjson.Fragment | None],
+        context: AttentionContext | None,
+    ) -> tuple[Ref, int]:
         """Writes `WO_PLANNED`: refs and hashes of the input, never the input. Returns its ref and the input's tokens."""
         data = canonical_bytes([wo.input_context, wo.prior_results], at="input_context")
         ho2m = self._parts.ledgers.ho2m
@@ -248,8 +265,8 @@ class WorkOrderChain:
             "intent_id": wo.intent_id,
             "targets": list(wo.targets),
             "acceptance": list(wo.acceptance),
-            "constraints": wo.constraints.model_dump(mode="json", exclude_defaults=True),
-            "input_refs": [ref.as_mapping() for ref in (self.started, *input_refs) if ref is not None],
+            "constraints": limits,
+            "input_refs": [self.message_ref, *input_refs],
             "input_hash": ho2m.content_digest(wo.subject_id, data),
         }
         if wo.parent_wo_id is not None:
@@ -257,7 +274,7 @@ class WorkOrderChain:
         if context is not None:
             fields["attention"] = {
                 "template_id": context.template_id,
-                "fragment_refs": [f.ref.as_mapping() for f in context.fragments if f.ref is not None],
+                "fragment_refs": [f.ref for f in context.fragments if f.ref is not None],
                 "cut_by": context.budget_used.cut_by,
                 "context_hash": ho2m.content_digest(wo.subject_id, context.context_text.encode()),
             }
@@ -266,8 +283,7 @@ class WorkOrderChain:
         open_turn = self._session.state.open_turn
         if open_turn is not None:
             open_turn.work_orders[wo.wo_id] = wo.wo_type
-        if self._update is not None:
-            await self._update(WorkOrderPlanned(wo.wo_id, wo.wo_type))
+        await self._tell(WorkOrderPlanned(wo.wo_id, wo.wo_type))
         return planned, -(-len(data) // 3)
 
     async def _check_budget(self, wo: WorkOrder, size: int) -> None:
@@ -282,6 +298,7 @@ class WorkOrderChain:
         self.work_orders[wo.wo_id] = wo.abandoned()
         await self.write(events.WO_ABANDONED, wo.wo_id, {"wo_id": wo.wo_id, "reason": "BUDGET"})
         self._no_longer_open(wo)
+        await self._tell(WorkOrderFinished(wo.wo_id, wo.wo_type, "abandoned"))
         message = (
             f"the {wo.wo_type} step needs about {needed} tokens and {max(0, budget.remaining or 0)} are left;"
             " raise turn_budget or budget_ceiling, or start a new session"
@@ -306,13 +323,14 @@ class WorkOrderChain:
         """HO1 is broken: recorded as a violation, then the injected direct call, then an honest error."""
         detail = f"{type(error).__name__}: {error}"
         logger.error("executor failed", wo_id=wo.wo_id, turn_id=self._turn_id, error=detail)
-        failed = wo.failed(WorkOrderError(reason="EXECUTOR", detail=detail), at=iso(self._parts.clock.time_us()))
+        failed = wo.failed(WorkOrderError(reason="EXECUTOR", detail=detail), at=self._parts.now())
         await self.record_failure(failed)
         await self.write(
             events.DEGRADATION,
             self._turn_id,
             {"component": "HO1", "governance_violation": True, "error": detail, "wo_id": wo.wo_id},
         )
+        await self._tell(TextRetracted(wo.wo_id), WorkOrderFinished(wo.wo_id, wo.wo_type, "failed"))
         raise CutShort(TurnError("EXECUTOR", detail, wo.wo_id), await self._reply_without_executor())
 
     async def _reply_without_executor(self) -> str:
@@ -326,6 +344,11 @@ class WorkOrderChain:
             return APOLOGY
         return text.strip() or APOLOGY
 
+    async def _tell(self, *updates: TurnUpdate) -> None:
+        if self._update is not None:
+            for update in updates:
+                await self._update(update)
+
     def _no_longer_open(self, wo: WorkOrder) -> None:
         open_turn = self._session.state.open_turn
         if open_turn is not None:
@@ -334,7 +357,13 @@ class WorkOrderChain:
 
 def _as_ended(done: object, wo: WorkOrder) -> WorkOrder:
     """What the executor returned, if it is this work order with an end; anything else is a broken executor."""
-    if isinstance(done, WorkOrder) and done.wo_id == wo.wo_id and done.state in ("completed", "failed"):
-        return done
+    if isinstance(done, WorkOrder) and done.wo_id == wo.wo_id:
+        has_output = done.state == "completed" and done.output_result is not None
+        if has_output or done.state == "failed":
+            return done
     found = f"{done.wo_id} in state {done.state!r}" if isinstance(done, WorkOrder) else type(done).__name__
-    raise ExecutorError(f"the executor returned {found}, expected {wo.wo_id} completed or failed")
+    raise ExecutorError(f"the executor returned {found}, expected {wo.wo_id} completed with its output, or failed")
+
+
+def _mapping_of(constraints: Constraints) -> dict[str, Any]:
+    return constraints.model_dump(mode="json", exclude_defaults=True)

@@ -47,7 +47,11 @@ class Messages:
         self._offsets = array("q")
         self.conversations: dict[str, Conversation] = {}
         """In the order of their first messages."""
-        self._index()
+        try:
+            self._index()
+        except BaseException:
+            self._file.close()
+            raise
 
     def __len__(self) -> int:
         return len(self._offsets)

@@ -10,7 +10,8 @@ import anyio
 from cyclopts import Parameter
 
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.cli.interrupt import INTERRUPTED, on_signal
+from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
+from kitchener.cli.interrupt import on_signal
 from kitchener.cli.options import Options, Places
 from kitchener.cli.output import dim, harmless, is_interactive, say
 from kitchener.cli.typed import TypedLines, terminal_kept
@@ -80,11 +81,13 @@ class _Talk:
     grace_s: float
     """How long a termination lets the running turn go on, seconds."""
     is_interactive: bool = field(default_factory=is_interactive)
-    exit_code: int = 0
+    exit_code: int = OK
     turns: int = 0
     cost: CostSummary = field(default_factory=lambda: CostSummary(input_tokens=0, output_tokens=0, llm_calls=0, tool_calls=0))
     _everything: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _turn: anyio.CancelScope | None = None
+    _was_cancelled: bool = False
+    """Whether the last message's turn was cancelled."""
 
     async def run(self) -> None:
         """Until the input ends, `/quit`, or an interrupt."""
@@ -127,12 +130,12 @@ class _Talk:
             raise  # no other message of this chat can go better
         except KitchenerError as error:
             say(f"kitchener: {error}")
-            self.exit_code = self.exit_code or 1
+            self.exit_code = self.exit_code or NEGATIVE
         finally:
-            was_cancelled = self._turn is not None and self._turn.cancel_called
+            self._was_cancelled = self._turn is not None and self._turn.cancel_called
             self._turn = None
-        if was_cancelled and self.is_interactive and not self._everything.cancel_called:
-            print(dim("\n(turn cancelled)"), flush=True)
+        if self._was_cancelled and self.is_interactive and not self._everything.cancel_called:
+            print(dim("(turn cancelled)"), flush=True)
 
     async def _stream(self, message: str) -> TurnResult:
         """Shows the turn as it happens. A pipe gets the final reply only, since nothing can be taken back from it."""
@@ -197,8 +200,9 @@ class _Talk:
             return False
         if self._turn is not None and self.is_interactive and not self._turn.cancel_called:
             self._turn.cancel()
+            print(dim("\n(cancelling; Ctrl-C again leaves)"), flush=True)
             return True
-        if self._turn is not None or not self.is_interactive:
+        if self._turn is not None or self._was_cancelled or not self.is_interactive:
             self.exit_code = INTERRUPTED
         elif sys.stdout.isatty():
             print()

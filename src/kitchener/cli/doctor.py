@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 import anyio
 
+from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import Json, LedgerName, Options, Places
 from kitchener.cli.output import harmless, print_json
 from kitchener.config import RuntimeConfig
@@ -66,7 +67,7 @@ def doctor(*, options: Options = _EVERYTHING, json: Json = False) -> int:
         width = max(len(each.what) for each in findings)
         for each in findings:
             print(f"{each.state:<4}  {each.what:<{width}}  {harmless(each.detail)}")
-    return 0 if is_fine else 1
+    return OK if is_fine else NEGATIVE
 
 
 def _versions() -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
+from kitchener.cli.exits import OK
 from kitchener.cli.options import DEFAULT_FILE
 from kitchener.cli.output import meaning
 from kitchener.cli.toml import toml_value
@@ -96,7 +97,7 @@ def init(
     except FileExistsError:
         raise ConfigError(str(path), "", "", "is there already; `kitchener init --force` overwrites it") from None
     print(f"wrote {path}")
-    return 0
+    return OK
 
 
 def settings_text() -> str:

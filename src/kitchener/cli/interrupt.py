@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-INTERRUPTED = 130
-"""Exit code of a command that was interrupted before it was done."""
+from kitchener.cli.exits import INTERRUPTED
 
 
 def run_to_end(work: Callable[[], Awaitable[int]]) -> int:

@@ -12,6 +12,7 @@ import anyio.to_thread
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from kitchener.cli.exits import DAMAGED, OK
 from kitchener.cli.interrupt import run_to_end
 from kitchener.cli.options import Json, LedgerName, Options, Places
 from kitchener.cli.output import harmless, one_line, print_json
@@ -19,9 +20,6 @@ from kitchener.errors import ConfigError, KitchenerError
 from kitchener.ledger import StoredEntry, VerifyReport, verify_file
 
 app = App(name="ledger", help="Verify ledgers and look into them.")
-
-DAMAGED = 6
-"""Exit code where a ledger is not what was written."""
 
 _EVERYTHING = Options()
 _PAYLOAD_WIDTH = 90
@@ -74,7 +72,7 @@ def tail(
             payload = {key: value for key, value in entry.payload.items() if key not in ("v", "session_id", "subject_id")}
             print(f"{entry.seq:>8}  {entry.timestamp[:23]}  {entry.entry_type:<17}  {harmless(entry.entity_id)}")
             print(f"          {one_line(str(payload), _PAYLOAD_WIDTH)}")
-    return 0
+    return OK
 
 
 async def _verify(options: Options, path: Path | None, *, is_json: bool) -> int:
@@ -92,7 +90,7 @@ async def _verify(options: Options, path: Path | None, *, is_json: bool) -> int:
         print_json({"ok": is_fine, "ledgers": [_report_as_json(report) for report in reports]})
     elif not reports:
         print("no ledgers yet")
-    return 0 if is_fine else DAMAGED
+    return OK if is_fine else DAMAGED
 
 
 def _files(options: Options, path: Path | None) -> list[Path]:

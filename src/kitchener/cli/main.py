@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 from cyclopts import App, CycloptsError
 
+from kitchener.cli.exits import DAMAGED, INTERRUPTED, LOCKED, NEGATIVE, OK, USAGE
 from kitchener.errors import (
     CallerError,
     ConfigError,
@@ -24,13 +25,6 @@ from kitchener.errors import (
     SessionEnded,
     UnknownSession,
 )
-
-OK: Final = 0
-NEGATIVE: Final = 1
-USAGE: Final = 2
-DAMAGED: Final = 6
-LOCKED: Final = 7
-INTERRUPTED: Final = 130
 
 # The first class that fits decides, so subclasses stand before their bases.
 _EXIT_CODES: Final = (
@@ -121,4 +115,10 @@ def main() -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    sys.exit(invoke(sys.argv[1:]))
+    code = invoke(sys.argv[1:])
+    if code == INTERRUPTED:
+        # All is committed and closed. A tool that hangs in its thread would keep the process alive beyond that.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

@@ -2,7 +2,7 @@
 
 import contextlib
 import signal
-import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -12,15 +12,15 @@ import anyio
 import anyio.to_thread
 from cyclopts import Parameter
 from cyclopts.validators import Number
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.cli.batch import Conversation, Messages, Results
-from kitchener.cli.interrupt import INTERRUPTED, on_signal
+from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
+from kitchener.cli.interrupt import on_signal
 from kitchener.cli.options import Json, Options, Places
 from kitchener.cli.output import print_json, say
-from kitchener.errors import ConfigError, KitchenerError, LedgerError, RuntimeClosed
+from kitchener.cli.progress import progress_bar
+from kitchener.errors import ConfigError, KitchenerError, LedgerError, RuntimeClosed, SessionMismatch
 from kitchener.ledger.reader import LedgerReader
 from kitchener.records import events
 from kitchener.records.turn import TurnError, TurnResult
@@ -28,8 +28,6 @@ from kitchener.runtime import open_runtime, tune_gc
 
 _READ_AT_ONCE: Final = 256
 """Messages of one conversation that are in memory at a time."""
-_SHOW_EVERY_S: Final = 0.2
-"""Between two looks of the progress bar, seconds."""
 
 _EVERYTHING = Options()
 
@@ -90,7 +88,7 @@ async def _run(options: Options, path: Path, output: Path | None, concurrency: i
         if results is not None:
             await anyio.to_thread.run_sync(results.write)
     _summarise(batch, seconds, is_json=is_json)
-    return 1 if batch.failed else 0
+    return NEGATIVE if batch.failed else OK
 
 
 def _check_output(output: Path, path: Path, root: Path) -> None:
@@ -121,6 +119,10 @@ def _summarise(batch: "_Batch", seconds: float, *, is_json: bool) -> None:
         before = f", {batch.done_before:,} done before" if batch.done_before else ""
         failed = f", {batch.failed:,} failed" if batch.failed else ""
         print(f"{batch.turns:,} turns in {seconds:.1f} s ({speed:,.0f} a second){before}{failed}")
+
+
+_Finished = dict[str, tuple[Any, Mapping[str, Any]]]
+"""Idempotency key to the message of its finished turn, and to its `TURN_COMPLETED`."""
 
 
 class _Batch:
@@ -158,10 +160,12 @@ class _Batch:
 
             def stop(_: signal.Signals) -> bool:
                 self._is_stopping = True
+                say(f"kitchener: running turns may finish for {grace_s:g} s; interrupt again to stop at once")
                 everything.deadline = anyio.current_time() + grace_s
                 return False
 
-            async with on_signal(stop), self._shown(), anyio.create_task_group() as workers:
+            bar = progress_bar("turns", len(self._messages), lambda: self._over)
+            async with on_signal(stop), bar, anyio.create_task_group() as workers:
                 for _ in range(min(concurrency, len(self._messages.conversations))):
                     workers.start_soon(self._work)
 
@@ -174,39 +178,65 @@ class _Batch:
     async def _converse(self, conversation: Conversation) -> None:
         """The messages of one conversation in order. After one that could not be run, the others would be out of order."""
         lines = conversation.lines
-        session_id, finished, failure = await self._session(conversation)
+        session_id, finished, refusal = await self._session(conversation)
+        failure: TurnError | None = None
         for first in range(0, len(lines), _READ_AT_ONCE):
             chunk = lines[first : first + _READ_AT_ONCE]
             texts = await anyio.to_thread.run_sync(self._messages.read, chunk)
             for ordinal, (line, message) in enumerate(zip(chunk, texts, strict=True), first + 1):
                 if self._is_stopping:
                     return
+                before = finished.get(_key(conversation, ordinal))
                 outcome: TurnResult | TurnError
-                if failure is None:
+                if failure is not None:
+                    outcome = TurnError("NOT_RUN", f"an earlier message of this conversation failed: {failure.message}")
+                elif refusal is not None:
+                    outcome = failure = refusal
+                elif before is not None and before[0] == message:
+                    outcome = TurnResult.from_payload(before[1])
+                    self.done_before += 1
+                else:
                     outcome = await self._turn(message, conversation, session_id, ordinal)
                     failure = outcome if isinstance(outcome, TurnError) else None
-                else:
-                    outcome = TurnError("NOT_RUN", f"an earlier message of this conversation failed: {failure.message}")
-                self._count(outcome, finished)
-                if self._results is not None:
-                    self._results.add(line, _record(conversation, ordinal, session_id, outcome))
+                    self.turns += failure is None
+                self._keep(line, _record(conversation, ordinal, session_id, outcome))
 
-    async def _session(self, conversation: Conversation) -> tuple[str | None, set[str], TurnError | None]:
+    async def _session(self, conversation: Conversation) -> tuple[str | None, _Finished, TurnError | None]:
         """The conversation's session, the turns of it that were on record before, and why there is no session."""
-        finished: set[str] = set()
+        name, subject_id = conversation.name, conversation.subject_id
         try:
-            known = await self._supervisor.find_external(conversation.name)
+            known = await self._supervisor.find_external(name)
             if known is None:
-                subject_id, name = conversation.subject_id, conversation.name
-                return await self._supervisor.start_session(subject_id=subject_id, external_id=name), finished, None
-            if self._before is not None:
-                async for entry in self._before.read(session_id=known, entry_type=events.TURN_COMPLETED):
-                    finished.add(entry.entity_id)
+                return await self._supervisor.start_session(subject_id=subject_id, external_id=name), {}, None
+            return known, await self._finished(known, subject_id), None
         except (LedgerError, RuntimeClosed):
             raise
         except KitchenerError as error:
-            return None, finished, TurnError(type(error).__name__, str(error))
-        return known, finished, None
+            return None, {}, TurnError(type(error).__name__, str(error))
+
+    async def _finished(self, session_id: str, subject_id: str | None) -> _Finished:
+        """The finished turns of a session, out of one reading of its entries.
+
+        Raises:
+            SessionMismatch: it belongs to another subject than the input says
+        """
+        started: dict[str, tuple[str, Any]] = {}
+        finished: _Finished = {}
+        if self._before is None:
+            return finished
+        wanted = (events.SESSION_START, events.TURN_STARTED, events.TURN_COMPLETED)
+        async for entry in self._before.read(session_id=session_id, entry_type=wanted):
+            payload = events.read_payload(entry.entry_type, entry.payload)
+            if entry.entry_type == events.SESSION_START:
+                if subject_id not in (None, payload["subject_id"]):
+                    raise SessionMismatch(session_id, "subject", str(subject_id), payload["subject_id"])
+            elif entry.entry_type == events.TURN_STARTED:
+                if payload.get("idempotency_key") is not None:
+                    started[entry.entity_id] = payload["idempotency_key"], payload["user_message"]
+            elif entry.entity_id in started:
+                key, message = started.pop(entry.entity_id)
+                finished[key] = message, payload
+        return finished
 
     async def _turn(
         self, message: str, conversation: Conversation, session_id: str | None, ordinal: int
@@ -216,45 +246,22 @@ class _Batch:
                 message,
                 session_id=session_id,
                 subject_id=conversation.subject_id,
-                idempotency_key=f"run:{conversation.name}:{ordinal}",
+                idempotency_key=_key(conversation, ordinal),
             )
         except (LedgerError, RuntimeClosed):
             raise  # no other conversation can go on either
         except KitchenerError as error:
             return TurnError(type(error).__name__, str(error))
 
-    def _count(self, outcome: TurnResult | TurnError, finished: set[str]) -> None:
+    def _keep(self, line: int, record: dict[str, Any]) -> None:
         self._over += 1
-        if isinstance(outcome, TurnError):
-            self.failed += 1
-            return
-        self.failed += outcome.error is not None
-        if outcome.turn_id in finished:
-            self.done_before += 1
-        else:
-            self.turns += 1
+        self.failed += record["error"] is not None
+        if self._results is not None:
+            self._results.add(line, record)
 
-    @contextlib.asynccontextmanager
-    async def _shown(self) -> Any:
-        """A progress bar on standard error while a person can see it."""
-        if not sys.stderr.isatty():
-            yield
-            return
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("turns"), TimeElapsedColumn(), TimeRemainingColumn())
-        async with anyio.create_task_group() as tasks:
-            with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-                bar = progress.add_task("", total=len(self._messages))
 
-                async def update() -> None:
-                    while True:
-                        progress.update(bar, completed=self._over)
-                        await anyio.sleep(_SHOW_EVERY_S)
-
-                tasks.start_soon(update)
-                try:
-                    yield
-                finally:
-                    tasks.cancel_scope.cancel()
+def _key(conversation: Conversation, ordinal: int) -> str:
+    return f"run:{conversation.name}:{ordinal}"
 
 
 def _record(

@@ -8,9 +8,10 @@ import anyio
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from kitchener.cli.exits import OK
 from kitchener.cli.interrupt import run_to_end
 from kitchener.cli.options import Json, Options, Places
-from kitchener.cli.output import harmless, one_line, print_json, print_table
+from kitchener.cli.output import harmless, print_json, print_table
 from kitchener.errors import UnknownSession
 from kitchener.ledger import StoredEntry
 from kitchener.ledger.reader import LedgerReader
@@ -22,7 +23,6 @@ app = App(name="session", help="List, show and end sessions.")
 SessionId = Annotated[str, Parameter(name="SESSION", help="A session id, such as SES-0a1b2c3d.")]
 
 _EVERYTHING = Options()
-_WIDTH = 100
 _WORK_ORDER_STATES = {
     events.WO_PLANNED: "planned",
     events.WO_DISPATCHED: "dispatched",
@@ -56,7 +56,7 @@ def list_(
         print_table(columns, ({**row, "last_at": row["last_at"][:19], "state": _state(row)} for row in rows))
     else:
         print(f"no sessions of {options.agent}")
-    return 0
+    return OK
 
 
 @app.command
@@ -73,7 +73,7 @@ def show(session: SessionId, /, *, options: Options = _EVERYTHING, json: Json = 
         print_json(history.as_json())
     else:
         print("\n".join(history.lines()))
-    return 0
+    return OK
 
 
 @app.command
@@ -94,7 +94,7 @@ def end(session: SessionId, /, *, options: Options = _EVERYTHING, json: Json = F
             print_json({"session_id": session, "agent_class": agent_class, "ended": True})
         else:
             print(f"ended {session} of {agent_class}")
-        return 0
+        return OK
 
     return run_to_end(work)
 
@@ -130,7 +130,7 @@ async def _row(reader: LedgerReader, start: StoredEntry, *, is_ended: bool) -> d
 async def _turns(reader: LedgerReader, newest: StoredEntry) -> int:
     """How many turns a session has begun, from its newest entry where that says so."""
     if newest.entry_type == events.SESSION_START:
-        return 0
+        return OK
     if (turn := newest.payload.get("turn_id")) is not None:
         return int(turn.rpartition("-")[2])
     session_id = newest.payload["session_id"]
@@ -244,8 +244,8 @@ class _History:
             yield f"  > {_text(turn.message)}"
             if turn.result:
                 yield f"  < {_text(turn.result['response'])}"
-            if turn.result.get("error"):
-                yield f"  ! {one_line(str(turn.result['error']), _WIDTH)}"
+            if error := turn.result.get("error"):
+                yield f"  ! {_text(error['kind'] + ': ' + error['message'] if 'kind' in error else error)}"
             for each in turn.work_orders.values():
                 yield f"    {each['wo_id']}  {each['wo_type'] or '?':<10}  {each['state']}{_cost(each['cost'])}"
         for each in self.rejected:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from cyclopts import App
 
+from kitchener.cli.exits import OK, USAGE
 from kitchener.cli.options import Json, Options
 from kitchener.cli.output import meaning, print_json
 from kitchener.cli.toml import toml_lines, toml_value
@@ -38,7 +39,7 @@ def check(*, options: Options = _EVERYTHING, json: Json = False) -> int:
             raise
         facts = {"source": error.source, "key": error.key, "value": error.value, "expected": error.expected}
         print_json({"ok": False, **facts})
-        return 2
+        return USAGE
     config = loaded.config
     agents, providers = sorted(config.agents), sorted(config.router.providers)
     if json:
@@ -46,7 +47,7 @@ def check(*, options: Options = _EVERYTHING, json: Json = False) -> int:
     else:
         print(f"ok: {loaded.source}")
         print(f"agents: {', '.join(agents) or 'ADMIN, with the defaults'}; providers: {', '.join(providers)}")
-    return 0
+    return OK
 
 
 @app.command
@@ -69,7 +70,7 @@ def show(*, options: Options = _EVERYTHING, json: Json = False) -> int:
     else:
         print(f"# {loaded.source}")
         print("\n".join(toml_lines(settings)))
-    return 0
+    return OK
 
 
 @app.command
@@ -85,7 +86,7 @@ def schema(*, json: Json = False) -> int:
         print_json(RuntimeConfig.model_json_schema())
     else:
         print("\n".join(_described(RuntimeConfig)).lstrip())
-    return 0
+    return OK
 
 
 def _described(model: type[Settings], table: str = "") -> Iterator[str]:

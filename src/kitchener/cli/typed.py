@@ -36,7 +36,7 @@ class TypedLines:
     """
 
     def __init__(self, prompt: str | None) -> None:
-        self._wanted: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._send, self._receive = anyio.create_memory_object_stream[str | Exception | None](1)
         self._read = _from_pipe() if prompt is None else _from_terminal(prompt)
         self._token: anyio.lowlevel.EventLoopToken | None = None
@@ -50,20 +50,20 @@ class TypedLines:
         if self._token is None:
             self._token = anyio.lowlevel.current_token()
             threading.Thread(target=self._serve, name="typed lines", daemon=True).start()
-        self._wanted.put(None)
+        self._wanted.put(True)
         line = await self._receive.receive()
         if isinstance(line, Exception):
             raise line
         return line
 
     def close(self) -> None:
-        """Nothing more will be asked for."""
+        """Nothing more will be asked for; the thread ends, unless it stands in a read."""
+        self._wanted.put(False)
         self._send.close()
         self._receive.close()
 
     def _serve(self) -> None:
-        while True:
-            self._wanted.get()
+        while self._wanted.get():
             line: str | Exception | None
             try:
                 line = next(self._read, None)

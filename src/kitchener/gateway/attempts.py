@@ -205,6 +205,9 @@ class Attempts:
             lane.breaker.succeeded(self._ticket)  # a refusal of this request: the provider works
         elif lane.breaker.failed(self._ticket, now):
             lane.limiter.send_away()
+        if error.retry_after_s:
+            # Bounded, so that an absurd header cannot shut a provider out for hours without anybody probing it.
+            lane.limiter.hold_until(now + min(error.retry_after_s, lane.config.breaker_reset_s))
         lane.limiter.leave()
 
     def _may_retry(self, error: ProviderError) -> bool:

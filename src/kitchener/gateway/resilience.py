@@ -162,6 +162,7 @@ class FairLimiter:
         self._requests = Rate(config.requests_per_minute) if config.requests_per_minute else None
         self._tokens = Rate(config.tokens_per_minute) if config.tokens_per_minute else None
         self._is_rated = self._requests is not None or self._tokens is not None
+        self._held_until = float("-inf")
         self._in_flight = 0
         self._waiting = 0
         # Subjects in the order of their turn; each with its waiters in order. Both forget in constant time.
@@ -229,6 +230,11 @@ class FairLimiter:
         if self._waiting:
             self._serve()
 
+    def hold_until(self, moment: float) -> None:
+        """Lets nobody in before that moment: the provider has asked for a pause, and it meant everybody."""
+        self._held_until = max(self._held_until, moment)
+        self._is_rated = True
+
     def send_away(self) -> None:
         """Ends the wait of everybody who waits: the provider is not to be called for a while."""
         for queue in list(self._queues.values()):
@@ -237,8 +243,10 @@ class FairLimiter:
                 waiter.event.set()
 
     def _ready_at(self, tokens: int) -> float:
-        requests = self._requests.ready_at(1) if self._requests is not None else float("-inf")
-        return max(requests, self._tokens.ready_at(tokens)) if self._tokens is not None else requests
+        ready = self._held_until
+        if self._requests is not None:
+            ready = max(ready, self._requests.ready_at(1))
+        return ready if self._tokens is None else max(ready, self._tokens.ready_at(tokens))
 
     def _take(self, tokens: int, now: float) -> None:
         if self._requests is not None:

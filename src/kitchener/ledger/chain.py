@@ -19,6 +19,12 @@ OPENING: Final = b'{"ledger_id":"'
 """How every line begins."""
 ENVELOPE_BYTES: Final = 350
 """More than the longest envelope without its ledger id: a line is at most this much longer than its body."""
+AFTER_BATCH: Final = b'],"entry_hash":"sha256:'
+"""What follows the numbers of a line; found for the first time where they end, as nothing before it can hold it."""
+TO_BODY: Final = len(AFTER_BATCH) + 64 + len('","chain_hash":"sha256:') + 64 + len('","entry":')
+"""From there to the body, bytes."""
+_SEQ: Final = '","seq":'
+_ENTRY_ID: Final = ',"entry_id":"'
 _LEDGER_ID = re.compile(r"[ !#-\[\]-{}~]{1,1024}")
 _LINE = re.compile(
     rb'\{"ledger_id":"([ !#-\[\]-{}~]+)","seq":([1-9][0-9]*),"entry_id":"(E-[0-9]{4}-[0-9]{2}-[0-9]{2}-[0-9]{12,})",'
@@ -226,30 +232,43 @@ def read_line(line: bytes, ledger_id: str, index_keys: IndexKeys | None, opener:
     Raises:
         BadLine: the line has not the form of one, belongs to another ledger, or does not fit its own hash
     """
+    mark = line.find(AFTER_BATCH)
+    seq_at = len(OPENING) + len(ledger_id) + len(_SEQ)
+    id_at = line.find(b",", seq_at) + len(_ENTRY_ID)
+    body = line[mark + TO_BODY : -1]
+    entry_hash = hashlib.sha256(body).hexdigest()
+    stored_hash = line[mark + len(AFTER_BATCH) : mark + len(AFTER_BATCH) + 64].decode("ascii", "replace")
+    if entry_hash != stored_hash or not line.startswith(f'{{"ledger_id":"{ledger_id}","seq":'.encode()):
+        raise _misfit(line, ledger_id)
+    try:
+        fields = orjson.loads(body)
+        payload, entry_type = fields["payload"], fields["entry_type"]
+        return StoredEntry(
+            ledger_id,
+            int(line[seq_at : id_at - len(_ENTRY_ID)]),
+            line[id_at : line.find(b'"', id_at)].decode(),
+            f"sha256:{entry_hash}",
+            entry_type,
+            fields["entity_id"],
+            fields["timestamp"],
+            body,
+            session_of(payload),
+            index_keys(entry_type, payload) if index_keys is not None else (),
+            opener,
+            payload if opener is None else None,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadLine("framing", "a line of a ledger", f"{shown(line)} ({error})") from error
+
+
+def _misfit(line: bytes, ledger_id: str) -> BadLine:
     parts = split_line(line)
     if parts is None:
-        raise BadLine("framing", "a line of a ledger", shown(line))
+        return BadLine("framing", "a line of a ledger", shown(line))
     if parts.ledger_id != ledger_id:
-        raise BadLine("ledger_id", ledger_id, parts.ledger_id)
+        return BadLine("ledger_id", ledger_id, parts.ledger_id)
     found = hashlib.sha256(parts.body).hexdigest()
-    if found != parts.entry_hash:
-        raise BadLine("entry_hash", f"sha256:{parts.entry_hash}", f"sha256:{found}")
-    fields = orjson.loads(parts.body)
-    payload, entry_type = fields["payload"], fields["entry_type"]
-    return StoredEntry(
-        ledger_id,
-        parts.seq,
-        parts.entry_id,
-        f"sha256:{parts.entry_hash}",
-        entry_type,
-        fields["entity_id"],
-        fields["timestamp"],
-        parts.body,
-        session_of(payload),
-        index_keys(entry_type, payload) if index_keys is not None else (),
-        opener,
-        payload if opener is None else None,
-    )
+    return BadLine("entry_hash", f"sha256:{parts.entry_hash}", f"sha256:{found}")
 
 
 def session_of(payload: dict[str, Any]) -> str | None:

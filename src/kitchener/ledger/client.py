@@ -5,7 +5,7 @@ What blocks is below, in `storage`, and runs in worker threads; when a round sta
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from itertools import chain, islice
@@ -25,7 +25,7 @@ from kitchener.ids import EntryId
 from kitchener.ledger.chain import ENVELOPE_BYTES, IndexKeys, LedgerEntry, StoredEntry, is_ledger_id, session_of
 from kitchener.ledger.files import FileOps
 from kitchener.ledger.group import CommitGroup
-from kitchener.ledger.reading import Entries, Query, make_query
+from kitchener.ledger.reading import Entries, Query, check_key, make_query
 from kitchener.ledger.recovery import Recovered
 from kitchener.ledger.stamping import Stamper
 from kitchener.ledger.storage import Storage, open_storage
@@ -218,6 +218,7 @@ class LedgerClient:
         Raises:
             LedgerDamaged: while iterating, a line is not what was written
         """
+        check_key(key, self._index_keys)
         query = make_query(
             session_id=session_id,
             entity_id=entity_id,
@@ -231,12 +232,24 @@ class LedgerClient:
 
     async def last(self, *, session_id: str | None = None, key: str | None = None, limit: int = 1) -> list[StoredEntry]:
         """The newest entries of a session, of a key, or of all, ascending."""
+        check_key(key, self._index_keys)
         query = make_query(session_id=session_id, key=key, up_to_seq=self.position)
         memory = [entry for entry in self._pending if query.matches(entry)][-limit:]
         if len(memory) >= limit:
             return memory
         stored, missing = self._stored, limit - len(memory)
         return await self._in_thread(lambda: self._storage.newest(query, stored, missing)) + memory
+
+    async def known_sessions(self, session_ids: Iterable[str]) -> set[str]:
+        """Which of these sessions have entries here; one look-up for all of them."""
+        stored = self._stored
+        queries = {each: make_query(session_id=each, up_to_seq=self.position) for each in session_ids}
+        pending = {entry.session_id for entry in self._pending if entry.session_id is not None}
+
+        def look_up() -> set[str]:
+            return {each for each, query in queries.items() if self._storage.newest(query, stored, 1)}
+
+        return await self._in_thread(look_up) | (pending & queries.keys())
 
     async def get(self, seq: int) -> StoredEntry | None:
         """The entry with a number, or None if there is none."""
@@ -318,7 +331,8 @@ class LedgerClient:
         if self._sealer is not None:
             payload = self._sealer.seal(ledger_id, entry_type, payload)
         type_text = self._types.get(entry_type) or self._type_text(entry_type)
-        entity_text = _text(entity_id, "entity_id")
+        is_simple = type(entity_id) is str and entity_id.isascii()
+        entity_text = orjson.dumps(entity_id) if is_simple else _text(entity_id, "entity_id")
         payload_text = canonical_bytes(payload, at="payload")
         session_id = payload.get("session_id")
         if type(session_id) is not str:
@@ -335,7 +349,7 @@ class LedgerClient:
             size = len(body) + ENVELOPE_BYTES + len(ledger_id)
             raise EntryTooLarge(ledger_id, entry_type, size, self.config.max_entry_bytes)
         seq = self.position = self.position + 1
-        entry_id = f"E-{timestamp[:10]}-{seq:012d}"
+        entry_id = f"{self._stamper.id_start}{seq:012d}"
         entry_hash = "sha256:" + hashlib.sha256(body).hexdigest()
         stored = StoredEntry(
             ledger_id, seq, entry_id, entry_hash, entry_type, entity_id, timestamp, body, session_id, keys, self._opener
@@ -348,7 +362,7 @@ class LedgerClient:
             if self._watchers:
                 for watcher in self._watchers.get(session_id, ()):
                     watcher.append(stored)
-        return Ref(ledger_id, entry_id, entry_hash)
+        return tuple.__new__(Ref, (ledger_id, entry_id, entry_hash))  # what Ref(…) does, in half the time
 
     def _type_text(self, entry_type: str) -> bytes:
         text = _text(entry_type, "entry_type")

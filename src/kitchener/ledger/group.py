@@ -10,7 +10,6 @@ from functools import partial
 from typing import Protocol
 
 import anyio
-import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from kitchener.config import LedgerConfig
@@ -72,6 +71,7 @@ class CommitGroup:
     def __init__(self, members: Sequence[Member], config: LedgerConfig) -> None:
         self._members = list(members)
         self._config = config
+        self._waits_for_nothing = config.durability == "none"
         self._hosts: list[TaskGroup] = []
         self._gathering: _Round | None = None
         self._flying: _Round | None = None
@@ -112,26 +112,28 @@ class CommitGroup:
         Raises:
             LedgerWriteError: it could not be written; the ledgers of the group take no more entries
         """
-        if self._config.durability == "none" and not force:
+        if self._waits_for_nothing and not force:
             self.request()
             return
-        if self._is_behind():
-            current = self._gather()
+        current = self._gathering
+        if current is None:
+            # Nothing new: what this caller wrote is durable, or on its way.
+            current = self._gather() if self._is_behind() else self._flying
+            if current is None:
+                return
+        if current is self._gathering:
             current.waiters += 1
-            current.is_forced = current.is_forced or force
+            if force:
+                current.is_forced = True
             if self._is_full(current):
                 current.full.set()
-        elif self._flying is not None:
-            current = self._flying
-        else:
-            return
         await current.done.wait()
         if current.failure is not None:
             raise LedgerWriteError(current.failure.path, current.failure.problem) from current.failure
 
     def request(self) -> None:
         """Sees to it that a round starts soon; nobody waits for it."""
-        if self._is_behind():
+        if self._gathering is None and self._is_behind():
             self._gather()
 
     def _is_behind(self) -> bool:
@@ -142,31 +144,34 @@ class CommitGroup:
         return False
 
     def _gather(self) -> _Round:
-        current = self._gathering
-        if current is None:
-            config = self._config
-            linger_ms = min(config.linger_ms, self._turns * config.linger_per_turn_ms) if self._turns > 1 else 0.0
-            current = self._gathering = _Round(anyio.current_time() + linger_ms / 1_000)
-            if not self._runs:
-                self._runs = True
-                self._hosts[-1].start_soon(self._run, self._hosts[-1])
+        config = self._config
+        linger_ms = min(config.linger_ms, self._turns * config.linger_per_turn_ms) if self._turns > 1 else 0.0
+        current = self._gathering = _Round(anyio.current_time() + linger_ms / 1_000)
+        if not self._runs:
+            self._spawn()
         return current
 
     def _is_full(self, current: _Round) -> bool:
-        return current.is_forced or (current.waiters > 0 and current.waiters >= min(self._config.batch_turns, self._turns))
+        waiters = current.waiters
+        return waiters > 0 and (waiters >= self._turns or waiters >= self._config.batch_turns or current.is_forced)
+
+    def _spawn(self) -> None:
+        self._runs = True
+        self._hosts[-1].start_soon(self._run, self._hosts[-1])
 
     async def _run(self, host: TaskGroup) -> None:
         """Runs rounds until nobody asks for one."""
         # Shielded, because others wait for the round than the one whose cancellation ends this task group. It is bounded by
         # the linger and by the disk.
-        with anyio.CancelScope(shield=True):
-            while self._gathering is not None and host in self._hosts:
-                await self._linger(self._gathering)
-                await self._perform()
-        self._runs = False
-        if self._gathering is not None and self._hosts:
-            self._runs = True
-            self._hosts[-1].start_soon(self._run, self._hosts[-1])
+        try:
+            with anyio.CancelScope(shield=True):
+                while self._gathering is not None and host in self._hosts:
+                    await self._linger(self._gathering)
+                    await self._perform()
+        finally:
+            self._runs = False
+            if self._gathering is not None and self._hosts:
+                self._spawn()
 
     async def _linger(self, current: _Round) -> None:
         if self._is_full(current):

@@ -5,11 +5,13 @@ ledger is opened, and every line found through it is checked against its own has
 it runs in worker threads; the writing connection and the reading one each belong to one thread at a time.
 """
 
+import os
 import sqlite3
 import sys
+import threading
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +22,8 @@ import structlog
 
 from kitchener.errors import LedgerPathError
 from kitchener.ids import path_part
-from kitchener.ledger.chain import START, IndexKeys, Mark
+from kitchener.ledger.chain import START, IndexKeys, Mark, session_of
+from kitchener.ledger.verifier import Batch
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -28,14 +31,17 @@ T = TypeVar("T")
 _FORMAT: Final = f"kitchener-index/1 {sys.byteorder} {array('I').itemsize}"
 _STOP_BYTES: Final = 64 << 10
 """How far apart the stops are that a scan can start from."""
+_SESSION: Final = "@"
+_OTHER: Final = "="
 _TABLES: Final = """
 CREATE TABLE head (
     id INTEGER PRIMARY KEY CHECK (id = 0), format TEXT, ledger_id TEXT, keys TEXT,
     seq INTEGER, offset INTEGER, chain TEXT, batch INTEGER, timestamp TEXT, last_line INTEGER, durable_seq INTEGER
 );
 CREATE TABLE places (
-    key TEXT, first_seq INTEGER, base INTEGER, packed BLOB, PRIMARY KEY (key, first_seq)
-) WITHOUT ROWID;
+    id INTEGER PRIMARY KEY, hash INTEGER, key TEXT, first_seq INTEGER, last_seq INTEGER, base INTEGER, packed BLOB
+);
+CREATE INDEX by_hash ON places (hash);
 CREATE TABLE stops (
     seq INTEGER PRIMARY KEY, offset INTEGER, chain TEXT, batch INTEGER, timestamp TEXT
 );
@@ -57,32 +63,29 @@ class Known(NamedTuple):
     """The last entry that was on disk when it was written."""
 
 
-class Place(NamedTuple):
-    """One entry to be found again."""
-
-    seq: int
-    offset: int
-    length: int
-    """Bytes of the line, LF included."""
-    keys: tuple[str, ...]
+Place = tuple[int, int, int]
+"""Where an entry stands: its number, the byte offset of its line, the length of the line with its LF."""
 
 
 def session_key(session_id: str) -> str:
     """The index key of a session's entries."""
-    return f"@{session_id}"
+    return _SESSION + session_id
 
 
 def other_key(key: str) -> str:
     """The index key of any other key; kept apart from sessions."""
-    return f"={key}"
+    return _OTHER + key
 
 
-def index_path(directory: Path, ledger_id: str) -> Path:
-    """The file of a ledger's index."""
-    name = path_part(ledger_id)
-    if len(name) > 200:  # file systems end at 255 bytes
-        name = f"{name[:120]}-{sha256(ledger_id.encode()).hexdigest()[:32]}"
-    return directory / f"{name}.sqlite"
+def index_path(directory: Path, ledger_id: str, ledger: Path) -> Path:
+    """The file of a ledger's index.
+
+    Its name holds the ledger's id, and a hash of where the ledger lies as seen from the index: two files of one id do not
+    share an index, and a whole tree can be moved.
+    """
+    where = os.path.relpath(ledger.resolve(), directory.resolve())
+    name = path_part(ledger_id)[:120]  # file systems end at 255 bytes
+    return directory / f"{name}-{sha256(f'{ledger_id}|{where}'.encode()).hexdigest()[:12]}.sqlite"
 
 
 class Index:
@@ -93,7 +96,6 @@ class Index:
         self.known = Known()
         """What it says, as of the last write."""
         self._ledger_id, self._keys = ledger_id, keys
-        self._last_stop = 0
         self._writer = _connect(path)
         self._reader: sqlite3.Connection | None = None
 
@@ -105,34 +107,35 @@ class Index:
             self.clear(Known())
             return
         self.known = read_known(self._writer, self._ledger_id, self._keys)
-        self._last_stop = self._writer.execute("SELECT coalesce(max(offset), 0) FROM stops").fetchone()[0]
 
     def clear(self, known: Known) -> None:
         """Starts from nothing."""
         for table in ("head", "places", "stops"):
             self._writer.execute(f"DROP TABLE IF EXISTS {table}")
         self._writer.executescript(_TABLES)
-        self._last_stop = 0
         with self._transaction():
             self._save(known)
         self.known = known
 
-    def add(self, places: Sequence[Place], mark: Mark, durable_seq: int) -> None:
-        """Notes the entries up to a place between two commits.
-
-        Args:
-            places: the entries after `known.mark`, all of them, in order
-            mark: the place after the last one
-            durable_seq: the last entry that is on disk
-        """
+    def add(self, tail: "Tail", durable_seq: int) -> None:
+        """Notes what a tail holds, which begins where the index ends."""
+        if tail.start != self.known.mark:
+            raise IndexDamaged(f"it ends with entry {self.known.mark.seq}, and entry {tail.start.seq} would come next")
+        mark = tail.end
+        known = Known(mark, tail.last_line, durable_seq)
         with self._transaction():
-            self._writer.executemany("INSERT OR REPLACE INTO places VALUES (?, ?, ?, ?)", _packed(places))
-            if mark.offset - self._last_stop >= _STOP_BYTES:
-                self._writer.execute("INSERT OR REPLACE INTO stops VALUES (?, ?, ?, ?, ?)", mark)
-                self._last_stop = mark.offset
-            known = Known(mark, places[-1].offset if places else self.known.last_line, durable_seq)
+            self._writer.executemany(
+                "INSERT INTO places (hash, key, first_seq, last_seq, base, packed) VALUES (?, ?, ?, ?, ?, ?)", tail.rows()
+            )
+            self._writer.executemany("INSERT INTO stops VALUES (?, ?, ?, ?, ?)", tail.stops)
             self._save(known)
         self.known = known
+
+    def note_durable(self, durable_seq: int) -> None:
+        """Remembers how far the journal is on disk, so that a missing end is noticed."""
+        if durable_seq != self.known.durable_seq:
+            self._writer.execute("UPDATE head SET durable_seq = ?", (durable_seq,))
+            self.known = self.known._replace(durable_seq=durable_seq)
 
     def reader(self) -> sqlite3.Connection:
         """The connection for queries."""
@@ -161,6 +164,85 @@ class Index:
             "INSERT OR REPLACE INTO head VALUES (0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (_FORMAT, self._ledger_id, self._keys, *known.mark, known.last_line, known.durable_seq),
         )
+
+
+class Tail:
+    """Where entries stand that the index does not have yet: few, newest, in memory. Threads may share it."""
+
+    def __init__(self, start: Mark) -> None:
+        self.start = self.end = start
+        """It holds every entry between these places."""
+        self.last_line = 0
+        """Byte offset of the last entry's line."""
+        self.stops: list[Mark] = []
+        """Places between them, some way apart, from which a scan can start."""
+        self._by_session: dict[str, list[int]] = {}
+        self._by_key: dict[str, list[int]] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return self.end.seq - self.start.seq
+
+    def extend(self, entries: Iterable[tuple[str | None, tuple[str, ...], int]], after: Mark) -> None:
+        """Takes up the next entries.
+
+        Args:
+            entries: session, other keys and length of the line of each entry after `end`
+            after: the place after the last of them
+        """
+        seq, offset = self.end.seq, self.end.offset
+        by_session, by_key = self._by_session, self._by_key
+        with self._lock:
+            for session_id, keys, length in entries:
+                seq += 1
+                if session_id is not None:
+                    numbers = by_session.get(session_id)
+                    if numbers is None:
+                        by_session[session_id] = [seq, offset, length]
+                    else:
+                        numbers += (seq, offset, length)
+                for key in keys:
+                    by_key.setdefault(key, []).extend((seq, offset, length))
+                self.last_line = offset
+                offset += length
+            self.end = after
+            last_stop = self.stops[-1] if self.stops else self.start
+            if after.offset - last_stop.offset >= _STOP_BYTES:
+                self.stops.append(after)
+
+    def find_stop(self, seq: int) -> Mark | None:
+        """The last of the stops at or before the end of entry `seq`."""
+        return next((stop for stop in reversed(self.stops) if stop.seq <= seq), None)
+
+    def take_up(self, commit: Batch, index_keys: IndexKeys | None, after: Mark) -> None:
+        """Takes up a commit as it was found in the file."""
+        found = []
+        for _, length, fields in commit:
+            payload = fields["payload"]
+            keys = index_keys(fields["entry_type"], payload) if index_keys is not None else ()
+            found.append((session_of(payload), keys, length))
+        self.extend(found, after)
+
+    def find(self, key: str, after_seq: int, up_to_seq: int) -> list[Place]:
+        """The entries of an index key within bounds, ascending."""
+        found = self._by_session if key[0] == _SESSION else self._by_key
+        with self._lock:
+            numbers = found.get(key[1:], [])[:]
+        return [place for place in _triples(numbers) if after_seq < place[0] <= up_to_seq]
+
+    def rows(self) -> list[tuple[int, str, int, int, int, bytes]]:
+        """One row of the index for each key: the first entry's number and offset, then differences to them."""
+        rows = []
+        for prefix, by_key in ((_SESSION, self._by_session), (_OTHER, self._by_key)):
+            for name, numbers in by_key.items():
+                key, seq, base = prefix + name, numbers[0], numbers[1]
+                packed = array("I", [0]) * len(numbers)
+                packed[::3] = array("I", [number - seq for number in numbers[::3]])
+                packed[1::3] = array("I", [offset - base for offset in numbers[1::3]])
+                packed[2::3] = array("I", numbers[2::3])
+                rows.append((_hash(key), key, seq, numbers[-3], base, _checked(key, seq, base, packed.tobytes())))
+        rows.sort()  # neighbours in the index are then written together
+        return rows
 
 
 class IndexSnapshot:
@@ -248,23 +330,24 @@ def read_known(connection: sqlite3.Connection, ledger_id: str, keys: str | None)
     return Known(Mark(*row[4:9]), row[9], row[10])
 
 
-def find_places(connection: sqlite3.Connection, key: str, after_seq: int, up_to_seq: int) -> Iterator[tuple[int, int, int]]:
-    """`(seq, offset, length)` of a key's entries within bounds, ascending. Reads all rows at once, decodes them one by one."""
+def find_places(connection: sqlite3.Connection, key: str, after_seq: int, up_to_seq: int) -> Iterator[Place]:
+    """A key's entries within bounds, ascending. Reads all rows at once, decodes them one by one."""
     rows = connection.execute(
-        "SELECT first_seq, base, packed FROM places WHERE key = ?1 AND first_seq <= ?3 AND first_seq >="
-        " coalesce((SELECT max(first_seq) FROM places WHERE key = ?1 AND first_seq <= ?2 + 1), 0) ORDER BY first_seq",
-        (key, after_seq, up_to_seq),
+        "SELECT first_seq, base, packed FROM places"
+        " WHERE hash = ? AND key = ? AND last_seq > ? AND first_seq <= ? ORDER BY hash, id",
+        (_hash(key), key, after_seq, up_to_seq),
     ).fetchall()
     for row in rows:
         _check(key, *row)
     return (place for row in rows for place in _unpacked(*row) if after_seq < place[0] <= up_to_seq)
 
 
-def find_newest(connection: sqlite3.Connection, key: str, up_to_seq: int, limit: int) -> list[tuple[int, int, int]]:
-    """`(seq, offset, length)` of a key's last entries, ascending."""
-    newest: list[tuple[int, int, int]] = []
+def find_newest(connection: sqlite3.Connection, key: str, up_to_seq: int, limit: int) -> list[Place]:
+    """A key's last entries, ascending."""
+    newest: list[Place] = []
     rows = connection.execute(
-        "SELECT first_seq, base, packed FROM places WHERE key = ? AND first_seq <= ? ORDER BY first_seq DESC", (key, up_to_seq)
+        "SELECT first_seq, base, packed FROM places WHERE hash = ? AND key = ? AND first_seq <= ? ORDER BY hash DESC, id DESC",
+        (_hash(key), key, up_to_seq),
     )
     with closing(rows):
         for row in rows:
@@ -309,32 +392,25 @@ def _load(path: Path, ledger_id: str, keys: str) -> Index:
     return index
 
 
-def _packed(places: Iterable[Place]) -> list[tuple[str, int, int, bytes]]:
-    """One row for each key: the first entry's number and offset, then differences to them."""
-    rows: dict[str, tuple[int, int, list[int]]] = {}
-    for seq, offset, length, keys in places:
-        for key in keys:
-            row = rows.get(key)
-            if row is None:
-                rows[key] = (seq, offset, [0, 0, length])
-            else:
-                row[2].extend((seq - row[0], offset - row[1], length))
-    return [
-        (key, seq, offset, _sealed(key, seq, offset, array("I", numbers).tobytes()))
-        for key, (seq, offset, numbers) in rows.items()
-    ]
+def _hash(key: str) -> int:
+    # Short, so that one page of the tree holds many; equal hashes are told apart by the key beside them.
+    return zlib.crc32(key.encode())
 
 
-def _sealed(key: str, seq: int, offset: int, packed: bytes) -> bytes:
-    return packed + zlib.crc32(packed, zlib.crc32(f"{key}|{seq}|{offset}".encode())).to_bytes(4, "little")
+def _checked(key: str, seq: int, base: int, packed: bytes) -> bytes:
+    return packed + zlib.crc32(packed, zlib.crc32(f"{key}|{seq}|{base}".encode())).to_bytes(4, "little")
 
 
-def _check(key: str, seq: int, offset: int, sealed: bytes) -> None:
-    packed = sealed[:-4]
-    if len(packed) % 12 or sealed != _sealed(key, seq, offset, packed):
+def _check(key: str, seq: int, base: int, checked: bytes) -> None:
+    packed = checked[:-4]
+    if len(packed) % 12 or checked != _checked(key, seq, base, packed):
         raise IndexDamaged(f"the row of {key!r} from entry {seq} on is not what was written")
 
 
-def _unpacked(seq: int, offset: int, sealed: bytes) -> Iterator[tuple[int, int, int]]:
-    numbers = array("I", sealed[:-4])
-    return zip((seq + n for n in numbers[::3]), (offset + n for n in numbers[1::3]), numbers[2::3], strict=True)
+def _unpacked(seq: int, base: int, checked: bytes) -> Iterator[Place]:
+    numbers = array("I", checked[:-4])
+    return zip((seq + n for n in numbers[::3]), (base + n for n in numbers[1::3]), numbers[2::3], strict=True)
+
+
+def _triples(numbers: list[int]) -> Iterator[Place]:
+    return zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)

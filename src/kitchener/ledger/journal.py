@@ -6,6 +6,7 @@ system errors end here: at opening as `LedgerPathError`, later as `LedgerWriteEr
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from kitchener.clock import to_datetime
@@ -69,7 +70,8 @@ class Journal:
         """Gives the file and its lock back."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
-            self._ops.close(fd)
+            with suppress(OSError):  # everything was synced, or refused, before; the descriptor is gone in any case
+                self._ops.close(fd)
 
     def _write(self, data: bytes) -> None:
         found, size = self._ops.stat(self.path), self._ops.fstat(self._fd).st_size
@@ -175,17 +177,19 @@ def open_journal(path: Path, ledger_id: str, ops: FileOps) -> Journal:
     try:
         ensure_directory(ops, path.parent)
         fd = ops.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        try:
+            found = check_ledger_file(ops, path, fd)
+            _lock(path, ops, fd, found)
+        except BaseException:
+            ops.close(fd)
+            raise
     except OSError as error:
         raise path_problem(path, error) from error
-    try:
-        found = check_ledger_file(ops, path, fd)
-        try:
-            ops.lock(fd)
-        except BlockingIOError:
-            raise locked_by(path, found) from None
-        except OSError as error:
-            raise path_problem(path, error) from error
-    except BaseException:
-        ops.close(fd)
-        raise
     return Journal(path, ops, fd, ledger_id, (found.st_dev, found.st_ino))
+
+
+def _lock(path: Path, ops: FileOps, fd: int, found: os.stat_result) -> None:
+    try:
+        ops.lock(fd)
+    except BlockingIOError:
+        raise locked_by(path, found) from None

@@ -16,28 +16,30 @@ from typing import TypeVar
 import anyio
 
 from kitchener.errors import LedgerClosed, LedgerDamaged
-from kitchener.ledger.chain import OPENING, START, BadLine, IndexKeys, StoredEntry, shown
+from kitchener.ledger.chain import OPENING, START, BadLine, IndexKeys, Mark, StoredEntry, shown
 from kitchener.ledger.files import FileOps, check_ledger_file, path_problem
-from kitchener.ledger.index import IndexDamaged, IndexSnapshot, Known, find_stop, index_path, keys_name
+from kitchener.ledger.index import IndexDamaged, IndexSnapshot, Known, Tail, index_path, keys_name
 from kitchener.ledger.journal import holds
-from kitchener.ledger.reading import Entries, Query, Shelf, make_query
+from kitchener.ledger.reading import Entries, Query, Shelf, check_key, make_query
 from kitchener.ledger.recovery import check_is_crash
 from kitchener.ledger.scanning import verify_range
-from kitchener.ledger.verifier import Verifier
+from kitchener.ledger.verifier import Batch, Verifier
 from kitchener.ledger.verifying import VerifyReport, ledger_id_of, verify_part
 from kitchener.sealing import Sealer
 
 T = TypeVar("T")
 _LEVELS_UP = 4
+_TAIL_ENTRIES = 200_000
+"""Entries behind the index whose places are kept in memory; a longer tail is scanned again by each call."""
 
 
 class LedgerReader:
     """One ledger, open for reading. Open it with `LedgerReader.open`. Each call sees what is there by then."""
 
-    def __init__(self, path: Path, file: "_File") -> None:
+    def __init__(self, path: Path, file: "_File", index_keys: IndexKeys | None) -> None:
         self.path = path
         """Its file."""
-        self._file = file
+        self._file, self._index_keys = file, index_keys
         self._is_closed = False
         self._limiter = anyio.CapacityLimiter(1)
 
@@ -72,7 +74,7 @@ class LedgerReader:
             else [above / "index" for above in [*path.absolute().parents][:_LEVELS_UP]]
         )
         file = await anyio.to_thread.run_sync(partial(_File, path, ledger_id, places, index_keys, sealer))
-        reader = cls(path, file)
+        reader = cls(path, file, index_keys)
         try:
             await reader._in_thread(file.refresh)
             yield reader
@@ -103,6 +105,7 @@ class LedgerReader:
         limit: int | None = None,
     ) -> Entries:
         """The entries that meet all conditions, ascending, as of the first look; see `LedgerClient.read`."""
+        check_key(key, self._index_keys)
         query = make_query(
             session_id=session_id,
             entity_id=entity_id,
@@ -116,6 +119,7 @@ class LedgerReader:
 
     async def last(self, *, session_id: str | None = None, key: str | None = None, limit: int = 1) -> list[StoredEntry]:
         """The newest entries of a session, of a key, or of all, ascending."""
+        check_key(key, self._index_keys)
         query = make_query(session_id=session_id, key=key)
         return await self._in_thread(lambda: self._file.newest(query, limit))
 
@@ -161,6 +165,8 @@ class _File:
         self._index_dirs, self._index_keys = index_dirs, index_keys
         self._opener = sealer.open if sealer is not None else None
         self._shelf: Shelf | None = None
+        self.tail: Tail | None = None
+        """What comes after the index as it was at the first look; None once it would take too much memory."""
         try:
             self._fd = self._ops.open(path, os.O_RDONLY)
         except OSError as error:
@@ -184,8 +190,8 @@ class _File:
         return shelf.newest(query, self.end, limit) if shelf is not None else []
 
     def verify(self, from_seq: int) -> VerifyReport:
-        self.refresh()
-        start = (self.ask(lambda index, _: find_stop(index, from_seq - 1)) if from_seq > 1 else None) or START
+        shelf = self.refresh()
+        start = shelf.find_stop(from_seq - 1) if shelf is not None else START
         return verify_part(self.path, self.ledger_id, self._read, start, self.end.offset)
 
     def refresh(self) -> Shelf | None:
@@ -199,8 +205,9 @@ class _File:
         if self.end.seq == 0:
             known = self.ask(lambda _, known: known) or known
             self.end = known.mark
+            self.tail = Tail(known.mark)
         size = self._ops.fstat(self._fd).st_size
-        verifier = Verifier(self.ledger_id, self.end)
+        verifier = Verifier(self.ledger_id, self.end, self._take_up)
         try:
             verify_range(verifier, self._read, size)
         except BadLine as fault:
@@ -208,10 +215,16 @@ class _File:
         self.end = verifier.whole
         return self._shelf
 
+    def _take_up(self, after: Mark, entries: Batch) -> None:
+        if self.tail is not None:
+            self.tail.take_up(entries, self._index_keys, after)
+            if len(self.tail) > _TAIL_ENTRIES:
+                self.tail = None
+
     def ask(self, question: Callable[[sqlite3.Connection, Known], T]) -> T | None:
         """The answer of the index, where there is one that can be trusted."""
         for directory in self._index_dirs:
-            path = index_path(directory, self.ledger_id)
+            path = index_path(directory, self.ledger_id, self.path)
             try:
                 with IndexSnapshot(path, self.ledger_id, keys_name(self._index_keys)) as snapshot:
                     if holds(self._read, self.ledger_id, snapshot.known):

@@ -3,12 +3,13 @@
 import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from kitchener.errors import LedgerDamaged
+from kitchener.errors import CallerError, LedgerDamaged
 from kitchener.ledger.chain import START, BadLine, IndexKeys, Mark, Opener, StoredEntry, read_line, shown
-from kitchener.ledger.index import Known, find_newest, find_places, find_stop, other_key, session_key
+from kitchener.ledger.index import Known, Place, Tail, find_newest, find_places, find_stop, other_key, session_key
 from kitchener.ledger.scanning import ReadBytes, read_lines
 
 T = TypeVar("T")
@@ -67,8 +68,19 @@ def make_query(
     )
 
 
+def check_key(key: str | None, index_keys: IndexKeys | None) -> None:
+    """Refuses to look for a key where nobody said which entries have it."""
+    if key is not None and index_keys is None:
+        raise CallerError(f"entries cannot be found by key {key!r}: the ledger was opened without index_keys")
+
+
 class Catalog(Protocol):
     """Where an index can be asked; one call at a time."""
+
+    @property
+    def tail(self) -> Tail | None:
+        """What comes after the index, if it is at hand."""
+        ...
 
     def ask(self, question: Callable[[sqlite3.Connection, Known], T]) -> T | None:
         """The answer to a question, or None where there is no index to be trusted."""
@@ -111,7 +123,7 @@ class Shelf:
             entry = self._entry_at(*place)
             if query.matches(entry):
                 yield entry
-        yield from self._scan(query._replace(after_seq=max(query.after_seq, start.seq)), start, end)
+        yield from self._scan(query, start, end)
 
     def newest(self, query: Query, end: Mark, limit: int) -> list[StoredEntry]:
         """The last `limit` entries wanted before a place, ascending."""
@@ -123,37 +135,51 @@ class Shelf:
             return list(self.search(query, end))
         places, start = self._look_up(query, limit)
         found = deque((self._entry_at(*place) for place in places), limit)
-        found.extend(self._scan(query._replace(after_seq=max(query.after_seq, start.seq)), start, end))
+        found.extend(self._scan(query, start, end))
         return list(found)
 
-    def _look_up(self, query: Query, newest: int | None = None) -> tuple[Iterable[tuple[int, int, int]], Mark]:
-        """What the index has of the entries wanted, and the place from which the rest must be scanned for.
+    def find_stop(self, seq: int) -> Mark:
+        """A place at or before the end of entry `seq`, from which a scan for what comes after it can start."""
+        tail = self._catalog.tail
+        stop = tail.find_stop(seq) if tail is not None else None
+        return stop or self._catalog.ask(lambda index, _: find_stop(index, seq)) or START
+
+    def _look_up(self, query: Query, newest: int | None = None) -> tuple[Iterable[Place], Mark]:
+        """Where entries stand that may be wanted, and the place from which the rest must be scanned for.
 
         Args:
             query: which entries
             newest: only the last so many
         """
-        key = query.index_key
+        key, after, up_to = query.index_key, query.after_seq, query.up_to_seq
+        if key is None:
+            return (), self.find_stop(after)
+        # The tail first: what moves from it into the index meanwhile is then found twice, not missed.
+        tail = self._catalog.tail
+        late = tail.find(key, after, up_to) if tail is not None else []
 
-        def places(index: sqlite3.Connection, known: Known) -> tuple[Iterable[tuple[int, int, int]], Mark]:
-            if key is None:
-                return (), find_stop(index, query.after_seq)
-            up_to = min(query.up_to_seq, known.mark.seq)
+        def places(index: sqlite3.Connection, known: Known) -> tuple[Iterable[Place], Mark]:
+            to = min(up_to, known.mark.seq)
             if newest is not None:
-                return find_newest(index, key, up_to, newest), known.mark
-            return find_places(index, key, query.after_seq, up_to), known.mark
+                return find_newest(index, key, to, newest), known.mark
+            return find_places(index, key, after, to), known.mark
 
-        return self._catalog.ask(places) or ((), START)
+        early, mark = self._catalog.ask(places) or ((), START)
+        if tail is None or not tail.start.seq <= mark.seq <= tail.end.seq:
+            return early, mark
+        late = [place for place in late if place[0] > mark.seq]
+        return chain(early, late[-newest:] if newest is not None else late), tail.end
 
     def _scan(self, query: Query, start: Mark, end: Mark) -> Iterator[StoredEntry]:
         seq, offset = start.seq, start.offset
         if query.up_to_seq <= seq:
             return
+        after = max(query.after_seq, seq)
         try:
             for lines in read_lines(self._read, offset, end.offset):
                 for line in lines:
                     seq += 1
-                    if seq > query.after_seq:
+                    if seq > after:
                         entry = self._entry(line)
                         if query.matches(entry):
                             yield entry

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from kitchener.clock import Clock, TimestampText, elapsed_us, to_us
+from kitchener.clock import Clock, elapsed_us, iso, to_us
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerClockError
 
@@ -24,9 +24,9 @@ class Stamper:
         self._ledger_id, self._clock = ledger_id, clock
         self._max_jump_us = int(config.max_clock_jump_s * 1_000_000)
         self._accepts_jumps = config.accept_clock_jump
-        self._text = TimestampText()
         self._last_us = to_us(datetime.fromisoformat(last)) if last else 0
-        self._last = self._text.render(self._last_us)
+        self._take(self._last_us // 1_000_000)
+        self._last = iso(self._last_us)
         # What the clock said at a moment when it was believed, and how long ago that was.
         self._believed_us, self._elapsed_us = clock.time_us(), elapsed_us()
         ahead = self._last_us - self._believed_us
@@ -47,8 +47,18 @@ class Stamper:
             if now - self._last_us > self._max_jump_us:
                 self._check_jump(now)
             self._last_us = now
-            self._last = self._text.render(now)
+            second, micros = divmod(now, 1_000_000)
+            if second != self._second:
+                self._take(second)
+            self._last = f"{self._prefix}{micros:06d}+00:00"
         return self._last
+
+    def _take(self, second: int) -> None:
+        """Prepares the texts that are the same for a whole second."""
+        self._second = second
+        self._prefix = iso(second * 1_000_000)[:20]
+        self.id_start = f"E-{self._prefix[:10]}-"
+        """How the id of an entry with the last stamp begins."""
 
     def _check_jump(self, now: int) -> None:
         # A long pause between two entries is no leap: a clock that nobody sets went on as well.

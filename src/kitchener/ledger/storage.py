@@ -13,20 +13,17 @@ from typing import TypeVar
 import structlog
 
 from kitchener.errors import LedgerWriteError
-from kitchener.ledger.chain import START, IndexKeys, Mark, Opener, StoredEntry, session_of
+from kitchener.ledger.chain import IndexKeys, Mark, Opener, StoredEntry
 from kitchener.ledger.files import FileOps, ensure_directory, path_problem
 from kitchener.ledger.index import (
     Index,
     IndexDamaged,
     Known,
-    Place,
-    find_stop,
+    Tail,
     index_path,
     keys_name,
     open_index,
-    other_key,
     remove_index,
-    session_key,
 )
 from kitchener.ledger.journal import Journal, holds, open_journal
 from kitchener.ledger.reading import Query, Shelf
@@ -35,6 +32,8 @@ from kitchener.ledger.verifying import VerifyReport, verify_part
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
+_TAIL_ENTRIES = 8_192
+"""Entries whose places are kept in memory before the index gets them; after a crash, at most so many are indexed anew."""
 _COMMIT_ENTRIES = 8_192
 _COMMIT_BYTES = 16 << 20
 """The largest commit; a longer queue becomes several, each durable before the next begins."""
@@ -47,9 +46,9 @@ class Storage:
         self.journal = journal
         self.opened_from = "empty"
         self._index = index
-        self._notes = self._answers = True
+        self._answers = True
         self._index_keys = index_keys
-        self._places: list[Place] = []
+        self.tail: Tail | None = None
         # Two groups may commit one ledger at a time; what the second brings is then partly written already.
         self._lock = threading.Lock()
         self._shelf = Shelf(journal.path, journal.ledger_id, journal.read, self, index_keys, opener)
@@ -65,26 +64,23 @@ class Storage:
             if entries:
                 entries = entries[max(0, journal.tip.seq + 1 - entries[0].seq) :]
             for commit in _commits(entries):
-                offset = journal.tip.offset
                 lengths = journal.append(commit)
                 if sync:
                     journal.sync()
-                if self._notes:
-                    for entry, length in zip(commit, lengths, strict=True):
-                        self._places.append(Place(entry.seq, offset, length, _index_names(entry.session_id, entry.keys)))
-                        offset += length
+                tail = self.tail
+                if tail is not None:
+                    keys = ((entry.session_id, entry.keys, length) for entry, length in zip(commit, lengths, strict=True))
+                    tail.extend(keys, journal.tip)
             if sync:
                 journal.sync()
             if journal.problem is not None:
                 raise LedgerWriteError(str(journal.path), journal.problem)
 
     def note(self) -> None:
-        """Brings the index up to what was flushed. A failure costs speed, not truth, and is logged."""
+        """Tells the index what was flushed. A failure costs speed, not truth, and is logged."""
         with self._lock:
-            places, self._places = self._places, []
-            # After a failure the file may be longer than what the places cover.
-            if places and self.journal.problem is None:
-                self._add(places)
+            if self.journal.problem is None:
+                self._note(_TAIL_ENTRIES, self.journal.synced.seq)
 
     def search(self, query: Query, end: Mark) -> Iterator[StoredEntry]:
         """The entries wanted before a place, ascending."""
@@ -96,7 +92,7 @@ class Storage:
 
     def verify(self, from_seq: int, end: Mark) -> VerifyReport:
         """Checks everything from an entry, or a little before it, up to a place."""
-        start = (self.ask(lambda index, _: find_stop(index, from_seq - 1)) if from_seq > 1 else None) or START
+        start = self._shelf.find_stop(from_seq - 1)
         return verify_part(self.journal.path, self.journal.ledger_id, self.journal.read, start, end.offset)
 
     def ask(self, question: Callable[[sqlite3.Connection, Known], T]) -> T | None:
@@ -107,7 +103,7 @@ class Storage:
             return question(self._index.reader(), self._index.known)
         except (sqlite3.Error, IndexDamaged) as error:
             _log.warning("index is damaged", path=str(self._index.path), reason=str(error))
-            self._notes = self._answers = False
+            self._answers, self.tail = False, None
             return None
 
     def close(self) -> None:
@@ -115,8 +111,7 @@ class Storage:
         try:
             if self.journal.problem is None:
                 self.journal.sync()
-                if self._notes and self._index.known.durable_seq != self.journal.synced.seq:
-                    self._add(())
+                self._note(1, self.journal.synced.seq)
         finally:
             self._index.close()
             self.journal.close()
@@ -142,34 +137,34 @@ class Storage:
             index.clear(known)
         elif full:
             known = Known(durable_seq=known.durable_seq)
+        self.tail = Tail(index.known.mark)
         journal.prepare(known, self._take_up, time_us)
         self.opened_from = "empty" if journal.tip.seq == 0 else "checkpoint" if known.mark.seq > 0 else "full"
-        self._add(self._places)
-        self._places = []
+        self._note(_TAIL_ENTRIES, journal.synced.seq)
 
     def _take_up(self, after: Mark, entries: Batch) -> None:
         """Indexes a commit that was found in the file."""
-        if after.seq <= self._index.known.mark.seq:
+        tail = self.tail
+        if tail is None or after.seq <= tail.end.seq:
             return
-        seq = after.seq - len(entries)
-        for offset, length, fields in entries:
-            seq += 1
-            payload = fields["payload"]
-            keys = self._index_keys(fields["entry_type"], payload) if self._index_keys is not None else ()
-            self._places.append(Place(seq, offset, length, _index_names(session_of(payload), keys)))
-        if len(self._places) >= _COMMIT_ENTRIES or after.offset - self._places[0].offset >= _COMMIT_BYTES:
-            places, self._places = self._places, []
-            self._index.add(places, after, self._index.known.durable_seq)
+        tail.take_up(entries, self._index_keys, after)
+        self._note(_TAIL_ENTRIES, self._index.known.durable_seq)
 
-    def _add(self, places: Sequence[Place]) -> None:
-        if not self._notes:
+    def _note(self, at_most: int, durable_seq: int) -> None:
+        """Moves the tail into the index where it has grown long, or else notes only what is durable."""
+        tail = self.tail
+        if tail is None:
             return
         try:
-            self._index.add(places, self.journal.tip, self.journal.synced.seq)
-        except sqlite3.Error as error:
+            if len(tail) >= at_most:
+                self._index.add(tail, durable_seq)
+                self.tail = Tail(self._index.known.mark)
+            else:
+                self._index.note_durable(durable_seq)
+        except (sqlite3.Error, IndexDamaged) as error:
             # Rows after a gap would hide the gap, so nothing more is noted until the next opening catches up.
             _log.warning("index not written", path=str(self._index.path), reason=str(error))
-            self._notes = False
+            self.tail = None
 
 
 def open_storage(
@@ -196,7 +191,7 @@ def open_storage(
             ensure_directory(ops, index_dir)
         except OSError as error:
             raise path_problem(index_dir, error) from error
-        index = open_index(index_path(index_dir, ledger_id), ledger_id, keys_name(index_keys))
+        index = open_index(index_path(index_dir, ledger_id, path), ledger_id, keys_name(index_keys))
         storage = Storage(journal, index, index_keys, opener)
     except BaseException:
         journal.close()
@@ -220,8 +215,3 @@ def _commits(entries: Sequence[StoredEntry]) -> Iterator[Sequence[StoredEntry]]:
             start, size = position, len(entry.body)
     if start < len(entries):
         yield entries[start:]
-
-
-def _index_names(session_id: str | None, keys: tuple[str, ...]) -> tuple[str, ...]:
-    names = tuple(other_key(key) for key in keys)
-    return (session_key(session_id), *names) if session_id is not None else names

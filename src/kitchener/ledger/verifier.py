@@ -13,14 +13,13 @@ from typing import Any, Final, NamedTuple
 import orjson
 import rfc8785
 
-from kitchener.ledger.chain import START, BadLine, Mark, chain_hash, shown, split_line
+from kitchener.ledger.chain import AFTER_BATCH, START, TO_BODY, BadLine, Mark, chain_hash, shown, split_line
 
 Batch = list[tuple[int, int, dict[str, Any]]]
 """The entries of one commit: byte offset and length of each line, and its decoded body."""
 
-_AFTER_BATCH: Final = b'],"entry_hash":"sha256:'
-_TO_BODY: Final = len(_AFTER_BATCH) + 64 + len('","chain_hash":"sha256:') + 64 + len('","entry":')
 _STAMP = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}(?:Z|\+00:00)")
+_BRACE: Final = ord("}")
 _FIELDS: Final = ["entity_id", "entry_type", "payload", "timestamp"]
 
 
@@ -65,25 +64,28 @@ class Verifier:
         Raises:
             BadLine: line `seq` + 1, at `offset`, is wrong; nothing after it was looked at
         """
+        # Millions of lines go through here: names are local, and what only changes with the second is kept from line to line.
         sha256, loads, dumps, in_order = hashlib.sha256, orjson.loads, orjson.dumps, orjson.OPT_SORT_KEYS
         ledger_id, seq, offset, chain = self.ledger_id, self.seq, self.offset, self._chain
         batch, place, size, timestamp = self._batch, self._place, self._size, self._timestamp
+        second, id_start = b"", ""
         entries, collects = self._entries, self._each is not None
         try:
             for line in lines:
-                after_batch = line.find(_AFTER_BATCH)
-                start = after_batch + _TO_BODY
+                after_batch = line.find(AFTER_BATCH)
+                start = after_batch + TO_BODY
                 body = line[start:-1]
                 number = seq + 1
-                stamp = body[-34:-2] if body[-3:] != b'Z"}' else body[-29:-2]
+                stamp = body[-34:-2]
                 # Within one second only the fraction differs. Text order is time order.
-                if stamp[:20] != timestamp[:20] or stamp < timestamp or not stamp[20:26].isdigit():
-                    _check_stamp(line, stamp, _Due(ledger_id, number, chain, batch, place, size, timestamp))
+                if stamp[:20] != second or stamp < timestamp or stamp[26:] != b"+00:00" or not stamp[20:26].isdigit():
+                    stamp = _checked_stamp(line, body, _Due(ledger_id, number, chain, batch, place, size, timestamp))
+                    second, id_start = stamp[:20], f"E-{stamp[:10].decode()}-"
                 if place == size:
                     batch, place, size = batch + 1, 0, _batch_size(line, after_batch)
                 place += 1
                 entry_hash = sha256(body).hexdigest()
-                entry_id = f"E-{stamp[:10].decode()}-{number:012d}"
+                entry_id = f"{id_start}{number:012d}"
                 link = sha256(
                     f"kitchener/1|sha256:{chain}|{ledger_id}|{number}|{entry_id}|sha256:{entry_hash}".encode()
                 ).hexdigest()
@@ -91,7 +93,7 @@ class Verifier:
                     f'{{"ledger_id":"{ledger_id}","seq":{number},"entry_id":"{entry_id}","batch":[{batch},{place},{size}],'
                     f'"entry_hash":"sha256:{entry_hash}","chain_hash":"sha256:{link}","entry":'
                 ).encode()
-                if len(head) != start or not line.startswith(head) or line[-1:] != b"}" or place > size:
+                if len(head) != start or not line.startswith(head) or line[-1] != _BRACE or place > size:
                     raise _fault(line, _Due(ledger_id, number, chain, batch, place, size if place > 1 else None, timestamp))
                 fields = loads(body)
                 if dumps(fields, option=in_order) != body or [*fields] != _FIELDS or type(fields["payload"]) is not dict:
@@ -125,7 +127,9 @@ def _batch_size(line: bytes, end: int) -> int:
     return int(digits) if digits.isdigit() and len(digits) < 10 else 0
 
 
-def _check_stamp(line: bytes, stamp: bytes, due: _Due) -> None:
+def _checked_stamp(line: bytes, body: bytes, due: _Due) -> bytes:
+    """The time of an entry, looked at closely; raises BadLine where it cannot be that."""
+    stamp = _stamp(body)
     if not _is_moment(stamp):
         parts = split_line(line)
         if parts is None or not parts.fits_itself:
@@ -133,6 +137,7 @@ def _check_stamp(line: bytes, stamp: bytes, due: _Due) -> None:
         raise BadLine("timestamp", "UTC with microseconds, e.g. 2026-02-18T10:30:00.000001+00:00", shown(stamp))
     if stamp[:26] < due.timestamp[:26]:
         raise BadLine("timestamp", f"not before {due.timestamp.decode()}", stamp.decode())
+    return stamp
 
 
 def _is_moment(stamp: bytes) -> bool:
@@ -163,7 +168,7 @@ def _fault(line: bytes, due: _Due) -> BadLine:
     if parts is None:
         return BadLine("framing", f"entry {due.seq} of {due.ledger_id} on a line of its own", shown(line))
     found_hash = hashlib.sha256(parts.body).hexdigest()
-    entry_id = f"E-{_date(parts.body)}-{due.seq:012d}"
+    entry_id = f"E-{_stamp(parts.body)[:10].decode('ascii', 'replace')}-{due.seq:012d}"
     size = parts.batch[2] if due.size is None else due.size
     link = chain_hash(due.chain, due.ledger_id, due.seq, entry_id, found_hash)
     for field, expected, found in (
@@ -179,6 +184,5 @@ def _fault(line: bytes, due: _Due) -> BadLine:
     return BadLine("framing", "the line as it was written", shown(line))
 
 
-def _date(body: bytes) -> str:
-    stamp = body[-34:-2] if body[-3:] != b'Z"}' else body[-29:-2]
-    return stamp[:10].decode("ascii", "replace")
+def _stamp(body: bytes) -> bytes:
+    return body[-29:-2] if body[-3:] == b'Z"}' else body[-34:-2]

@@ -94,4 +94,5 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
 
 def idempotency_index_key(scope: str, owner: str, key: str) -> str:
     """The index key of an idempotency key, which belongs to a session or to a subject."""
-    return f"idempotency:{scope}:{owner}|{key}"
+    # The length keeps owner and key apart whatever characters they hold.
+    return f"idempotency:{scope}:{len(owner)}:{owner}|{key}"

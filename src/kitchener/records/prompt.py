@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import orjson
+
 from kitchener.records.work_order import WorkOrderType
 
 FinishReason = Literal["stop", "length", "tool_use", "content_filter", "other"]
@@ -120,12 +122,11 @@ class Usage:
     cached_tokens: int | None = None
     """Tokens of the input that came from the provider's cache; None: it did not say."""
 
-    def as_mapping(self) -> dict[str, int]:
-        """The counts as a JSON object."""
-        mapping = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
-        if self.cached_tokens is not None:
-            mapping["cached_tokens"] = self.cached_tokens
-        return mapping
+    def as_json(self) -> orjson.Fragment:
+        """The counts as canonical JSON, to stand inside a payload."""
+        cached = "" if self.cached_tokens is None else f'"cached_tokens":{self.cached_tokens:d},'
+        text = f'{{{cached}"input_tokens":{self.input_tokens:d},"output_tokens":{self.output_tokens:d}}}'
+        return orjson.Fragment(text.encode())
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ admission, lets running turns finish within a grace period, aborts the rest, com
 
 import gc
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import anyio
-from anyio.abc import TaskGroup
+from anyio.abc import TaskGroup, TaskStatus
 
 from kitchener.actors.admission import TurnLimiter
 from kitchener.actors.budget import TokenBudgeter
@@ -46,14 +47,13 @@ from kitchener.sealing import Keyring, Sealer
 class Runtime:
     """A running Kitchener; made by `open_runtime`."""
 
-    def __init__(self, loaded: LoadedConfig, gateway: PromptGateway, tasks: TaskGroup, parts: "_Parts") -> None:
+    def __init__(self, loaded: LoadedConfig, parts: "_Parts") -> None:
         self.config: RuntimeConfig = loaded.config
         self.root = Path(loaded.config.plane_root)
-        self.gateway = gateway
+        self.gateway: PromptGateway = HostedGateway(parts.gateway_mailbox, stream_buffer=loaded.config.limits.stream_buffer)
         """What HO1 calls: the gateway behind its mailbox."""
-        self._loaded = loaded
-        self._tasks = tasks
         self._parts = parts
+        self._tasks, self._scope = parts.tasks, parts.scope
         self._agents: dict[str, _Agent] = {}
         limits = loaded.config.limits
         self._limiter = TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
@@ -107,21 +107,26 @@ class Runtime:
             await agent.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Injected:
+    """What the program passes in."""
+
+    tools: tuple[Callable[..., Any], ...]
+    providers: Mapping[str, Provider]
+    degraded_call: DegradedCall | None
+    clock: Clock
+    ids: IdSource | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Parts:
     """What all agent classes of a runtime share."""
 
-    def __init__(
-        self,
-        *,
-        tools: Sequence[Callable[..., Any]],
-        degraded_call: DegradedCall | None,
-        clock: Clock,
-        ids: IdSource | None,
-        gateway_mailbox: Mailbox[GatewayCall, PromptResponse | None],
-        sealer: Sealer | None,
-    ) -> None:
-        self.tools, self.degraded_call, self.clock, self.ids = tools, degraded_call, clock, ids
-        self.gateway_mailbox, self.sealer = gateway_mailbox, sealer
+    injected: _Injected
+    gateway_mailbox: Mailbox[GatewayCall, PromptResponse | None]
+    sealer: Sealer | None
+    tasks: TaskGroup
+    scope: anyio.CancelScope
 
 
 class _LaterLedgers:
@@ -137,17 +142,17 @@ class _Agent:
 
     def __init__(self, config: HO2Config, runtime: Runtime) -> None:
         self._config, self._runtime = config, runtime
-        parts, limits = runtime._parts, runtime.config.limits
+        injected, limits = runtime._parts.injected, runtime.config.limits
         self._later = _LaterLedgers()
         self.ledgers = cast(Ledgers, self._later)
-        tools = _tools_of(config, parts.tools)
+        tools = _tools_of(config, injected.tools)
         host = Host(limits=limits, limiter=runtime._limiter, tasks=runtime._tasks, ready=self.ready)
         executor = HO1Executor(
             ledgers=self.ledgers,
             gateway=runtime.gateway,
             prompts=PromptLibrary.load(config.prompt_dir),
             tools=tools,
-            clock=parts.clock,
+            clock=injected.clock,
             config=config,
             listeners=host.listeners,
         )
@@ -166,10 +171,10 @@ class _Agent:
             ledgers=self.ledgers,
             token_budgeter=TokenBudgeter(),
             config=config,
-            degraded_call=parts.degraded_call,
+            degraded_call=injected.degraded_call,
             tools=tools,
-            clock=parts.clock,
-            ids=parts.ids,
+            clock=injected.clock,
+            ids=injected.ids,
             host=host,
         )
         self._host = host
@@ -213,7 +218,7 @@ class _Agent:
             "context": ho2m.with_name("context.jsonl"),
             "agent_class": config.agent_class,
             "config": self._runtime.config.ledger,
-            "clock": self._runtime._parts.clock,
+            "clock": self._runtime._parts.injected.clock,
             "index_dir": root / "index",
             "sealer": self._runtime._parts.sealer,
         }
@@ -247,23 +252,46 @@ async def open_runtime(
         ActorStopped: on leaving, if an actor failed too often; its last failure is the cause
     """
     loaded = _load(config, root, providers or {})
+    injected = _Injected(tuple(tools), providers or {}, degraded_call, clock or SystemClock(), ids)
+    limits = loaded.config.limits
     body_error: Exception | None = None
     try:
-        async with AsyncExitStack() as stack:
-            runtime = await _open(stack, loaded, tools, providers or {}, (degraded_call, clock or SystemClock(), ids))
+        async with anyio.create_task_group() as tasks:
+            runtime: Runtime = await tasks.start(_hold, loaded, injected)
             try:
                 await runtime._open_configured()
                 yield runtime
-            except Exception as error:  # noqa: BLE001  raised again below, outside the task groups, so that it stays itself
+            except Exception as error:  # noqa: BLE001  raised again below, outside the task group, so that it stays itself
                 body_error = error
             finally:
-                limits = loaded.config.limits
                 with anyio.move_on_after(2 * (limits.shutdown_grace_s + limits.abort_grace_s), shield=True):
                     await runtime._close()
+                runtime._scope.cancel()
     except BaseExceptionGroup as group:
         raise _only(group) from None
     if body_error is not None:
         raise body_error
+
+
+async def _hold(loaded: LoadedConfig, injected: "_Injected", *, task_status: TaskStatus[Runtime]) -> None:
+    """Holds everything a runtime consists of, until it is closed.
+
+    Shielded: a program that is cancelled closes its runtime in the order of the flow, and a turn's end is still recorded.
+    """
+    config, limits = loaded.config, loaded.config.limits
+    with anyio.CancelScope(shield=True) as scope:
+        async with build_providers(config.router) as known:
+            gateway = LLMGateway(config.router, {**known, **injected.providers})
+            mailbox = HostedGateway.hosting(
+                gateway,
+                name="gateway",
+                lanes={INTERACTIVE: LaneLimits(limits.gateway_concurrency, limits.gateway_queue)},
+                **_restarts(limits),
+            )
+            async with mailbox.open(), anyio.create_task_group() as tasks:
+                sealer = _sealer(config.ledger)
+                task_status.started(Runtime(loaded, _Parts(injected, mailbox, sealer, tasks, scope)))
+                await anyio.sleep_forever()
 
 
 def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, given: Mapping[str, Provider]) -> LoadedConfig:
@@ -277,37 +305,6 @@ def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, gi
         loaded = LoadedConfig(config, "RuntimeConfig", Path.cwd())
     check_config(loaded.config, source=loaded.source, given=tuple(given))
     return loaded
-
-
-async def _open(
-    stack: AsyncExitStack,
-    loaded: LoadedConfig,
-    tools: Sequence[Callable[..., Any]],
-    providers: Mapping[str, Provider],
-    injected: tuple[DegradedCall | None, Clock, IdSource | None],
-) -> Runtime:
-    config, (degraded_call, clock, ids) = loaded.config, injected
-    known = await stack.enter_async_context(build_providers(config.router))
-    gateway = LLMGateway(config.router, {**known, **providers})
-    limits = config.limits
-    mailbox = HostedGateway.hosting(
-        gateway,
-        name="gateway",
-        lanes={INTERACTIVE: LaneLimits(limits.gateway_concurrency, limits.gateway_queue)},
-        **_restarts(limits),
-    )
-    await stack.enter_async_context(mailbox.open())
-    tasks = await stack.enter_async_context(anyio.create_task_group())
-    stack.callback(tasks.cancel_scope.cancel)
-    parts = _Parts(
-        tools=tools,
-        degraded_call=degraded_call,
-        clock=clock,
-        ids=ids,
-        gateway_mailbox=mailbox,
-        sealer=_sealer(config.ledger),
-    )
-    return Runtime(loaded, HostedGateway(mailbox, stream_buffer=limits.stream_buffer), tasks, parts)
 
 
 def _sealer(config: LedgerConfig) -> Sealer | None:

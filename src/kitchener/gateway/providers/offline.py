@@ -118,9 +118,13 @@ class OfflineProvider:
             text=text,
             structured=structured,
             tool_uses=tool_uses,
-            usage=Usage(sum(_size(message.content) for message in request.messages) // 3 + 1, _size(text) // 3 + 1),
+            usage=Usage(_tokens(sum([_size(each.content) for each in request.messages])), _tokens(_size(text))),
             finish_reason="tool_use" if tool_uses else "stop",
         )
+
+
+def _tokens(size: int) -> int:
+    return -(-size // 3)
 
 
 def _size(text: str) -> int:

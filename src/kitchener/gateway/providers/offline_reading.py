@@ -4,7 +4,6 @@ Fixed rules over `offline_words`; the same input gives the same output. It reads
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -38,9 +37,28 @@ _GENERIC_TOOL_WORDS = frozenset(
         "tool",
     )
 )
-_POLITE_LEAD = re.compile(
-    r"^(?:(?:hi|hello|hey|ok|okay|so|well|please|thanks)[,.! ]+)*(?:(?:can|could|would|will) you (?:please )?)?", re.IGNORECASE
+_SHOWING_VERBS = frozenset(
+    (
+        "check",
+        "display",
+        "fetch",
+        "find",
+        "get",
+        "give",
+        "list",
+        "look",
+        "open",
+        "print",
+        "read",
+        "retrieve",
+        "search",
+        "show",
+        "tell",
+    )
 )
+_LEAD = r"^(?:(?:hi|hello|hey|ok|okay|so|well|thanks)[,.! ]+)*"
+_GREETING_LEAD = re.compile(_LEAD)
+_POLITE_LEAD = re.compile(_LEAD + r"(?:(?:can|could|would|will) you )?(?:please[, ]+)?", re.IGNORECASE)
 
 
 def classify(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,7 +90,7 @@ def speech_act(message: str, words: Sequence[str]) -> str:
         return "question" if message.endswith("?") else "statement"
     if len(words) <= MAX_GREETING_WORDS and (social := _social_act(message, words)) is not None:
         return social
-    lowered = message.lower()
+    lowered = _GREETING_LEAD.sub("", message.lower(), count=1)
     if lowered.startswith(table.REQUEST_OPENINGS) and not lowered.startswith(("can you tell me wh", "could you tell me wh")):
         return "command"
     first = next((word for word in words if word not in table.LEAD_WORDS), words[0])
@@ -83,7 +101,7 @@ def speech_act(message: str, words: Sequence[str]) -> str:
 
 def _social_act(message: str, words: Sequence[str]) -> str | None:
     first = words[0]
-    if first in table.THANKS and all(word in table.THANKS or word in table.THANKS_FILLERS for word in words):
+    if not message.endswith("?") and any(word in table.THANKS for word in words) and not content_stems(words):
         return "thanks"
     if any(word in table.FAREWELLS for word in words) or message.lower().startswith(table.FAREWELL_PHRASES):
         return "farewell"
@@ -97,11 +115,13 @@ def _labels(words: Sequence[str], vocabulary: Mapping[str, Sequence[str]]) -> di
     stems = [stem(word) for word in words]
     labels = {}
     for kind, label_of in (("domain", table.DOMAIN_OF_STEM), ("task", table.TASK_OF_STEM)):
-        counts = Counter(label_of[each] for each in stems if each in label_of)
-        allowed = vocabulary.get(kind)
-        if allowed:
-            counts = Counter({label: counts[label] + _mentions(label, stems) for label in allowed})
-        best = max(counts, key=counts.__getitem__, default=None)
+        counts: dict[str, int] = {}
+        for each in stems:
+            if (label := label_of.get(each)) is not None:
+                counts[label] = counts.get(label, 0) + 1
+        if allowed := vocabulary.get(kind):
+            counts = {label: counts.get(label, 0) + _mentions(label, stems) for label in allowed}
+        best = max(counts, key=counts.__getitem__, default=None)  # of equals, the one that was named first
         if best is not None and counts[best]:
             labels[kind] = best
     return labels
@@ -134,13 +154,22 @@ def _relation(message: str, words: Sequence[str], stems: set[str], act: str, var
         return "close", 0.6
     if act == "greeting":
         return "unclear", 0.5
-    if stems & _earlier_stems(str(objective), variables.get("recent_turns") or ()):
+    earlier = _earlier_stems(str(objective), variables.get("recent_turns") or ())
+    if act in ("question", "command") and _changes_domain(stems, earlier):
+        return "switch", 0.7
+    if stems & earlier:
         return "continue", 0.8
     if len(words) <= 4 or table.CONTINUE_CUES.match(lowered) or not table.BACK_REFERENCES.isdisjoint(words):
         return "continue", 0.65
     if act == "command" and len(stems) >= 2:
         return "switch", 0.6
     return "unclear", 0.4
+
+
+def _changes_domain(stems: set[str], earlier: set[str]) -> bool:
+    """Whether both speak of known domains, and of none in common."""
+    now = {table.DOMAIN_OF_STEM[each] for each in stems if each in table.DOMAIN_OF_STEM}
+    return bool(now) and now.isdisjoint(before := {table.DOMAIN_OF_STEM.get(each) for each in earlier}) and before != {None}
 
 
 def _earlier_stems(objective: str, recent_turns: Sequence[Any]) -> set[str]:
@@ -154,15 +183,17 @@ def _earlier_stems(objective: str, recent_turns: Sequence[Any]) -> set[str]:
 def choose_tool(message: str, words: Sequence[str], tools: Iterable[Any]) -> tuple[str, dict[str, Any]] | None:
     """The tool that the message plainly asks for, with arguments taken from its text; None if no tool fits.
 
-    A tool fits if each telling word of its name is in the message; words of its description decide between several. A
-    required argument that is not text, or for which the message has no text, is never made up: then the tool does not fit.
+    A tool fits if each telling word of its name is in the message, and the message does not command something else ("delete
+    the file" is no case for `read_file`); words of its description decide between several. A required argument that is not
+    text, or for which the message has no text, is never made up: then the tool does not fit.
     """
     stems = {stem(word) for word in words}
+    verb = _commanded(message)
     best: tuple[int, str, dict[str, Any]] | None = None
     for tool in tools:
         tool_id, description, parameters = _described(tool)
         name_stems, telling, described = _tool_stems(tool_id, description)
-        if not telling <= stems:
+        if not telling <= stems or not _does(verb, name_stems, described):
             continue
         score = 2 * len(name_stems & stems) + len(described & stems)
         if best is not None and score <= best[0]:
@@ -171,6 +202,18 @@ def choose_tool(message: str, words: Sequence[str], tools: Iterable[Any]) -> tup
         if arguments is not None:
             best = (score, tool_id, arguments)
     return None if best is None else best[1:]
+
+
+def _commanded(message: str) -> str | None:
+    """The verb with which the message begins, politeness aside; None if it does not begin with one that we know."""
+    words = words_of(_POLITE_LEAD.sub("", message, count=1))
+    return words[0] if words and words[0] in table.IMPERATIVES else None
+
+
+def _does(verb: str | None, name: frozenset[str], described: frozenset[str]) -> bool:
+    if verb is None or stem(verb) in name or stem(verb) in described:
+        return True
+    return verb in _SHOWING_VERBS and not _SHOWING_VERBS.isdisjoint(name)
 
 
 def _described(tool: Any) -> tuple[str, str, Mapping[str, Any]]:

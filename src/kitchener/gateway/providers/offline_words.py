@@ -4,7 +4,7 @@ Tables are keyed by stems: lower case, without a plural s.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
@@ -25,7 +25,7 @@ def stem(word: str) -> str:
     return word
 
 
-def content_stems(words: list[str]) -> set[str]:
+def content_stems(words: Iterable[str]) -> set[str]:
     """The stems of those words that say what a text is about."""
     return {stem(word) for word in words if word not in STOP_WORDS and len(word) > 1}
 
@@ -44,13 +44,13 @@ STOP_WORDS = _set(
     i've if in into is it it's its just know let let's like look make may me might mine more most much my need new no not
     now of off ok okay on one or our out over please really say see shall she should show so some something tell than
     thank thanks that that's the their them then there these they thing think this those to too up us use very want was
+    awesome cheers cool fine good great helpful lot nice perfect right sounds thankyou thx wonderful
     we well were what what's when where which who whom whose why will with would yes you your"""
 )
 
 GREETINGS = _set("hello hi hey hiya howdy greetings hallo welcome morning evening afternoon")
 GREETING_FILLERS = _set("good there all everyone everybody you again kitchener how are is it going")
 THANKS = _set("thanks thank thx cheers thankyou")
-THANKS_FILLERS = _set("you so very much a lot that that's is was great good perfect nice helpful ok okay again")
 FAREWELLS = _set("bye goodbye farewell cya")
 FAREWELL_PHRASES = ("see you", "good night", "have a good", "have a nice", "talk to you later", "so long")
 

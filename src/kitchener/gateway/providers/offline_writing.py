@@ -14,6 +14,7 @@ MAX_RESULT_LINES = 30
 MAX_RESULT_CHARS = 2_000
 MAX_QUOTE_CHARS = 240
 MAX_CONTEXT_CHARS = 20_000
+MAX_SPEAKER_WORDS = 2
 MAX_SCHEMA_DEPTH = 16
 
 _SELF = "Kitchener's offline model"
@@ -37,6 +38,8 @@ def reply(variables: Mapping[str, Any], tool_results: Sequence[Mapping[str, Any]
     social = _SOCIAL.get(str(classification.get("speech_act")))
     if social is not None:
         return social
+    if classification.get("speech_act") == "statement" and not classification.get("candidate_objective"):
+        return "All right."
     message = str(variables.get("user_message") or "")
     context = variables.get("assembled_context")
     context = context if isinstance(context, Mapping) else {}
@@ -48,7 +51,9 @@ def reply(variables: Mapping[str, Any], tool_results: Sequence[Mapping[str, Any]
     if biases:
         parts.append(f"I keep in mind: {'; '.join(line.rstrip('.') for line in biases)}.")
     parts.append(f"I understood {_understood(classification)}.")
-    parts.append(f"I am {_SELF}, a set of fixed rules, so this is as far as I get; a configured provider answers in earnest.")
+    parts.append(
+        f"I am {_SELF}: fixed rules, no language model, so that is as far as I get. Configure a provider for real answers."
+    )
     return " ".join(parts)
 
 
@@ -73,19 +78,19 @@ def relevant_line(message: str, context_text: str) -> str:
     """The line of the context that shares most words with the message, shortened; "" if none shares any."""
     text = context_text[-MAX_CONTEXT_CHARS:]
     lowered = text.lower()
-    wanted = {each for each in content_stems(words_of(message)) if each in lowered}
+    asked = words_of(message)
+    wanted = {each for each in content_stems(asked) if each in lowered}
     if not wanted:
         return ""
     best, best_score = "", 0.0
     for line in text.splitlines():
         low = line.lower()
-        if (
-            not any(each in low for each in wanted)
-            or message.strip().lower() in low
-            or any(mark in line for mark in _OWN_MARKS)
-        ):
+        if not any(each in low for each in wanted) or any(mark in line for mark in _OWN_MARKS):
             continue
-        stems = content_stems(words_of(low))
+        words = words_of(low)
+        if words[-len(asked) :] == asked and len(words) - len(asked) <= MAX_SPEAKER_WORDS:
+            continue  # the same question, asked before
+        stems = content_stems(words)
         score = len(wanted & stems) - (0.5 if line.rstrip().endswith("?") else 0.0)
         if score > 0 and score >= best_score:  # of equals the latest, since it may correct the earlier ones
             best, best_score = line, score
@@ -109,7 +114,7 @@ def _told_result(result: Mapping[str, Any]) -> str:
     else:
         lines = _one_line(found).splitlines()
         if len(lines) == 1:
-            return f"{name}: {_shortened(lines[0])}"
+            return _shortened(f"{name}: {lines[0]}")
     kept = lines[:MAX_RESULT_LINES]
     if len(lines) > len(kept):
         kept.append(f"… and {len(lines) - len(kept)} more")

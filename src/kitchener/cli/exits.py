@@ -1,0 +1,15 @@
+"""Exit codes of the command line, as `docs/commands.md` lists them."""
+
+from typing import Final
+
+OK: Final = 0
+NEGATIVE: Final = 1
+"""The command did its work, and the answer is no: a result has an error, there is no such session."""
+USAGE: Final = 2
+"""The command line, the input or the settings are wrong; nothing was started."""
+DAMAGED: Final = 6
+"""A ledger is not what was written."""
+LOCKED: Final = 7
+"""Another process writes the ledger."""
+INTERRUPTED: Final = 130
+"""SIGINT or SIGTERM ended the command before it was done."""

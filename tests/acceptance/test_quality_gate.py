@@ -1,0 +1,213 @@
+"""Whether a reply may stand: the verdict itself, and what follows from it in a turn."""
+
+from typing import Any
+
+import pytest
+
+from kitchener import HO2Config, QualityGate
+from kitchener.actors.quality import QualityGateResult
+from kitchener.records import events
+from kitchener.records.work_order import WorkOrder, WorkOrderError
+from kitchener.testing import ScriptedProvider
+from tests.acceptance.conftest import OpenRuntime, OpenStack
+from tests.acceptance.stack import QUESTION, Said, ScriptedExecutor, echo, fitting, read_all, synthesizes
+
+WO = "WO-SES-00000001-002"
+
+
+def judged(output: dict[str, Any] | None, *criteria: str) -> QualityGateResult:
+    """The gate's verdict on an output."""
+    return QualityGate(HO2Config()).verify(output, criteria, WO)
+
+
+def test_quality_gate_accept_valid_output() -> None:
+    """A reply with text is accepted."""
+    verdict = judged({"response_text": "Here you are."})
+    assert (verdict.decision, verdict.wo_id) == ("accept", WO)
+
+
+def test_quality_gate_reject_none_output() -> None:
+    """No output is rejected, and the reason says so."""
+    verdict = judged(None)
+    assert verdict.decision == "reject"
+    assert "no output" in verdict.reason
+
+
+def test_quality_gate_reject_empty_output() -> None:
+    """An empty output is rejected, and the reason says so."""
+    verdict = judged({})
+    assert verdict.decision == "reject"
+    assert "empty" in verdict.reason
+
+
+@pytest.mark.parametrize("output", [{"text": "hi"}, {"response_text": ""}, {"response_text": " \n"}, {"response_text": 7}])
+def test_quality_gate_reject_no_response_text(output: dict[str, Any]) -> None:
+    """An output without a reply in `response_text` is rejected, and the reason says so."""
+    verdict = judged(output)
+    assert verdict.decision == "reject"
+    assert "response_text" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("criterion", "accepted"),
+    [
+        ("min_chars:5", True),
+        ("min_chars:6", False),
+        ("max_chars:5", True),
+        ("max_chars:4", False),
+        ("contains:ell", True),
+        ("contains:xyz", False),
+        ("not_contains:xyz", True),
+        ("not_contains:ell", False),
+        ("be kind", True),
+    ],
+)
+def test_quality_gate_applies_the_work_orders_own_criteria(criterion: str, accepted: bool) -> None:
+    """Each form of criterion is applied; the reason names the one that was not met."""
+    verdict = judged({"response_text": "hello"}, criterion)
+    assert verdict.is_accepted is accepted
+    assert accepted or criterion in verdict.reason
+
+
+def test_quality_gate_rejects_an_error_marker() -> None:
+    """An output that marks an error is no reply, whatever its text."""
+    verdict = judged({"response_text": "hello", "error": "out of paper"})
+    assert verdict.decision == "reject"
+    assert "out of paper" in verdict.reason
+
+
+async def test_quality_gate_retry_flow(by_hand: OpenStack) -> None:
+    """A rejected reply is tried again with tighter constraints; once that succeeds, the rejected one is superseded."""
+    async with by_hand(ScriptedExecutor(synthesizes({}, {"response_text": "better"}))) as stack:
+        result = await stack.turn()
+        failed = await stack.payloads(events.WO_FAILED)
+        superseded = await stack.payloads(events.WO_SUPERSEDED)
+    _, first, retry = stack.executor.given
+    assert (result.response, result.quality_gate_passed, result.error) == ("better", True, None)
+    assert retry.wo_type == "synthesize"
+    assert retry.parent_wo_id == first.wo_id
+    assert retry.constraints.token_budget < first.constraints.token_budget
+    assert retry.constraints.temperature == 0.0
+    assert [(payload["wo_id"], payload["reason"]) for payload in failed] == [(first.wo_id, "QUALITY_GATE")]
+    assert [(payload["wo_id"], payload["superseded_by_wo_id"]) for payload in superseded] == [(first.wo_id, retry.wo_id)]
+
+
+async def test_quality_gate_escalation_after_max_retries(by_hand: OpenStack) -> None:
+    """After `max_retries` retries the turn escalates and completes without a passed gate; no further attempt is made."""
+    async with by_hand(ScriptedExecutor(synthesizes({})), settings={"max_retries": 2}) as stack:
+        result = await stack.turn()
+        (escalation,) = await stack.payloads(events.ESCALATION)
+        types = await stack.types()
+    assert stack.executor.types() == ["classify", "synthesize", "synthesize", "synthesize"]
+    assert escalation["attempts"] == 3
+    assert "empty" in escalation["reason"]
+    assert not result.quality_gate_passed
+    assert result.error is not None
+    assert result.error.kind == "QUALITY_GATE"
+    assert result.response
+    assert types[-1] == events.TURN_COMPLETED
+
+
+async def test_quality_gate_event_logged(by_hand: OpenStack) -> None:
+    """WO_QUALITY_GATE stands in HO2m with decision and trace hash."""
+    async with by_hand(ScriptedExecutor(synthesizes({}, {"response_text": "better"}))) as stack:
+        result = await stack.turn()
+        verdicts = await stack.payloads(events.WO_QUALITY_GATE)
+    assert [payload["decision"] for payload in verdicts] == ["reject", "accept"]
+    assert all(payload["trace_hash"].startswith("sha256:") for payload in verdicts)
+    assert verdicts[-1]["trace_hash"] == result.trace_hash
+
+
+async def test_retries_never_make_the_chain_longer_than_allowed(by_hand: OpenStack) -> None:
+    """`max_wo_chain_length` ends the retries before `max_retries` does."""
+    executor = ScriptedExecutor(synthesizes({}))
+    async with by_hand(executor, settings={"max_retries": 10, "max_wo_chain_length": 3}) as stack:
+        result = await stack.turn()
+        assert len(await stack.payloads(events.ESCALATION)) == 1
+    assert executor.types() == ["classify", "synthesize", "synthesize"]
+    assert len(result.wo_chain_summary) == 3
+
+
+async def test_failed_model_calls_are_not_retried_by_the_supervisor(by_hand: OpenStack) -> None:
+    """The gateway has retried what a retry can mend: a reply that failed for its provider ends the turn honestly."""
+
+    def script(wo: WorkOrder) -> Said:
+        if wo.wo_type != "synthesize":
+            return fitting(wo)
+        return wo.executing().failed(WorkOrderError(reason="PROVIDER", detail="503 from afar"))
+
+    async with by_hand(ScriptedExecutor(script)) as stack:
+        result = await stack.turn()
+        assert await stack.payloads(events.ESCALATION) == []
+        (failed,) = await stack.payloads(events.WO_FAILED)
+    assert stack.executor.types() == ["classify", "synthesize"]
+    assert failed["reason"] == "PROVIDER"
+    assert result.error is not None
+    assert (result.error.kind, result.error.message) == ("PROVIDER", "503 from afar")
+
+
+async def test_failures_of_earlier_turns_are_put_away_by_the_next_good_turn(by_hand: OpenStack) -> None:
+    """A failed work order stays in view until a turn completes after it, which abandons it as over."""
+    async with by_hand(ScriptedExecutor(synthesizes({}, {}, {}, {"response_text": "fine again"}))) as stack:
+        bad = await stack.turn("one")
+        good = await stack.turn("two", session_id=bad.session_id)
+        third = await stack.turn("three", session_id=bad.session_id)
+        abandoned = await stack.payloads(events.WO_ABANDONED)
+    failed = [wo["wo_id"] for wo in bad.wo_chain_summary if wo["state"] == "failed"]
+    assert len(failed) == 3
+    assert (good.response, third.response) == ("fine again", "fine again")
+    assert [(payload["wo_id"], payload["reason"]) for payload in abandoned] == [(wo_id, "turn_over") for wo_id in failed]
+    assert {payload["turn_id"] for payload in abandoned} == {good.turn_id}
+
+
+async def test_a_model_may_reject_what_the_fixed_checks_accept(scripted: OpenRuntime) -> None:
+    """`verify_with_model`: a verifier's rejection is a rejection, with its reason; the retry is verified again."""
+    verdicts = [{"decision": "reject", "reason": "too curt"}, {"decision": "accept", "reason": "fine"}]
+    provider = ScriptedProvider(lambda request: verdicts.pop(0) if request.wo_type == "verify" else echo(request))
+    async with scripted(provider, verify_with_model=True) as runtime:
+        result = await runtime.supervisor("ADMIN").handle_turn("hello")
+        judged_entries = await read_all(runtime.ledgers("ADMIN").ho2m, entry_type=events.WO_QUALITY_GATE)
+    assert [(wo["wo_type"], wo["state"]) for wo in result.wo_chain_summary] == [
+        ("classify", "completed"),
+        ("synthesize", "superseded"),
+        ("verify", "completed"),
+        ("synthesize", "completed"),
+        ("verify", "completed"),
+    ]
+    assert [entry.payload["decision"] for entry in judged_entries] == ["reject", "accept"]
+    assert judged_entries[0].payload["reason"] == "too curt"
+    assert judged_entries[-1].payload["trace_hash"] == result.trace_hash
+    assert [request.variables["response_text"] for request in provider.requests if request.wo_type == "verify"] == [
+        "echo: hello",
+        "echo: hello",
+    ]
+
+
+async def test_a_verifier_that_fails_changes_nothing(by_hand: OpenStack) -> None:
+    """The verifier is beside the fixed checks: if it cannot give a verdict, theirs stands, and the turn completes cleanly."""
+
+    def script(wo: WorkOrder) -> Said:
+        if wo.wo_type == "verify":
+            return wo.executing().failed(WorkOrderError(reason="PROVIDER", detail="verifier is away"))
+        return fitting(wo)
+
+    async with by_hand(ScriptedExecutor(script), settings={"verify_with_model": True}) as stack:
+        result = await stack.turn("hello")
+    assert (result.response, result.quality_gate_passed, result.error) == ("re: hello", True, None)
+    assert [wo["state"] for wo in result.wo_chain_summary] == ["completed", "completed", "failed"]
+
+
+async def test_a_classification_that_fails_does_not_stop_the_reply(by_hand: OpenStack) -> None:
+    """A message that nothing could classify is still answered; the failure stays on record."""
+
+    def script(wo: WorkOrder) -> Said:
+        if wo.wo_type == "classify":
+            return wo.executing().failed(WorkOrderError(reason="OUTPUT_SCHEMA", detail="not JSON"))
+        return fitting(wo)
+
+    async with by_hand(ScriptedExecutor(script)) as stack:
+        result = await stack.turn("hello")
+        (failed,) = await stack.payloads(events.WO_FAILED)
+    assert (result.response, result.error) == ("re: hello", None)
+    assert failed["reason"] == "OUTPUT_SCHEMA"
+    assert stack.executor.given[1].prior_results[0]["speech_act"] != QUESTION["speech_act"]

@@ -1,0 +1,82 @@
+"""The gate's fixed checks and the acceptance criteria it can judge itself; explained in docs/work-orders.md."""
+
+from typing import Any
+
+import pytest
+
+from kitchener import HO2Config, QualityGate, QualityGateResult
+
+GATE = QualityGate(HO2Config())
+WO = "WO-SES-00000001-003"
+
+
+def verdict(output: Any, *criteria: str) -> QualityGateResult:
+    return GATE.verify(output, criteria, WO)
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        (None, "there is no output"),
+        ({}, "the output is empty"),
+        ({"response_text": "fine", "error": "boom"}, "the output marks an error: boom"),
+        ({"error": {"reason": "x"}}, "the output marks an error: {'reason': 'x'}"),
+        ({"text": "fine"}, "the output has no response_text"),
+        ({"response_text": None}, "the output has no response_text"),
+        ({"response_text": ""}, "the output has no response_text"),
+        ({"response_text": " \n\t\u3000"}, "the output has no response_text"),
+        ({"response_text": 5}, "the output has no response_text"),
+        ({"response_text": ["fine"]}, "the output has no response_text"),
+    ],
+)
+def test_an_output_that_is_no_reply_is_rejected_with_the_reason(output: Any, reason: str) -> None:
+    assert verdict(output) == QualityGateResult("reject", reason, WO)
+    assert not verdict(output).is_accepted
+
+
+@pytest.mark.parametrize(
+    "output", [{"response_text": "x"}, {"response_text": "x", "error": None}, {"response_text": "x", "n": 1}]
+)
+def test_an_output_with_text_is_accepted(output: Any) -> None:
+    assert verdict(output) == QualityGateResult("accept", "all checks passed", WO)
+    assert verdict(output).is_accepted
+
+
+@pytest.mark.parametrize(
+    ("criterion", "text", "is_met"),
+    [
+        ("min_chars:5", "12345", True),
+        ("min_chars:5", "1234", False),
+        ("max_chars:5", "12345", True),
+        ("max_chars:5", "123456", False),
+        ("max_chars:0", "x", False),
+        ("contains:bread", "brown bread", True),
+        ("contains:bread", "brown Bread", False),
+        ("contains:a:b", "a:b", True),
+        ("contains:", "anything", True),
+        ("not_contains:meat", "brown bread", True),
+        ("not_contains:meat", "meat pie", False),
+        ("names the price in euros", "it is cheap", True),  # a model's to judge
+        ("min_chars:many", "x", True),
+        ("min_chars:-5", "x", True),
+        ("min_chars:²", "x", True),
+        ("", "x", True),
+    ],
+)
+def test_a_criterion_is_judged_by_its_kind(criterion: str, text: str, is_met: bool) -> None:
+    found = verdict({"response_text": text}, criterion)
+    assert found.is_accepted == is_met
+    assert found.reason == ("all checks passed" if is_met else f"acceptance criterion not met: {criterion}")
+
+
+def test_the_first_criterion_that_is_not_met_is_the_reason() -> None:
+    found = verdict({"response_text": "short"}, "contains:s", "min_chars:10", "contains:bread")
+    assert found.reason == "acceptance criterion not met: min_chars:10"
+
+
+def test_the_fixed_checks_come_before_any_criterion() -> None:
+    assert verdict(None, "contains:bread").reason == "there is no output"
+
+
+def test_a_number_too_long_for_python_is_still_a_number_or_no_criterion() -> None:
+    assert verdict({"response_text": "x"}, "max_chars:" + "9" * 5_000).is_accepted

@@ -1,0 +1,28 @@
+"""Waiting in tests without sleeping: until everything stands still, or in virtual time."""
+
+from collections.abc import Callable
+
+import anyio
+import pytest
+from trio.testing import MockClock
+
+in_virtual_time = pytest.mark.parametrize(
+    "anyio_backend", [pytest.param(("trio", {"clock": MockClock(autojump_threshold=0)}), id="virtual-time")]
+)
+"""Time passes only when every task waits for it. On trio alone, and never where a worker thread takes part."""
+
+_ROUNDS = 40
+"""More rounds of the event loop than any chain of wake-ups here is long."""
+
+
+async def settle() -> None:
+    """Returns when every other task waits for something that only the test can bring about."""
+    for _ in range(_ROUNDS):  # wait_all_tasks_blocked alone polls every 0.1 s on asyncio
+        await anyio.lowlevel.checkpoint()
+    await anyio.wait_all_tasks_blocked()
+
+
+async def settle_then(action: Callable[[], object]) -> None:
+    """Does something from a task of its own, once everything stands still."""
+    await settle()
+    action()

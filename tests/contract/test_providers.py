@@ -1,0 +1,139 @@
+"""What the gateway may rely on, whatever stands behind it: one suite over all providers."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from kitchener.config import ProviderConfig, RouterConfig
+from kitchener.gateway import build_providers
+from kitchener.gateway.providers.scripted import ScriptedProvider, use_tool
+from kitchener.records.prompt import Message, PromptResponse, StreamingProvider, TextPiece, ToolSpec
+from tests.gateway.asking import ask
+from tests.gateway.fake_server import completion, events, fake_server
+
+# Under trio the vendor's library leaves its own generators to the garbage collector once it has read the end of a stream.
+pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")
+
+LIST_PACKAGES = ToolSpec("list_packages", "List the installed packages", {"type": "object", "properties": {}})
+REPLY_SCHEMA = {"type": "object", "required": ["response_text"], "properties": {"response_text": {"type": "string"}}}
+
+
+@asynccontextmanager
+async def offline(kind: str) -> AsyncIterator[StreamingProvider]:
+    async with build_providers(RouterConfig()) as providers:
+        provider: Any = providers["offline"]
+        yield provider
+
+
+@asynccontextmanager
+async def scripted(kind: str) -> AsyncIterator[StreamingProvider]:
+    answers: dict[str, Any] = {
+        "text": "some words",
+        "tool": use_tool("list_packages"),
+        "object": {"response_text": "some words"},
+    }
+    yield ScriptedProvider(lambda _: answers[kind])
+
+
+@asynccontextmanager
+async def over_http(kind: str) -> AsyncIterator[StreamingProvider]:
+    whole = {
+        "text": completion("some words"),
+        "tool": completion(None, tool_calls=[("c-1", "list_packages", "{}")], finish_reason="tool_calls"),
+        "object": completion('{"response_text": "some words"}'),
+        "stream": events(["some ", "words"]),
+    }
+    async with fake_server(*[whole[kind]] * 3) as server:
+        config = RouterConfig(providers={"remote": ProviderConfig(base_url=server.url, model="m")})
+        async with build_providers(config) as providers:
+            provider: Any = providers["remote"]
+            yield provider
+
+
+@pytest.fixture(params=[offline, scripted, over_http], ids=lambda case: case.__name__)
+def opened(request: pytest.FixtureRequest) -> Callable[[str], Any]:
+    case: Callable[[str], Any] = request.param
+    return case
+
+
+async def test_an_answer_has_text_a_model_and_counted_tokens(opened: Callable[[str], Any]) -> None:
+    async with opened("text") as provider:
+        response = await provider.complete(ask("tell me something"))
+    assert response.text
+    assert response.provider_id
+    assert response.model_id
+    assert response.finish_reason == "stop"
+    assert response.usage.input_tokens > 0
+    assert response.usage.output_tokens > 0
+    assert response.tool_uses == ()
+
+
+async def test_a_tool_request_has_an_id_a_name_and_an_object_of_arguments(opened: Callable[[str], Any]) -> None:
+    async with opened("tool") as provider:
+        response = await provider.complete(ask("list the installed packages", tools=(LIST_PACKAGES,)))
+    (use,) = response.tool_uses
+    assert use.use_id
+    assert use.tool_id == "list_packages"
+    assert dict(use.arguments) == {}
+    assert response.finish_reason == "tool_use"
+
+
+async def test_a_tools_result_can_be_sent_back(opened: Callable[[str], Any]) -> None:
+    """The conversation that the executor builds from a tool request is one that the provider takes."""
+    async with opened("tool") as asking:
+        (use,) = (await asking.complete(ask("list the installed packages", tools=(LIST_PACKAGES,)))).tool_uses
+    conversation = (
+        Message("system", "be brief"),
+        Message("user", "list the installed packages"),
+        Message("assistant", "", tool_uses=(use,)),
+        Message("tool", '["anyio"]', tool_use_id=use.use_id, tool_id=use.tool_id),
+    )
+    async with opened("text") as provider:
+        response = await provider.complete(ask("list the installed packages", messages=conversation, tools=(LIST_PACKAGES,)))
+    assert response.text
+    assert response.tool_uses == ()
+
+
+async def test_an_answer_by_schema_is_an_object(opened: Callable[[str], Any]) -> None:
+    async with opened("object") as provider:
+        response = await provider.complete(ask("tell me something", output_schema=REPLY_SCHEMA))
+    assert response.structured is not None
+    assert response.structured["response_text"]
+
+
+async def test_the_pieces_of_a_stream_join_to_its_response(opened: Callable[[str], Any]) -> None:
+    async with (
+        opened("stream" if opened is over_http else "text") as provider,
+        aclosing(provider.stream(ask("tell me something"))) as items,
+    ):
+        got = [item async for item in items]
+    *pieces, response = got
+    assert all(isinstance(piece, TextPiece) and piece.text for piece in pieces)
+    assert isinstance(response, PromptResponse)
+    assert len(pieces) > 1
+    assert "".join(piece.text for piece in pieces) == response.text
+
+
+async def test_calls_may_run_at_the_same_time(opened: Callable[[str], Any]) -> None:
+    answers: list[PromptResponse] = []
+    async with opened("text") as provider:
+
+        async def call() -> None:
+            answers.append(await provider.complete(ask("tell me something")))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(call)
+    assert len({answer.text for answer in answers}) == 1
+    assert len(answers) == 3
+
+
+async def test_what_it_says_about_itself_has_no_secret(
+    opened: Callable[[str], Any],
+) -> None:
+    async with opened("text") as provider:
+        assert "api_key" not in repr(provider)
+        assert "Bearer" not in repr(provider)

@@ -1,0 +1,108 @@
+"""Entry types, versions, sealed fields and index keys; explained in docs/ledger-entries.md."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kitchener.errors import EventVersionError
+from kitchener.records import events
+
+ENTRY_TYPES = {
+    name: value for name, value in vars(events).items() if isinstance(value, str) and name == value and name.isupper()
+}
+SESSION, SUBJECT = "SES-00000001", "ada"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "ledger-entries.md"
+
+
+def test_an_entry_type_is_spelt_as_its_name() -> None:
+    assert len(ENTRY_TYPES) >= 23
+    assert all(re.fullmatch(r"[A-Z][A-Z_]+", value) for value in ENTRY_TYPES.values())
+
+
+def test_the_page_lists_every_entry_type_and_no_other() -> None:
+    rows = re.findall(r"^\| `([A-Z_]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(rows) == set(ENTRY_TYPES)
+
+
+def test_sealed_fields_belong_to_entry_types_and_are_marked_on_the_page() -> None:
+    assert set(events.SEALED_FIELDS) <= set(ENTRY_TYPES)
+    text = PAGE.read_text(encoding="utf-8")
+    for entry_type, fields in events.SEALED_FIELDS.items():
+        row = "".join(re.findall(rf"^\| `{entry_type}` \|.*$", text, re.MULTILINE))
+        for field in fields:
+            assert f"`{field}`ˢ" in row, f"{entry_type}.{field}"
+
+
+@pytest.mark.parametrize("payload", [{"v": 1, "a": 1}, {"a": 1}])
+def test_a_payload_of_today_s_version_reads_as_it_is(payload: dict[str, Any]) -> None:
+    assert events.read_payload(events.TURN_STARTED, payload) == payload
+
+
+def test_unknown_fields_and_unknown_entry_types_pass() -> None:
+    payload = {"v": events.VERSION, "from_the_future": [1, 2]}
+    assert events.read_payload("SOMETHING_ELSE", payload) == payload
+
+
+def test_reading_gives_a_payload_of_its_own() -> None:
+    stored = {"v": 1, "a": 1}
+    events.read_payload(events.TURN_STARTED, stored)["a"] = 2
+    assert stored == {"v": 1, "a": 1}
+
+
+@pytest.mark.parametrize("version", [events.VERSION + 1, 99, 0, -1, "1", 1.0, None, [1]])
+def test_a_version_that_this_program_does_not_know_is_refused_by_name(version: Any) -> None:
+    with pytest.raises(EventVersionError, match=re.escape(f"TURN_STARTED has version {version!r}")):
+        events.read_payload(events.TURN_STARTED, {"v": version})
+
+
+def test_older_versions_are_upgraded_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "VERSION", 3)
+    upgrades = {
+        (events.TURN_STARTED, 1): lambda payload: {**payload, "steps": [*payload.get("steps", []), "1 to 2"]},
+        (events.TURN_STARTED, 2): lambda payload: {**payload, "steps": [*payload.get("steps", []), "2 to 3"]},
+    }
+    monkeypatch.setattr(events, "UPGRADES", upgrades)
+    assert events.read_payload(events.TURN_STARTED, {"a": 1})["steps"] == ["1 to 2", "2 to 3"]
+    assert events.read_payload(events.TURN_STARTED, {"v": 2})["steps"] == ["2 to 3"]
+    assert events.read_payload(events.TURN_STARTED, {"v": 3}) == {"v": 3}
+
+
+def started(subject: str, key: str | None, *, scope: str = "subject", session: str = SESSION) -> dict[str, Any]:
+    payload = {"session_id": session, "subject_id": subject}
+    return payload if key is None else {**payload, "idempotency_key": key, "idempotency_scope": scope}
+
+
+def test_sessions_are_found_in_lists_and_by_their_external_id() -> None:
+    assert events.index_keys(events.SESSION_START, {"session_id": SESSION}) == ("sessions",)
+    assert events.index_keys(events.SESSION_START, {"session_id": SESSION, "external_id": "chat-7"}) == (
+        "sessions",
+        "external:chat-7",
+    )
+    assert events.index_keys(events.SESSION_END, {"session_id": SESSION}) == ("ended",)
+
+
+def test_a_message_is_found_by_its_key_in_its_scope() -> None:
+    assert events.index_keys(events.TURN_STARTED, started(SUBJECT, None)) == ()
+    of_subject = events.index_keys(events.TURN_STARTED, started(SUBJECT, "k"))
+    of_session = events.index_keys(events.TURN_STARTED, started(SUBJECT, "k", scope="session"))
+    assert of_subject == (events.idempotency_index_key("subject", SUBJECT, "k"),)
+    assert of_session == (events.idempotency_index_key("session", SESSION, "k"),)
+    assert of_subject != of_session
+
+
+@pytest.mark.parametrize("entry_type", sorted(set(ENTRY_TYPES) - {"SESSION_START", "SESSION_END", "TURN_STARTED"}))
+def test_other_entries_are_found_by_their_session_alone(entry_type: str) -> None:
+    assert events.index_keys(entry_type, {"session_id": SESSION, "subject_id": SUBJECT, "external_id": "x"}) == ()
+
+
+@given(st.lists(st.text("ab:", min_size=1, max_size=2), min_size=3, max_size=4), st.data())
+def test_two_keys_are_the_same_only_if_owner_and_key_are(words: list[str], data: st.DataObject) -> None:
+    """Regression: subject `a` with key `b|c` was answered with what subject `a|b` with key `c` had been told."""
+    cuts = [data.draw(st.integers(1, len(words) - 1)) for _ in range(2)]
+    one, other = [("|".join(words[:cut]), "|".join(words[cut:])) for cut in cuts]
+    same = events.idempotency_index_key("subject", *one) == events.idempotency_index_key("subject", *other)
+    assert same == (one == other)
