@@ -271,7 +271,7 @@ async def test_a_failed_work_orders_reason_decides_what_the_user_reads(by_hand: 
 
 
 async def test_a_reply_of_any_size_gives_a_result(tmp_path: Path) -> None:
-    """Around the largest entry there is no size at which a turn breaks: the reply is stored whole, or the result says why not."""
+    """Around the largest entry there is no size at which a turn breaks: the reply comes whole, or the result says why not."""
     size = 0
 
     def answer(request: PromptRequest) -> Any:
@@ -299,7 +299,7 @@ def nested(depth: int) -> Any:
 
 @pytest.mark.parametrize("where", ["classify", "tool_call", "synthesize"])
 async def test_an_output_of_any_depth_gives_a_result(tmp_path: Path, where: str) -> None:
-    """However deep a classification, a tool's result or a reply is nested: the turn gives a result, and the ledger stays sound."""
+    """However deep a classification, a tool's result or a reply is nested: the turn gives a result, the ledger stays sound."""
     depth = 0
 
     @tool(read_only=True)
@@ -314,7 +314,8 @@ async def test_an_output_of_any_depth_gives_a_result(tmp_path: Path, where: str)
         return {"response_text": "hi", **extra}
 
     async with open_scripted(tmp_path, ScriptedProvider(answer), tools=[dig]) as runtime:
-        for depth in range(50, 70):
+        for levels in range(50, 70):
+            depth = levels
             assert (await runtime.supervisor().handle_turn("hello")).response
         ledgers = runtime.ledgers()
         assert await read_all(ledgers.ho2m, entry_type=events.TURN_ABORTED) == []

@@ -1,6 +1,7 @@
 """Sessions as a caller meets them: started, found again by id, kept apart by subject and class, ended."""
 
 import re
+import shutil
 from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
@@ -12,7 +13,7 @@ from kitchener.errors import CallerError, SessionEnded, SessionMismatch, Unknown
 from kitchener.records import events
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime, OpenStack
-from tests.acceptance.stack import Hold, Stack, echo, open_by_hand, outcome, portrait, read_all, types_of
+from tests.acceptance.stack import Hold, Stack, echo, open_by_hand, open_scripted, outcome, portrait, read_all, types_of
 
 UNKNOWN = "SES-00000000"
 
@@ -297,3 +298,24 @@ async def test_a_session_started_at_once_by_several_is_started_once(stack: Stack
     assert len(sessions) == 5
     assert all(session is sessions[0] for session in sessions)
     assert await stack.types() == [events.SESSION_START]
+
+
+async def test_numbers_that_a_lost_tail_had_given_out_are_not_given_again(tmp_path: Path) -> None:
+    """A power loss keeps HO1m's entries of a turn and loses HO2m's: the turn is closed as a crash, its numbers stay taken."""
+    ho2m = tmp_path / "HO2" / "ADMIN" / "ho2m.jsonl"
+    async with open_scripted(tmp_path) as runtime:
+        session_id = (await runtime.supervisor().handle_turn("one")).session_id
+    durable = ho2m.read_bytes()
+    async with open_scripted(tmp_path) as runtime:
+        lost = await runtime.supervisor().handle_turn("two", session_id=session_id)
+    ho2m.write_bytes(durable)
+    shutil.rmtree(tmp_path / "index")
+    async with open_scripted(tmp_path) as runtime:
+        result = await runtime.supervisor().handle_turn("three", session_id=session_id)
+        entries = await read_all(runtime.ledgers().ho2m, session_id=session_id)
+        executed = await read_all(runtime.ledgers().ho1m, session_id=session_id, entry_type=events.WO_EXECUTING)
+    assert (lost.turn_id[-6:], result.turn_id[-6:]) == ("000002", "000003")
+    assert [(entry.entity_id, entry.payload["reason"]) for entry in entries if entry.entry_type == events.TURN_ABORTED] == [
+        (lost.turn_id, "crash")
+    ]
+    assert len({entry.entity_id for entry in executed}) == len(executed) == 6

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import orjson
 import pytest
 
 from kitchener import AttentionContext, AttentionRetriever, ContextFragment, HO2Config
@@ -18,9 +17,11 @@ from kitchener.actors.attention import (
     words_of,
 )
 from kitchener.actors.attention_templates import AttentionTemplate, load_templates, resolve_template
-from kitchener.canonical import canonical_part, digest
+from kitchener.canonical import digest
 from kitchener.errors import ConfigError, LedgerClosed
+from kitchener.records import events
 from kitchener.records.ref import Ref
+from tests.acceptance.stack import open_by_hand
 from tests.actors.waiting import in_virtual_time
 
 SESSION = "SES-00000001"
@@ -33,12 +34,8 @@ def template(**budget: int) -> AttentionTemplate:
     )
 
 
-def ref_of(entry_id: str) -> orjson.Fragment:
-    return canonical_part(Ref("HO2M:ADMIN", entry_id, "sha256:0").as_mapping())
-
-
 def past(n: int, tokens: int = 10, text: str | None = None) -> ContextFragment:
-    return ContextFragment("HO2M", f"T-{n:03d}", text or f"turn {n}", tokens, ref=ref_of(f"E-{n}"))
+    return ContextFragment("HO2M", f"T-{n:03d}", text or f"turn {n}", tokens, ref=Ref("HO2M:ADMIN", f"E-{n}", "sha256:0"))
 
 
 class Reader:
@@ -236,8 +233,7 @@ def test_standing_rules_are_numbered_sized_and_named() -> None:
         (STANDING_RULE, "INV-2", "Answer in English."),
     ]
     assert RULES[0].token_estimate == 7
-    ref = orjson.loads(orjson.dumps(RULES[0].ref))
-    assert Ref.from_mapping(ref) == Ref("RULESET", "INV-1", digest(b"Never delete files."))
+    assert RULES[0].ref == Ref("RULESET", "INV-1", digest(b"Never delete files."))
 
 
 async def test_the_probe_finds_the_standing_rules_and_shows_no_text_of_them() -> None:
@@ -309,6 +305,26 @@ def test_a_context_in_a_work_order_names_its_fragments_without_repeating_them() 
         "context_text": "turn 1",
         "context_hash": digest(b"turn 1"),
         "fragments": [{"source": "HO2M", "source_id": "T-001", "token_estimate": 10}],
+    }
+
+
+async def test_what_an_own_provider_shows_is_on_record_with_the_plan(tmp_path: Path) -> None:
+    reader = Reader(newest=[past(8), ContextFragment("notes", "n-1", "without a ref", 5)], registry=RULES)
+    attention = AttentionRetriever(reader, HO2Config(), template())
+    async with open_by_hand(tmp_path, attention=attention) as stack:
+        await stack.turn("hello")
+        plans = await stack.payloads(events.WO_PLANNED)
+        [synthesize] = [wo for wo in stack.executor.given if wo.wo_type == "synthesize"]
+    [recorded] = [plan["attention"] for plan in plans if "attention" in plan]
+    shown = synthesize.input_context["assembled_context"]
+    assert shown["context_text"] == "turn 8\n\nwithout a ref"
+    assert [fragment["source_id"] for fragment in shown["fragments"]] == ["INV-1", "INV-2", "T-008", "n-1"]
+    refs = [fragment.ref.as_mapping() for fragment in (*RULES, past(8)) if fragment.ref is not None]
+    assert recorded == {
+        "template_id": "ATT-TEST-001",
+        "fragment_refs": refs,
+        "cut_by": None,
+        "context_hash": shown["context_hash"],
     }
 
 

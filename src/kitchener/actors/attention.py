@@ -47,8 +47,10 @@ class ContextFragment:
     """Its size."""
     relevance_score: float = 1.0
     """1 for what is shown whatever the message; else the share of the message's words found in it."""
-    ref: orjson.Fragment | None = None
-    """The ledger entry it is taken from: its `Ref` as canonical JSON, because it is written in every turn that shows it."""
+    ref: Ref | None = None
+    """The ledger entry it is taken from."""
+    ref_json: orjson.Fragment | None = field(default=None, compare=False, repr=False)
+    """The ref as it is written in every turn that shows the fragment; None: it is made when it is needed."""
 
     def as_mapping(self) -> dict[str, Any]:
         """Source, id and size as JSON types; the content stands in the text, once."""
@@ -224,7 +226,7 @@ def standing_rule_fragments(rules: Sequence[str], estimator: str) -> tuple[Conte
             f"INV-{n}",
             rule,
             estimate_tokens(rule, estimator),
-            ref=Ref("RULESET", f"INV-{n}", digest(rule.encode())).as_json(),
+            ref=Ref("RULESET", f"INV-{n}", digest(rule.encode())),
         )
         for n, rule in enumerate(rules, 1)
     )

@@ -24,7 +24,9 @@ class PastTurn:
     def __init__(self, turn_id: str, user_message: str, response: str, ref: Ref, estimator: str) -> None:
         self.turn_id, self.user_message, self.response = turn_id, user_message, response
         content = f"user: {user_message}\nassistant: {response}"
-        self.fragment = ContextFragment("HO2M", turn_id, content, estimate_tokens(content, estimator), ref=ref.as_json())
+        self.fragment = ContextFragment(
+            "HO2M", turn_id, content, estimate_tokens(content, estimator), ref=ref, ref_json=ref.as_json()
+        )
         self.exchange = {"user": user_message, "assistant": response}
         """The turn as classification sees it."""
         self._words: frozenset[str] | None = None

@@ -176,8 +176,6 @@ class SessionDirectory:
         self._activating: dict[str, anyio.Event] = {}
         self._fresh: deque[SessionId] = deque()
         self._drawing = anyio.Lock(fast_acquire=True)
-        self._given: set[str] = set()
-        """Ids that callers started since the fresh ones were looked up."""
 
     def __len__(self) -> int:
         return len(self._active)
@@ -221,7 +219,8 @@ class SessionDirectory:
         if session_id is not None:
             with suppress(UnknownSession):
                 return await self.find_open(session_id, subject_id=subject_id)
-            self._given.add(session_id)
+            if session_id in self._fresh:
+                self._fresh.remove(SessionId(session_id))
         chosen = SessionId(session_id) if session_id is not None else await self._fresh_id()
         state = SessionState(chosen, SubjectId(subject_id) if subject_id else anonymous_subject(chosen), external_id)
         session = self._manager(state)
@@ -237,15 +236,12 @@ class SessionDirectory:
         """A session id that nobody has; looked up by the dozen, because a look-up waits for a thread."""
         for _ in range(_ID_ATTEMPTS):
             async with self._drawing:  # whoever comes second finds what the first has looked up
-                while self._fresh:
-                    chosen = self._fresh.popleft()
-                    if chosen not in self._given:
-                        return chosen
+                if self._fresh:
+                    return self._fresh.popleft()
                 drawn = [self._ids.session_id() for _ in range(_IDS_AT_ONCE)]
                 for each in drawn:
                     _check_id(each)
                 taken = await self._ledgers.ho2m.known_sessions(drawn)
-                self._given.clear()
                 self._fresh.extend(each for each in dict.fromkeys(drawn) if each not in taken and each not in self._active)
         drawn_in_vain = _ID_ATTEMPTS * _IDS_AT_ONCE
         raise CallerError(f"{drawn_in_vain} random session ids were all taken; set session_id_digits to 16 or more")
@@ -277,8 +273,10 @@ class SessionDirectory:
         oldest = list(islice(self._active.values(), _PASSIVATE_AT_ONCE))
         for session in oldest:
             is_idle = now - session.last_used > self._config.idle_passivate_s
-            is_free = session.admission is None and session is not touched
-            if is_free and (is_idle or len(self._active) > self._max_active):
+            if session.admission is not None:  # has a turn: the oldest idle ones must come to the front
+                session.last_used = now
+                self._active.move_to_end(session.session_id)
+            elif session is not touched and (is_idle or len(self._active) > self._max_active):
                 del self._active[session.session_id]
 
     async def _activate(self, session_id: str) -> SessionManager:

@@ -109,7 +109,7 @@ class Turn:
                 "tools": prepared.tool_views,
             },
             prepared.classify,
-            input_refs=[past.fragment.ref for past in newest],
+            input_refs=[past.fragment.ref_json for past in newest],
         )
         if wo.state != "completed" or wo.output_result is None:
             return UNCLASSIFIED
@@ -177,6 +177,8 @@ class Turn:
         """4: the verdict on one attempt, on record with the trace so far."""
         output = wo.output_result if wo.state == "completed" else None
         verdict = self._parts.quality.verify(output, wo.acceptance, wo.wo_id)
+        if verdict.is_accepted and not self._chain.can_record(str((output or {}).get("response_text", ""))):
+            verdict = QualityGateResult("reject", "the reply does not fit into one ledger entry (max_entry_bytes)", wo.wo_id)
         if verdict.is_accepted and self._parts.config.verify_with_model and self._chain.room:
             verdict = await self._ask_verifier(wo, verdict)
         fields = {

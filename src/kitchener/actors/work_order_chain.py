@@ -22,7 +22,7 @@ from kitchener.actors.tools import ToolRegistry
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, TimestampText
 from kitchener.config import HO2Config
-from kitchener.errors import ExecutorError, LedgerError
+from kitchener.errors import EntryRefused, ExecutorError, LedgerError
 from kitchener.ids import TurnId
 from kitchener.ledger import Ledgers, StoredEntry
 from kitchener.records import events
@@ -113,6 +113,10 @@ APOLOGIES: Mapping[str, str] = {
     "TIMEOUT": "The model took too long to answer. Your message is recorded; please try again.",
     "BUDGET": "The token budget for this conversation does not cover another reply, so the model was not asked.",
 }
+
+
+_BESIDE_THE_REPLY = 8_192
+"""Bytes that the other fields of `TURN_COMPLETED` take at the most."""
 
 
 class WorkOrderChain:
@@ -210,6 +214,13 @@ class WorkOrderChain:
         await self._tell(WorkOrderFinished(done.wo_id, done.wo_type, done.state))
         return done
 
+    def can_record(self, response: str) -> bool:
+        """Whether a reply fits into `TURN_COMPLETED`, beside everything else that stands there."""
+        limit = self._parts.ledgers.ho2m.config.max_entry_bytes
+        limit -= min(_BESIDE_THE_REPLY, limit // 2)
+        # A character takes six bytes at the most, so nearly every reply needs no encoding to be sure.
+        return len(response) * 6 <= limit or len(canonical_bytes(response)) <= limit
+
     async def accept(self, wo: WorkOrder) -> None:
         """`WO_COMPLETED`: HO2 takes the output as it is."""
         output = next((entry.ref for entry in reversed(self.trace) if entry.entity_id == wo.wo_id), None)
@@ -257,7 +268,11 @@ class WorkOrderChain:
         context: AttentionContext | None,
     ) -> tuple[Ref, int]:
         """Writes `WO_PLANNED`: refs and hashes of the input, never the input. Returns its ref and the input's tokens."""
-        data = canonical_bytes([wo.input_context, wo.prior_results], at="input_context")
+        try:
+            data = canonical_bytes([wo.input_context, wo.prior_results], at="input_context")
+        except EntryRefused as error:  # what a model or tool gave was storable by itself, and is not so deep inside an input
+            message = f"the input of the {wo.wo_type} step cannot be recorded: {error}"
+            raise CutShort(TurnError("OUTPUT_SCHEMA", message), APOLOGY) from error
         ho2m = self._parts.ledgers.ho2m
         fields: dict[str, Any] = {
             "wo_id": wo.wo_id,
@@ -274,7 +289,7 @@ class WorkOrderChain:
         if context is not None:
             fields["attention"] = {
                 "template_id": context.template_id,
-                "fragment_refs": [f.ref for f in context.fragments if f.ref is not None],
+                "fragment_refs": [f.ref_json or f.ref.as_json() for f in context.fragments if f.ref is not None],
                 "cut_by": context.budget_used.cut_by,
                 "context_hash": ho2m.content_digest(wo.subject_id, context.context_text.encode()),
             }

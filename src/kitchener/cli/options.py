@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from kitchener.config import HO2Config, RuntimeConfig
 from kitchener.errors import CallerError, ConfigError, UnknownSession
 from kitchener.ids import is_agent_class, is_session_id, path_part
-from kitchener.ledger.reader import LedgerReader
+from kitchener.ledger import LedgerReader
 from kitchener.records.events import SEALED_FIELDS, index_keys
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
 from kitchener.sealing import Keyring, Sealer

@@ -21,7 +21,7 @@ from kitchener.cli.options import Json, Options, Places
 from kitchener.cli.output import print_json, say
 from kitchener.cli.progress import progress_bar
 from kitchener.errors import ConfigError, KitchenerError, LedgerError, RuntimeClosed, SessionMismatch
-from kitchener.ledger.reader import LedgerReader
+from kitchener.ledger import LedgerReader
 from kitchener.records import events
 from kitchener.records.turn import TurnError, TurnResult
 from kitchener.runtime import open_runtime, tune_gc

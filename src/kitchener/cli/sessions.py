@@ -13,8 +13,7 @@ from kitchener.cli.interrupt import run_to_end
 from kitchener.cli.options import Json, Options, Places
 from kitchener.cli.output import harmless, print_json, print_table
 from kitchener.errors import UnknownSession
-from kitchener.ledger import StoredEntry
-from kitchener.ledger.reader import LedgerReader
+from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.runtime import open_runtime
 

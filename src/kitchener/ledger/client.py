@@ -243,13 +243,9 @@ class LedgerClient:
     async def known_sessions(self, session_ids: Iterable[str]) -> set[str]:
         """Which of these sessions have entries here; one look-up for all of them."""
         stored = self._stored
-        queries = {each: make_query(session_id=each, up_to_seq=self.position) for each in session_ids}
+        wanted = set(session_ids)
         pending = {entry.session_id for entry in self._pending if entry.session_id is not None}
-
-        def look_up() -> set[str]:
-            return {each for each, query in queries.items() if self._storage.newest(query, stored, 1)}
-
-        return await self._in_thread(look_up) | (pending & queries.keys())
+        return await self._in_thread(lambda: self._storage.known_sessions(wanted, stored)) | (pending & wanted)
 
     async def get(self, seq: int) -> StoredEntry | None:
         """The entry with a number, or None if there is none."""

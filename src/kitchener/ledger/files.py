@@ -91,6 +91,14 @@ class FileOps:
         return ""
 
 
+def read_or_tell(ops: FileOps, path: Path, fd: int, size: int, offset: int) -> bytes:
+    """Up to `size` bytes from `offset`; raises LedgerPathError where the system cannot read them."""
+    try:
+        return ops.read(fd, size, offset)
+    except OSError as error:
+        raise LedgerPathError(str(path), f"cannot be read at byte {offset}: {error.strerror or error}") from error
+
+
 def write_all(ops: FileOps, fd: int, data: bytes) -> None:
     """Appends all of the data, in as many calls as it takes."""
     rest = memoryview(data)

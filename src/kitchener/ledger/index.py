@@ -11,7 +11,7 @@ import sys
 import threading
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -46,6 +46,8 @@ CREATE TABLE stops (
     seq INTEGER PRIMARY KEY, offset INTEGER, chain TEXT, batch INTEGER, timestamp TEXT
 );
 """
+
+_PARTS: Final = {"head", "places", "by_hash", "stops"}
 
 
 class IndexDamaged(Exception):
@@ -103,9 +105,12 @@ class Index:
         """Takes up what is there; raises IndexDamaged where it is not this ledger's, or sqlite3.Error."""
         self._writer.execute("PRAGMA journal_mode = WAL")
         self._writer.execute("PRAGMA synchronous = NORMAL")
-        if self._writer.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+        found = {name for (name,) in self._writer.execute("SELECT name FROM sqlite_master")}
+        if not found:
             self.clear(Known())
             return
+        if found != _PARTS:
+            raise IndexDamaged("parts of it are missing")
         self.known = read_known(self._writer, self._ledger_id, self._keys)
 
     def clear(self, known: Known) -> None:
@@ -340,6 +345,14 @@ def find_places(connection: sqlite3.Connection, key: str, after_seq: int, up_to_
     for row in rows:
         _check(key, *row)
     return (place for row in rows for place in _unpacked(*row) if after_seq < place[0] <= up_to_seq)
+
+
+def find_known(connection: sqlite3.Connection, keys: Collection[str]) -> set[str]:
+    """Those of the keys that have entries."""
+    hashes = [_hash(key) for key in keys]
+    marks = ",".join("?" * len(hashes))
+    rows = connection.execute(f"SELECT DISTINCT key FROM places WHERE hash IN ({marks})", hashes).fetchall()
+    return {key for (key,) in rows if key in keys}
 
 
 def find_newest(connection: sqlite3.Connection, key: str, up_to_seq: int, limit: int) -> list[Place]:

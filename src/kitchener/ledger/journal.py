@@ -12,7 +12,15 @@ from pathlib import Path
 from kitchener.clock import to_datetime
 from kitchener.errors import LedgerPathError, LedgerWriteError
 from kitchener.ledger.chain import START, BadLine, Mark, StoredEntry, render_batch, split_line
-from kitchener.ledger.files import FileOps, check_ledger_file, ensure_directory, locked_by, path_problem, write_all
+from kitchener.ledger.files import (
+    FileOps,
+    check_ledger_file,
+    ensure_directory,
+    locked_by,
+    path_problem,
+    read_or_tell,
+    write_all,
+)
 from kitchener.ledger.index import Known
 from kitchener.ledger.recovery import Recovered, check_is_crash, cut, tail_missing
 from kitchener.ledger.scanning import ReadBytes, verify_range
@@ -40,7 +48,7 @@ class Journal:
 
     def read(self, size: int, offset: int) -> bytes:
         """Up to `size` bytes from `offset`."""
-        return self._ops.read(self._fd, size, offset)
+        return read_or_tell(self._ops, self.path, self._fd, size, offset)
 
     def append(self, entries: Sequence[StoredEntry]) -> list[int]:
         """Writes one commit to the file; gives the length of each line.

@@ -7,7 +7,7 @@ error; what stood there before and does not verify is one.
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,11 +17,11 @@ import anyio
 
 from kitchener.errors import LedgerClosed, LedgerDamaged
 from kitchener.ledger.chain import OPENING, START, BadLine, IndexKeys, Mark, StoredEntry, shown
-from kitchener.ledger.files import FileOps, check_ledger_file, path_problem
+from kitchener.ledger.files import FileOps, check_ledger_file, path_problem, read_or_tell
 from kitchener.ledger.index import IndexDamaged, IndexSnapshot, Known, Tail, index_path, keys_name
 from kitchener.ledger.journal import holds
 from kitchener.ledger.reading import Entries, Query, Shelf, check_key, make_query
-from kitchener.ledger.recovery import check_is_crash
+from kitchener.ledger.recovery import check_is_crash, tail_missing
 from kitchener.ledger.scanning import verify_range
 from kitchener.ledger.verifier import Batch, Verifier
 from kitchener.ledger.verifying import VerifyReport, ledger_id_of, verify_part
@@ -203,7 +203,7 @@ class _File:
             self._shelf = Shelf(self.path, self.ledger_id, self._read, self, self._index_keys, self._opener)
         known = Known()
         if self.end.seq == 0:
-            known = self.ask(lambda _, known: known) or known
+            known = self._look_at_index()
             self.end = known.mark
             self.tail = Tail(known.mark)
         size = self._ops.fstat(self._fd).st_size
@@ -212,6 +212,8 @@ class _File:
             verify_range(verifier, self._read, size)
         except BadLine as fault:
             check_is_crash(self.path, verifier, fault, self._read, size, known.durable_seq)
+        if verifier.whole.seq < known.durable_seq:
+            raise tail_missing(self.path, verifier.whole, known.durable_seq)
         self.end = verifier.whole
         return self._shelf
 
@@ -222,16 +224,26 @@ class _File:
                 self.tail = None
 
     def ask(self, question: Callable[[sqlite3.Connection, Known], T]) -> T | None:
-        """The answer of the index, where there is one that can be trusted."""
+        """The answer of the index, where there is one that fits the file."""
+        for snapshot in self._snapshots():
+            with suppress(sqlite3.Error, IndexDamaged, OSError), snapshot:
+                if holds(self._read, self.ledger_id, snapshot.known):
+                    return snapshot.ask(question)
+        return None
+
+    def _look_at_index(self) -> Known:
+        """What the index says, its place only if that is in the file."""
+        for snapshot in self._snapshots():
+            with suppress(sqlite3.Error, IndexDamaged, OSError), snapshot:
+                known = snapshot.known
+                return known if holds(self._read, self.ledger_id, known) else Known(durable_seq=known.durable_seq)
+        return Known()
+
+    def _snapshots(self) -> Iterator[IndexSnapshot]:
         for directory in self._index_dirs:
             path = index_path(directory, self.ledger_id, self.path)
-            try:
-                with IndexSnapshot(path, self.ledger_id, keys_name(self._index_keys)) as snapshot:
-                    if holds(self._read, self.ledger_id, snapshot.known):
-                        return snapshot.ask(question)
-            except (sqlite3.Error, IndexDamaged, OSError):
-                continue
-        return None
+            if path.exists():
+                yield IndexSnapshot(path, self.ledger_id, keys_name(self._index_keys))
 
     def _find_id(self) -> str:
         found = ledger_id_of(self._read)
@@ -243,4 +255,4 @@ class _File:
         return found
 
     def _read(self, size: int, offset: int) -> bytes:
-        return self._ops.read(self._fd, size, offset)
+        return read_or_tell(self._ops, self.path, self._fd, size, offset)

@@ -6,7 +6,7 @@ The client above runs these methods in worker threads: `flush` and `note` in the
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,13 +20,15 @@ from kitchener.ledger.index import (
     IndexDamaged,
     Known,
     Tail,
+    find_known,
     index_path,
     keys_name,
     open_index,
     remove_index,
+    session_key,
 )
 from kitchener.ledger.journal import Journal, holds, open_journal
-from kitchener.ledger.reading import Query, Shelf
+from kitchener.ledger.reading import NO_END, Query, Shelf, make_query
 from kitchener.ledger.verifier import Batch
 from kitchener.ledger.verifying import VerifyReport, verify_part
 
@@ -89,6 +91,17 @@ class Storage:
     def newest(self, query: Query, end: Mark, limit: int) -> list[StoredEntry]:
         """The last `limit` entries wanted before a place, ascending."""
         return self._shelf.newest(query, end, limit)
+
+    def known_sessions(self, session_ids: Collection[str], end: Mark) -> set[str]:
+        """Which of these sessions have entries before a place; one question for all of them."""
+        keys = {session_key(each): each for each in session_ids}
+        # The tail first: what moves from it into the index meanwhile is then found twice, not missed.
+        tail = self.tail
+        late = {each for key, each in keys.items() if tail is not None and tail.find(key, 0, NO_END)}
+        early = self.ask(lambda index, _: find_known(index, keys))
+        if early is None or tail is None:
+            return {each for each in keys.values() if self.newest(make_query(session_id=each), end, 1)}
+        return late | {keys[key] for key in early}
 
     def verify(self, from_seq: int, end: Mark) -> VerifyReport:
         """Checks everything from an entry, or a little before it, up to a place."""

@@ -8,7 +8,7 @@ from time import perf_counter
 
 from kitchener.errors import LedgerDamaged
 from kitchener.ledger.chain import OPENING, START, BadLine, Mark
-from kitchener.ledger.files import FileOps, check_ledger_file, path_problem
+from kitchener.ledger.files import FileOps, check_ledger_file, path_problem, read_or_tell
 from kitchener.ledger.recovery import damage
 from kitchener.ledger.scanning import ReadBytes, verify_range
 from kitchener.ledger.verifier import Verifier
@@ -60,7 +60,7 @@ def verify_file(path: Path | str, *, progress: Callable[[int, int], None] | None
         size = check_ledger_file(ops, path, fd).st_size
 
         def read(length: int, offset: int) -> bytes:
-            return ops.read(fd, length, offset)
+            return read_or_tell(ops, path, fd, length, offset)
 
         note = None if progress is None else (lambda done: progress(done, size))
         return verify_part(path, ledger_id_of(read), read, START, size, note)

@@ -66,6 +66,8 @@ class ModelProvider:
         self._settings, self._secret = settings, secret
         self._models: OrderedDict[str, Model] = OrderedDict()
         self.traits = Traits(model_id=model_id)
+        if model_id is not None:
+            self._model(model_id)  # imports the vendor's package now rather than in the first turn
 
     def __repr__(self) -> str:
         return f"ModelProvider({self._provider_id!r}, model_id={self._model_id!r})"
@@ -77,7 +79,7 @@ class ModelProvider:
             ProviderError: there was no usable answer
         """
         try:
-            model = self._model(request)
+            model = self._model(request.model_id or self._model_id)
             answer = await model_request(
                 model,
                 vendor_messages(request.messages),
@@ -96,7 +98,7 @@ class ModelProvider:
             ProviderError: there was no usable answer, or it broke off
         """
         try:
-            model = self._model(request)
+            model = self._model(request.model_id or self._model_id)
             async with model_request_stream(
                 model,
                 vendor_messages(request.messages),
@@ -112,8 +114,7 @@ class ModelProvider:
             failure = translated(error, self._provider_id, self._secret)
             raise failure from hide(error, self._secret)
 
-    def _model(self, request: PromptRequest) -> Model:
-        name = request.model_id or self._model_id
+    def _model(self, name: str | None) -> Model:
         if name is None:
             raise ProviderError(self._provider_id, "bad_request", "neither the request nor the configuration names a model")
         model = self._models.get(name)

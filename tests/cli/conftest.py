@@ -1,0 +1,39 @@
+"""A command line to call, with a directory and an environment of its own."""
+
+import gc
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kitchener.cli.main import invoke
+from tests.cli.commands import Outcome
+
+Cli = Callable[..., Outcome]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Cli]:
+    """Calls the command line in this process, in an empty current directory; `stdin` is what a pipe brings."""
+    monkeypatch.chdir(tmp_path)
+    for name in list(os.environ):
+        if name.startswith("KITCHENER_"):
+            monkeypatch.delenv(name)
+    thresholds = gc.get_threshold()
+
+    def call(*arguments: str | Path, stdin: bytes = b"") -> Outcome:
+        capfd.readouterr()
+        piped = tmp_path.with_name(f"{tmp_path.name} stdin")
+        piped.write_bytes(stdin)
+        with piped.open() as file, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", file)
+            code = invoke([str(each) for each in arguments])
+        out, err = capfd.readouterr()
+        return Outcome(code, out, err)
+
+    yield call
+    # Commands that run an agent tune the collector for their whole process, which here is the test suite's.
+    gc.unfreeze()
+    gc.set_threshold(*thresholds)

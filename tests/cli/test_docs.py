@@ -1,0 +1,84 @@
+"""The commands and settings in the documentation work as they stand there."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kitchener.errors import ConfigError
+from kitchener.runtime.loading import check_config, load_config
+from tests.cli.conftest import Cli
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = ("commands.md", "configuration.md")
+PLACEHOLDER = "SES-0a1b2c3d"
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def newest_session(cli: Cli) -> str:
+    sessions = [each["session_id"] for each in cli("session", "list", "--json").json if not each["ended"]]
+    return str(sessions[-1])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_line_runs(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+    """In one directory, from the top of the page to its end; a session's id stands for one that is there."""
+    (tmp_path / "dialogues.jsonl").write_text("".join(blocks(page, "json")), encoding="utf-8")
+    lines = [line.removeprefix("$ ") for block in blocks(page, "console") for line in block.splitlines()]
+    assert len(lines) >= 6
+    for line in lines:
+        if PLACEHOLDER in line:
+            line = line.replace(PLACEHOLDER, newest_session(cli))
+        feed, _, command = line.rpartition(" | ")
+        words = shlex.split(command)
+        stdin = subprocess.run(["sh", "-c", feed], stdout=subprocess.PIPE, check=True).stdout if feed else b""
+        with monkeypatch.context() as patch:
+            while "=" in words[0]:
+                patch.setenv(*words.pop(0).split("=", 1))
+            assert words[0] == "kitchener"
+            outcome = cli(*words[1:], stdin=stdin)
+        assert (outcome.code, outcome.err) == (0, ""), line
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_settings_block_is_right(tmp_path: Path, page: str) -> None:
+    (tmp_path / "router_config.json").write_text("{}", encoding="utf-8")
+    for number, block in enumerate(blocks(page, "toml")):
+        path = tmp_path / f"{number}.toml"
+        path.write_text(block, encoding="utf-8")
+        check_config(load_config(path, environ={}).config, environ={})
+
+
+@pytest.mark.parametrize("block", blocks("configuration.md", "python"))
+def test_every_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "configuration.md", "exec"), {"__name__": "__main__"})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "environ"),
+    [
+        ("[ledger]\ndurabilty = 'os'", {}),
+        ("[limits]\nmax_running_turns = 0", {}),
+        ("", {"KITCHENER_LEDGER__LINGER_MS": "soon"}),
+        ("\n\n\n\n\n\n[agents.RESIDENT:bo]", {}),
+        ("[router.providers.local]\nbase_url = 'http://127.0.0.1:1'\nmodel = 'm'\napi_key = 'env:LOCAL_API_KEY'", {}),
+        ("[agents.ADMIN]\ncontext_mode = 'enforce'", {}),
+    ],
+)
+def test_every_error_that_the_page_shows_is_what_one_gets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, environ: dict[str, str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("kitchener.toml").write_text(settings, encoding="utf-8")
+    (shown,) = blocks("configuration.md", "text")
+    with pytest.raises(ConfigError) as caught:
+        check_config(load_config("kitchener.toml", environ=environ).config, source="kitchener.toml", environ={})
+    assert str(caught.value).split("; write [")[0] in shown.splitlines()

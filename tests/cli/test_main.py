@@ -1,0 +1,92 @@
+"""The command line as a whole: versions, help, mistakes (docs/commands.md)."""
+
+import importlib.metadata
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kitchener.cli.main import build_app
+from tests.cli.commands import COMMAND, environment, finish, start
+from tests.cli.conftest import Cli
+
+LEAVES = [
+    "init",
+    "chat",
+    "run",
+    "doctor",
+    "session list",
+    "session show",
+    "session end",
+    "ledger verify",
+    "ledger tail",
+    "config check",
+    "config show",
+    "config schema",
+]
+
+
+def test_the_version_is_the_packages(cli: Cli) -> None:
+    outcome = cli("--version")
+    assert (outcome.code, outcome.out.strip()) == (0, importlib.metadata.version("kitchener"))
+
+
+def test_the_module_is_the_command(tmp_path: Path) -> None:
+    outcome = finish(start("config", "show", "--json", cwd=tmp_path))
+    assert outcome.code == 0
+    assert outcome.json["plane_root"] == str(tmp_path / ".kitchener")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
+def test_the_list_of_commands_names_them_all_and_the_exit_codes(cli: Cli, arguments: list[str]) -> None:
+    text = cli(*arguments).out
+    for command in LEAVES:
+        assert f" {command.split()[0]} " in text
+    assert "130 interrupted" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("command", LEAVES)
+def test_every_command_explains_itself_with_an_example(cli: Cli, command: str) -> None:
+    outcome = cli(*command.split(), "--help")
+    assert outcome.code == 0
+    assert f"kitchener {command}" in outcome.out.split("For example:")[1]
+
+
+@pytest.mark.parametrize("command", ["init", "chat", "run", "doctor", "session", "ledger", "config"])
+def test_the_list_says_of_a_command_what_its_own_help_says_first(command: str) -> None:
+    listed = build_app(is_listing=True)[command].help
+    own = build_app(is_listing=False)[command].help.strip().splitlines()[0]
+    assert listed == own
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nope"], "Unknown command"),
+        (["session", "list", "--agnt", "ADMIN"], "--agnt"),
+        (["session", "show"], "SESSION"),
+        (["run", "x.jsonl", "--concurrency", "0"], "--concurrency"),
+        (["session", "list", "--agent", "BOSS"], "must be ADMIN or RESIDENT:<name>"),
+        (["session", "list", "--config", "no.toml"], "no.toml: cannot be read"),
+        (["session", "show", "SES-x"], "is not a session id"),
+        (["run", "no.jsonl"], "no.jsonl: cannot be read"),
+    ],
+)
+def test_a_mistake_gives_one_line_and_exit_code_2(cli: Cli, arguments: list[str], words: str) -> None:
+    outcome = cli(*arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("kitchener: ")
+    assert outcome.err.count("\n") == 1
+    assert words in outcome.err
+
+
+def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    process = subprocess.Popen(
+        [*COMMAND, "config", "schema"], cwd=tmp_path, env=environment(), stdout=write, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write)
+    outcome = finish(process)
+    assert (outcome.code, outcome.err) == (1, "")

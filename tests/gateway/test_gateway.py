@@ -1,0 +1,578 @@
+"""One call through the gateway: attempts, retries, deadlines, breaker, fallbacks, and what is told of them.
+
+Waits are real where jitter is 0 and nothing waits; where the length of a wait matters, trio's mock clock makes it virtual.
+"""
+
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kitchener.config import ProviderConfig, RouterConfig
+from kitchener.errors import RETRYABLE_REASONS, ProviderError, ProviderReason
+from kitchener.gateway import LLMGateway
+from kitchener.gateway.traits import Traits
+from kitchener.records.prompt import PromptRequest, PromptResponse, Usage
+from kitchener.testing import ScriptedProvider, forbid_model_calls
+from tests.gateway.asking import Told, ask
+
+Script = list[Any]
+
+
+def failure(reason: ProviderReason, **facts: Any) -> ProviderError:
+    return ProviderError("whoever", reason, f"{reason} it was", **facts)
+
+
+def gateway_of(jitter: float = 0.0, fallbacks: dict[str, tuple[str, ...]] | None = None, **scripts: Script | Any) -> LLMGateway:
+    """A gateway over scripted providers; the first is the default. A provider is a script, or a (script, settings) pair."""
+    providers, configs = {}, {}
+    for name, given_script in scripts.items():
+        script, settings_ = given_script if isinstance(given_script, tuple) else (given_script, {})
+        providers[name] = script if not isinstance(script, list) else ScriptedProvider(script)
+        configs[name] = ProviderConfig(kind="offline", **settings_)
+    config = RouterConfig(default_provider=next(iter(scripts)), providers=configs, fallbacks=fallbacks or {})
+    return LLMGateway(config, providers, jitter=lambda: jitter)
+
+
+def in_virtual_time(test: Callable[[], Awaitable[Any]]) -> Any:
+    return trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+# --- what is told and what comes back -----------------------------------------------------------------------------------
+
+
+async def test_an_answer_carries_who_gave_it_and_how_it_came_about() -> None:
+    told = Told()
+    response = await gateway_of(a=["fine"]).complete(ask(), on_attempt=told)
+    assert response == PromptResponse(
+        provider_id="a",
+        model_id="scripted-1",
+        text="fine",
+        usage=response.usage,
+        latency_ms=response.latency_ms,
+        attempts=1,
+        route_reason="default",
+    )
+    assert told.lines == ["1 started a"]
+    assert (told.attempts[0].call, told.attempts[0].model_id, told.attempts[0].route_reason) == (1, "scripted-1", "default")
+
+
+async def test_each_attempt_is_told_before_it_goes_out_and_each_failure_before_the_next() -> None:
+    told = Told()
+    order: list[str] = []
+
+    async def gate(_: PromptRequest) -> None:
+        order.append(f"asked after {len(told.attempts)}")
+
+    provider = ScriptedProvider([failure("server_error"), failure("rate_limited"), "fine"], gate=gate)
+    response = await gateway_of(a=provider).complete(ask(), on_attempt=told)
+    assert order == ["asked after 1", "asked after 3", "asked after 5"]
+    assert told.lines == [
+        "1 started a",
+        "1 failed a server_error",
+        "2 started a",
+        "2 failed a rate_limited",
+        "3 started a",
+    ]
+    assert told.attempts[1].detail == "server_error it was"
+    assert response.attempts == 3
+
+
+def test_the_latency_is_that_of_the_attempt_that_answered() -> None:
+    """Neither earlier attempts nor the waits between them count."""
+
+    async def main() -> PromptResponse:
+        seconds = iter([3.0, 0.25])
+
+        async def gate(_: PromptRequest) -> None:
+            await trio.sleep(next(seconds))
+
+        provider = ScriptedProvider([failure("server_error"), "fine"], gate=gate)
+        return await gateway_of(1.0, a=provider).complete(ask(), on_attempt=Told())
+
+    assert in_virtual_time(main).latency_ms == 250
+
+
+async def test_an_attempt_that_cannot_be_recorded_is_not_made() -> None:
+    provider = ScriptedProvider(["fine"])
+    gateway = gateway_of(a=provider)
+
+    async def full_disk(_: object) -> None:
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        await gateway.complete(ask(), on_attempt=full_disk)
+    assert provider.requests == []
+    assert gateway.statistics()["a"].in_flight == 0
+
+
+# --- retries ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reason", sorted(RETRYABLE_REASONS))
+async def test_what_a_retry_can_mend_is_retried(reason: ProviderReason) -> None:
+    response = await gateway_of(a=[failure(reason), "fine"]).complete(ask(), on_attempt=Told())
+    assert (response.text, response.attempts) == ("fine", 2)
+
+
+@pytest.mark.parametrize("reason", ["bad_request", "authentication", "refused", "not_recorded"])
+async def test_what_no_retry_can_mend_fails_at_once_and_never_falls_back(reason: ProviderReason) -> None:
+    other = ScriptedProvider(["never asked"])
+    told = Told()
+    gateway = gateway_of(fallbacks={"a": ("b",)}, a=[failure(reason, status=400)], b=other)
+    with pytest.raises(ProviderError) as caught:
+        await gateway.complete(ask(), on_attempt=told)
+    assert (caught.value.provider_id, caught.value.reason, caught.value.status) == ("a", reason, 400)
+    assert caught.value.detail == f"{reason} it was"
+    assert told.lines == ["1 started a", f"1 failed a {reason}"]
+    assert other.requests == []
+
+
+async def test_after_the_last_retry_the_error_has_the_last_reason_and_lists_the_attempts() -> None:
+    script = [failure("server_error"), failure("connection"), failure("rate_limited", retry_after_s=0.001)]
+    with pytest.raises(ProviderError) as caught:
+        await gateway_of(a=script).complete(ask(), on_attempt=Told())
+    assert caught.value.reason == "rate_limited"
+    assert caught.value.retry_after_s == 0.001
+    assert caught.value.detail == "rate_limited it was (attempts: 1 a server_error, 2 a connection, 3 a rate_limited)"
+
+
+def test_the_waits_double_with_jitter_and_keep_to_retry_after() -> None:
+    """0.5 × jitter, then what the provider asked for since it is more, then 2 × jitter."""
+
+    async def main() -> list[float]:
+        asked: list[float] = []
+
+        async def gate(_: PromptRequest) -> None:
+            asked.append(trio.current_time())
+
+        script: Script = [failure("server_error"), failure("rate_limited", retry_after_s=7.0), failure("connection"), "fine"]
+        provider = ScriptedProvider(script, gate=gate)
+        gateway = gateway_of(0.8, a=(provider, {"max_retries": 3, "backoff_initial_s": 0.5}))
+        await gateway.complete(ask(), on_attempt=Told())
+        return [later - earlier for earlier, later in itertools.pairwise(asked)]
+
+    assert in_virtual_time(main) == pytest.approx([0.4, 7.0, 1.6])
+
+
+def test_a_provider_that_asks_for_a_pause_gets_it_from_everybody() -> None:
+    """One answer with Retry-After holds the others back too, instead of each fetching one of its own."""
+
+    async def main() -> tuple[list[float], int]:
+        asked: list[float] = []
+
+        async def gate(_: PromptRequest) -> None:
+            asked.append(trio.current_time() - begun)
+            if len(asked) == 1:
+                raise failure("rate_limited", retry_after_s=5.0)
+
+        provider = ScriptedProvider(lambda _: "fine", gate=gate)
+        gateway = gateway_of(a=provider)
+        begun = trio.current_time()
+        failures = 0
+
+        async def call() -> None:
+            nonlocal failures
+            told = Told()
+            await gateway.complete(ask(), on_attempt=told)
+            failures += sum(each.state == "failed" for each in told.attempts)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(20):
+                nursery.start_soon(call)
+        return asked, failures
+
+    asked, failures = in_virtual_time(main)
+    assert failures == 1
+    assert asked == [0.0] + [pytest.approx(5.0)] * 21
+
+
+def test_an_absurd_pause_shuts_a_provider_out_no_longer_than_an_open_circuit() -> None:
+    async def main() -> float:
+        provider = ScriptedProvider([failure("rate_limited", retry_after_s=1e9), "fine"])
+        gateway = gateway_of(a=(provider, {"breaker_reset_s": 20.0}))
+        begun = trio.current_time()
+        with pytest.raises(ProviderError, match="rate_limited"):
+            await gateway.complete(ask(), on_attempt=Told())
+        assert (await gateway.complete(ask(within_s=60.0), on_attempt=Told())).text == "fine"
+        return trio.current_time() - begun
+
+    assert in_virtual_time(main) == pytest.approx(20.0)
+
+
+# --- deadlines and time limits ------------------------------------------------------------------------------------------
+
+
+def test_a_wait_that_does_not_fit_into_the_deadline_is_not_begun() -> None:
+    """The call fails at once, with the real reason, instead of sleeping into a timeout."""
+
+    async def main() -> float:
+        begun = trio.current_time()
+        told = Told()
+        with pytest.raises(ProviderError) as caught:
+            await gateway_of(a=[failure("rate_limited", retry_after_s=60.0), "fine"]).complete(
+                ask(within_s=10.0), on_attempt=told
+            )
+        assert (caught.value.reason, caught.value.retry_after_s) == ("rate_limited", 60.0)
+        assert told.lines == ["1 started a", "1 failed a rate_limited"]
+        return trio.current_time() - begun
+
+    assert in_virtual_time(main) == 0.0
+
+
+def test_a_long_retry_after_sends_the_call_to_the_fallback_at_once() -> None:
+    async def main() -> PromptResponse:
+        gateway = gateway_of(fallbacks={"a": ("b",)}, a=[failure("rate_limited", retry_after_s=60.0)], b=["fine"])
+        return await gateway.complete(ask(within_s=10.0), on_attempt=Told())
+
+    assert in_virtual_time(main).provider_id == "b"
+
+
+def test_each_attempt_has_the_providers_time_limit_and_all_together_the_deadline() -> None:
+    async def main() -> tuple[float, list[str], ProviderError]:
+        begun = trio.current_time()
+        told = Told()
+        hanging = ScriptedProvider(lambda _: "late", latency_s=1_000.0)
+        with pytest.raises(ProviderError) as caught:
+            await gateway_of(a=(hanging, {"timeout_s": 4.0})).complete(ask(within_s=10.0), on_attempt=told)
+        return trio.current_time() - begun, told.lines, caught.value
+
+    elapsed, lines, error = in_virtual_time(main)
+    assert elapsed == pytest.approx(10.0)
+    assert lines == [
+        "1 started a",
+        "1 failed a timeout",
+        "2 started a",
+        "2 failed a timeout",
+        "3 started a",
+        "3 failed a timeout",
+    ]
+    assert error.reason == "timeout"
+    assert "no answer before the request's deadline" in error.detail
+
+
+async def test_a_request_that_is_already_late_is_not_sent() -> None:
+    provider = ScriptedProvider(["fine"])
+    told = Told()
+    with pytest.raises(ProviderError, match="the deadline passed before the call could go out") as caught:
+        await gateway_of(a=provider).complete(ask(within_s=-1.0), on_attempt=told)
+    assert caught.value.reason == "timeout"
+    assert (provider.requests, told.attempts) == ([], [])
+
+
+def test_time_in_the_queue_is_not_the_providers_time() -> None:
+    """Two calls of 3 s through one slot, with a limit of 4 s an attempt: the second waits 3 s and still has its own 4."""
+
+    async def main() -> list[int]:
+        slow = ScriptedProvider(lambda _: "fine", latency_s=3.0)
+        gateway = gateway_of(a=(slow, {"timeout_s": 4.0, "max_concurrency": 1}))
+        latencies: list[int] = []
+
+        async def call() -> None:
+            latencies.append((await gateway.complete(ask(), on_attempt=Told())).latency_ms)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            nursery.start_soon(call)
+        return latencies
+
+    assert in_virtual_time(main) == [3_000, 3_000]
+
+
+def test_an_impossible_place_in_the_queue_is_a_timeout_of_the_call() -> None:
+    async def main() -> ProviderError:
+        gateway = gateway_of(a=(ScriptedProvider(lambda _: "fine"), {"tokens_per_minute": 60}))
+        await gateway.complete(ask(), on_attempt=Told())
+        told = Told()
+        with pytest.raises(ProviderError) as caught:
+            await gateway.complete(ask(within_s=5.0), on_attempt=told)
+        assert told.attempts == []
+        return caught.value
+
+    assert in_virtual_time(main).reason == "timeout"
+
+
+# --- breaker ------------------------------------------------------------------------------------------------------------
+
+
+def test_repeated_failure_opens_the_circuit_and_one_probe_closes_it() -> None:
+    """While it is open nothing is sent; after the pause exactly one call probes, and the others follow its success."""
+
+    async def main() -> None:
+        provider = ScriptedProvider([failure("server_error")] * 2 + ["fine"] * 3)
+        gateway = gateway_of(a=(provider, {"max_retries": 0, "breaker_failures": 2, "breaker_reset_s": 30.0}))
+        for _ in range(2):
+            with pytest.raises(ProviderError, match="server_error"):
+                await gateway.complete(ask(), on_attempt=Told())
+        told = Told()
+        with pytest.raises(ProviderError, match=r"left alone for another 30\.0 s") as caught:
+            await gateway.complete(ask(), on_attempt=told)
+        assert caught.value.reason == "breaker_open"
+        assert (told.attempts, len(provider.requests)) == ([], 2)
+        await trio.sleep(30.0)
+        for _ in range(3):
+            assert (await gateway.complete(ask(), on_attempt=Told())).text == "fine"
+
+    in_virtual_time(main)
+
+
+async def test_a_circuit_that_opens_ends_the_retries_of_the_call_that_opened_it() -> None:
+    """The error is what really happened, and says that the circuit is open."""
+    provider = ScriptedProvider([failure("server_error")] * 5)
+    with pytest.raises(ProviderError) as caught:
+        await gateway_of(a=(provider, {"max_retries": 4, "breaker_failures": 2})).complete(ask(), on_attempt=Told())
+    assert caught.value.reason == "server_error"
+    assert len(provider.requests) == 2
+
+
+async def test_callers_errors_and_cancellations_do_not_open_the_circuit() -> None:
+    started = anyio.Event()
+    wait_for_ever = anyio.Event()
+
+    async def gate(request: PromptRequest) -> None:
+        if request.call == 2:
+            started.set()
+            await wait_for_ever.wait()
+
+    provider = ScriptedProvider([failure("bad_request"), "fine"], gate=gate)
+    gateway = gateway_of(a=(provider, {"breaker_failures": 1}))
+    with pytest.raises(ProviderError, match="bad_request"):
+        await gateway.complete(ask(), on_attempt=Told())
+    async with anyio.create_task_group() as tasks:
+
+        async def cancelled() -> None:
+            await gateway.complete(ask(call=2), on_attempt=Told())
+
+        tasks.start_soon(cancelled)
+        await started.wait()
+        tasks.cancel_scope.cancel()
+    assert (await gateway.complete(ask(), on_attempt=Told())).text == "fine"
+    assert gateway.statistics()["a"].in_flight == 0
+
+
+def test_a_caller_without_time_does_not_open_the_circuit() -> None:
+    """Two short deadlines say nothing about a provider that answers within its own limit."""
+
+    async def main() -> PromptResponse:
+        provider = ScriptedProvider(lambda _: "fine", latency_s=2.0)
+        gateway = gateway_of(a=(provider, {"breaker_failures": 1, "timeout_s": 10.0}))
+        for _ in range(2):
+            with pytest.raises(ProviderError, match="request's deadline"):
+                await gateway.complete(ask(within_s=1.0), on_attempt=Told())
+        return await gateway.complete(ask(within_s=5.0), on_attempt=Told())
+
+    assert in_virtual_time(main).text == "fine"
+
+
+def test_nobody_queues_for_a_provider_whose_circuit_is_open() -> None:
+    """Who waits for a rate of ten a minute leaves for the fallback as the circuit opens, and who comes later does not queue."""
+
+    async def main() -> None:
+        async def gate(_: PromptRequest) -> None:
+            await trio.sleep(1.0)
+            raise failure("server_error")
+
+        broken = ScriptedProvider(lambda _: "never", gate=gate)
+        settings_ = {"requests_per_minute": 10, "breaker_failures": 1, "max_retries": 0}
+        gateway = gateway_of(fallbacks={"a": ("b",)}, a=(broken, settings_), b=ScriptedProvider(lambda _: "fine"))
+        answered: list[tuple[str, float]] = []
+        begun = trio.current_time()
+
+        async def call() -> None:
+            response = await gateway.complete(ask(), on_attempt=Told())
+            answered.append((response.provider_id, trio.current_time() - begun))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(call)
+        await call()
+        assert [provider_id for provider_id, _ in answered] == ["b"] * 6
+        assert [after_s for _, after_s in answered] == pytest.approx([1.0] * 6)
+        assert len(broken.requests) == 1
+
+    in_virtual_time(main)
+
+
+# --- fallbacks ----------------------------------------------------------------------------------------------------------
+
+
+async def test_fallbacks_are_tried_in_order_and_recorded() -> None:
+    told = Told()
+    down = [failure("server_error")] * 2
+    gateway = gateway_of(
+        fallbacks={"a": ("b", "c")},
+        a=(down, {"max_retries": 1}),
+        b=([failure("connection")], {"max_retries": 0}),
+        c=["fine"],
+    )
+    response = await gateway.complete(ask(), on_attempt=told)
+    assert (response.provider_id, response.route_reason, response.attempts) == ("c", "fallback", 4)
+    assert told.lines == [
+        "1 started a",
+        "1 failed a server_error",
+        "2 started a",
+        "2 failed a server_error",
+        "3 started b",
+        "3 failed b connection",
+        "4 started c",
+    ]
+    assert [each.route_reason for each in told.attempts[-2:]] == ["fallback", "fallback"]
+
+
+async def test_the_error_of_an_exhausted_call_is_the_last_providers() -> None:
+    gateway = gateway_of(
+        fallbacks={"a": ("b",)},
+        a=([failure("server_error")], {"max_retries": 0}),
+        b=([failure("timeout")], {"max_retries": 0}),
+    )
+    with pytest.raises(ProviderError) as caught:
+        await gateway.complete(ask(), on_attempt=Told())
+    assert (caught.value.provider_id, caught.value.reason) == ("b", "timeout")
+    assert caught.value.detail == "timeout it was (attempts: 1 a server_error, 2 b timeout)"
+
+
+async def test_an_open_circuit_falls_back_without_an_attempt() -> None:
+    gateway = gateway_of(
+        fallbacks={"a": ("b",)},
+        a=([failure("server_error")], {"max_retries": 0, "breaker_failures": 1}),
+        b=["one", "two"],
+    )
+    assert (await gateway.complete(ask(), on_attempt=Told())).attempts == 2
+    told = Told()
+    assert (await gateway.complete(ask(), on_attempt=told)).text == "two"
+    assert told.lines == ["1 started b"]
+
+
+async def test_a_fallback_is_asked_for_its_own_model() -> None:
+    """What the request names is a model of the provider it was meant for."""
+    b = ScriptedProvider(["fine"])
+    gateway = gateway_of(
+        fallbacks={"a": ("b",)}, a=([failure("server_error")], {"max_retries": 0}), b=(b, {"model": "b-small"})
+    )
+    await gateway.complete(ask(model_id="a-large"), on_attempt=Told())
+    assert b.requests[0].model_id == "b-small"
+
+
+async def test_a_fallback_after_failures_names_them_if_it_is_open_too() -> None:
+    gateway = gateway_of(
+        fallbacks={"a": ("b",), "b": ()},
+        a=([failure("server_error")] * 2, {"max_retries": 0}),
+        b=([failure("connection")], {"max_retries": 0, "breaker_failures": 1}),
+    )
+    with pytest.raises(ProviderError, match="connection"):
+        await gateway.complete(ask(provider_id="b"), on_attempt=Told())
+    with pytest.raises(ProviderError) as caught:
+        await gateway.complete(ask(), on_attempt=Told())
+    assert (caught.value.provider_id, caught.value.reason) == ("a", "server_error")
+    assert "then 'b': it failed 1 times in a row" in caught.value.detail
+
+
+# --- all together -------------------------------------------------------------------------------------------------------
+
+REASONS: list[ProviderReason] = ["server_error", "rate_limited", "bad_request", "malformed"]
+
+
+@settings(max_examples=150)
+@given(
+    scripts=st.lists(st.lists(st.sampled_from([*REASONS, "ok"]), min_size=4, max_size=4), min_size=1, max_size=3),
+    retries=st.integers(0, 3),
+    breaker_failures=st.integers(1, 6),
+    calls=st.integers(1, 3),
+)
+def test_every_call_is_accounted_for(scripts: list[list[Any]], retries: int, breaker_failures: int, calls: int) -> None:
+    """Whatever providers answer: each attempt is told once, before it is made, with rising numbers; each failed one is told
+    failed; the last one decides; retries and fallbacks keep to their bounds; nothing is left running."""
+
+    async def main() -> None:
+        names = [f"p{number}" for number in range(len(scripts))]
+        providers = {
+            name: ScriptedProvider([("fine" if each == "ok" else failure(each)) for each in script] * calls)
+            for name, script in zip(names, scripts, strict=True)
+        }
+        config = RouterConfig(
+            default_provider="p0",
+            providers={
+                name: ProviderConfig(kind="offline", max_retries=retries, breaker_failures=breaker_failures) for name in names
+            },
+            fallbacks={"p0": tuple(names[1:])},
+        )
+        gateway = LLMGateway(config, providers, jitter=lambda: 0.5)
+        asked = 0
+        for _ in range(calls):
+            told = Told()
+            try:
+                response = await gateway.complete(ask(within_s=1_000.0), on_attempt=told)
+            except ProviderError:
+                response = None
+            started = [each for each in told.attempts if each.state == "started"]
+            failed = [each for each in told.attempts if each.state == "failed"]
+            assert [each.attempt for each in started] == list(range(1, len(started) + 1))
+            assert [each.attempt for each in failed] == [each.attempt for each in started][: len(failed)]
+            assert len(started) - len(failed) == (response is not None)
+            assert all(each.reason in RETRYABLE_REASONS for each in failed[:-1])
+            for name in names:
+                assert sum(each.provider_id == name for each in started) <= retries + 1
+            assert [each.provider_id for each in started] == sorted(each.provider_id for each in started)
+            asked += len(started)
+        assert asked == sum(len(provider.requests) for provider in providers.values())
+        assert all(each.in_flight == each.waiting == 0 for each in gateway.statistics().values())
+
+    in_virtual_time(main)
+
+
+# --- switches -----------------------------------------------------------------------------------------------------------
+
+
+class Remote:
+    """A provider of a program's own, which has not said that it is built in."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def complete(self, request: PromptRequest) -> PromptResponse:
+        self.asked += 1
+        return PromptResponse(provider_id="x", model_id="", text="real", usage=Usage(1, 1))
+
+
+async def test_model_calls_can_be_forbidden_by_configuration() -> None:
+    remote = Remote()
+    config = RouterConfig(default_provider="remote", allow_model_calls=False)
+    gateway = LLMGateway(config, {"remote": remote, "fine": ScriptedProvider(["scripted"])})
+    told = Told()
+    with pytest.raises(ProviderError, match="model calls are switched off") as caught:
+        await gateway.complete(ask(), on_attempt=told)
+    assert (caught.value.reason, remote.asked, told.attempts) == ("forbidden", 0, [])
+    assert (await gateway.complete(ask(provider_id="fine"), on_attempt=Told())).text == "scripted"
+    assert (await gateway.complete(ask(provider_id="offline"), on_attempt=Told())).model_id == "offline-rules-1"
+
+
+async def test_model_calls_can_be_forbidden_for_the_whole_process() -> None:
+    remote = Remote()
+    gateway = LLMGateway(RouterConfig(default_provider="remote"), {"remote": remote})
+    with forbid_model_calls():
+        with forbid_model_calls(), pytest.raises(ProviderError, match="forbidden"):
+            await gateway.complete(ask(), on_attempt=Told())
+        with pytest.raises(ProviderError, match="forbidden"):
+            await gateway.complete(ask(), on_attempt=Told())
+    response = await gateway.complete(ask(), on_attempt=Told())
+    assert (response.text, response.provider_id, response.model_id) == ("real", "remote", "remote")
+
+
+async def test_a_bug_in_a_provider_passes_through_and_frees_its_slot() -> None:
+    gateway = gateway_of(a=([KeyError("bug"), "fine"], {"max_concurrency": 1, "breaker_failures": 1}))
+    with pytest.raises(KeyError):
+        await gateway.complete(ask(), on_attempt=Told())
+    assert (await gateway.complete(ask(), on_attempt=Told())).text == "fine"
+
+
+def test_traits_are_those_of_a_remote_service_unless_stated() -> None:
+    assert ScriptedProvider([]).traits == Traits(built_in=True, needs_timeout=False, model_id="scripted-1")
+    assert ScriptedProvider([], latency_s=1.0).traits.needs_timeout

@@ -1,0 +1,24 @@
+"""Every Python block of the gateway's page is a script that runs."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from kitchener.config import RuntimeConfig
+from kitchener.gateway.routing import check_router
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "gateway.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_a_block_of_the_page_runs_and_its_claims_hold(number: int) -> None:
+    code = compile(BLOCKS[number], f"{PAGE.name}#{number}", "exec")
+    exec(code, {"__name__": "__main__"})
+
+
+def test_the_settings_of_the_page_are_valid() -> None:
+    (toml,) = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    check_router(RuntimeConfig.model_validate(tomllib.loads(toml)).router)

@@ -1,0 +1,349 @@
+"""Real providers against a real server on loopback that misbehaves: one attempt is one request, and every end is told."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+import orjson
+import pytest
+
+from kitchener.config import ProviderConfig, RouterConfig
+from kitchener.errors import ProviderError
+from kitchener.gateway import LLMGateway, build_providers
+from kitchener.records.prompt import Message, PromptRequest, StreamRestart, TextPiece, ToolSpec, ToolUse, Usage
+from tests.gateway.asking import Told, ask, read_until_error
+from tests.gateway.fake_server import (
+    Answer,
+    FakeServer,
+    completion,
+    cut,
+    error,
+    events,
+    fake_server,
+    hang,
+    no_choices,
+    not_json,
+)
+
+# Under trio the vendor's library leaves its own generators to the garbage collector once it has read the end of a stream.
+pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")
+
+KEY = "sk-this-must-never-be-seen"
+
+
+@asynccontextmanager
+async def served(*script: Answer, **settings: Any) -> AsyncIterator[tuple[FakeServer, LLMGateway]]:
+    """A server with a script and a gateway whose default provider asks it."""
+    async with fake_server(*script) as server:
+        local = ProviderConfig(
+            **{"base_url": server.url, "model": "m", "max_retries": 0, "breaker_failures": 100, "timeout_s": 20.0, **settings}
+        )
+        config = RouterConfig(default_provider="local", providers={"local": local})
+        async with build_providers(config) as providers:
+            yield server, LLMGateway(config, providers, jitter=lambda: 0.0)
+
+
+async def failure_of(gateway: LLMGateway, request: PromptRequest | None = None) -> ProviderError:
+    with pytest.raises(ProviderError) as caught, anyio.fail_after(20):
+        await gateway.complete(request or ask(), on_attempt=Told())
+    return caught.value
+
+
+# --- what goes out and what comes back ----------------------------------------------------------------------------------
+
+
+async def test_a_request_goes_out_in_full_and_its_answer_comes_back() -> None:
+    usage = {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25, "prompt_tokens_details": {"cached_tokens": 12}}
+    async with served(completion("Hello, Ada.", usage=usage)) as (server, gateway):
+        response = await gateway.complete(ask("hello"), on_attempt=Told())
+    assert server.hits[0].path == "/v1/chat/completions"
+    assert server.hits[0].body == {
+        "model": "m",
+        "stream": False,
+        "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}],
+        "max_tokens": 100,
+        "temperature": 0.0,
+    }
+    assert (response.text, response.provider_id, response.model_id) == ("Hello, Ada.", "local", "served-model")
+    assert (response.finish_reason, response.structured, response.attempts) == ("stop", None, 1)
+    assert response.usage == Usage(20, 5, 12)
+
+
+async def test_the_model_that_routing_settled_on_is_asked() -> None:
+    async with served() as (server, gateway):
+        await gateway.complete(ask(model_id="another"), on_attempt=Told())
+    assert server.hits[0].body["model"] == "another"
+
+
+async def test_tools_go_out_and_their_requests_and_results_go_both_ways() -> None:
+    tool = ToolSpec(
+        "read_file", "Read a file", {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+    )
+    calls = [("c-1", "read_file", '{"path": "a.txt"}'), ("c-2", "read_file", '{"path": "b.txt"}')]
+    conversation = (
+        Message("user", "read them"),
+        Message("assistant", "first this", tool_uses=(ToolUse("c-0", "read_file", {"path": "0.txt"}),)),
+        Message("tool", '"nothing"', tool_use_id="c-0", tool_id="read_file"),
+    )
+    async with served(completion(None, tool_calls=calls, finish_reason="tool_calls")) as (server, gateway):
+        response = await gateway.complete(ask(messages=conversation, tools=(tool,)), on_attempt=Told())
+    assert response.tool_uses == (
+        ToolUse("c-1", "read_file", {"path": "a.txt"}),
+        ToolUse("c-2", "read_file", {"path": "b.txt"}),
+    )
+    assert (response.text, response.finish_reason) == ("", "tool_use")
+    sent = server.hits[0].body
+    assert sent["tools"][0]["function"]["name"] == "read_file"
+    assert sent["tools"][0]["function"]["parameters"]["required"] == ["path"]
+    assert [message["role"] for message in sent["messages"]] == ["user", "assistant", "tool"]
+    asked = sent["messages"][1]["tool_calls"][0]
+    assert (asked["id"], orjson.loads(asked["function"]["arguments"])) == ("c-0", {"path": "0.txt"})
+    assert (sent["messages"][2]["tool_call_id"], sent["messages"][2]["content"]) == ("c-0", '"nothing"')
+
+
+async def test_a_schema_goes_out_and_the_answer_comes_back_as_an_object() -> None:
+    schema = {
+        "type": "object",
+        "required": ["n"],
+        "properties": {"n": {"type": "integer"}, "why": {"type": ["string", "null"]}},
+    }
+    async with served(completion('{"n": 3}'), completion("no object")) as (server, gateway):
+        structured = (await gateway.complete(ask(output_schema=schema), on_attempt=Told())).structured
+        plain = await gateway.complete(ask(output_schema=schema), on_attempt=Told())
+    sent = server.hits[0].body["response_format"]
+    assert sent["type"] == "json_schema"
+    assert sent["json_schema"]["schema"]["required"] == ["n"]
+    assert structured == {"n": 3}
+    assert (plain.text, plain.structured) == ("no object", None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (completion("cut sh", finish_reason="length"), "length"),
+        (completion("filtered", finish_reason="content_filter"), "content_filter"),
+        (completion("who knows", finish_reason=None), "stop"),
+    ],
+)
+async def test_finish_reasons_are_ours(answer: Answer, expected: str) -> None:
+    async with served(answer) as (_, gateway):
+        assert (await gateway.complete(ask(), on_attempt=Told())).finish_reason == expected
+
+
+async def test_a_server_that_does_not_count_gets_its_tokens_estimated() -> None:
+    async with served(completion("123456", usage={})) as (_, gateway):
+        usage = (await gateway.complete(ask("hello"), on_attempt=Told())).usage
+    assert usage == Usage(5, 2)
+
+
+# --- misbehaviour -------------------------------------------------------------------------------------------------------
+
+MISBEHAVIOUR = {
+    "429": (error(429), "rate_limited", 429),
+    "402": (error(402), "rate_limited", 402),
+    "500": (error(500), "server_error", 500),
+    "529": (error(529), "server_error", 529),
+    "408": (error(408), "timeout", 408),
+    "400": (error(400), "bad_request", 400),
+    "404": (error(404), "bad_request", 404),
+    "401": (error(401), "authentication", 401),
+    "403": (error(403), "authentication", 403),
+    "cut in the middle": (cut(), "connection", None),
+    "malformed": (not_json(), "malformed", None),
+    "an array": (Answer(b"[1, 2]"), "malformed", None),
+    "null": (Answer(b"null"), "malformed", None),
+    "text": (Answer(b"hello", content_type="text/plain"), "malformed", None),
+    "no choices": (no_choices(), "empty", None),
+    "nothing said": (completion(""), "empty", None),
+    "all filtered": (completion("", finish_reason="content_filter"), "refused", None),
+    "bad arguments": (completion(None, tool_calls=[("c", "t", '{"path":')]), "malformed", None),
+    "arguments that are no object": (completion(None, tool_calls=[("c", "t", "[1]")]), "malformed", None),
+}
+
+
+@pytest.mark.parametrize("what", MISBEHAVIOUR)
+async def test_each_misbehaviour_has_its_reason_and_costs_one_request(what: str) -> None:
+    """The vendor's library does not retry in silence: the server is hit exactly once."""
+    answer, reason, status = MISBEHAVIOUR[what]
+    async with served(answer) as (server, gateway):
+        failed = await failure_of(gateway)
+    assert (failed.reason, failed.status, failed.provider_id) == (reason, status, "local")
+    assert len(server.hits) == 1
+
+
+async def test_a_hanging_server_is_a_timeout_and_its_connection_is_closed() -> None:
+    async with served(hang(), timeout_s=0.2) as (server, gateway):
+        failed = await failure_of(gateway)
+        with anyio.fail_after(10):
+            await server.gone.wait()
+    assert (failed.reason, len(server.hits)) == ("timeout", 1)
+
+
+async def test_a_server_that_is_not_there_is_a_connection_failure() -> None:
+    async with served() as (server, _):
+        url = server.url
+    config = RouterConfig(default_provider="gone", providers={"gone": ProviderConfig(base_url=url, model="m", max_retries=0)})
+    async with build_providers(config) as providers:
+        failed = await failure_of(LLMGateway(config, providers))
+    assert failed.reason == "connection"
+    assert "ConnectError" in failed.detail
+
+
+async def test_retry_after_is_understood_in_seconds_and_as_a_date() -> None:
+    later = datetime.now(UTC).timestamp() + 90
+    date = datetime.fromtimestamp(later, UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
+    script = (error(429, headers={"retry-after": "7"}), error(503, headers={"retry-after": date}))
+    async with served(*script) as (_, gateway):
+        assert (await failure_of(gateway)).retry_after_s == 7.0
+        by_date = (await failure_of(gateway)).retry_after_s
+    assert by_date is not None
+    assert 0 < by_date <= 90
+
+
+async def test_retries_are_ours_and_on_record() -> None:
+    """Every request that reaches the server is an attempt that was told."""
+    script = (error(500), cut(), not_json(), no_choices(), completion("at last"))
+    async with served(*script, max_retries=4) as (server, gateway):
+        told = Told()
+        response = await gateway.complete(ask(), on_attempt=told)
+    assert (response.text, response.attempts) == ("at last", 5)
+    assert len(server.hits) == sum(each.state == "started" for each in told.attempts) == 5
+    assert [each.reason for each in told.attempts if each.state == "failed"] == [
+        "server_error",
+        "connection",
+        "malformed",
+        "empty",
+    ]
+
+
+async def test_cancelling_a_call_closes_its_connection() -> None:
+    async with served(hang()) as (server, gateway):
+        async with anyio.create_task_group() as tasks:
+
+            async def call() -> None:
+                await gateway.complete(ask(), on_attempt=Told())
+
+            tasks.start_soon(call)
+            with anyio.fail_after(10):
+                await server.arrived.wait()
+            tasks.cancel_scope.cancel()
+        with anyio.fail_after(10):
+            await server.gone.wait()
+        assert gateway.statistics()["local"].in_flight == 0
+        assert (await gateway.complete(ask(), on_attempt=Told())).text == "Hello!"
+
+
+# --- streams ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_stream_comes_word_by_word_with_its_usage() -> None:
+    async with served(events(["one ", "two"])) as (server, gateway):
+        (*pieces, response), _ = await read_until_error(gateway, ask(), Told())
+    assert pieces == [TextPiece(1, "one "), TextPiece(1, "two")]
+    assert response.text == "one two"  # type: ignore[union-attr] # the last item is the response
+    assert response.usage == Usage(9, 4)  # type: ignore[union-attr]
+    assert server.hits[0].body["stream"] is True
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (events(["half "], end="cut"), "connection"),
+        (events(["half "], end="hang"), "timeout"),
+        (events(["half "], finish_reason=None), "malformed"),
+        (Answer(b'data: {"choices": [{\n\n', content_type="text/event-stream"), "malformed"),
+    ],
+    ids=["cut", "stalled", "ended early", "malformed"],
+)
+async def test_a_broken_stream_is_told_once_and_restarted_only_if_wanted(answer: Answer, reason: str) -> None:
+    """Cut, stalled, ended early, malformed: the fault shapes after which fallbacks elsewhere get no request."""
+    begun = b"half " in answer.body
+    for wanted in (False, True):
+        async with served(answer, events(["whole"]), timeout_s=0.3, max_retries=1) as (server, gateway):
+            told = Told()
+            seen, failed = await read_until_error(gateway, ask(restart_streams=wanted), told)
+            if begun and not wanted:
+                assert failed is not None
+                assert (failed.reason, failed.output_begun) == (reason, True)
+                assert (seen, len(server.hits)) == ([TextPiece(1, "half ")], 1)
+            else:
+                assert failed is None
+                first = [TextPiece(1, "half "), StreamRestart(2)] if begun else []
+                assert seen[:-1] == [*first, TextPiece(2, "whole")]
+                assert len(server.hits) == 2
+            assert (told.attempts[1].reason, told.attempts[1].output_begun) == (reason, begun)
+
+
+async def test_leaving_a_stream_closes_its_connection() -> None:
+    async with served(events(["one ", "two"], end="hang")) as (server, gateway):
+        async with aclosing(gateway.stream(ask(), on_attempt=Told())) as items:
+            async for _ in items:
+                break
+        with anyio.fail_after(10):
+            await server.gone.wait()
+        assert gateway.statistics()["local"].in_flight == 0
+
+
+async def test_cancelling_the_reader_of_a_stream_closes_its_connection() -> None:
+    async with served(events(["one "], end="hang")) as (server, gateway):
+        got_one = anyio.Event()
+
+        async def reader() -> None:
+            async with aclosing(gateway.stream(ask(), on_attempt=Told())) as items:
+                async for _ in items:
+                    got_one.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(reader)
+            with anyio.fail_after(10):
+                await got_one.wait()
+            tasks.cancel_scope.cancel()
+        with anyio.fail_after(10):
+            await server.gone.wait()
+
+
+# --- keys ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["env", "file"])
+async def test_a_key_reaches_the_server_and_nothing_else(
+    how: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Any,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Not even when the server repeats it in its errors: not in texts, causes, reprs, logs or output."""
+    (tmp_path / "key").write_text(f"{KEY}\n")
+    monkeypatch.setenv("SOME_KEY", KEY)
+    caplog.set_level(logging.DEBUG)
+    reference = {"env": "env:SOME_KEY", "file": f"file:{tmp_path / 'key'}"}[how]
+    script = (completion(), error(401, f"Incorrect API key provided: {KEY}"), error(500, KEY), Answer(KEY.encode()))
+    async with served(*script, api_key=reference) as (server, gateway):
+        told = Told()
+        await gateway.complete(ask(), on_attempt=told)
+        told_of = [repr(gateway), repr(vars(gateway)), repr(gateway._rules)]
+        for _ in script[1:]:
+            with pytest.raises(ProviderError) as caught:
+                await gateway.complete(ask(), on_attempt=told)
+            each: BaseException | None = caught.value
+            while each is not None:
+                told_of.append(f"{each} {each!r}")
+                each = each.__cause__
+        told_of += [repr(told.attempts), caplog.text, *capfd.readouterr()]
+    assert [hit.headers["authorization"] for hit in server.hits] == [f"Bearer {KEY}"] * 4
+    assert "Incorrect API key provided: ***" in "".join(told_of)
+    assert KEY not in "".join(told_of)
+
+
+async def test_without_a_key_none_is_sent_and_none_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library would take OpenAI's own; this endpoint may belong to somebody else."""
+    for name in ("OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        monkeypatch.setenv(name, KEY)
+    async with served() as (server, gateway):
+        await gateway.complete(ask(), on_attempt=Told())
+    assert "authorization" not in server.hits[0].headers
+    assert KEY not in repr(server.hits[0])

@@ -1,0 +1,193 @@
+"""From configuration to open providers: keys by reference only, vendors by name, nothing opened in vain."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import orjson
+import pytest
+
+from kitchener.config import ProviderConfig, RouterConfig
+from kitchener.errors import ConfigError, ProviderError
+from kitchener.gateway import LLMGateway, build_providers
+from kitchener.gateway.providers.opening import read_secret
+from kitchener.records.prompt import Usage
+from tests.gateway.asking import Told, ask
+from tests.gateway.fake_server import Answer, completion, error, fake_server
+
+
+def one(**settings: Any) -> RouterConfig:
+    """A router whose only further provider is `it`."""
+    return RouterConfig(providers={"it": ProviderConfig(**settings)})
+
+
+async def refusal_of(config: RouterConfig) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        async with build_providers(config):
+            pass
+    return caught.value
+
+
+async def test_offline_is_always_there() -> None:
+    async with build_providers(RouterConfig(providers={})) as providers:
+        response = await LLMGateway(RouterConfig(), providers).complete(ask(), on_attempt=Told())
+    assert list(providers) == ["offline"]
+    assert (response.provider_id, response.model_id) == ("offline", "offline-rules-1")
+
+
+async def test_the_offline_model_answers_under_other_names_too() -> None:
+    async with build_providers(one(kind="offline")) as providers:
+        assert (await providers["it"].complete(ask())).provider_id == "it"
+
+
+async def test_leaving_the_block_closes_the_connections() -> None:
+    async with fake_server() as server:
+        config = one(base_url=server.url, model="m")
+        async with build_providers(config) as providers:
+            await providers["it"].complete(ask())
+            await anyio.wait_all_tasks_blocked()
+            assert not server.ended.is_set()
+        with anyio.fail_after(10):
+            await server.ended.wait()
+
+
+# --- keys ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        ("env:KITCHENER_TEST_UNSET", "environment variable KITCHENER_TEST_UNSET is not set"),
+        ("env:KITCHENER_TEST_EMPTY", "leads to an empty value"),
+        ("file:/nowhere/key", "cannot be read: No such file or directory"),
+    ],
+)
+async def test_a_reference_that_leads_nowhere_is_named(reference: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KITCHENER_TEST_UNSET", raising=False)
+    monkeypatch.setenv("KITCHENER_TEST_EMPTY", " ")
+    refused = await refusal_of(one(base_url="http://127.0.0.1:1/v1", model="m", api_key=reference))
+    assert (refused.key, refused.value, refused.expected) == ("router.providers.it.api_key", repr(reference), expected)
+
+
+async def test_a_key_in_place_of_a_reference_is_refused_and_not_shown() -> None:
+    refused = await refusal_of(one(base_url="http://127.0.0.1:1/v1", model="m", api_key="sk-secret"))
+    assert "must be a reference" in refused.expected
+    assert "sk-secret" not in f"{refused!r}{refused}"
+
+
+def test_a_secret_is_read_without_the_white_space_around_it(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("  sk-1\n")
+    assert read_secret(f"file:{file}", "k") == "sk-1"
+    assert read_secret(None, "k") is None
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="is not UTF-8 text"):
+        read_secret(f"file:{file}", "k")
+
+
+# --- what is not opened -------------------------------------------------------------------------------------------------
+
+
+async def test_where_model_calls_are_not_allowed_no_key_is_needed_and_nothing_goes_out() -> None:
+    async with fake_server() as server:
+        remote = ProviderConfig(base_url=server.url, model="m", api_key="env:KITCHENER_TEST_UNSET")
+        config = RouterConfig(default_provider="it", providers={"it": remote}, allow_model_calls=False)
+        async with build_providers(config) as providers:
+            with pytest.raises(ProviderError, match="forbidden"):
+                await LLMGateway(config, providers).complete(ask(), on_attempt=Told())
+            with pytest.raises(ProviderError, match="forbidden"):
+                await providers["it"].complete(ask())
+    assert server.hits == []
+
+
+async def test_providers_that_the_program_passes_in_are_left_out() -> None:
+    config = one(base_url="http://127.0.0.1:1/v1", model="m", api_key="env:KITCHENER_TEST_UNSET")
+    async with build_providers(config, given={"it"}) as providers:
+        assert list(providers) == ["offline"]
+
+
+# --- vendors ------------------------------------------------------------------------------------------------------------
+
+
+async def test_another_vendors_interface_is_spoken_by_the_same_adapter() -> None:
+    """Anthropic's: its own path, key header and answer; cached tokens are part of the input; no silent retries."""
+    message = {
+        "id": "msg-1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-served",
+        "content": [
+            {"type": "text", "text": "Let me see. "},
+            {"type": "tool_use", "id": "tu-1", "name": "list_packages", "input": {"all": True}},
+        ],
+        "stop_reason": "tool_use",
+        "usage": {"input_tokens": 11, "output_tokens": 7, "cache_read_input_tokens": 4},
+    }
+    async with fake_server(Answer(orjson.dumps(message)), error(429, headers={"retry-after": "3"})) as server:
+        config = RouterConfig(
+            default_provider="it",
+            providers={
+                "it": ProviderConfig(
+                    kind="model",
+                    model="anthropic:claude-haiku-4-5",
+                    base_url=server.url.removesuffix("/v1"),
+                    api_key="env:KITCHENER_TEST_KEY",
+                    max_retries=0,
+                )
+            },
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("KITCHENER_TEST_KEY", "sk-ant")
+            async with build_providers(config) as providers:
+                gateway = LLMGateway(config, providers)
+                response = await gateway.complete(ask(), on_attempt=Told())
+                with pytest.raises(ProviderError) as caught:
+                    await gateway.complete(ask(model_id="anthropic:claude-opus-4-5"), on_attempt=Told())
+    assert [hit.path.partition("?")[0] for hit in server.hits] == ["/v1/messages", "/v1/messages"]
+    assert "sk-ant" in repr(server.hits[0].headers)
+    assert [hit.body["model"] for hit in server.hits] == ["claude-haiku-4-5", "claude-opus-4-5"]
+    assert (response.text, response.model_id, response.finish_reason) == ("Let me see. ", "claude-served", "tool_use")
+    assert [(use.use_id, use.tool_id, use.arguments) for use in response.tool_uses] == [
+        ("tu-1", "list_packages", {"all": True})
+    ]
+    assert response.usage == Usage(15, 7, 4)
+    assert (caught.value.reason, caught.value.retry_after_s) == ("rate_limited", 3.0)
+
+
+async def test_an_unknown_vendor_is_named() -> None:
+    refused = await refusal_of(one(kind="model", model="nobody:x"))
+    assert refused.key == "router.providers.it.model"
+    assert "knows no vendor 'nobody'" in refused.expected
+
+
+async def test_a_vendor_without_its_key_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    refused = await refusal_of(one(kind="model", model="anthropic:claude-haiku-4-5"))
+    assert refused.key == "router.providers.it.api_key"
+    assert "ANTHROPIC_API_KEY" in refused.expected
+
+
+def test_a_vendor_that_needs_asyncio_is_refused_under_trio() -> None:
+    async def main() -> ConfigError:
+        return await refusal_of(one(kind="model", model="mistral:small", api_key="env:HOME"))
+
+    assert "works on asyncio only" in anyio.run(main, backend="trio").expected
+
+
+async def test_without_the_vendors_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "groq", None)
+    refused = await refusal_of(one(kind="model", model="groq:llama", api_key="env:HOME"))
+    assert refused.key == "router.providers.it"
+    assert "kitchener[models]" in refused.expected
+
+
+async def test_two_providers_may_share_an_endpoint_and_differ_in_everything_else() -> None:
+    async with fake_server(completion("a"), completion("b")) as server:
+        providers = {name: ProviderConfig(base_url=server.url, model=name) for name in ("small", "large")}
+        config = RouterConfig(default_provider="small", providers=providers)
+        async with build_providers(config) as opened:
+            gateway = LLMGateway(config, opened)
+            for name in ("small", "large"):
+                await gateway.complete(ask(provider_id=name), on_attempt=Told())
+    assert [hit.body["model"] for hit in server.hits] == ["small", "large"]

@@ -1,0 +1,84 @@
+"""A process that writes a ledger and is killed. Run by `test_faults.py`, not by pytest.
+
+killed_writer.py DIRECTORY fsync|os     forks a writer for each n that kills itself at its n-th file operation;
+                                        prints how each ended, as JSON
+killed_writer.py FILE stream            many writers; prints each number that was acknowledged, until it is killed
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+
+import anyio
+
+from kitchener.config import LedgerConfig
+from kitchener.ledger import LedgerClient
+from tests.ledger.support import FaultFS, fact, open_ledger
+
+COMMITS = (1, 3, 2)
+
+
+class KillingFS(FaultFS):
+    """Ends this process for good at the n-th call."""
+
+    def _pass(self, kind: str, name: str) -> None:
+        self.calls += 1
+        if self.calls == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def write_until_killed(path: Path, at: int, durability: str, acknowledged: int) -> None:
+    config = LedgerConfig.model_validate({"durability": durability})
+    async with open_ledger(path, file_ops=KillingFS(at), config=config) as ledger:
+        for size in COMMITS:
+            for _ in range(size):
+                await ledger.write(fact(ledger.position + 1))
+            await ledger.commit()
+            os.write(acknowledged, f"{ledger.position}\n".encode())
+
+
+def kill_at_each_call(directory: Path, durability: str) -> list[dict[str, object]]:
+    outcomes: list[dict[str, object]] = []
+    while not outcomes or outcomes[-1]["signal"]:
+        path = directory / f"{durability}{len(outcomes)}" / "l.jsonl"
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            backend = ("asyncio", "trio")[len(outcomes) % 2]
+            anyio.run(write_until_killed, path, len(outcomes) + 1, durability, writer, backend=backend)
+            os._exit(0)
+        os.close(writer)
+        _, status = os.waitpid(child, 0)
+        with os.fdopen(reader) as pipe:
+            acknowledged = [int(line) for line in pipe]
+        outcomes.append({"signal": os.WTERMSIG(status), "acknowledged": acknowledged, "path": str(path)})
+    return outcomes
+
+
+async def stream(path: Path) -> None:
+    async def write(ledger: LedgerClient) -> None:
+        while True:
+            await ledger.write(fact(ledger.position + 1))
+            written = ledger.position
+            await ledger.commit()
+            os.write(1, f"{written}\n".encode())
+
+    async with open_ledger(path) as ledger, anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(write, ledger)
+
+
+def main() -> None:
+    path, mode = Path(sys.argv[1]), sys.argv[2]
+    if mode == "stream":
+        anyio.run(stream, path)
+    else:
+        json.dump(kill_at_each_call(path, mode), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""Sealed content: only the subject's key opens it, and destroying the key leaves every hash standing (docs/ledger.md)."""
+
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kitchener.errors import EntryRefused, SealingError
+from kitchener.ledger import LedgerEntry, LedgerReader, verify_file
+from kitchener.records.events import SEALED_FIELDS
+from kitchener.sealing import Keyring, Sealer
+from tests.ledger.support import change, forget_index, open_ledger
+
+SECRET = "my pin is 4711"
+
+
+def sealer(directory: Path) -> Sealer:
+    return Sealer(Keyring(directory / "keys"), SEALED_FIELDS)
+
+
+def said(text: Any = SECRET, subject_id: str = "ada") -> LedgerEntry:
+    return LedgerEntry("TURN_STARTED", "T-1", {"session_id": "SES-00000001", "subject_id": subject_id, "user_message": text})
+
+
+async def stored(path: Path) -> list[dict[str, Any]]:
+    async with LedgerReader.open(path) as reader:  # without keys
+        return [entry.payload async for entry in reader.read()]
+
+
+async def test_what_a_subject_said_is_sealed_in_the_file_and_open_to_readers_with_the_key(tmp_path: Path) -> None:
+    path = tmp_path / "l.jsonl"
+    async with open_ledger(path, sealer=sealer(tmp_path)) as ledger:
+        await ledger.write(said())
+        await ledger.write(LedgerEntry("NOTE", "x", {"subject_id": "ada", "user_message": SECRET}))
+        assert [entry.payload["user_message"] async for entry in ledger.read()] == [SECRET, SECRET]
+    assert path.read_bytes().count(SECRET.encode()) == 1, "other entry types keep their fields plain"
+    sealed = (await stored(path))[0]["user_message"]["$sealed"]
+    assert set(sealed) == {"v", "kid", "nonce", "ct"}
+    assert sealed["v"] == 1
+    assert "=" not in sealed["nonce"] + sealed["ct"]
+    assert verify_file(path).ok
+    async with LedgerReader.open(path, sealer=sealer(tmp_path)) as reader:
+        [entry] = [entry async for entry in reader.read(session_id="SES-00000001")]
+        assert entry.payload["user_message"] == SECRET
+    async with open_ledger(path, sealer=sealer(tmp_path)) as ledger:
+        assert [entry.payload["user_message"] async for entry in ledger.read()] == [SECRET, SECRET]
+
+
+@pytest.mark.parametrize("value", ["", "é😀", 0, False, [], {"$sealed": {"v": 1}}, {"a": [1.5, None]}])
+async def test_any_json_value_comes_back_as_it_was(tmp_path: Path, value: Any) -> None:
+    path = tmp_path / "l.jsonl"
+    async with open_ledger(path, sealer=sealer(tmp_path)) as ledger:
+        await ledger.write(said(value))
+    assert set((await stored(path))[0]["user_message"]) == {"$sealed"}
+    async with open_ledger(path, sealer=sealer(tmp_path)) as ledger:
+        entry = await ledger.get(1)
+        assert entry is not None
+        assert entry.payload["user_message"] == value
+
+
+async def test_nothing_is_sealed_where_there_is_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "l.jsonl"
+    async with open_ledger(path, sealer=sealer(tmp_path)) as ledger:
+        await ledger.write(said(None))
+        await ledger.write(LedgerEntry("TURN_STARTED", "T-2", {"subject_id": "ada"}))
+    assert [payload.get("user_message") for payload in await stored(path)] == [None, None]
+
+
+async def test_the_same_text_is_never_sealed_twice_the_same_way(tmp_path: Path) -> None:
+    path = tmp_path / "l.jsonl"
+    async with open_ledger(path, sealer=sealer(tmp_path)) as ledger:
+        await ledger.write(said())
+        await ledger.write(said())
+    one, two = (payload["user_message"]["$sealed"] for payload in await stored(path))
+    assert one["kid"] == two["kid"]
+    assert one["nonce"] != two["nonce"]
+    assert one["ct"] != two["ct"]
+
+
+async def test_destroying_a_key_erases_its_subject_and_nobody_else(tmp_path: Path) -> None:
+    path = tmp_path / "l.jsonl"
+    async with open_ledger(path, sealer=sealer(tmp_path)) as ledger:
+        await ledger.write(said())
+        await ledger.write(said("hello", "bo"))
+    keyring = Keyring(tmp_path / "keys")
+    kid = keyring.destroy("ada")
+    assert kid == (await stored(path))[0]["user_message"]["$sealed"]["kid"]
+    assert keyring.destroy("ada") is None
+    assert verify_file(path).ok
+    async with open_ledger(path, sealer=sealer(tmp_path)) as ledger:
+        assert [entry.payload["user_message"] async for entry in ledger.read()] == [
+            (await stored(path))[0]["user_message"],
+            "hello",
+        ]
+        await ledger.write(said("a new life"))  # under a new key, which does not open the old one's
+        assert [type(entry.payload["user_message"]) async for entry in ledger.read()] == [dict, str, str]
+
+
+@pytest.mark.parametrize("where", ["ct", "nonce", "entity"])
+async def test_a_changed_or_moved_value_is_refused(tmp_path: Path, where: str) -> None:
+    """The chain would show the change too; here the value is opened as if somebody had rebuilt the chain."""
+    seal = sealer(tmp_path)
+    payload = seal.seal("L", "TURN_STARTED", {"subject_id": "ada", "user_message": SECRET})
+    sealed = payload["user_message"]["$sealed"]
+    assert seal.open("L", "TURN_STARTED", payload)["user_message"] == SECRET
+    if where == "entity":
+        for ledger_id, entry_type in (("M", "TURN_STARTED"), ("L", "TURN_REJECTED")):
+            with pytest.raises(SealingError, match="changed or moved"):
+                seal.open(ledger_id, entry_type, payload)
+        return
+    text = sealed[where]
+    for changed in (text[:-2] + ("AA" if text[-2:] != "AA" else "BB"), text[:-4], "", "?", 5):
+        with pytest.raises(SealingError, match="changed or moved"):
+            seal.open("L", "TURN_STARTED", payload | {"user_message": {"$sealed": sealed | {where: changed}}})
+
+
+async def test_a_version_from_the_future_is_told(tmp_path: Path) -> None:
+    seal = sealer(tmp_path)
+    payload = seal.seal("L", "TURN_STARTED", {"subject_id": "ada", "user_message": SECRET})
+    payload["user_message"]["$sealed"]["v"] = 2
+    with pytest.raises(SealingError, match="newer"):
+        seal.open("L", "TURN_STARTED", payload)
+
+
+async def test_content_without_a_subject_is_not_written_plainly(tmp_path: Path) -> None:
+    async with open_ledger(tmp_path / "l.jsonl", sealer=sealer(tmp_path)) as ledger:
+        for payload in ({"user_message": SECRET}, {"user_message": SECRET, "subject_id": 7}):
+            with pytest.raises(SealingError, match="no subject_id"):
+                await ledger.write(LedgerEntry("TURN_STARTED", "T-1", payload))
+        with pytest.raises(EntryRefused, match="inf"):
+            await ledger.write(said(float("inf")))
+        assert ledger.position == 0
+
+
+async def test_plain_ledgers_are_read_with_a_sealer_and_sealed_ones_continued(tmp_path: Path) -> None:
+    path = tmp_path / "l.jsonl"
+    async with open_ledger(path) as ledger:
+        await ledger.write(said("plain"))
+    async with open_ledger(path, sealer=sealer(tmp_path)) as ledger:
+        await ledger.write(said("sealed"))
+        assert [entry.payload["user_message"] async for entry in ledger.read()] == ["plain", "sealed"]
+    forget_index(path)
+    async with open_ledger(path, sealer=sealer(tmp_path)) as ledger:
+        assert [entry.payload["user_message"] async for entry in ledger.read(session_id="SES-00000001")] == ["plain", "sealed"]
+
+
+async def test_digests_of_content_need_the_key(tmp_path: Path) -> None:
+    async with open_ledger(tmp_path / "l.jsonl", sealer=sealer(tmp_path)) as ledger:
+        ada, again, bo = (ledger.content_digest(subject, b"abc") for subject in ("ada", "ada", "bo"))
+    assert ada == again != bo
+    assert ada.startswith("hmac-sha256:")
+    assert len(ada) == len("hmac-sha256:") + 64
+    assert sealer(tmp_path).content_digest("ada", b"abc") == ada
+    assert "ba7816bf" not in ada, "not the digest that anybody can compute"
+
+
+async def test_keys_are_files_for_their_owner_alone(tmp_path: Path) -> None:
+    keyring = Keyring(tmp_path / "keys")
+    key = keyring.get("ada")
+    [file] = (tmp_path / "keys").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o700
+    content = json.loads(file.read_text())
+    assert set(content) == {"v", "kid", "key"}
+    assert "ada" not in file.name + file.read_text()
+    assert key.kid == content["kid"]
+    assert content["key"] not in repr(key)
+    assert Keyring(tmp_path / "keys").get("ada").kid == key.kid
+    assert Keyring(tmp_path / "keys").find("bo") is None
+    assert Keyring(tmp_path / "keys").get("bo").kid != key.kid
+
+
+async def test_a_key_that_another_process_made_first_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = tmp_path / "keys"
+    first, second = Keyring(directory), Keyring(directory)
+    link = os.link
+
+    def raced(source: Any, target: Any) -> None:
+        monkeypatch.setattr(os, "link", link)
+        first.get("ada")
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", raced)
+    assert second.get("ada").kid == first.get("ada").kid
+    assert len(list(directory.iterdir())) == 1
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"kid":"x","key":"AAAA"}', '{"kid":"x","key":"?"}'])
+async def test_a_damaged_key_file_is_told_without_its_content(tmp_path: Path, content: str) -> None:
+    Keyring(tmp_path / "keys").get("ada")
+    [file] = (tmp_path / "keys").iterdir()
+    change(file, lambda _: content.encode())
+    with pytest.raises(SealingError, match="backup") as refused:
+        Keyring(tmp_path / "keys").get("ada")
+    assert "AAAA" not in str(refused.value)
+
+
+async def test_a_place_that_cannot_hold_keys_is_told(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("a file")
+    with pytest.raises(SealingError, match=r"Not a directory|File exists"):
+        Keyring(tmp_path / "keys").get("ada")
+
+
+async def test_more_subjects_than_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kitchener.sealing._CACHED_KEYS", 2)
+    keyring = Keyring(tmp_path / "keys")
+    kids = {f"s{n}": keyring.get(f"s{n}").kid for n in range(7)}
+    assert {subject: keyring.get(subject).kid for subject in kids} == kids
+    assert not keyring.has("s0") or keyring.has("s6")
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys.modules["kitchener.sealing"], "_HAS_CRYPTO", False)
+    with pytest.raises(SealingError, match=r"kitchener\[crypto\]"):
+        Keyring(tmp_path)

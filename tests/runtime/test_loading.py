@@ -1,0 +1,333 @@
+"""Settings out of files, variables and arguments (docs/configuration.md)."""
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from kitchener.config import HO2Config, ProviderConfig, RouterConfig, RuntimeConfig, parse_settings
+from kitchener.errors import ConfigError
+from kitchener.runtime.loading import EMBEDDED, check_config, load_config
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Any:
+    def write_file(text: str, name: str = "kitchener.toml") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write_file
+
+
+def refused(path: Path | None = None, **given: Any) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, environ=given.pop("environ", {}), **given)
+    return caught.value
+
+
+class TestSources:
+    def test_with_nothing_the_defaults_hold_and_ledgers_go_below_the_current_directory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        loaded = load_config(environ={})
+        assert loaded.source == EMBEDDED
+        assert loaded.config == RuntimeConfig(plane_root=str(tmp_path / ".kitchener"))
+        assert loaded.base_dir == tmp_path
+
+    def test_a_variable_goes_above_the_file_and_an_argument_above_both(self, write: Any) -> None:
+        path = write("[ledger]\ndurability = 'none'\nlinger_ms = 1.0\nmax_entry_bytes = 2048")
+        environ = {"KITCHENER_LEDGER__DURABILITY": "os", "KITCHENER_LEDGER__LINGER_MS": "2"}
+        ledger = load_config(path, environ=environ, overrides={"ledger": {"linger_ms": 3.0}}).config.ledger
+        assert (ledger.durability, ledger.linger_ms, ledger.max_entry_bytes) == ("os", 3.0, 2048)
+
+    def test_the_root_argument_goes_above_everything(self, write: Any, tmp_path: Path) -> None:
+        path = write('plane_root = "a"')
+        environ = {"KITCHENER_PLANE_ROOT": "b"}
+        loaded = load_config(path, root=tmp_path / "c", environ=environ, overrides={"plane_root": "d"})
+        assert loaded.config.plane_root == str(tmp_path / "c")
+
+    def test_variables_without_the_prefix_are_nobodys_business(self) -> None:
+        assert load_config(environ={"PATH": "/bin", "KITCHEN": "x"}).config.agents == {}
+
+    def test_a_byte_order_mark_is_passed_over(self, write: Any) -> None:
+        assert load_config(write("\ufeffplane_root = '/x'"), environ={}).config.plane_root == "/x"
+
+    def test_another_encoding_is_named(self, write: Any) -> None:
+        path = write("")
+        path.write_bytes(b"plane_root = '\xff'")
+        assert "is not UTF-8 text (byte 14)" in str(refused(path))
+
+
+class TestPaths:
+    def test_relative_paths_in_a_file_are_relative_to_its_directory(self, write: Any, tmp_path: Path) -> None:
+        path = write(
+            """
+            plane_root = "data"
+            [ledger]
+            keyring = "../keys"
+            [router.providers.p]
+            kind = "openai_compatible"
+            base_url = "http://127.0.0.1:1/v1"
+            api_key = "file:secret"
+            [agents.ADMIN]
+            prompt_dir = "prompts"
+            ho2m_path = "elsewhere/ho2m.jsonl"
+            """,
+            "conf/kitchener.toml",
+        )
+        config = load_config(path, environ={}).config
+        conf = tmp_path / "conf"
+        assert config.plane_root == str(conf / "data")
+        assert config.ledger.keyring == str(tmp_path / "keys")
+        assert config.router.providers["p"].api_key == f"file:{conf / 'secret'}"
+        assert config.agents["ADMIN"].prompt_dir == str(conf / "prompts")
+        assert config.agents["ADMIN"].ho2m_path == str(conf / "elsewhere/ho2m.jsonl")
+
+    def test_a_relative_path_in_a_variable_is_relative_to_the_current_directory(
+        self, write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        path = write("", "conf/kitchener.toml")
+        config = load_config(path, environ={"KITCHENER_PLANE_ROOT": "data"}).config
+        assert config.plane_root == str(tmp_path / "data")
+
+    def test_the_home_directory_is_expanded(self, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", "/home/ada")
+        assert load_config(write('plane_root = "~/agents"'), environ={}).config.plane_root == "/home/ada/agents"
+
+
+class TestEnvironment:
+    @pytest.mark.parametrize(
+        ("name", "text", "found"),
+        [
+            ("AGENTS__ADMIN__TURN_BUDGET", "500", lambda c: c.agents["ADMIN"].turn_budget == 500),
+            ("AGENTS__ADMIN__INSTRUCTIONS", "500", lambda c: c.agents["ADMIN"].instructions == "500"),
+            ("AGENTS__ADMIN__STANDING_RULES", '["a", "b"]', lambda c: c.agents["ADMIN"].standing_rules == ("a", "b")),
+            ("AGENTS__RESIDENT:Bo__VERIFY_WITH_MODEL", "true", lambda c: c.agents["RESIDENT:Bo"].verify_with_model),
+            ("AGENTS__ADMIN__BUDGET_CEILING", "null", lambda c: c.agents["ADMIN"].budget_ceiling is None),
+            ("ROUTER__PROVIDERS__LOCAL__KIND", "offline", lambda c: c.router.providers["local"].kind == "offline"),
+            ("LEDGER", '{"linger_ms": 0}', lambda c: c.ledger.linger_ms == 0),
+        ],
+    )
+    def test_a_variable_is_read_as_the_type_of_its_setting(self, name: str, text: str, found: Any) -> None:
+        assert found(load_config(environ={f"KITCHENER_{name}": text}).config)
+
+    def test_a_table_of_the_file_is_found_whatever_its_case(self, write: Any) -> None:
+        path = write('[router.providers.Local]\nkind = "offline"')
+        router = load_config(path, environ={"KITCHENER_ROUTER__PROVIDERS__LOCAL__TIMEOUT_S": "5"}).config.router
+        assert router.providers["Local"].timeout_s == 5.0
+
+    def test_a_wrong_value_names_the_variable_and_not_the_file(self, write: Any) -> None:
+        error = refused(write(""), environ={"KITCHENER_LIMITS__MAX_RUNNING_TURNS": "many"})
+        assert error.source == "environment variable KITCHENER_LIMITS__MAX_RUNNING_TURNS"
+        assert (error.key, error.value, error.expected) == ("limits.max_running_turns", '"many"', "must be a valid integer")
+
+    @pytest.mark.parametrize("name", ["KITCHENER_CONFIG", "KITCHENER_LEDGER__DURABILTY", "KITCHENER_LEDGER__DURABILITY__X"])
+    def test_a_variable_that_sets_nothing_is_an_error(self, name: str) -> None:
+        error = refused(environ={name: "s3cret"})
+        assert error.source == f"environment variable {name}"
+        assert "is no setting" in error.expected
+        assert "s3cret" not in str(error)
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("text", "key", "value", "expected"),
+        [
+            ("[ledger]\ndurabilty = 'os'", "ledger.durabilty", "", "unknown key; the closest known one is 'durability'"),
+            ("[leger]", "leger", "", "unknown key; the closest known one is 'ledger'"),
+            ("[ledger]\ndurability = 'disk'", "ledger.durability", '"disk"', "must be 'fsync', 'os' or 'none'"),
+            ("[limits]\nsession_queue = 1", "limits.session_queue", "", "unknown key; the closest known one is "),
+            ("[limits]\nexecutor_queue = 0", "limits.executor_queue", "0", "must be greater than or equal to 1"),
+            ("[limits]\nexecutor_queue = true", "limits.executor_queue", "true", "must be a valid integer"),
+            ("[limits]\nexecutor_queue = '9'", "limits.executor_queue", '"9"', "must be a valid integer"),
+            ("[ledger]\nlinger_ms = nan", "ledger.linger_ms", "NaN", "must be a finite number"),
+            ("[ledger]\nlinger_ms = inf", "ledger.linger_ms", "Infinity", "must be a finite number"),
+            ("ledger = 5", "ledger", "5", "must be an object"),
+            ("[agents.ADMIN]\ntools = ['a', 1]", "agents.ADMIN.tools[1]", "1", "must be a valid string"),
+            ("[router.domain_tag_routes.x]", "router.domain_tag_routes.x.provider_id", "", "is required"),
+            (
+                "[agents.'RESIDENT:bo']\nturn_budget = -1",
+                'agents."RESIDENT:bo".turn_budget',
+                "-1",
+                "must be greater than or equal to 1",
+            ),
+        ],
+    )
+    def test_a_wrong_setting_names_file_key_value_and_what_was_expected(
+        self, write: Any, text: str, key: str, value: str, expected: str
+    ) -> None:
+        path = write(text)
+        error = refused(path)
+        assert (error.source, error.key, error.value) == (str(path), key, value)
+        assert error.expected.startswith(expected)
+
+    @pytest.mark.parametrize(
+        ("text", "key"),
+        [
+            ("ho3_enabled = true", "ho3_enabled"),
+            ('context_mode = "enforce"', "context_mode"),
+            ('consolidation = "auto"', "consolidation"),
+        ],
+    )
+    def test_what_is_not_part_of_this_version_is_refused_as_such(self, write: Any, text: str, key: str) -> None:
+        error = refused(write(f"[agents.ADMIN]\n{text}"))
+        assert error.key == f"agents.ADMIN.{key}"
+        assert error.expected.startswith("not part of this version of Kitchener")
+
+    def test_a_syntax_error_names_file_line_and_column(self, write: Any) -> None:
+        path = write("plane_root = 'a'\n[ledger\n")
+        assert refused(path).source == str(path)
+        assert "line 2, column 8" in str(refused(path))
+
+    def test_an_unquoted_agent_class_gets_a_hint(self, write: Any) -> None:
+        assert 'write [agents."RESIDENT:bo"]' in str(refused(write("[agents.RESIDENT:bo]\n")))
+
+    def test_a_missing_file_and_a_directory_are_named(self, tmp_path: Path) -> None:
+        assert str(refused(tmp_path / "no.toml")) == f"{tmp_path / 'no.toml'}: cannot be read: No such file or directory"
+        assert "Is a directory" in str(refused(tmp_path))
+
+    def test_no_secret_is_shown(self, write: Any) -> None:
+        for text in (
+            "[router.providers.p]\napi_kye = 'sk-s3cret'",
+            "[router.providers.p]\napi_key = ['sk-s3cret']",
+            "[router.providers.p]\napi_key = 's3cret'\nbase_url = 5",
+        ):
+            assert "s3cret" not in str(refused(write(text)))
+
+    def test_a_long_value_is_shortened(self) -> None:
+        with pytest.raises(ConfigError) as caught:
+            parse_settings(HO2Config, {"overlap_policy": "x" * 1_000}, "argument")
+        assert len(caught.value.value) < 80
+
+
+class TestAgents:
+    def test_a_table_is_named_after_its_class(self, write: Any) -> None:
+        agents = load_config(write('[agents.ADMIN]\n[agents."RESIDENT:bo"]\ninstructions = "x"'), environ={}).config.agents
+        assert {name: agent.agent_class for name, agent in agents.items()} == {
+            "ADMIN": "ADMIN",
+            "RESIDENT:bo": "RESIDENT:bo",
+        }
+
+    @pytest.mark.parametrize("name", ["admin", "RESIDENT", "RESIDENT:", "RESIDENT:a/b", "USER:x"])
+    def test_another_class_is_refused(self, write: Any, name: str) -> None:
+        error = refused(write(f"[agents.'{name}']"))
+        assert error.key in (f'agents."{name}"', f"agents.{name}")
+        assert "no such agent class" in error.expected
+
+    def test_a_table_cannot_name_another_class_than_its_own(self, write: Any) -> None:
+        error = refused(write('[agents."RESIDENT:bo"]\nagent_class = "ADMIN"'))
+        assert (error.key, error.value) == ('agents."RESIDENT:bo".agent_class', "'ADMIN'")
+
+    def test_settings_made_by_hand_may_leave_the_class_to_the_key(self) -> None:
+        check_config(RuntimeConfig(agents={"RESIDENT:bo": HO2Config()}))
+        with pytest.raises(ConfigError, match=r"must be 'RESIDENT:bo'"):
+            check_config(RuntimeConfig(agents={"RESIDENT:bo": HO2Config(agent_class="ADMIN")}))
+
+
+class TestRouterFile:
+    ROUTER: ClassVar[dict[str, Any]] = {
+        "default_provider": "local",
+        "providers": {"local": {"base_url": "http://127.0.0.1:1/v1", "model": "m"}},
+        "domain_tag_routes": {"quick": {"provider_id": "local"}},
+    }
+
+    def test_the_router_may_stand_in_a_file_of_its_own(self, write: Any) -> None:
+        write(json.dumps(self.ROUTER), "conf/router_config.json")
+        path = write('[router]\nfile = "conf/router_config.json"')
+        router = load_config(path, environ={}).config.router
+        assert router == parse_settings(RouterConfig, self.ROUTER, "here")
+
+    def test_json_and_toml_give_the_same_router(self, write: Any) -> None:
+        as_json = write(json.dumps(self.ROUTER), "router.json")
+        as_toml = write(
+            """
+            default_provider = "local"
+            [providers.local]
+            base_url = "http://127.0.0.1:1/v1"
+            model = "m"
+            [domain_tag_routes.quick]
+            provider_id = "local"
+            """,
+            "router.toml",
+        )
+        assert RouterConfig.from_config_file(as_json) == RouterConfig.from_config_file(as_toml)
+
+    @pytest.mark.parametrize(
+        ("text", "key", "expected"),
+        [
+            ('{"domain_tag_routs": {}}', "domain_tag_routs", "unknown key; the closest known one is 'domain_tag_routes'"),
+            ('{"default_provider": "x"}', "default_provider", "no such provider; there are: offline"),
+            ('{"domain_tag_routes": {"a b": {"provider_id": "x"}}}', 'domain_tag_routes."a b".provider_id', "no such provider"),
+            ('{"fallbacks": {"offline": ["x"]}}', "fallbacks.offline[0]", "no such provider"),
+            ('{"providers": {"p": {"timeout_s": 0}}}', "providers.p.timeout_s", "must be greater than 0"),
+            ('{"providers": {"p": {"timeout_s": 1e99}}}', "providers.p.timeout_s", "must be less than or equal to 86400"),
+            ('{"a": 1,}', "", "line 1, column 9: not valid JSON"),
+            ("[]", "", "must hold one JSON object"),
+        ],
+    )
+    def test_what_is_wrong_in_it_is_named_by_key(self, write: Any, text: str, key: str, expected: str) -> None:
+        path = write(text, "router.json")
+        with pytest.raises(ConfigError) as caught:
+            RouterConfig.from_config_file(path)
+        assert (caught.value.source, caught.value.key) == (str(path), key)
+        assert caught.value.expected.startswith(expected)
+
+    def test_a_provider_that_the_program_gives_may_be_named(self, write: Any) -> None:
+        path = write('{"default_provider": "mine"}', "router.json")
+        assert RouterConfig.from_config_file(path, given=["mine"]).default_provider == "mine"
+
+    def test_an_error_in_it_names_that_file(self, write: Any, tmp_path: Path) -> None:
+        write('{"default_providr": "x"}', "router.json")
+        assert refused(write('[router]\nfile = "router.json"')).source == str(tmp_path / "router.json")
+
+    def test_it_stands_alone(self, write: Any) -> None:
+        write("{}", "router.json")
+        error = refused(write('[router]\nfile = "router.json"\ndefault_model = "m"'))
+        assert error.key == "router.file"
+        assert "default_model" in error.expected
+        assert refused(write("[router]\nfile = 5")).expected == "must be the path of a JSON or TOML file"
+
+
+class TestReferences:
+    @staticmethod
+    def config(**provider: Any) -> RuntimeConfig:
+        settings = {"kind": "openai_compatible", "base_url": "http://127.0.0.1:1/v1", "model": "m", **provider}
+        return RuntimeConfig(router=RouterConfig(providers={"p": ProviderConfig(**settings)}))
+
+    def test_a_route_to_no_provider_is_found(self) -> None:
+        with pytest.raises(ConfigError, match=r"kitchener\.toml: router\.default_provider = 'nobody'"):
+            check_config(RuntimeConfig(router=RouterConfig(default_provider="nobody")), source="kitchener.toml")
+
+    def test_a_key_that_is_not_set_is_found_and_one_that_is_set_is_not_shown(self) -> None:
+        config = self.config(api_key="env:NO_SUCH_KEY")
+        with pytest.raises(ConfigError) as caught:
+            check_config(config, environ={"NO_SUCH_KEY": ""})
+        assert caught.value.key == "router.providers.p.api_key"
+        assert caught.value.expected == "environment variable NO_SUCH_KEY is not set"
+        check_config(config, environ={"NO_SUCH_KEY": "s3cret"})
+
+    def test_a_key_file_must_be_there_and_hold_something(self, tmp_path: Path) -> None:
+        config = self.config(api_key=f"file:{tmp_path / 'key'}")
+        with pytest.raises(ConfigError, match="No such file"):
+            check_config(config, environ={})
+        (tmp_path / "key").write_text("\n")
+        with pytest.raises(ConfigError, match="the file is empty"):
+            check_config(config, environ={})
+        (tmp_path / "key").write_text("s3cret\n")
+        check_config(config, environ={})
+
+    def test_a_key_in_place_of_a_reference_is_refused_and_not_shown(self) -> None:
+        with pytest.raises(ConfigError, match="must be a reference") as caught:
+            check_config(self.config(api_key="sk-s3cret"), environ={})
+        assert "s3cret" not in str(caught.value)
+
+    def test_no_key_is_asked_for_where_it_is_not_used(self) -> None:
+        config = self.config(api_key="env:NO_SUCH_KEY")
+        check_config(config, given=["p"], environ={})
+        forbidden = config.model_copy(update={"router": config.router.model_copy(update={"allow_model_calls": False})})
+        check_config(forbidden, environ={})
