@@ -167,9 +167,8 @@ async def run(arguments: argparse.Namespace) -> None:
         return
     print(f"write                    {results['write_us']:>10} µs CPU  ({results['payload_bytes']} bytes of payload)")
     for row in results["appends"]:
-        print(
-            f"{row['writers']:>4} waiting writers     {row['appends_per_s']:>10,} appends/s  ({row['cpu_us_per_append']} µs CPU each)"
-        )
+        each = f"({row['cpu_us_per_append']} µs CPU each)"
+        print(f"{row['writers']:>4} waiting writers     {row['appends_per_s']:>10,} appends/s  {each}")
     for key, value in results.get("large", {}).items():
         print(f"{key:24} {value:>10,}")
 
@@ -180,7 +179,7 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=1_000_000, help="size of the large ledger; 0 leaves it out")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each number of writers is measured")
     parser.add_argument("--backend", choices=("asyncio", "trio"), default="asyncio")
-    parser.add_argument("--directory", type=Path, default=None, help="where to write; default: the system's temporary directory")
+    parser.add_argument("--directory", type=Path, default=None, help="where to write; default: the temporary directory")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     anyio.run(run, arguments, backend=arguments.backend)

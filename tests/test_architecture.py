@@ -20,7 +20,67 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 80
 
-PUBLIC_NAMES: list[str] | None = None
+PUBLIC_NAMES = [
+    "AttentionContext",
+    "AttentionRetriever",
+    "CallerError",
+    "ConfigError",
+    "ContextFragment",
+    "ContextProvider",
+    "DegradedCall",
+    "HO1Executor",
+    "HO1ExecutorProtocol",
+    "HO2Config",
+    "HO2Supervisor",
+    "KitchenerError",
+    "LLMGateway",
+    "LedgerClient",
+    "LedgerConfig",
+    "LedgerDamaged",
+    "LedgerEntry",
+    "LedgerError",
+    "LedgerLocked",
+    "Ledgers",
+    "LimitsConfig",
+    "Overloaded",
+    "PromptGateway",
+    "PromptRequest",
+    "PromptResponse",
+    "Provider",
+    "ProviderConfig",
+    "ProviderError",
+    "QualityGate",
+    "QualityGateResult",
+    "Ref",
+    "Route",
+    "RouterConfig",
+    "Runtime",
+    "RuntimeConfig",
+    "SessionBusy",
+    "SessionEnded",
+    "SessionManager",
+    "SessionMismatch",
+    "TextDelta",
+    "TextRetracted",
+    "TokenBudgeter",
+    "ToolCall",
+    "ToolRan",
+    "TurnCompleted",
+    "TurnError",
+    "TurnReplaced",
+    "TurnResult",
+    "TurnTimeout",
+    "TurnUpdate",
+    "UnknownSession",
+    "Usage",
+    "WorkOrder",
+    "WorkOrderFinished",
+    "WorkOrderPlanned",
+    "compute_trace_hash",
+    "open_runtime",
+    "tool",
+    "tune_gc",
+]
 """What `kitchener` exports. A name is added or removed here in the same change, with a line in the changelog."""
 
 UNLISTED_DIRECTORIES = {".git", ".venv", "__pycache__", "build", "dist", "node_modules"}
@@ -82,8 +142,6 @@ def test_every_public_name_resolves_and_is_listed_once_and_in_order() -> None:
 
 
 def test_the_public_surface_is_the_pinned_one() -> None:
-    if PUBLIC_NAMES is None:
-        pytest.skip("the public surface is not pinned yet")
     assert sorted(kitchener.__all__) == sorted(PUBLIC_NAMES)
 
 

@@ -34,14 +34,27 @@ def canonical_bytes(value: Any, *, at: str = "") -> bytes:
     """
     try:
         if _is_fast(value, 0):
-            return orjson.dumps(value, option=_OPTIONS)
-        encoded = rfc8785.dumps(_plain(value, at, 0))
+            encoded = orjson.dumps(value, option=_OPTIONS)
+            if encoded.isascii() or _sorts_alike(value):
+                return encoded
+        return rfc8785.dumps(_plain(value, at, 0))
     except EntryRefused:
         raise
     except (TypeError, ValueError, RecursionError) as error:
         _plain(value, at, 0)  # names the exact place if it can
         raise EntryRefused(at, str(error)) from error
-    return encoded
+
+
+def plain_json(value: Any) -> str | None:
+    """The JSON of a value as every encoder that sorts keys writes it, or None where they might differ."""
+    try:
+        if _is_fast(value, 0):
+            encoded = orjson.dumps(value, option=_OPTIONS)
+            if encoded.isascii() or _sorts_alike(value):
+                return encoded.decode()
+    except TypeError:
+        pass
+    return None
 
 
 def digest(data: bytes) -> str:
@@ -55,13 +68,9 @@ def canonical_digest(value: Any, *, at: str = "") -> str:
 
 
 def _is_fast(value: Any, depth: int) -> bool:
-    """Whether the fast encoder gives the JCS bytes or fails: exact types, plain floats only, no key above U+FFFF."""
+    """Whether the fast encoder gives the JCS bytes or fails, but for the order of keys: exact types, plain floats only."""
     kind = type(value)
     if kind is dict:
-        keys = "".join(value)  # fails where a key is not text
-        # orjson sorts by UTF-8 bytes, JCS by UTF-16 units: they differ only above U+FFFF.
-        if not keys.isascii() and max(keys) > "\uffff":
-            return False
         items = value.values()
     elif kind is list or kind is tuple:
         items = value
@@ -76,6 +85,15 @@ def _is_fast(value: Any, depth: int) -> bool:
         if kind not in _SCALARS and (item or kind is float or depth >= MAX_DEPTH - 1) and not _is_fast(item, depth + 1):
             return False
     return True
+
+
+def _sorts_alike(value: Any) -> bool:
+    """Whether both orders of keys are the same; not needed where everything is ASCII."""
+    if type(value) is dict:
+        # orjson sorts by UTF-8 bytes, JCS by UTF-16 units: they differ only above U+FFFF.
+        keys = "".join(value)
+        return (keys.isascii() or max(keys) <= "\uffff") and all(map(_sorts_alike, value.values()))
+    return all(map(_sorts_alike, value)) if type(value) is list or type(value) is tuple else True
 
 
 def _plain(value: Any, at: str, depth: int) -> Any:

@@ -4,8 +4,12 @@ Everything else is handed a `Clock`. Deadlines do not use it: they run on the ev
 """
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
+
+import anyio
+from anyio.lowlevel import current_token
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # Linux: CLOCK_MONOTONIC stands still during sleep
@@ -30,6 +34,18 @@ class SystemClock:
 def elapsed_us() -> int:
     """Microseconds on a clock that nobody sets and that goes on while the machine sleeps. Only differences mean anything."""
     return time.clock_gettime_ns(_ELAPSED) // 1_000
+
+
+def loop_clock() -> Callable[[], float]:
+    """The event loop's own clock, seconds, for deadlines: what `anyio.current_time` says in a tenth of the time.
+
+    That function finds out on every call which backend runs; a turn asks a dozen times. Here the backend is looked up once,
+    so the clock belongs to an object that stays with one backend. Made where no event loop runs, it is `anyio.current_time`.
+    """
+    try:
+        return current_token().backend_class.current_time
+    except anyio.NoEventLoopError:
+        return anyio.current_time
 
 
 def to_datetime(time_us: int) -> datetime:

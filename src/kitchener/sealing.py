@@ -10,24 +10,16 @@ import hmac
 import json
 import os
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
 
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import SealingError
-
-try:
-    from cryptography.exceptions import InvalidTag
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-except ImportError:  # the `crypto` extra is not installed; Keyring says so when it is asked for
-    _HAS_CRYPTO = False
-else:
-    _HAS_CRYPTO = True
 
 MARK: Final = "$sealed"
 """The one key of a sealed value."""
@@ -37,13 +29,25 @@ _NONCE_BYTES: Final = 12
 _CACHED_KEYS: Final = 4_096
 
 
+class Cipher(Protocol):
+    """What is needed of AES-256-GCM. The library is imported when the first keyring is made: most programs have none."""
+
+    def encrypt(self, nonce: bytes, data: bytes, associated_data: bytes) -> bytes:
+        """The encrypted data and their tag."""
+        ...
+
+    def decrypt(self, nonce: bytes, data: bytes, associated_data: bytes) -> bytes:
+        """The data; raises InvalidTag where anything was changed."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class SubjectKey:
     """One subject's key, ready to use."""
 
     kid: str
     """Names the key in sealed values: 32 random hex digits, which say nothing about the subject."""
-    cipher: "AESGCM"
+    cipher: Cipher
     """Encrypts and decrypts."""
     mac_key: bytes
     """For digests of content."""
@@ -65,10 +69,13 @@ class Keyring:
     """
 
     def __init__(self, directory: Path | str) -> None:
-        if not _HAS_CRYPTO:
+        try:
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        except ImportError as error:
             raise SealingError(
                 "a keyring is configured, but the `crypto` extra is not installed: pip install 'kitchener[crypto]'"
-            )
+            ) from error
+        self._cipher: Callable[[bytes], Cipher] = AESGCM
         self._directory = Path(directory)
         self._recent: dict[str, SubjectKey] = {}
         self._older: dict[str, SubjectKey] = {}
@@ -152,7 +159,7 @@ class Keyring:
             raise SealingError(f"{path}: is not a key file ({type(error).__name__}); restore it from a backup") from None
         if len(secret) != _KEY_BYTES:
             raise SealingError(f"{path}: holds a key of {len(secret)} bytes instead of {_KEY_BYTES}; restore it from a backup")
-        return SubjectKey(kid, AESGCM(secret), hmac.digest(secret, b"kitchener/1 content digest", "sha256"))
+        return SubjectKey(kid, self._cipher(secret), hmac.digest(secret, b"kitchener/1 content digest", "sha256"))
 
     def _make(self, subject_id: str) -> None:
         """Makes a key file, whole or not at all; does nothing where another process was faster."""
@@ -254,6 +261,8 @@ class Sealer:
 
 
 def _unsealed(key: SubjectKey, sealed: Mapping[str, Any], ledger_id: str, entry_type: str, field: str) -> Any:
+    from cryptography.exceptions import InvalidTag
+
     where = f"{ledger_id}: {entry_type}.{field}"
     if sealed.get("v") != _VERSION:
         raise SealingError(

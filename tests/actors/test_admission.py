@@ -4,8 +4,7 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
-from kitchener.actors.admission import Admission, TurnLimiter
-from kitchener.config import HO2Config
+from kitchener.actors.admission import TurnLimiter
 from kitchener.errors import Overloaded, RuntimeClosed, SessionBusy, TurnReplaced
 from kitchener.records.turn import TurnCall
 from tests.actors.admission_kit import FAR, Message, Place
@@ -216,19 +215,18 @@ async def test_session_and_slot_share_one_deadline() -> None:
 
 
 async def test_a_full_runtime_turns_a_message_away_on_record_and_frees_its_session() -> None:
-    place = Place(max_running=1)
-    place.limiter = TurnLimiter(1, 1)
-    place.admission = Admission(HO2Config(), place.limiter)
+    limiter = TurnLimiter(1, 1)
+    place, another = Place(limiter=limiter), Place(limiter=limiter)
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
-            await place.limiter.enter(FAR)
-            [other] = await enter_in_order(place.limiter, tasks, "x")
+            await limiter.enter(FAR)
+            [other] = await send_in_order(another, tasks, "x")
             message = Message("a")
             await message.send(place)
             assert isinstance(message.outcome, Overloaded)
             assert place.written.rejections() == [("a", "overloaded")]
             assert place.session.admission is None
-            place.limiter.leave()
+            limiter.leave()
             other.go.set()
     assert place.is_free()
 

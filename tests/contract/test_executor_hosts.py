@@ -11,48 +11,34 @@ import pytest
 
 from kitchener import tool
 from kitchener.actors.executor import HO1Executor
-from kitchener.actors.mailbox import (
-    BACKGROUND,
-    CALLING_CHAIN,
-    INTERACTIVE,
-    HostedExecutor,
-    LaneLimits,
-)
+from kitchener.actors.mailbox import BACKGROUND, CALLING_CHAIN, INTERACTIVE, HostedExecutor, LaneLimits
 from kitchener.actors.tools import Tool, ToolRegistry
 from kitchener.clock import SystemClock
 from kitchener.config import HO2Config, LedgerConfig, RouterConfig
 from kitchener.errors import InvalidTransition, PromptError, ProviderError
 from kitchener.gateway import LLMGateway
 from kitchener.ledger import Ledgers, open_ledgers
-from kitchener.records.prompt import (
-    PromptRequest,
-    Provider,
-)
+from kitchener.records.prompt import PromptRequest, Provider
 from kitchener.records.turn import TextDelta, TurnUpdate, UpdateListener
 from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
 from kitchener.testing import ScriptedProvider
 from tests.actors.executor_kit import CLASSIFY, LIBRARY, SYNTHESIZE, work_order
 from tests.actors.waiting import settle, settle_then
 
-HOSTS = ["direct", "behind a mailbox"]
-BUFFER = 2
+BOUNDS: dict[str, Any] = {
+    "name": "the host",
+    "lanes": {INTERACTIVE: LaneLimits(concurrency=8, capacity=8), BACKGROUND: LaneLimits(concurrency=1, capacity=8)},
+    "max_restarts": 100,
+    "restart_window_s": 60.0,
+    "abort_grace_s": 60.0,
+}
 
 
-@pytest.fixture(params=HOSTS)
+@pytest.fixture(params=["direct", "behind a mailbox"])
 def host(request: pytest.FixtureRequest) -> str:
     """How the component is called."""
     kind: str = request.param
     return kind
-
-
-def bounds(concurrency: int = 8, capacity: int = 8) -> dict[str, Any]:
-    return {
-        "name": "the host",
-        "lanes": {INTERACTIVE: LaneLimits(concurrency, capacity), BACKGROUND: LaneLimits(1, 8)},
-        "max_restarts": 100,
-        "restart_window_s": 60.0,
-        "abort_grace_s": 60.0,
-    }
 
 
 @dataclass
@@ -99,7 +85,7 @@ async def open_bench(
             if host == "direct":
                 yield Bench(executor, ledgers, listeners)
                 return
-            mailbox = HostedExecutor.hosting(executor, **bounds())
+            mailbox = HostedExecutor.hosting(executor, **BOUNDS)
             async with mailbox.open():
                 yield Bench(HostedExecutor(mailbox), ledgers, listeners)
                 await settle()

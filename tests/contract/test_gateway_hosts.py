@@ -9,14 +9,7 @@ import anyio
 import pytest
 import structlog.testing
 
-from kitchener.actors.mailbox import (
-    BACKGROUND,
-    INTERACTIVE,
-    GatewayCall,
-    HostedGateway,
-    LaneLimits,
-    Mailbox,
-)
+from kitchener.actors.mailbox import INTERACTIVE, GatewayCall, HostedGateway, LaneLimits, Mailbox
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ActorStopped, LedgerClosed, ProviderError
 from kitchener.gateway import LLMGateway
@@ -35,11 +28,10 @@ from kitchener.records.prompt import (
 from tests.actors.waiting import settle, settle_then
 from tests.gateway.asking import Told, ask
 
-HOSTS = ["direct", "behind a mailbox"]
 BUFFER = 2
 
 
-@pytest.fixture(params=HOSTS)
+@pytest.fixture(params=["direct", "behind a mailbox"])
 def host(request: pytest.FixtureRequest) -> str:
     """How the component is called."""
     kind: str = request.param
@@ -49,7 +41,7 @@ def host(request: pytest.FixtureRequest) -> str:
 def bounds(concurrency: int = 8, capacity: int = 8) -> dict[str, Any]:
     return {
         "name": "the host",
-        "lanes": {INTERACTIVE: LaneLimits(concurrency, capacity), BACKGROUND: LaneLimits(1, 8)},
+        "lanes": {INTERACTIVE: LaneLimits(concurrency, capacity)},
         "max_restarts": 100,
         "restart_window_s": 60.0,
         "abort_grace_s": 60.0,

@@ -1,14 +1,18 @@
-"""Requests for tests, a recorder of attempts, and a reader of streams."""
+"""Requests for tests, gateways over scripts, a recorder of attempts, a reader of streams, and virtual time."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from kitchener.errors import ProviderError
+import trio
+import trio.testing
+
+from kitchener.config import ProviderConfig, RouterConfig
+from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway import LLMGateway
 from kitchener.records.prompt import Attempt, Message, PromptRequest, StreamItem
-from kitchener.testing import prompt_request
+from kitchener.testing import ScriptedProvider, prompt_request
 
 FAR = 30.0
 """Seconds until the deadline of a request that is not about deadlines."""
@@ -58,3 +62,25 @@ async def read_until_error(
     except ProviderError as error:
         return seen, error
     return seen, None
+
+
+Script = list[Any]
+
+
+def failure(reason: ProviderReason, **facts: Any) -> ProviderError:
+    return ProviderError("whoever", reason, f"{reason} it was", **facts)
+
+
+def gateway_of(jitter: float = 0.0, fallbacks: dict[str, tuple[str, ...]] | None = None, **scripts: Script | Any) -> LLMGateway:
+    """A gateway over scripted providers; the first is the default. A provider is a script, or a (script, settings) pair."""
+    providers, configs = {}, {}
+    for name, given_script in scripts.items():
+        script, settings_ = given_script if isinstance(given_script, tuple) else (given_script, {})
+        providers[name] = script if not isinstance(script, list) else ScriptedProvider(script)
+        configs[name] = ProviderConfig(kind="offline", **settings_)
+    config = RouterConfig(default_provider=next(iter(scripts)), providers=configs, fallbacks=fallbacks or {})
+    return LLMGateway(config, providers, jitter=lambda: jitter)
+
+
+def in_virtual_time(test: Callable[[], Awaitable[Any]]) -> Any:
+    return trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -9,10 +9,12 @@ from typing import Any
 import anyio
 import orjson
 import pytest
+from pydantic_ai.exceptions import ContentFilterError, ModelHTTPError, UserError
 
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError
 from kitchener.gateway import LLMGateway, build_providers
+from kitchener.gateway.providers.model_errors import translated
 from kitchener.records.prompt import Message, PromptRequest, StreamRestart, TextPiece, ToolSpec, ToolUse, Usage
 from tests.gateway.asking import Told, ask, read_until_error
 from tests.gateway.fake_server import (
@@ -182,6 +184,43 @@ async def test_a_hanging_server_is_a_timeout_and_its_connection_is_closed() -> N
     assert (failed.reason, len(server.hits)) == ("timeout", 1)
 
 
+async def test_a_provider_called_without_a_gateway_gives_up_by_itself() -> None:
+    async with fake_server(hang()) as server:
+        config = RouterConfig(providers={"it": ProviderConfig(base_url=server.url, model="m", timeout_s=0.2)})
+        async with build_providers(config) as providers:
+            with pytest.raises(ProviderError) as caught, anyio.fail_after(20):
+                await providers["it"].complete(ask())
+    assert (caught.value.reason, caught.value.provider_id) == ("timeout", "it")
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason", "detail"),
+    [
+        (ContentFilterError("not this"), "refused", "not this"),
+        (UserError("no such setting"), "bad_request", "no such setting"),
+        (KeyError("choices"), "malformed", "'choices'"),
+        (ValueError(), "malformed", "ValueError"),
+        (ValueError("x" * 10_000), "malformed", "x" * 499 + "…"),
+        (ModelHTTPError(418, "m", None), "bad_request", "HTTP 418: no further explanation"),
+        (ModelHTTPError(503, "m", {"error": {"message": "busy"}}), "server_error", "HTTP 503: busy"),
+    ],
+)
+def test_what_the_library_raises_has_a_reason_and_a_short_text(raised: Exception, reason: str, detail: str) -> None:
+    error = translated(raised, "p", None)
+    assert (error.reason, error.detail) == (reason, detail)
+
+
+async def test_a_provider_without_a_model_of_its_own_needs_one_in_the_request() -> None:
+    async with fake_server() as server:
+        config = RouterConfig(providers={"it": ProviderConfig(base_url=server.url)})
+        async with build_providers(config) as providers:
+            with pytest.raises(ProviderError, match="names a model") as caught:
+                await providers["it"].complete(ask())
+            for number in range(70):  # more than it remembers
+                assert (await providers["it"].complete(ask(model_id=f"m{number}"))).text == "Hello!"
+    assert caught.value.reason == "bad_request"
+
+
 async def test_a_server_that_is_not_there_is_a_connection_failure() -> None:
     async with served() as (server, _):
         url = server.url
@@ -195,9 +234,9 @@ async def test_a_server_that_is_not_there_is_a_connection_failure() -> None:
 async def test_retry_after_is_understood_in_seconds_and_as_a_date() -> None:
     later = datetime.now(UTC).timestamp() + 90
     date = datetime.fromtimestamp(later, UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
-    script = (error(429, headers={"retry-after": "7"}), error(503, headers={"retry-after": date}))
-    async with served(*script) as (_, gateway):
+    async with served(error(429, headers={"retry-after": "7"})) as (_, gateway):
         assert (await failure_of(gateway)).retry_after_s == 7.0
+    async with served(error(503, headers={"retry-after": date})) as (_, gateway):
         by_date = (await failure_of(gateway)).retry_after_s
     assert by_date is not None
     assert 0 < by_date <= 90

@@ -87,6 +87,7 @@ def test_labels_come_from_a_table_of_words_and_objectives_without_politeness() -
     assert answer["candidate_objective"] == "plan a trip to Rome with cheap hotels"
     assert classify({"user_message": "hello"})["labels"] == {}
     assert "candidate_objective" not in classify({"user_message": "hello"})
+    assert len(classify({"user_message": "please explain " + "why " * 50 + "trains run"})["candidate_objective"]) <= 121
 
 
 def test_a_vocabulary_bounds_the_labels_and_its_own_words_count() -> None:
@@ -109,6 +110,7 @@ def test_a_vocabulary_bounds_the_labels_and_its_own_words_count() -> None:
         ("never mind", "close"),
         ("bye", "close"),
         ("hello", "unclear"),
+        ("thanks", "close"),
     ],
 )
 def test_relation_to_the_active_objective(message: str, relation: str) -> None:
@@ -219,6 +221,7 @@ async def test_learned_lines_are_kept_in_mind() -> None:
         ({"tool_id": "t", "result": "one line"}, "t: one line"),
         ({"tool_id": "t", "result": "two\nlines"}, "Here is what t returned:\ntwo\nlines"),
         ({"tool_id": "t", "result": 3.5}, "t: 3.5"),
+        ({"tool_id": "t", "result": {"result": [1]}}, "Here is what t returned:\n- 1"),
         ({"tool_id": "t", "result": []}, "t ran and returned nothing."),
         ({"tool_id": "t", "error": "no such file"}, "t failed: no such file"),
         ({"tool_id": "t", "error": {"kind": "TIMEOUT"}}, 't failed: {"kind":"TIMEOUT"}'),

@@ -12,7 +12,7 @@ from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.providers.opening import read_secret
-from kitchener.records.prompt import Usage
+from kitchener.records.prompt import ToolSpec, Usage
 from tests.gateway.asking import Told, ask
 from tests.gateway.fake_server import Answer, completion, error, fake_server
 
@@ -153,6 +153,27 @@ async def test_another_vendors_interface_is_spoken_by_the_same_adapter() -> None
     ]
     assert response.usage == Usage(15, 7, 4)
     assert (caught.value.reason, caught.value.retry_after_s) == ("rate_limited", 3.0)
+
+
+async def test_a_model_that_takes_either_tools_or_a_schema_gets_the_tools() -> None:
+    """Google's older models refuse both at once; the executor checks the schema in any case."""
+    content = {"parts": [{"text": '{"n": 1}'}], "role": "model"}
+    answer = Answer(orjson.dumps({"candidates": [{"content": content, "finishReason": "STOP"}], "modelVersion": "g-1"}))
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    tool = ToolSpec("look", "Looks", {"type": "object", "properties": {}})
+    async with fake_server(answer, answer) as server:
+        google = ProviderConfig(
+            kind="model", model="google:gemini-2.0-flash", base_url=server.url.removesuffix("/v1"), api_key="env:HOME"
+        )
+        config = RouterConfig(default_provider="it", providers={"it": google})
+        async with build_providers(config) as providers:
+            gateway = LLMGateway(config, providers)
+            with_both = await gateway.complete(ask(tools=(tool,), output_schema=schema), on_attempt=Told())
+            with_schema = await gateway.complete(ask(output_schema=schema), on_attempt=Told())
+    assert with_both.structured == with_schema.structured == {"n": 1}
+    sent = [repr(hit.body) for hit in server.hits]
+    assert ("functionDeclarations" in sent[0], "application/json" in sent[0]) == (True, False)
+    assert ("functionDeclarations" in sent[1], "application/json" in sent[1]) == (False, True)
 
 
 async def test_an_unknown_vendor_is_named() -> None:

@@ -1,7 +1,6 @@
 """Limits, breaker and back-off by themselves, under a clock that the test moves."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError
 from kitchener.gateway.resilience import CircuitBreaker, FairLimiter, Rate, backoff
+from tests.gateway.asking import in_virtual_time
 
 FAR = 1e6
-
-
-def in_virtual_time(test: Callable[[], Awaitable[Any]]) -> Any:
-    """Runs a test on trio with a clock that jumps whenever everybody waits."""
-    return trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def limiter(*, max_waiting: int = 1_000, **config: Any) -> FairLimiter:

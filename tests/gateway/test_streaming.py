@@ -21,6 +21,7 @@ from kitchener.records.prompt import (
     StreamItem,
     StreamRestart,
     TextPiece,
+    ToolUse,
     Usage,
 )
 from kitchener.testing import ScriptedProvider
@@ -151,9 +152,16 @@ async def test_a_provider_without_streams_gives_its_answer_in_one_piece() -> Non
         async def complete(self, request: PromptRequest) -> PromptResponse:
             return PromptResponse(provider_id="p0", model_id="m", text="all at once", usage=Usage(1, 1))
 
+    class Silent:
+        async def complete(self, request: PromptRequest) -> PromptResponse:
+            use = ToolUse("u", "look", {})
+            return PromptResponse(provider_id="p0", model_id="m", text="", tool_uses=(use,), usage=Usage(1, 1))
+
     items = await read(gateway_of(Whole()), ask())
     assert items[:-1] == [TextPiece(1, "all at once")]
     assert isinstance(items[-1], PromptResponse)
+    assert len(await read(gateway_of(Silent()), ask())) == 1
+    assert shown(await read(gateway_of(Pieces(["", "a", ""])), ask())) == "a"
 
 
 async def test_a_stream_without_a_response_is_malformed() -> None:

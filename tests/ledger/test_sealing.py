@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,11 @@ async def test_more_subjects_than_are_remembered(tmp_path: Path, monkeypatch: py
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys.modules["kitchener.sealing"], "_HAS_CRYPTO", False)
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     with pytest.raises(SealingError, match=r"kitchener\[crypto\]"):
         Keyring(tmp_path)
+
+
+def test_the_library_is_not_loaded_where_nothing_is_sealed() -> None:
+    code = "import sys, kitchener.ledger; sys.exit('cryptography' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

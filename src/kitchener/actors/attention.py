@@ -18,7 +18,6 @@ from kitchener.actors.attention_templates import AttentionTemplate
 from kitchener.actors.budget import estimate_tokens
 from kitchener.canonical import digest
 from kitchener.config import HO2Config
-from kitchener.errors import KitchenerError
 from kitchener.records.ref import Ref
 
 logger = structlog.get_logger(__name__)
@@ -193,7 +192,7 @@ class AttentionRetriever:
                 return lists, "queries"
             try:
                 lists.append(await read())
-            except (KitchenerError, OSError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001  a user's reader; a smaller context is better than no reply
                 logger.warning("context reader failed", error=repr(error))
                 return lists, "error"
         return lists, None

@@ -59,18 +59,21 @@ class TokenBudgeter:
         """What the scope may still use, under its own limit and those that enclose it."""
         remaining: int | None = None
         for depth in range(1, len(scope) + 1):
-            limit = self._limits.get(scope[:depth])
+            outer = scope[:depth]
+            limit = self._limits.get(outer)
             if limit is not None:
-                left = limit - self._used[scope[:depth]]
-                remaining = left if remaining is None else min(remaining, left)
+                left = limit - self._used[outer]
+                if remaining is None or left < remaining:
+                    remaining = left
         return Budget(remaining, self._limits.get(scope))
 
     def debit(self, scope: Scope, usage: Cost) -> None:
         """Books what was used, in the scope and in all that enclose it."""
         tokens = usage.input_tokens + usage.output_tokens
         for depth in range(1, len(scope) + 1):
-            if scope[:depth] in self._used:
-                self._used[scope[:depth]] += tokens
+            outer = scope[:depth]
+            if outer in self._used:
+                self._used[outer] += tokens
 
     def release(self, scope: Scope) -> None:
         """Closes a scope; what it used stays booked in those that enclose it."""

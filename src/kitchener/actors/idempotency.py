@@ -99,13 +99,15 @@ class IdempotencyKeys:
         return await self._ledgers.ho2m.last(key=events.idempotency_index_key(*scope, key), limit=_MAX_STARTS)
 
     async def _end(self, start: StoredEntry) -> StoredEntry | None:
-        async for entry in self._ledgers.ho2m.read(
+        ends = self._ledgers.ho2m.read(
             session_id=start.payload["session_id"],
+            entity_id=start.payload["turn_id"],
             entry_type=(events.TURN_COMPLETED, events.TURN_ABORTED),
             after_seq=start.seq,
-        ):
-            if entry.entity_id == start.payload["turn_id"]:
-                return entry
+            limit=1,
+        )
+        async for entry in ends:
+            return entry
         return None
 
     async def _check_effects(self, key: str, start: Mapping[str, Any]) -> None:

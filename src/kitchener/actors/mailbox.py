@@ -70,10 +70,10 @@ class Envelope(Generic[Asked, Replied]):
 
     __slots__ = ("chain", "done", "error", "is_abandoned", "message", "on_done", "reply", "scope")
 
-    def __init__(self, message: Asked, on_done: Callable[[], None] | None = None) -> None:
+    def __init__(self, message: Asked, done: anyio.Event, on_done: Callable[[], None] | None = None) -> None:
         self.message = message
         self.chain = CALLING_CHAIN.get()
-        self.done = anyio.Event()
+        self.done = done
         self.on_done = on_done
         self.reply: Replied | None = None
         self.error: BaseException | None = None
@@ -150,6 +150,7 @@ class Mailbox(Generic[Asked, Replied]):
         self._tasks: TaskGroup | None = None
         self._fatal: Exception | None = None
         self._stop = anyio.Event()
+        self._event: type[anyio.Event] = anyio.Event
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator["Mailbox[Asked, Replied]"]:
@@ -158,6 +159,8 @@ class Mailbox(Generic[Asked, Replied]):
         Raises:
             ExceptionGroup: of one `ActorStopped`, if the handler failed too often; the last failure is its cause
         """
+        # The backend's own class, looked up once: `anyio.Event` looks it up for each of the two events of a message.
+        self._event = type(anyio.Event())
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
@@ -203,7 +206,7 @@ class Mailbox(Generic[Asked, Replied]):
         `on_done` is called when the reply slot is filled, whoever fills it.
         """
         box = self._lane(lane)
-        envelope: Envelope[Asked, Replied] = Envelope(message, on_done)
+        envelope: Envelope[Asked, Replied] = Envelope(message, self._event(), on_done)
         if self._tasks is None or self._fatal is not None:
             raise self._stopped()
         if box.idle:
@@ -313,9 +316,9 @@ class Mailbox(Generic[Asked, Replied]):
             return True
         if len(lane.idle) >= lane.limits.idle_workers:
             return False
-        worker.wake = anyio.Event()
+        worker.wake = wake = self._event()
         lane.idle.append(worker)
-        await worker.wake.wait()
+        await wake.wait()
         return self._fatal is None
 
     async def _handle(self, envelope: Envelope[Asked, Replied]) -> None:

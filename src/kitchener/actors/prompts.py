@@ -72,7 +72,7 @@ class CompiledContract:
         self._pack = pack
         self._schema_digest = canonical_digest(spec.output_schema, at="output_schema")
         self._hash_head = canonical_bytes([self.contract_id, self.prompt_pack_version])[:-1] + b","
-        self._system: tuple[Any, Message] | None = None
+        self._system: tuple[Any, Message, bytes] | None = None
 
     def input_problem(self, variables: Mapping[str, Any]) -> str | None:
         """What in `variables` breaks the input schema, or None."""
@@ -107,14 +107,20 @@ class CompiledContract:
         model asked for, temperature and largest answer. The deadline, ids and streaming are not in it.
         """
         tail = _hash_tail(tools_digest, self._schema_digest, model_id, temperature, max_tokens)
-        return self._hash_head + canonical_bytes([message.as_mapping() for message in messages]) + tail
+        return self._hash_head + b"[" + b",".join([self._encoded(message) for message in messages]) + b"]" + tail
 
     def _system_message(self, variables: Mapping[str, Any]) -> Message:
         # The instruction part holds no variable but `instructions`, which seldom changes; so the last message is kept.
         instructions = variables.get("instructions")
         if self._system is None or self._system[0] != instructions:
-            self._system = instructions, Message("system", self._pack.instruction.render(variables, plain))
+            message = Message("system", self._pack.instruction.render(variables, plain))
+            self._system = instructions, message, canonical_bytes(message.as_mapping())
         return self._system[1]
+
+    def _encoded(self, message: Message) -> bytes:
+        """Canonical JSON of a message; of the system message, which is long, it is kept."""
+        known = self._system
+        return known[2] if known is not None and message is known[1] else canonical_bytes(message.as_mapping())
 
 
 class PromptLibrary:

@@ -17,7 +17,7 @@ import structlog
 
 from kitchener.actors.attention import ContextFragment, standing_rule_fragments, words_of
 from kitchener.actors.session_state import PastTurn, SessionState, fold
-from kitchener.clock import Clock, iso
+from kitchener.clock import Clock, iso, loop_clock
 from kitchener.config import HO2Config
 from kitchener.errors import CallerError, SessionEnded, SessionMismatch, StaleHead, UnknownSession
 from kitchener.ids import (
@@ -134,12 +134,11 @@ class SessionManager:
         expected_head: EntryId | None = None,
     ) -> Ref:
         """Writes an entry of this session to HO2m, with what every payload carries."""
-        payload: dict[str, Any] = {"v": VERSION, "session_id": self.state.session_id, "subject_id": self.state.subject_id}
-        if turn is not None:
-            payload["turn_id"] = turn
-        payload.update(fields)
+        state = self.state
+        base = {"v": VERSION, "session_id": state.session_id, "subject_id": state.subject_id}
+        payload = {**base, **fields} if turn is None else {**base, "turn_id": turn, **fields}
         ref = await self._ledgers.ho2m.write(LedgerEntry(entry_type, entity_id, payload), expected_head=expected_head)
-        self.state.head = EntryId(ref.entry_id)
+        state.head = EntryId(ref.entry_id)
         return ref
 
     def request_commit(self) -> None:
@@ -172,10 +171,12 @@ class SessionDirectory:
         self._clock = clock
         self._ids = ids
         self._max_active = max_active
+        self._now = loop_clock()
         self._active: OrderedDict[str, SessionManager] = OrderedDict()
         self._activating: dict[str, anyio.Event] = {}
         self._fresh: deque[SessionId] = deque()
-        self._drawing = anyio.Lock(fast_acquire=True)
+        self._drawn: anyio.Event | None = None
+        self._waiting_for_ids = 0
 
     def __len__(self) -> int:
         return len(self._active)
@@ -233,18 +234,33 @@ class SessionDirectory:
         return session
 
     async def _fresh_id(self) -> SessionId:
-        """A session id that nobody has; looked up by the dozen, because a look-up waits for a thread."""
+        """A session id that nobody has. They are looked up by the dozen, because a look-up waits for a thread."""
         for _ in range(_ID_ATTEMPTS):
-            async with self._drawing:  # whoever comes second finds what the first has looked up
-                if self._fresh:
-                    return self._fresh.popleft()
-                drawn = [self._ids.session_id() for _ in range(_IDS_AT_ONCE)]
-                for each in drawn:
-                    _check_id(each)
-                taken = await self._ledgers.ho2m.known_sessions(drawn)
-                self._fresh.extend(each for each in dict.fromkeys(drawn) if each not in taken and each not in self._active)
-        drawn_in_vain = _ID_ATTEMPTS * _IDS_AT_ONCE
-        raise CallerError(f"{drawn_in_vain} random session ids were all taken; set session_id_digits to 16 or more")
+            if self._fresh:
+                return self._fresh.popleft()
+            if self._drawn is None:
+                await self._draw()
+            else:  # somebody else is at it, for all who wait
+                self._waiting_for_ids += 1
+                try:
+                    await self._drawn.wait()
+                finally:
+                    self._waiting_for_ids -= 1
+        raise CallerError("all random session ids that were drawn are taken; set session_id_digits to 16 or more")
+
+    async def _draw(self) -> None:
+        done = self._drawn = anyio.Event()
+        try:
+            await anyio.lowlevel.checkpoint()  # so that all who start a session now are counted
+            count = min(max(_IDS_AT_ONCE, self._waiting_for_ids + 1), _IDS_AT_MOST)
+            drawn = dict.fromkeys(self._ids.session_id() for _ in range(count))
+            for each in drawn:
+                _check_id(each)
+            taken = await self._ledgers.ho2m.known_sessions(drawn)
+            self._fresh.extend(each for each in drawn if each not in taken and each not in self._active)
+        finally:
+            self._drawn = None
+            done.set()
 
     async def by_external_id(self, external_id: str) -> SessionId | None:
         """The session that was started with this external id, or None."""
@@ -261,7 +277,7 @@ class SessionDirectory:
         self._touch(session)
 
     def _touch(self, session: SessionManager) -> None:
-        now = anyio.current_time()
+        now = self._now()
         session.last_used = now
         self._active.move_to_end(session.session_id)
         oldest = next(iter(self._active.values()))
@@ -375,6 +391,7 @@ class SessionContext:
 
 _ID_ATTEMPTS = 8
 _IDS_AT_ONCE = 64
+_IDS_AT_MOST = 4_096
 _PASSIVATE_AT_ONCE = 16
 
 

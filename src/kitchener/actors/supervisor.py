@@ -281,7 +281,7 @@ class HO2Supervisor:
         self, session: SessionManager, queue: SessionQueue, message: str, call: TurnCall, update: UpdateListener | None
     ) -> TurnResult:
         """The turn under its deadline: recorded from `TURN_STARTED` to `TURN_COMPLETED`, or closed with `TURN_ABORTED`."""
-        started = anyio.current_time()
+        started = self._parts.loop_time()
         deadline = call.deadline if call.deadline is not None else started + self.config.turn_deadline_s
         turn = Turn(self._parts, session, message, deadline, update)
         queue.scope = scope = anyio.CancelScope(deadline=deadline)

@@ -4,11 +4,10 @@
 back, or `CutShort` with the error and the reply to give. Explained in `docs/turn.md`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import anyio
 import orjson
 import structlog
 
@@ -20,7 +19,7 @@ from kitchener.actors.session_state import book_cost, forget_failed, note_failed
 from kitchener.actors.sessions import SessionManager
 from kitchener.actors.tools import ToolRegistry
 from kitchener.canonical import canonical_bytes
-from kitchener.clock import Clock, TimestampText
+from kitchener.clock import Clock, TimestampText, loop_clock
 from kitchener.config import HO2Config
 from kitchener.errors import EntryRefused, ExecutorError, LedgerError
 from kitchener.ids import TurnId
@@ -93,6 +92,8 @@ class TurnParts:
     """Who reads the text of a work order while it is being made; shared with the executor."""
     prepared: Prepared
     timestamps: TimestampText = field(default_factory=TimestampText)
+    loop_time: Callable[[], float] = field(default_factory=loop_clock)
+    """The event loop's clock, seconds."""
 
     def now(self) -> str:
         """The time of day as it stands in a ledger."""
@@ -186,7 +187,7 @@ class WorkOrderChain:
         Raises:
             CutShort: the budget does not cover it, or HO1 is broken
         """
-        left_ms = max(1, int((self._deadline - anyio.current_time()) * 1_000))
+        left_ms = max(1, int((self._deadline - self._parts.loop_time()) * 1_000))
         wo = WorkOrder.create(
             session_id=self._session.session_id,
             number=self._session.next_wo_number(),

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 import anyio
 
+from kitchener.clock import loop_clock
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError
 from kitchener.gateway.attempts import Attempts, Lane, Rules
@@ -42,7 +43,7 @@ class LLMGateway:
         providers: the provider objects by id; `offline` is added if it is missing. An id that `config` does not mention gets
             the default limits
         jitter: a fresh number in [0, 1) for the waits between attempts; None: from the system's random source
-        now: the event loop's clock, seconds
+        now: the event loop's clock, seconds; None: of the loop that runs
         max_waiting: calls that may wait for one provider; beyond it they are refused as `rate_limited`
 
     Raises:
@@ -55,9 +56,10 @@ class LLMGateway:
         providers: Mapping[str, Provider] = _NO_PROVIDERS,
         *,
         jitter: Callable[[], float] | None = None,
-        now: Callable[[], float] = anyio.current_time,
+        now: Callable[[], float] | None = None,
         max_waiting: int = 10_000,
     ) -> None:
+        now = now or loop_clock()
         objects = {"offline": OfflineProvider(), **providers}
         known = {each: config.providers.get(each) or ProviderConfig(kind="offline") for each in objects}
         routed = config.model_copy(update={"providers": known})

@@ -5,6 +5,7 @@ What blocks is below, in `storage`, and runs in worker threads; when a round sta
 """
 
 import hashlib
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -37,7 +38,7 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 _CLOSE_SECONDS: Final = 30.0
 """Longest wait for the last commit when a ledger is closed: a disk that takes longer is taken for lost."""
-_HEADS: Final = 4_096
+_HEADS: Final = 16_384
 """Sessions whose last entry is remembered, twice over; others are looked up when they are asked for."""
 _TYPES: Final = 256
 """Entry types whose JSON text is remembered."""
@@ -234,18 +235,24 @@ class LedgerClient:
         """The newest entries of a session, of a key, or of all, ascending."""
         check_key(key, self._index_keys)
         query = make_query(session_id=session_id, key=key, up_to_seq=self.position)
-        memory = [entry for entry in self._pending if query.matches(entry)][-limit:]
-        if len(memory) >= limit:
-            return memory
-        stored, missing = self._stored, limit - len(memory)
-        return await self._in_thread(lambda: self._storage.newest(query, stored, missing)) + memory
+        stored, memory = self._stored, self._pending[:]
+
+        def newest() -> list[StoredEntry]:
+            late = deque(filter(query.matches, memory), limit)
+            missing = limit - len(late)
+            return [*(self._storage.newest(query, stored, missing) if missing else ()), *late]
+
+        return await self._in_thread(newest)
 
     async def known_sessions(self, session_ids: Iterable[str]) -> set[str]:
         """Which of these sessions have entries here; one look-up for all of them."""
-        stored = self._stored
-        wanted = set(session_ids)
-        pending = {entry.session_id for entry in self._pending if entry.session_id is not None}
-        return await self._in_thread(lambda: self._storage.known_sessions(wanted, stored)) | (pending & wanted)
+        stored, memory, wanted = self._stored, self._pending[:], set(session_ids)
+
+        def look_up() -> set[str]:
+            late = {entry.session_id for entry in memory if entry.session_id in wanted}
+            return self._storage.known_sessions(wanted, stored) | {each for each in late if each is not None}
+
+        return await self._in_thread(look_up)
 
     async def get(self, seq: int) -> StoredEntry | None:
         """The entry with a number, or None if there is none."""

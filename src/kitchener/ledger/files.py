@@ -162,7 +162,8 @@ def _holder(found: os.stat_result) -> str:
         with open("/proc/locks", encoding="ascii", errors="replace") as locks:
             for lock in locks:
                 fields = lock.split()
-                if len(fields) >= 6 and fields[1] == "FLOCK" and fields[5] == inode:
+                # Process 0 is one that another container hides.
+                if len(fields) >= 6 and fields[1] == "FLOCK" and fields[5] == inode and fields[4] != "0":
                     return "this process" if fields[4] == str(os.getpid()) else f"process {fields[4]}"
     except OSError:
         pass

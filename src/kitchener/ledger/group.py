@@ -201,7 +201,7 @@ class CommitGroup:
                 member.settle()
             if current.failure is not None:
                 for member, _ in cuts:
-                    member.poison(current.failure.problem)
+                    member.poison(f"a ledger that is committed with it failed: {current.failure}")
             self._flying = None
             self._cut = {}
             current.done.set()

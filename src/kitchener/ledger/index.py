@@ -8,10 +8,9 @@ it runs in worker threads; the writing connection and the reading one each belon
 import os
 import sqlite3
 import sys
-import threading
 import zlib
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -22,21 +21,18 @@ import structlog
 
 from kitchener.errors import LedgerPathError
 from kitchener.ids import path_part
-from kitchener.ledger.chain import START, IndexKeys, Mark, session_of
-from kitchener.ledger.verifier import Batch
+from kitchener.ledger.chain import START, IndexKeys, Mark
+from kitchener.ledger.places import IndexDamaged, Place, Tail, check_row, hash_of, unpack
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _FORMAT: Final = f"kitchener-index/1 {sys.byteorder} {array('I').itemsize}"
-_STOP_BYTES: Final = 64 << 10
-"""How far apart the stops are that a scan can start from."""
-_SESSION: Final = "@"
-_OTHER: Final = "="
 _TABLES: Final = """
 CREATE TABLE head (
     id INTEGER PRIMARY KEY CHECK (id = 0), format TEXT, ledger_id TEXT, keys TEXT,
-    seq INTEGER, offset INTEGER, chain TEXT, batch INTEGER, timestamp TEXT, last_line INTEGER, durable_seq INTEGER
+    seq INTEGER, offset INTEGER, chain TEXT, batch INTEGER, timestamp TEXT, last_line INTEGER, durable_seq INTEGER,
+    checksum INTEGER
 );
 CREATE TABLE places (
     id INTEGER PRIMARY KEY, hash INTEGER, key TEXT, first_seq INTEGER, last_seq INTEGER, base INTEGER, packed BLOB
@@ -50,10 +46,6 @@ CREATE TABLE stops (
 _PARTS: Final = {"head", "places", "by_hash", "stops"}
 
 
-class IndexDamaged(Exception):
-    """The index cannot be what was written. Never shown to users: the journal is read instead."""
-
-
 class Known(NamedTuple):
     """What an index says about its journal."""
 
@@ -63,20 +55,6 @@ class Known(NamedTuple):
     """Byte offset of the last entry before that place."""
     durable_seq: int = 0
     """The last entry that was on disk when it was written."""
-
-
-Place = tuple[int, int, int]
-"""Where an entry stands: its number, the byte offset of its line, the length of the line with its LF."""
-
-
-def session_key(session_id: str) -> str:
-    """The index key of a session's entries."""
-    return _SESSION + session_id
-
-
-def other_key(key: str) -> str:
-    """The index key of any other key; kept apart from sessions."""
-    return _OTHER + key
 
 
 def index_path(directory: Path, ledger_id: str, ledger: Path) -> Path:
@@ -122,7 +100,7 @@ class Index:
             self._save(known)
         self.known = known
 
-    def add(self, tail: "Tail", durable_seq: int) -> None:
+    def add(self, tail: Tail, durable_seq: int) -> None:
         """Notes what a tail holds, which begins where the index ends."""
         if tail.start != self.known.mark:
             raise IndexDamaged(f"it ends with entry {self.known.mark.seq}, and entry {tail.start.seq} would come next")
@@ -139,8 +117,10 @@ class Index:
     def note_durable(self, durable_seq: int) -> None:
         """Remembers how far the journal is on disk, so that a missing end is noticed."""
         if durable_seq != self.known.durable_seq:
-            self._writer.execute("UPDATE head SET durable_seq = ?", (durable_seq,))
-            self.known = self.known._replace(durable_seq=durable_seq)
+            known = self.known._replace(durable_seq=durable_seq)
+            check = _checksum(self._ledger_id, self._keys, known)
+            self._writer.execute("UPDATE head SET durable_seq = ?, checksum = ?", (durable_seq, check))
+            self.known = known
 
     def reader(self) -> sqlite3.Connection:
         """The connection for queries."""
@@ -166,88 +146,17 @@ class Index:
 
     def _save(self, known: Known) -> None:
         self._writer.execute(
-            "INSERT OR REPLACE INTO head VALUES (0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (_FORMAT, self._ledger_id, self._keys, *known.mark, known.last_line, known.durable_seq),
+            "INSERT OR REPLACE INTO head VALUES (0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                _FORMAT,
+                self._ledger_id,
+                self._keys,
+                *known.mark,
+                known.last_line,
+                known.durable_seq,
+                _checksum(self._ledger_id, self._keys, known),
+            ),
         )
-
-
-class Tail:
-    """Where entries stand that the index does not have yet: few, newest, in memory. Threads may share it."""
-
-    def __init__(self, start: Mark) -> None:
-        self.start = self.end = start
-        """It holds every entry between these places."""
-        self.last_line = 0
-        """Byte offset of the last entry's line."""
-        self.stops: list[Mark] = []
-        """Places between them, some way apart, from which a scan can start."""
-        self._by_session: dict[str, list[int]] = {}
-        self._by_key: dict[str, list[int]] = {}
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return self.end.seq - self.start.seq
-
-    def extend(self, entries: Iterable[tuple[str | None, tuple[str, ...], int]], after: Mark) -> None:
-        """Takes up the next entries.
-
-        Args:
-            entries: session, other keys and length of the line of each entry after `end`
-            after: the place after the last of them
-        """
-        seq, offset = self.end.seq, self.end.offset
-        by_session, by_key = self._by_session, self._by_key
-        with self._lock:
-            for session_id, keys, length in entries:
-                seq += 1
-                if session_id is not None:
-                    numbers = by_session.get(session_id)
-                    if numbers is None:
-                        by_session[session_id] = [seq, offset, length]
-                    else:
-                        numbers += (seq, offset, length)
-                for key in keys:
-                    by_key.setdefault(key, []).extend((seq, offset, length))
-                self.last_line = offset
-                offset += length
-            self.end = after
-            last_stop = self.stops[-1] if self.stops else self.start
-            if after.offset - last_stop.offset >= _STOP_BYTES:
-                self.stops.append(after)
-
-    def find_stop(self, seq: int) -> Mark | None:
-        """The last of the stops at or before the end of entry `seq`."""
-        return next((stop for stop in reversed(self.stops) if stop.seq <= seq), None)
-
-    def take_up(self, commit: Batch, index_keys: IndexKeys | None, after: Mark) -> None:
-        """Takes up a commit as it was found in the file."""
-        found = []
-        for _, length, fields in commit:
-            payload = fields["payload"]
-            keys = index_keys(fields["entry_type"], payload) if index_keys is not None else ()
-            found.append((session_of(payload), keys, length))
-        self.extend(found, after)
-
-    def find(self, key: str, after_seq: int, up_to_seq: int) -> list[Place]:
-        """The entries of an index key within bounds, ascending."""
-        found = self._by_session if key[0] == _SESSION else self._by_key
-        with self._lock:
-            numbers = found.get(key[1:], [])[:]
-        return [place for place in _triples(numbers) if after_seq < place[0] <= up_to_seq]
-
-    def rows(self) -> list[tuple[int, str, int, int, int, bytes]]:
-        """One row of the index for each key: the first entry's number and offset, then differences to them."""
-        rows = []
-        for prefix, by_key in ((_SESSION, self._by_session), (_OTHER, self._by_key)):
-            for name, numbers in by_key.items():
-                key, seq, base = prefix + name, numbers[0], numbers[1]
-                packed = array("I", [0]) * len(numbers)
-                packed[::3] = array("I", [number - seq for number in numbers[::3]])
-                packed[1::3] = array("I", [offset - base for offset in numbers[1::3]])
-                packed[2::3] = array("I", numbers[2::3])
-                rows.append((_hash(key), key, seq, numbers[-3], base, _checked(key, seq, base, packed.tobytes())))
-        rows.sort()  # neighbours in the index are then written together
-        return rows
 
 
 class IndexSnapshot:
@@ -326,13 +235,16 @@ def remove_index(path: Path) -> None:
 def read_known(connection: sqlite3.Connection, ledger_id: str, keys: str | None) -> Known:
     """What an index says about its journal; raises IndexDamaged where it is another ledger's, or was made with other keys."""
     row = connection.execute("SELECT * FROM head").fetchone()
-    if row is None or row[1] != _FORMAT:
+    if row is None or len(row) != 12 or row[1] != _FORMAT:
         raise IndexDamaged("it has another format")
     if row[2] != ledger_id:
         raise IndexDamaged(f"it belongs to ledger {row[2]!r}")
     if keys is not None and row[3] != keys:
         raise IndexDamaged("it was made for other keys")
-    return Known(Mark(*row[4:9]), row[9], row[10])
+    known = Known(Mark(*row[4:9]), row[9], row[10])
+    if row[11] != _checksum(row[2], row[3], known):
+        raise IndexDamaged("its head is not what was written")
+    return known
 
 
 def find_places(connection: sqlite3.Connection, key: str, after_seq: int, up_to_seq: int) -> Iterator[Place]:
@@ -340,16 +252,16 @@ def find_places(connection: sqlite3.Connection, key: str, after_seq: int, up_to_
     rows = connection.execute(
         "SELECT first_seq, base, packed FROM places"
         " WHERE hash = ? AND key = ? AND last_seq > ? AND first_seq <= ? ORDER BY hash, id",
-        (_hash(key), key, after_seq, up_to_seq),
+        (hash_of(key), key, after_seq, up_to_seq),
     ).fetchall()
     for row in rows:
-        _check(key, *row)
-    return (place for row in rows for place in _unpacked(*row) if after_seq < place[0] <= up_to_seq)
+        check_row(key, *row)
+    return (place for row in rows for place in unpack(*row) if after_seq < place[0] <= up_to_seq)
 
 
 def find_known(connection: sqlite3.Connection, keys: Collection[str]) -> set[str]:
     """Those of the keys that have entries."""
-    hashes = [_hash(key) for key in keys]
+    hashes = [hash_of(key) for key in keys]
     marks = ",".join("?" * len(hashes))
     rows = connection.execute(f"SELECT DISTINCT key FROM places WHERE hash IN ({marks})", hashes).fetchall()
     return {key for (key,) in rows if key in keys}
@@ -360,12 +272,12 @@ def find_newest(connection: sqlite3.Connection, key: str, up_to_seq: int, limit:
     newest: list[Place] = []
     rows = connection.execute(
         "SELECT first_seq, base, packed FROM places WHERE hash = ? AND key = ? AND first_seq <= ? ORDER BY hash DESC, id DESC",
-        (_hash(key), key, up_to_seq),
+        (hash_of(key), key, up_to_seq),
     )
     with closing(rows):
         for row in rows:
-            _check(key, *row)
-            newest.extend(place for place in reversed([*_unpacked(*row)]) if place[0] <= up_to_seq)
+            check_row(key, *row)
+            newest.extend(place for place in reversed([*unpack(*row)]) if place[0] <= up_to_seq)
             if len(newest) >= limit:
                 break
     return newest[:limit][::-1]
@@ -380,6 +292,11 @@ def find_stop(connection: sqlite3.Connection, seq: int) -> Mark:
 def keys_name(index_keys: IndexKeys | None) -> str:
     """A name for a function that gives keys; "" for none."""
     return f"{index_keys.__module__}.{index_keys.__qualname__}" if index_keys is not None else ""
+
+
+def _checksum(ledger_id: str, keys: str, known: Known) -> int:
+    # A head that was damaged must not pass for one that has seen more than there is.
+    return zlib.crc32(f"{ledger_id}|{keys}|{known.mark}|{known.last_line}|{known.durable_seq}".encode())
 
 
 def _changed_at(path: Path) -> tuple[int, int] | None:
@@ -403,27 +320,3 @@ def _load(path: Path, ledger_id: str, keys: str) -> Index:
         index.close()
         raise
     return index
-
-
-def _hash(key: str) -> int:
-    # Short, so that one page of the tree holds many; equal hashes are told apart by the key beside them.
-    return zlib.crc32(key.encode())
-
-
-def _checked(key: str, seq: int, base: int, packed: bytes) -> bytes:
-    return packed + zlib.crc32(packed, zlib.crc32(f"{key}|{seq}|{base}".encode())).to_bytes(4, "little")
-
-
-def _check(key: str, seq: int, base: int, checked: bytes) -> None:
-    packed = checked[:-4]
-    if len(packed) % 12 or checked != _checked(key, seq, base, packed):
-        raise IndexDamaged(f"the row of {key!r} from entry {seq} on is not what was written")
-
-
-def _unpacked(seq: int, base: int, checked: bytes) -> Iterator[Place]:
-    numbers = array("I", checked[:-4])
-    return zip((seq + n for n in numbers[::3]), (base + n for n in numbers[1::3]), numbers[2::3], strict=True)
-
-
-def _triples(numbers: list[int]) -> Iterator[Place]:
-    return zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)

@@ -18,8 +18,9 @@ import anyio
 from kitchener.errors import LedgerClosed, LedgerDamaged
 from kitchener.ledger.chain import OPENING, START, BadLine, IndexKeys, Mark, StoredEntry, shown
 from kitchener.ledger.files import FileOps, check_ledger_file, path_problem, read_or_tell
-from kitchener.ledger.index import IndexDamaged, IndexSnapshot, Known, Tail, index_path, keys_name
+from kitchener.ledger.index import IndexSnapshot, Known, index_path, keys_name
 from kitchener.ledger.journal import holds
+from kitchener.ledger.places import IndexDamaged, Tail
 from kitchener.ledger.reading import Entries, Query, Shelf, check_key, make_query
 from kitchener.ledger.recovery import check_is_crash, tail_missing
 from kitchener.ledger.scanning import verify_range

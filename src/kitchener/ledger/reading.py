@@ -9,7 +9,8 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from kitchener.errors import CallerError, LedgerDamaged
 from kitchener.ledger.chain import START, BadLine, IndexKeys, Mark, Opener, StoredEntry, read_line, shown
-from kitchener.ledger.index import Known, Place, Tail, find_newest, find_places, find_stop, other_key, session_key
+from kitchener.ledger.index import Known, find_newest, find_places, find_stop
+from kitchener.ledger.places import Place, Tail, other_key, session_key
 from kitchener.ledger.scanning import ReadBytes, read_lines
 
 T = TypeVar("T")

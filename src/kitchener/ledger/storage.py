@@ -15,19 +15,9 @@ import structlog
 from kitchener.errors import LedgerWriteError
 from kitchener.ledger.chain import IndexKeys, Mark, Opener, StoredEntry
 from kitchener.ledger.files import FileOps, ensure_directory, path_problem
-from kitchener.ledger.index import (
-    Index,
-    IndexDamaged,
-    Known,
-    Tail,
-    find_known,
-    index_path,
-    keys_name,
-    open_index,
-    remove_index,
-    session_key,
-)
+from kitchener.ledger.index import Index, Known, find_known, index_path, keys_name, open_index, remove_index
 from kitchener.ledger.journal import Journal, holds, open_journal
+from kitchener.ledger.places import IndexDamaged, Tail, session_key
 from kitchener.ledger.reading import NO_END, Query, Shelf, make_query
 from kitchener.ledger.verifier import Batch
 from kitchener.ledger.verifying import VerifyReport, verify_part
@@ -36,6 +26,8 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 _TAIL_ENTRIES = 8_192
 """Entries whose places are kept in memory before the index gets them; after a crash, at most so many are indexed anew."""
+_TAIL_BYTES = 1 << 30
+"""The index holds differences of offsets as 32-bit numbers, so it gets a tail before these overflow."""
 _COMMIT_ENTRIES = 8_192
 _COMMIT_BYTES = 16 << 20
 """The largest commit; a longer queue becomes several, each durable before the next begins."""
@@ -169,7 +161,7 @@ class Storage:
         if tail is None:
             return
         try:
-            if len(tail) >= at_most:
+            if len(tail) >= at_most or tail.end.offset - tail.start.offset >= _TAIL_BYTES:
                 self._index.add(tail, durable_seq)
                 self.tail = Tail(self._index.known.mark)
             else:

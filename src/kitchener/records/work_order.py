@@ -29,16 +29,19 @@ TRANSITIONS: dict[WorkOrderState, frozenset[WorkOrderState]] = {
 """Which state may follow which. `completed → failed` is HO2's alone: its quality gate rejected the output."""
 
 
+_set = object.__setattr__
+
+
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     def replaced(self, changes: dict[str, Any]) -> Self:
         """This record with other values, which the caller has checked: eight times a turn, so without validating again."""
         copy = self.__class__.__new__(self.__class__)
-        object.__setattr__(copy, "__dict__", {**self.__dict__, **changes})
-        object.__setattr__(copy, "__pydantic_fields_set__", self.__pydantic_fields_set__)
-        object.__setattr__(copy, "__pydantic_extra__", None)
-        object.__setattr__(copy, "__pydantic_private__", None)
+        _set(copy, "__dict__", self.__dict__ | changes)
+        _set(copy, "__pydantic_fields_set__", self.__pydantic_fields_set__)
+        _set(copy, "__pydantic_extra__", None)
+        _set(copy, "__pydantic_private__", None)
         return copy
 
 
@@ -207,6 +210,10 @@ class WorkOrder(_Record):
             raise InvalidTransition(self.wo_id, self.state, state)
         changes["state"] = state
         return self.replaced(changes)
+
+
+NO_COST = Cost()
+"""Nothing was used."""
 
 
 class HO1ExecutorProtocol(Protocol):

@@ -280,8 +280,8 @@ async def _hold(loaded: LoadedConfig, injected: "_Injected", *, task_status: Tas
     """
     config, limits = loaded.config, loaded.config.limits
     with anyio.CancelScope(shield=True) as scope:
-        async with build_providers(config.router) as known:
-            gateway = LLMGateway(config.router, {**known, **injected.providers})
+        async with build_providers(config.router, given=tuple(injected.providers)) as known:
+            gateway = LLMGateway(config.router, {**known, **injected.providers}, max_waiting=limits.gateway_queue)
             mailbox = HostedGateway.hosting(
                 gateway,
                 name="gateway",
