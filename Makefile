@@ -48,8 +48,8 @@ format: $(DEV) ## format the code and apply the safe lint fixes
 bench: $(DEV) ## measure CPU time a turn
 	@$(BIN)/python benchmarks/sessions.py $(ARGS)
 
-load: $(DEV) ## measure latency with thousands of concurrent sessions
-	@$(BIN)/python benchmarks/load.py $(ARGS)
+load: $(DEV) ## measure 5,000 concurrent sessions
+	@$(BIN)/python benchmarks/sessions.py --sessions 5000 --turns 3 $(ARGS)
 
 soak: $(DEV) ## run the tests that take minutes
 	@$(BIN)/python -m pytest -m soak -o faulthandler_timeout=0 --timeout=3600 $(ARGS)

@@ -61,9 +61,9 @@ async def measure_appends(directory: Path, writers: int, seconds: float = 2.0) -
         end = time.perf_counter() + seconds
 
         async def write(number: int) -> None:
-            session_id, count = f"SES-{number:08x}", 0
+            entry, count = LedgerEntry("WO_PLANNED", "WO-SES-00000000-001", payload(f"SES-{number:08x}", 1)), 0
             while time.perf_counter() < end:
-                await ledger.write(LedgerEntry("WO_PLANNED", "WO-SES-00000000-001", payload(session_id, count)))
+                await ledger.write(entry)
                 await ledger.commit()
                 count += 1
             counts[number] = count

@@ -26,7 +26,7 @@ from kitchener import CallerError, Overloaded, SessionEnded, TurnTimeout, Unknow
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[Mapping[str, Any]]:
     """The runtime lives as long as the app."""
-    async with open_runtime(root=os.environ.get("KITCHENER_ROOT", ".kitchener")) as runtime:
+    async with open_runtime(root=os.environ.get("BOT_ROOT", ".kitchener")) as runtime:
         yield {"supervisor": runtime.supervisor("ADMIN")}
 
 

@@ -77,7 +77,7 @@ class TimestampText:
         if second != self._second:
             self._prefix = to_datetime(second * 1_000_000).strftime("%Y-%m-%dT%H:%M:%S.")
             self._second = second
-        return f"{self._prefix}{micros:06d}+00:00"
+        return f"{self._prefix}{str(micros).zfill(6)}+00:00"
 
 
 def iso(time_us: int) -> str:

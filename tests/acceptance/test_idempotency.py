@@ -1,5 +1,7 @@
 """One key, one turn: while it runs, after it has ended, after a restart, and after an abort."""
 
+import signal
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -277,3 +279,43 @@ async def test_a_read_only_tool_leaves_no_unknown_outcome(scripted: OpenRuntime)
         await cut_off(runtime, lever.pulled, **call)
         result = await runtime.supervisor().handle_turn(**call)
     assert (result.error, lever.runs) == (None, 2)
+
+
+FATAL = """
+import os, signal, sys
+from pathlib import Path
+
+import anyio
+
+from kitchener import tool
+from kitchener.testing import ScriptedProvider
+from tests.acceptance.stack import open_scripted
+from tests.acceptance.test_idempotency import pulling
+
+
+@tool
+async def pull_lever() -> str:
+    "Pulls the lever, and all the lights go out."
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def main():
+    async with open_scripted(Path(sys.argv[1]), ScriptedProvider(pulling), tools=[pull_lever]) as runtime:
+        await runtime.supervisor().handle_turn("pull!", subject_id="ada", idempotency_key="k1")
+
+
+anyio.run(main, backend=sys.argv[2])
+"""
+
+
+async def test_a_process_that_dies_in_a_tool_leaves_the_tools_start_on_record(tmp_path: Path, anyio_backend: str) -> None:
+    """Before a tool with effects runs, its start is on disk, and so is its turn: the next process knows what it cannot know."""
+    lever = Lever(read_only=False)
+    with anyio.fail_after(30):
+        died = await anyio.run_process([sys.executable, "-c", FATAL, str(tmp_path), anyio_backend], check=False, stderr=None)
+    assert died.returncode == -signal.SIGKILL
+    async with open_scripted(tmp_path, ScriptedProvider(pulling), tools=[lever.tool]) as runtime:
+        with pytest.raises(OutcomeUnknown, match="pull_lever"):
+            await runtime.supervisor().handle_turn("pull!", subject_id="ada", idempotency_key="k1")
+        assert await started(runtime) == ["pull!"]
+        assert lever.runs == 0

@@ -92,7 +92,7 @@ async def test_waiting_past_the_admission_deadline_is_overload(scripted: OpenRun
 
 
 async def test_cancelled_turn_aborted_session_usable(scripted: OpenRuntime) -> None:
-    """The caller is cancelled while the model thinks: TURN_ABORTED, open work abandoned, and the next turn works."""
+    """The caller is cancelled while the model thinks: TURN_ABORTED, on disk, open work abandoned, and the next turn works."""
     hold = Hold("never mind")
     async with scripted(ScriptedProvider(echo, gate=hold)) as runtime:
         supervisor, ledger = runtime.supervisor("ADMIN"), runtime.ledgers("ADMIN").ho2m
@@ -110,6 +110,7 @@ async def test_cancelled_turn_aborted_session_usable(scripted: OpenRuntime) -> N
             (abandoned,) = await read_all(ledger, session_id=session_id, entry_type=events.WO_ABANDONED)
             (planned,) = await read_all(ledger, session_id=session_id, entry_type=events.WO_PLANNED)
             assert aborted.payload["reason"] == "cancelled"
+            assert aborted.seq <= ledger.durable_position
             assert abandoned.payload["wo_id"] == planned.payload["wo_id"]
             result = await supervisor.handle_turn("and now?", session_id=session_id)
     assert result.response == "echo: and now?"
@@ -212,6 +213,7 @@ async def main():
     async with open_scripted(Path(sys.argv[1]), ScriptedProvider([], gate=hang)) as runtime:
         supervisor = runtime.supervisor("ADMIN")
         session_id = await supervisor.start_session(subject_id="ada")
+        await runtime.ledgers().commit()
         print(session_id, flush=True)
         await supervisor.handle_turn("do not lose this", session_id=session_id)
 

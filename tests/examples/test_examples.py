@@ -29,7 +29,7 @@ def test_web_app_serves_a_conversation(backend: str, tmp_path: Path, monkeypatch
     """The app starts sessions, answers, repeats an answer for a repeated key, and says clearly what it refuses."""
     from examples.web_app.app import app
 
-    monkeypatch.setenv("KITCHENER_ROOT", str(tmp_path))
+    monkeypatch.setenv("BOT_ROOT", str(tmp_path))
     with TestClient(app, backend=backend) as client:
         session_id = client.post("/sessions", json={"subject_id": "ada"}).json()["session_id"]
         messages = f"/sessions/{session_id}/messages"

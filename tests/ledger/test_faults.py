@@ -16,9 +16,10 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from kitchener.config import LedgerConfig
-from kitchener.errors import LedgerPathError, LedgerWriteError
+from kitchener.errors import LedgerPathError, LedgerTailMissing, LedgerWriteError
 from kitchener.ledger import verify_file
 from tests.ledger.conftest import QUICK_DISK
 from tests.ledger.support import Died, FaultFS, ShortWrites, fact, fill, forget_index, numbers, open_ledger
@@ -170,6 +171,12 @@ async def test_a_writer_killed_in_full_flight_loses_nothing_it_acknowledged(tmp_
                 *lines, rest = rest.split(b"\n")
                 acknowledged = int(lines[-1]) if lines else acknowledged
             process.kill()
+        data = path.read_bytes()
+        path.write_bytes(b"".join(data.splitlines(keepends=True)[: acknowledged - 1]))
+        with pytest.raises(LedgerTailMissing):  # the index has seen on disk whatever was acknowledged
+            async with open_ledger(path):
+                pytest.fail("it was opened")
+        path.write_bytes(data)
         async with open_ledger(path) as ledger:
             found = [entry.payload["n"] async for entry in ledger.read()]
             assert len(found) >= acknowledged
@@ -246,3 +253,50 @@ async def test_readers_see_a_failed_ledger_as_it_was(tmp_path: Path) -> None:
 
     with pytest.raises(LedgerWriteError):
         await use()
+
+
+async def test_a_disk_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "l.jsonl"
+    await fill(path, [3])
+    ops = FaultFS(only=["read"])
+    async with open_ledger(path, file_ops=ops) as ledger:
+        ops.at, ops.error = ops.calls + 1, errno.EIO
+        with pytest.raises(LedgerPathError, match="cannot be read at byte"):
+            await numbers(ledger.read(session_id="SES-0a1b2c3d"))
+        assert await numbers(ledger.read(session_id="SES-0a1b2c3d")) == [1, 2, 3]
+
+
+async def test_what_could_not_be_written_is_logged_where_something_else_is_raised(tmp_path: Path) -> None:
+    """The caller's own error is not replaced by the ledger's."""
+    ops = FaultFS(only=["sync"])
+
+    async def use() -> None:
+        async with open_ledger(tmp_path / "l.jsonl", file_ops=ops) as ledger:
+            ops.at, ops.error = ops.calls + 1, errno.EIO
+            await ledger.write(fact(1))
+            raise ZeroDivisionError
+
+    with capture_logs() as logs, pytest.raises(ZeroDivisionError):
+        await use()
+    assert [log["event"] for log in logs] == ["ledger closed with entries that could not be written"]
+
+
+async def test_a_bug_in_a_commit_round_wakes_who_waits_and_is_not_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken = []
+
+    async def use() -> None:
+        async with open_ledger(tmp_path / "l.jsonl") as ledger:
+            monkeypatch.setattr("kitchener.ledger.journal.render_batch", lambda *_: 1 / 0)
+            await ledger.write(fact(1))
+            try:
+                with anyio.CancelScope(shield=True):
+                    await ledger.commit()
+            finally:
+                woken.append(True)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await use()
+    assert woken == [True]
+    assert raised.value.subgroup(ZeroDivisionError) is not None

@@ -8,6 +8,7 @@ material comes from is a `ContextProvider`'s matter; which part of it the model 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal, Protocol
 
 import anyio
@@ -126,24 +127,19 @@ class AttentionRetriever:
 
     async def horizontal_scan(self, session_id: str, query: str) -> AttentionContext:
         """The session's newest turns and those that match the query, oldest first."""
-        config = self._config
-
-        async def newest() -> Sequence[ContextFragment]:
-            return await self._provider.read_ledger_entries(session_id, limit=config.recent_turns)
-
-        async def matching() -> Sequence[ContextFragment]:
-            return await self._provider.search_text(session_id, query, limit=config.attention_matches + config.recent_turns)
-
-        reads = [read for read, limit in ((newest, config.recent_turns), (matching, config.attention_matches)) if limit]
+        recent_turns, max_matches = self._config.recent_turns, self._config.attention_matches
+        reads: list[Callable[[], Any]] = []
+        if recent_turns:
+            reads.append(partial(self._provider.read_ledger_entries, session_id, limit=recent_turns))
+        if max_matches:
+            reads.append(partial(self._provider.search_text, session_id, query, limit=max_matches + recent_turns))
         lists, used = await self._gather(reads)
-        recent = lists[0] if config.recent_turns and lists else ()
-        known = {fragment.source_id for fragment in recent}
-        matches = [
-            found
-            for found in (lists[-1] if len(lists) == len(reads) and config.attention_matches else ())
-            if found.source_id not in known
-        ]
-        return self._laid_out([*reversed(recent), *matches[: config.attention_matches]], used)
+        recent = lists[0] if recent_turns and lists else ()
+        matches = lists[-1] if len(lists) == len(reads) and max_matches else ()
+        if matches:
+            known = {fragment.source_id for fragment in recent}
+            matches = [found for found in matches if found.source_id not in known][:max_matches]
+        return self._laid_out([*reversed(recent), *matches], used)
 
     async def priority_probe(self) -> AttentionContext:
         """What holds in every turn: the standing rules."""
@@ -207,7 +203,7 @@ class AttentionRetriever:
             tokens += fragment.token_estimate
             kept.append(fragment)
         if not kept:
-            return AttentionContext(template_id=self.template_id, budget_used=_with(used, 0, cut_by))
+            return AttentionContext("", EMPTY_HASH, (), self.template_id, _with(used, 0, cut_by))
         kept.sort(key=_shown_order)
         # Standing rules are shown as instructions already; they count here, so that the record says they were in force.
         text = "\n\n".join(fragment.content for fragment in kept if fragment.source != STANDING_RULE)
@@ -237,6 +233,8 @@ def words_of(text: str) -> frozenset[str]:
 
 
 def _with(used: BudgetUsed, tokens: int, cut_by: CutBy | None) -> BudgetUsed:
+    if tokens == used.tokens and cut_by == used.cut_by:
+        return used
     return BudgetUsed(tokens, used.queries, used.elapsed_ms, cut_by)
 
 

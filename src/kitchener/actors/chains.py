@@ -95,16 +95,7 @@ def cost_mapping(cost: Cost) -> dict[str, Any]:
 
 def cost_json(cost: Cost) -> orjson.Fragment:
     """A cost as canonical JSON, to stand inside a payload."""
-    tools = f"[{','.join(_quoted(tool_id) for tool_id in cost.tool_ids_used)}]" if cost.tool_ids_used else "[]"
-    text = (
-        f'{{"elapsed_ms":{cost.elapsed_ms:d},"input_tokens":{cost.input_tokens:d},"llm_calls":{cost.llm_calls:d},'
-        f'"output_tokens":{cost.output_tokens:d},"tool_calls":{cost.tool_calls:d},"tool_ids_used":{tools}}}'
-    )
-    return orjson.Fragment(text.encode())
-
-
-def _quoted(text: str) -> str:
-    return canonical_bytes(text).decode()
+    return orjson.Fragment(canonical_bytes(cost.__dict__))  # its fields and nothing else: what `cost_mapping` gives
 
 
 def total_cost(chain: Iterable[WorkOrder]) -> CostSummary:

@@ -75,10 +75,12 @@ class Execution:
         "_tool_calls_begun",
         "_tool_ids",
         "_wo",
+        "_wo_id",
     )
 
     def __init__(self, surroundings: Surroundings, work_order: WorkOrder, reply: ReplyStream | None) -> None:
         self._surroundings, self._wo, self._reply = surroundings, work_order, reply
+        self._wo_id = work_order.wo_id
         self._base: Final[dict[str, Any]] = {
             "v": events.VERSION,
             "session_id": work_order.session_id,
@@ -99,7 +101,7 @@ class Execution:
 
     async def record(self, entry_type: str, fields: Mapping[str, Any]) -> Ref:
         """Writes one entry about this work order."""
-        return await self._surroundings.ledgers.ho1m.write(LedgerEntry(entry_type, self._wo.wo_id, {**self._base, **fields}))
+        return await self._surroundings.ledgers.ho1m.write(LedgerEntry(entry_type, self._wo_id, {**self._base, **fields}))
 
     async def record_completed(self, output_bytes: bytes, cost: Cost) -> None:
         """Writes where the output stands, its hash, and what it cost."""

@@ -203,16 +203,17 @@ class WorkOrderChain:
         limits = {**self._parts.prepared.mapping_of(constraints), "timeout_ms": left_ms}
         planned, size = await self._plan(wo, limits, input_refs, context)
         await self._check_budget(wo, size)
-        wo = wo.dispatched(planned)
-        await self.write(events.WO_DISPATCHED, wo.wo_id, {"wo_id": wo.wo_id, "tier_target": "HO1", "lane": "interactive"})
+        wo, wo_id = wo.dispatched(planned), wo.wo_id
+        await self.write(events.WO_DISPATCHED, wo_id, {"wo_id": wo_id, "tier_target": "HO1", "lane": "interactive"})
         done = await self._execute(wo)
-        scope = (*self._scope, wo.wo_id)
+        scope = (*self._scope, wo_id)
         self._parts.budgeter.debit(scope, done.cost)
         self._parts.budgeter.release(scope)
-        self.work_orders[wo.wo_id] = done
+        self.work_orders[wo_id] = done
         if done.state == "failed":
             await self.record_failure(done)
-        await self._tell(WorkOrderFinished(done.wo_id, done.wo_type, done.state))
+        if self._update is not None:
+            await self._tell(WorkOrderFinished(wo_id, wo_type, done.state))
         return done
 
     def can_record(self, response: str) -> bool:
@@ -224,13 +225,14 @@ class WorkOrderChain:
 
     async def accept(self, wo: WorkOrder) -> None:
         """`WO_COMPLETED`: HO2 takes the output as it is."""
-        output = next((entry.ref for entry in reversed(self.trace) if entry.entity_id == wo.wo_id), None)
+        wo_id, cost = wo.wo_id, wo.cost
+        output = next((entry.ref for entry in reversed(self.trace) if entry.entity_id == wo_id), None)
         await self.write(
             events.WO_COMPLETED,
-            wo.wo_id,
-            {"wo_id": wo.wo_id, "cost": cost_json(wo.cost), "output_ref": output.as_json() if output else None},
+            wo_id,
+            {"wo_id": wo_id, "cost": cost_json(cost), "output_ref": output.as_json() if output else None},
         )
-        book_cost(self._session.state, wo.cost.input_tokens + wo.cost.output_tokens)
+        book_cost(self._session.state, cost.input_tokens + cost.output_tokens)
         self._no_longer_open(wo)
 
     async def supersede(self, failed: WorkOrder, by: WorkOrder) -> None:
@@ -275,15 +277,16 @@ class WorkOrderChain:
             message = f"the input of the {wo.wo_type} step cannot be recorded: {error}"
             raise CutShort(TurnError("OUTPUT_SCHEMA", message), APOLOGY) from error
         ho2m = self._parts.ledgers.ho2m
+        wo_id, wo_type, subject_id = wo.wo_id, wo.wo_type, wo.subject_id  # reading a field of a model takes its time
         fields: dict[str, Any] = {
-            "wo_id": wo.wo_id,
-            "wo_type": wo.wo_type,
+            "wo_id": wo_id,
+            "wo_type": wo_type,
             "intent_id": wo.intent_id,
             "targets": list(wo.targets),
             "acceptance": list(wo.acceptance),
             "constraints": limits,
             "input_refs": [self.message_ref, *input_refs],
-            "input_hash": ho2m.content_digest(wo.subject_id, data),
+            "input_hash": ho2m.content_digest(subject_id, data),
         }
         if wo.parent_wo_id is not None:
             fields["parent_wo_id"] = wo.parent_wo_id
@@ -292,14 +295,15 @@ class WorkOrderChain:
                 "template_id": context.template_id,
                 "fragment_refs": [f.ref_json or f.ref.as_json() for f in context.fragments if f.ref is not None],
                 "cut_by": context.budget_used.cut_by,
-                "context_hash": ho2m.content_digest(wo.subject_id, context.context_text.encode()),
+                "context_hash": ho2m.content_digest(subject_id, context.context_text.encode()),
             }
-        planned = await self.write(events.WO_PLANNED, wo.wo_id, fields)
-        self.work_orders[wo.wo_id] = wo
+        planned = await self.write(events.WO_PLANNED, wo_id, fields)
+        self.work_orders[wo_id] = wo
         open_turn = self._session.state.open_turn
         if open_turn is not None:
-            open_turn.work_orders[wo.wo_id] = wo.wo_type
-        await self._tell(WorkOrderPlanned(wo.wo_id, wo.wo_type))
+            open_turn.work_orders[wo_id] = wo_type
+        if self._update is not None:
+            await self._tell(WorkOrderPlanned(wo_id, wo_type))
         return planned, -(-len(data) // 3)
 
     async def _check_budget(self, wo: WorkOrder, size: int) -> None:

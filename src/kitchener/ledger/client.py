@@ -342,17 +342,13 @@ class LedgerClient:
             session_id = session_of(payload)
         keys = self._index_keys(entry_type, payload) if self._index_keys is not None else ()
         timestamp = self._stamper.stamp()
-        body = b'{"entity_id":%b,"entry_type":%b,"payload":%b,"timestamp":"%b"}' % (
-            entity_text,
-            type_text,
-            payload_text,
-            timestamp.encode(),
-        )
+        parts = (entity_text, b',"entry_type":', type_text, b',"payload":', payload_text, b',"timestamp":"', timestamp.encode())
+        body = b'{"entity_id":' + b"".join(parts) + b'"}'  # joined, and numbers filled, because formatting takes twice as long
         if len(body) > self._max_body:
             size = len(body) + ENVELOPE_BYTES + len(ledger_id)
             raise EntryTooLarge(ledger_id, entry_type, size, self.config.max_entry_bytes)
         seq = self.position = self.position + 1
-        entry_id = f"{self._stamper.id_start}{seq:012d}"
+        entry_id = self._stamper.id_start + str(seq).zfill(12)
         entry_hash = "sha256:" + hashlib.sha256(body).hexdigest()
         stored = StoredEntry(
             ledger_id, seq, entry_id, entry_hash, entry_type, entity_id, timestamp, body, session_id, keys, self._opener

@@ -50,7 +50,7 @@ class Stamper:
             second, micros = divmod(now, 1_000_000)
             if second != self._second:
                 self._take(second)
-            self._last = f"{self._prefix}{micros:06d}+00:00"
+            self._last = f"{self._prefix}{str(micros).zfill(6)}+00:00"
         return self._last
 
     def _take(self, second: int) -> None:
