@@ -353,6 +353,54 @@ async def test_a_shared_ledger_is_committed_by_both_of_its_groups(tmp_path: Path
     assert verify_file(tmp_path / "shared.jsonl").entries == 62
 
 
+async def test_a_round_takes_nothing_for_durable_that_another_group_is_still_syncing(tmp_path: Path) -> None:
+    class Gates(FaultFS):
+        """Syncs of these files wait until they are let go."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.gates: dict[str, tuple[threading.Event, threading.Event]] = {}
+
+        def sync(self, fd: int) -> None:
+            if self._names[fd] in self.gates:
+                arrived, released = self.gates[self._names[fd]]
+                arrived.set()
+                assert released.wait(10)
+            super().sync(fd)
+
+    ops = Gates()
+    async with AsyncExitStack() as stack:
+
+        async def opened(name: str) -> LedgerClient:
+            path = tmp_path / f"{name}.jsonl"
+            return await stack.enter_async_context(LedgerClient.open(path, ledger_id=name, clock=SetClock(), file_ops=ops))
+
+        shared = await opened("shared")
+        one, two = [
+            Ledgers(await opened(f"ho1m{n}"), await opened(f"ho2m{n}"), await opened(f"context{n}"), also=[shared])
+            for n in range(2)
+        ]
+        await shared.write(fact(1))
+        await one.ho2m.write(fact(1))
+        ops.gates = {name: (threading.Event(), threading.Event()) for name in ("ho2m0.jsonl", "shared.jsonl")}
+        ops.gates["shared.jsonl"][1].set()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(one.commit)
+            assert await anyio.to_thread.run_sync(ops.gates["ho2m0.jsonl"][0].wait, 10)
+            ops.gates["shared.jsonl"] = (threading.Event(), threading.Event())
+            await shared.write(fact(2))
+            tasks.start_soon(two.commit)
+            assert await anyio.to_thread.run_sync(ops.gates["shared.jsonl"][0].wait, 10)
+            ops.gates["ho2m0.jsonl"][1].set()
+            with anyio.fail_after(10):
+                while one.ho2m.durable_position < 1:
+                    await anyio.lowlevel.checkpoint()
+            assert (shared.position, shared.durable_position) == (2, 1)
+            ops.gates["shared.jsonl"][1].set()
+        assert shared.durable_position == 2
+        ops.gates = {}
+
+
 @pytest.mark.parametrize("failing", NAMES)
 @pytest.mark.parametrize("kind", ["write", "sync"])
 async def test_a_failure_of_one_ledger_stops_the_group_and_is_never_retried(tmp_path: Path, failing: str, kind: str) -> None:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import anyio
 import orjson
@@ -57,8 +57,7 @@ class ContextFragment:
         return {"source": self.source, "source_id": self.source_id, "token_estimate": self.token_estimate}
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetUsed:
+class BudgetUsed(NamedTuple):
     """What gathering used, and which bound cut it."""
 
     tokens: int = 0
@@ -67,8 +66,7 @@ class BudgetUsed:
     cut_by: CutBy | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionContext:
+class AttentionContext(NamedTuple):
     """Gathered material, laid out."""
 
     context_text: str = ""
@@ -79,7 +77,7 @@ class AttentionContext:
     """What it is made of."""
     template_id: str = ""
     """The template that set the bounds."""
-    budget_used: BudgetUsed = field(default_factory=BudgetUsed)
+    budget_used: BudgetUsed = BudgetUsed()
     """What gathering used."""
 
     def as_assembled(self) -> dict[str, Any]:

@@ -4,15 +4,14 @@ A scope is a tuple of ids, outermost first: `(session,)`, `(session, turn)`, `(s
 from a scope is debited from all that enclose it; what remains in a scope is the least of what remains in any of them.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kitchener.records.work_order import Cost
 
 Scope = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(NamedTuple):
     """Tokens set aside for a scope."""
 
     scope: Scope
@@ -20,8 +19,7 @@ class Allocation:
     """None: no limit of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(NamedTuple):
     """What a scope may still use."""
 
     remaining: int | None

@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import anyio
 import structlog
@@ -68,12 +68,13 @@ class LaneStatistics:
 class Envelope(Generic[Asked, Replied]):
     """A message on its way: with its asker's calling chain and the slot for its one reply."""
 
-    __slots__ = ("chain", "done", "error", "is_abandoned", "message", "on_done", "reply", "scope")
+    __slots__ = ("chain", "done", "error", "is_abandoned", "is_done", "message", "on_done", "reply", "scope")
 
     def __init__(self, message: Asked, done: anyio.Event, on_done: Callable[[], None] | None = None) -> None:
         self.message = message
         self.chain = CALLING_CHAIN.get()
         self.done = done
+        self.is_done = False
         self.on_done = on_done
         self.reply: Replied | None = None
         self.error: BaseException | None = None
@@ -83,7 +84,8 @@ class Envelope(Generic[Asked, Replied]):
 
     def finish(self, reply: Replied | None = None, error: BaseException | None = None) -> None:
         """Fills the reply slot, once."""
-        if not self.done.is_set():
+        if not self.is_done:
+            self.is_done = True
             self.reply, self.error = reply, error
             self.done.set()
             if self.on_done is not None:
@@ -225,7 +227,7 @@ class Mailbox(Generic[Asked, Replied]):
 
     async def reply(self, envelope: Envelope[Asked, Replied]) -> Replied:
         """Waits for the reply to a posted message; being cancelled here abandons it."""
-        if not envelope.done.is_set():
+        if not envelope.is_done:
             try:
                 await envelope.done.wait()
             except BaseException:
@@ -237,7 +239,7 @@ class Mailbox(Generic[Asked, Replied]):
 
     async def abandon(self, envelope: Envelope[Asked, Replied]) -> None:
         """Nobody waits for this reply any more: drops the message, or cancels its handler and waits until it stopped."""
-        if envelope.done.is_set():
+        if envelope.is_done:
             return
         envelope.is_abandoned = True
         if envelope.scope is None:  # nobody has begun with it: in line, or in the hand of a worker that has not woken yet
@@ -385,8 +387,7 @@ class HostedExecutor:
         return INTERACTIVE if depth <= 1 else f"nested-{depth - 1}"
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayCall:
+class GatewayCall(NamedTuple):
     """One request on its way to the gateway's worker."""
 
     request: PromptRequest

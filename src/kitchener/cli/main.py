@@ -22,7 +22,9 @@ from kitchener.errors import (
     LedgerDamaged,
     LedgerLocked,
     LedgerPathError,
+    PromptError,
     SessionEnded,
+    ToolError,
     UnknownSession,
 )
 
@@ -31,7 +33,7 @@ _EXIT_CODES: Final = (
     (LedgerDamaged, DAMAGED),
     (LedgerLocked, LOCKED),
     ((UnknownSession, SessionEnded), NEGATIVE),
-    ((ConfigError, CallerError, LedgerPathError), USAGE),
+    ((ConfigError, CallerError, LedgerPathError, PromptError, ToolError), USAGE),
 )
 
 _HELP = """Run LLM agents whose every decision is on record.

@@ -306,11 +306,11 @@ class LedgerClient:
 
     def settle(self) -> None:
         """Takes note of what is durable now."""
-        journal = self._storage.journal
-        if journal.problem is None and journal.tip.seq != self._stored.seq:
-            self._stored = journal.tip
-            self.durable_position = journal.tip.seq
-            del self._pending[: journal.tip.seq + 1 - self._pending[0].seq]
+        flushed = self._storage.flushed
+        if flushed.seq != self._stored.seq:
+            self._stored = flushed
+            self.durable_position = flushed.seq
+            del self._pending[: flushed.seq + 1 - self._pending[0].seq]
 
     def poison(self, problem: str) -> None:
         """Takes no more entries."""

@@ -194,14 +194,15 @@ class CommitGroup:
         except LedgerWriteError as error:
             current.failure = error
         except BaseException as error:
-            current.failure = LedgerWriteError("commit round", repr(error))
+            current.failure = LedgerWriteError("the commit round", repr(error))
             raise
         finally:
             for member, _ in cuts:
                 member.settle()
             if current.failure is not None:
+                problem = f"{current.failure.path}, which is committed with it, failed: {current.failure.problem}"
                 for member, _ in cuts:
-                    member.poison(f"a ledger that is committed with it failed: {current.failure}")
+                    member.poison(problem)
             self._flying = None
             self._cut = {}
             current.done.set()

@@ -13,7 +13,7 @@ from typing import TypeVar
 import structlog
 
 from kitchener.errors import LedgerWriteError
-from kitchener.ledger.chain import IndexKeys, Mark, Opener, StoredEntry
+from kitchener.ledger.chain import START, IndexKeys, Mark, Opener, StoredEntry
 from kitchener.ledger.files import FileOps, ensure_directory, path_problem
 from kitchener.ledger.index import Index, Known, find_known, index_path, keys_name, open_index, remove_index
 from kitchener.ledger.journal import Journal, holds, open_journal
@@ -42,6 +42,8 @@ class Storage:
         self._index = index
         self._answers = True
         self._index_keys = index_keys
+        self.flushed = START
+        """Everything before it was flushed: read it on the event loop while another round may be writing on."""
         self.tail: Tail | None = None
         # Two groups may commit one ledger at a time; what the second brings is then partly written already.
         self._lock = threading.Lock()
@@ -61,6 +63,7 @@ class Storage:
                 lengths = journal.append(commit)
                 if sync:
                     journal.sync()
+                self.flushed = journal.tip
                 tail = self.tail
                 if tail is not None:
                     keys = ((entry.session_id, entry.keys, length) for entry, length in zip(commit, lengths, strict=True))
@@ -72,9 +75,13 @@ class Storage:
 
     def note(self) -> None:
         """Tells the index what was flushed. A failure costs speed, not truth, and is logged."""
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            return  # another group is writing this ledger, and tells the index afterwards
+        try:
             if self.journal.problem is None:
                 self._note(_TAIL_ENTRIES, self.journal.synced.seq)
+        finally:
+            self._lock.release()
 
     def search(self, query: Query, end: Mark) -> Iterator[StoredEntry]:
         """The entries wanted before a place, ascending."""
@@ -144,6 +151,7 @@ class Storage:
             known = Known(durable_seq=known.durable_seq)
         self.tail = Tail(index.known.mark)
         journal.prepare(known, self._take_up, time_us)
+        self.flushed = journal.tip
         self.opened_from = "empty" if journal.tip.seq == 0 else "checkpoint" if known.mark.seq > 0 else "full"
         self._note(_TAIL_ENTRIES, journal.synced.seq)
 

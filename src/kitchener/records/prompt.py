@@ -1,11 +1,11 @@
 """A request to a model and its answer, and the protocols of those who carry them.
 
-Plain frozen records: they are made and read on every model call. Vendor types never appear here.
+Plain immutable records: they are made and read on every model call. Vendor types never appear here.
 """
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import orjson
 
@@ -129,8 +129,7 @@ class Usage:
         return orjson.Fragment(text.encode())
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(NamedTuple):
     """One try at one provider, told as it happens."""
 
     state: Literal["started", "failed"]
