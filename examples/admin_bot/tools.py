@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -13,7 +13,7 @@ from kitchener.actors.tools import Tool
 MAX_FILE_BYTES = 20_000
 
 
-def directory_tools(directory: str | Path) -> Sequence[Tool[..., object]]:
+def directory_tools(directory: str | Path) -> Sequence[Tool[..., Any]]:
     """Three read-only tools over one directory."""
     home = Path(directory).resolve()
 

@@ -257,6 +257,25 @@ def portrait(session: SessionManager) -> dict[str, Any]:
     }
 
 
+_LIVES = {
+    ("WO_PLANNED", "WO_ABANDONED"),
+    ("WO_PLANNED", "WO_DISPATCHED", "WO_COMPLETED"),
+    ("WO_PLANNED", "WO_DISPATCHED", "WO_ABANDONED"),
+    ("WO_PLANNED", "WO_DISPATCHED", "WO_FAILED"),
+    ("WO_PLANNED", "WO_DISPATCHED", "WO_FAILED", "WO_SUPERSEDED"),
+    ("WO_PLANNED", "WO_DISPATCHED", "WO_FAILED", "WO_ABANDONED"),
+}
+
+
+def check_lives(entries: Iterable[StoredEntry]) -> None:
+    """Asserts that each work order in HO2m's entries had one whole, legal life, and none is still open."""
+    lives: dict[str, tuple[str, ...]] = {}
+    for entry in entries:
+        if entry.entry_type.startswith("WO_") and entry.entry_type not in ("WO_QUALITY_GATE", "WO_CHAIN_COMPLETE"):
+            lives[entry.entity_id] = (*lives.get(entry.entity_id, ()), entry.entry_type)
+    assert set(lives.values()) <= _LIVES
+
+
 def types_of(entries: Iterable[StoredEntry]) -> list[str]:
     """The types of entries."""
     return [entry.entry_type for entry in entries]

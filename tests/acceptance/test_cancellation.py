@@ -18,9 +18,7 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import Runtime
 from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
-from tests.acceptance.stack import QUESTION, Hold, echo, open_scripted, outcome, portrait, read_all, types_of
-
-ENDS = (events.WO_COMPLETED, events.WO_ABANDONED, events.WO_FAILED, events.WO_SUPERSEDED)
+from tests.acceptance.stack import QUESTION, Hold, check_lives, echo, open_scripted, outcome, portrait, read_all, types_of
 
 
 @tool
@@ -67,9 +65,7 @@ async def check_closed(ledgers: Ledgers, session_id: str) -> Counter[str]:
     over = [e.entity_id for e in entries if e.entry_type in (events.TURN_COMPLETED, events.TURN_ABORTED)]
     assert started == over
     assert started == [f"T-{session_id[4:]}-{n + 1:06d}" for n in range(len(started))]
-    planned = [entry.entity_id for entry in entries if entry.entry_type == events.WO_PLANNED]
-    assert len(planned) == len(set(planned))
-    assert set(planned) <= {entry.entity_id for entry in entries if entry.entry_type in ENDS}
+    check_lives(entries)
     return Counter(types_of(entries))
 
 

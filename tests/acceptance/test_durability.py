@@ -15,8 +15,9 @@ from kitchener.errors import CommitUnknown
 from kitchener.ledger.files import FileOps
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
+from kitchener.records.work_order import WorkOrder
 from kitchener.testing import ScriptedProvider
-from tests.acceptance.stack import Stack, open_by_hand, open_scripted, outcome, read_all
+from tests.acceptance.stack import Said, ScriptedExecutor, Stack, open_by_hand, open_scripted, outcome, read_all
 
 
 class HeldDisk(FileOps):
@@ -111,6 +112,38 @@ async def test_a_cancelled_wait_for_the_disk_leaves_the_turn_complete(tmp_path: 
         assert (await stack.turn("next", session_id=session_id)).error is None
         assert (await stack.types()).count(events.TURN_ABORTED) == 0
         assert (await stack.types()).count(events.TURN_STARTED) == 2
+
+
+async def test_a_cancelled_call_ends_when_its_abort_is_on_disk(tmp_path: Path) -> None:
+    """Whoever cancels a turn may rely on its end: the call returns only when TURN_ABORTED is durable."""
+    disk, thinking = HeldDisk(), anyio.Event()
+
+    async def think(_wo: WorkOrder) -> Said:
+        thinking.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async with open_by_hand(tmp_path, ScriptedExecutor(think), disk=disk) as stack:
+        session_id = await stack.supervisor.start_session()
+        scope, ended = anyio.CancelScope(), anyio.Event()
+
+        async def send() -> None:
+            with scope:
+                await stack.supervisor.handle_turn("hello", session_id=session_id)
+            ended.set()
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send)
+                await thinking.wait()
+                with disk.held():
+                    scope.cancel()
+                    while events.WO_ABANDONED not in await stack.types(session_id=session_id):
+                        await anyio.lowlevel.checkpoint()
+                    await anyio.wait_all_tasks_blocked()
+                    assert not ended.is_set()
+                await ended.wait()
+        assert stack.ledgers.ho2m.durable_position == stack.ledgers.ho2m.position
 
 
 async def test_a_disk_that_does_not_answer_in_time_leaves_the_outcome_unknown(tmp_path: Path) -> None:

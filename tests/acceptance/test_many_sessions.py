@@ -14,7 +14,7 @@ from kitchener.ids import SessionId
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
-from tests.acceptance.stack import open_scripted, outcome, portrait, read_all
+from tests.acceptance.stack import check_lives, open_scripted, outcome, portrait, read_all
 
 SESSIONS, MESSAGES = 200, 3
 
@@ -28,24 +28,18 @@ def check_contiguous(entries: list[StoredEntry]) -> list[tuple[str, str]]:
     assert entries[0].entry_type == events.SESSION_START
     turns: list[tuple[str, str]] = []
     current, message, number = "", "", 0
-    open_work: set[str] = set()
     for entry in entries[1:]:
         kind = entry.entry_type
         if kind == events.TURN_REJECTED:
             continue
         if kind == events.TURN_STARTED:
-            assert not open_work
             number += 1
             assert entry.entity_id == f"T-{entry.payload['session_id'][4:]}-{number:06d}"
             current, message = entry.entity_id, entry.payload["user_message"]
         assert entry.payload["turn_id"] == current
-        if kind == events.WO_PLANNED:
-            open_work.add(entry.entity_id)
-        elif kind in (events.WO_COMPLETED, events.WO_FAILED, events.WO_ABANDONED):
-            open_work.discard(entry.entity_id)
-        elif kind == events.TURN_COMPLETED:
+        if kind == events.TURN_COMPLETED:
             turns.append((message, entry.payload["response"]))
-    assert not open_work
+    check_lives(entries)
     ends = [entry.entity_id for entry in entries if entry.entry_type in (events.TURN_COMPLETED, events.TURN_ABORTED)]
     assert ends == [entry.entity_id for entry in entries if entry.entry_type == events.TURN_STARTED]
     return turns

@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from kitchener.errors import RuntimeClosed
+from kitchener.errors import ActorStopped, LedgerLocked, RuntimeClosed
 from kitchener.ledger import StoredEntry, open_ledgers
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
@@ -153,3 +153,31 @@ async def test_any_number_of_callers_may_wait_for_the_runtime_to_be_idle(scripte
                 hold.released["running"].set()
             await drain(runtime, 3)
     assert sorted(drained) == [0, 1, 2, 3]
+
+
+async def test_an_actor_that_fails_too_often_stops_the_runtime_with_its_error(tmp_path: Path) -> None:
+    """A bug that strikes again and again is not hidden by restarts: the runtime ends, the bug is the cause, no call hangs."""
+    outcomes: list[TurnResult | Exception] = []
+
+    async def program() -> None:
+        provider = ScriptedProvider(lambda _request: ArithmeticError("a bug"))
+        async with open_scripted(tmp_path, provider, limits={"max_restarts": 3}) as runtime:
+            calls = [runtime.supervisor().handle_turn(f"message {n}") for n in range(8)]
+            outcomes.extend([await outcome(call) for call in calls])
+
+    with anyio.fail_after(10), pytest.raises(ActorStopped) as caught:
+        await program()
+    assert isinstance(caught.value.__cause__, ArithmeticError)
+    types = types_of(await recorded(tmp_path))
+    assert types.count(events.TURN_STARTED) == types.count(events.TURN_COMPLETED) + types.count(events.TURN_ABORTED)
+    assert types.count(events.TURN_COMPLETED) >= 2
+
+
+async def test_a_second_runtime_on_the_same_ledgers_is_refused(tmp_path: Path) -> None:
+    """One process writes a ledger at a time; the other is told which file is taken, and the first goes on undisturbed."""
+    async with open_scripted(tmp_path) as runtime:
+        with pytest.raises(LedgerLocked, match="jsonl"):
+            await open_scripted(tmp_path).__aenter__()
+        assert (await runtime.supervisor().handle_turn("hello")).response == "echo: hello"
+    async with open_scripted(tmp_path) as runtime:
+        assert (await runtime.supervisor().handle_turn("hello")).response == "echo: hello"

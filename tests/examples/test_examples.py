@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from starlette.testclient import TestClient
@@ -25,7 +26,9 @@ def test_example_runs_and_asserts_its_outcome(module: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_web_app_serves_a_conversation(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_web_app_serves_a_conversation(
+    backend: Literal["asyncio", "trio"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The app starts sessions, answers, repeats an answer for a repeated key, and says clearly what it refuses."""
     from examples.web_app.app import app
 

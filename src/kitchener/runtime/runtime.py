@@ -6,7 +6,7 @@ admission, lets running turns finish within a grace period, aborts the rest, com
 """
 
 import gc
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ from kitchener.actors.tools import Tool, ToolRegistry, load_tools
 from kitchener.actors.work_order_chain import DegradedCall
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import HO2Config, LedgerConfig, LimitsConfig, RuntimeConfig
-from kitchener.errors import CallerError, ConfigError, KitchenerError
+from kitchener.errors import ActorStopped, CallerError, ConfigError, KitchenerError
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.ids import IdSource, is_agent_class, path_part
 from kitchener.ledger import Ledgers, open_ledgers
@@ -268,7 +268,8 @@ async def open_runtime(
                     await runtime._close()
                 runtime._scope.cancel()
     except BaseExceptionGroup as group:
-        raise _only(group) from None
+        only = _only(group)
+        raise only from only.__cause__
     if body_error is not None:
         raise body_error
 
@@ -334,11 +335,19 @@ def _restarts(limits: LimitsConfig) -> dict[str, Any]:
 
 
 def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one error of nested groups, or the group where there are several."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
+    """The one error of nested groups; the first actor that stopped, where one took others with it; else the group."""
+    leaves = list(_leaves(group))
+    if len(leaves) == 1 or all(isinstance(leaf, ActorStopped) for leaf in leaves):
+        return leaves[0]
+    return group
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
 
 
 def tune_gc() -> None:
