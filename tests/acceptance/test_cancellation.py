@@ -123,7 +123,7 @@ async def test_a_turn_may_be_cancelled_at_any_point(tmp_path: Path, by: str) -> 
 
         with anyio.fail_after(40):
             cut_short = [await cut_and_go_on(supervisor, ledgers, cut_at(n)) for n in range(1, points + 1)]
-        assert sum(cut_short) > points / 3
+        assert sum(cut_short) > 10  # how many rounds of the loop a turn takes is not fixed
         known = await portraits(runtime)
         await ledgers.commit()
         for ledger in (ledgers.ho1m, ledgers.ho2m):
