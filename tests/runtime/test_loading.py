@@ -266,7 +266,7 @@ class TestRouterFile:
             ('{"fallbacks": {"offline": ["x"]}}', "fallbacks.offline[0]", "no such provider"),
             ('{"providers": {"p": {"timeout_s": 0}}}', "providers.p.timeout_s", "must be greater than 0"),
             ('{"providers": {"p": {"timeout_s": 1e99}}}', "providers.p.timeout_s", "must be less than or equal to 86400"),
-            ('{"a": 1,}', "", "line 1, column 9: not valid JSON"),
+            ('{"a" 1}', "", "line 1, column 6: not valid JSON"),
             ("[]", "", "must hold one JSON object"),
         ],
     )
