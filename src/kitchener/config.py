@@ -93,6 +93,50 @@ class LimitsConfig(Settings):
     """Updates that `stream_turn` holds for a slow reader; then the turn waits for the reader."""
 
 
+class GateThresholds(Settings):
+    """`[memory.gate_overrides.<kind>]`: the gate of one kind of signal."""
+
+    count: Positive
+    """Events that open it."""
+    sessions: Positive
+    """Distinct sessions that open it."""
+
+
+SIGNAL_KINDS = ("intent", "tool", "domain", "task", "outcome")
+"""The kinds of signals that are always known."""
+
+
+class HO3MemoryConfig(Settings):
+    """`[memory]`: what recurs often enough to be learned, and how long it lasts."""
+
+    enabled: bool = False
+    """Opens the memory plane although no agent class has `ho3_enabled`, so that the program itself can read and write it."""
+    memory_dir: str | None = None
+    """Directory of `signals.jsonl` and `overlays.jsonl`; None: `HOT/memory` under `plane_root`."""
+    gate_count_threshold: Positive = 5
+    """Events of one signal that open its gate."""
+    gate_session_threshold: Positive = 3
+    """Distinct sessions in which they must have come."""
+    gate_window_hours: Annotated[int, Field(ge=1, le=87_600)] = 168
+    """Hours for which a signal counts as consolidated after it was."""
+    decay_half_life_hours: Annotated[float, Field(gt=0, le=876_000, allow_inf_nan=False)] = 336.0
+    """Hours after which a signal, or what was learned from it, counts half."""
+    salience_floor: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """Weight below which a learned line no longer speaks, after decay."""
+    gate_exclude: tuple[Name, ...] = ("outcome:success",)
+    """Signals that are counted and never learned from: ordinary success recurs in every turn and would teach nothing."""
+    gate_overrides: dict[Name, GateThresholds] = Field(default_factory=dict)
+    """Other thresholds for one kind of signals, by kind."""
+    custom_kinds: tuple[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")], ...] = ()
+    """Kinds of signals beside intent, tool, domain, task and outcome."""
+    supersede_on_renewal: bool = True
+    """A new artifact of a signal deactivates that signal's earlier ones; else near-duplicates pile up window by window."""
+    max_line_chars: Annotated[int, Field(ge=16, le=2_000)] = 240
+    """Longest learned line, characters; a longer one is refused."""
+    resident_events: Annotated[int, Field(ge=1_000)] = 200_000
+    """Signal events of recently used subjects that are kept in memory; beyond it the longest unused subjects are put away."""
+
+
 class ProviderConfig(Settings):
     """`[router.providers.<id>]`: one place to send model calls to."""
 
@@ -255,10 +299,33 @@ class HO2Config(Settings):
     """A session idle for so long is put away, seconds."""
     session_id_digits: Annotated[int, Field(ge=8, le=32)] = 8
     """Hex digits of new session ids."""
-    consolidation: Literal["manual"] = "manual"
-    """Who starts consolidation. Memory is not part of this version, so nobody."""
-    ho3_enabled: Literal[False] = False
-    """Whether long-term memory is used. Not part of this version."""
+    ho3_enabled: bool = False
+    """Whether this class uses long-term memory: learns from its subjects' turns and shows the model what was learned."""
+    ho3_memory_dir: str | None = None
+    """Directory of the memory's ledgers; None: that of `[memory]`."""
+    ho3_gate_count_threshold: Positive = 5
+    """As `gate_count_threshold` of `[memory]`, for this class; only where it is set here."""
+    ho3_gate_session_threshold: Positive = 3
+    """As `gate_session_threshold` of `[memory]`, for this class; only where it is set here."""
+    ho3_gate_window_hours: Annotated[int, Field(ge=1, le=87_600)] = 168
+    """As `gate_window_hours` of `[memory]`, for this class; only where it is set here."""
+    ho3_bias_budget: Annotated[int, Field(ge=0)] = 2_000
+    """Tokens of learned lines shown in one turn, four characters to the token."""
+    consolidation: Literal["auto", "manual"] | None = None
+    """Who starts consolidation. `auto`: the runtime, after the reply. `manual`: the program, by `run_consolidation`. None:
+    `auto` under a runtime, `manual` for a supervisor assembled by hand."""
+    consolidation_budget: Positive = 4_000
+    """Tokens that one consolidation may use."""
+    consolidation_deadline_s: Seconds = 120.0
+    """Longest consolidation, seconds, its wait for the background lane included."""
+    consolidation_recent_events: Annotated[int, Field(ge=1, le=200)] = 20
+    """Newest events that a consolidation shows the model, with what the user said."""
+    consolidation_queue: Positive = 1_000
+    """Consolidations that may wait; a gate that crosses beyond it is found again at its next signal."""
+    consolidation_backoff_s: Seconds = 60.0
+    """Wait after a consolidation that failed, seconds; doubles with each failure of the same signal."""
+    consolidation_backoff_max_s: Seconds = 3_600.0
+    """Longest such wait, seconds."""
     context_mode: Literal["off"] = "off"
     """Whether the Context Authority decides what the model sees. Not part of this version."""
 
@@ -272,6 +339,8 @@ class RuntimeConfig(Settings):
     """`[ledger]`"""
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     """`[limits]`"""
+    memory: HO3MemoryConfig = Field(default_factory=HO3MemoryConfig)
+    """`[memory]`"""
     router: RouterConfig = Field(default_factory=RouterConfig)
     """`[router]`, or `router = {file = "router_config.json"}`."""
     agents: dict[str, HO2Config] = Field(default_factory=dict)

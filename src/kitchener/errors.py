@@ -11,7 +11,12 @@
     │   ├── ReentrantTurn           a tool called back into a session of its own calling chain
     │   ├── IdempotencyConflict     the key was used before with another message
     │   ├── OutcomeUnknown          the key's turn stopped while a tool with effects was running
-    │   └── InvalidTransition       a work order cannot go from this state to that one
+    │   ├── InvalidTransition       a work order cannot go from this state to that one
+    │   ├── InvalidSignal           a signal id of an unknown kind or without a value
+    │   ├── InvalidTimestamp        a moment without a zone, or no moment at all (a ValueError too)
+    │   ├── OverlayRefused          a field of an overlay is missing or wrong: names field, value and what was expected
+    │   │   └── ProvenanceError     its sources are empty, unknown, or another subject's
+    │   └── UnknownArtifact         no artifact of this id belongs to the subject (a ValueError too)
     ├── Overloaded                  a bounded queue was full until the admission deadline; nothing was started
     ├── TurnTimeout                 the turn passed its deadline and was aborted
     ├── TurnReplaced                a newer message of the session replaced this turn
@@ -138,6 +143,46 @@ class InvalidTransition(CallerError):
     def __init__(self, wo_id: str, state: str, to: str) -> None:
         self.wo_id, self.state, self.to = wo_id, state, to
         super().__init__(f"work order {wo_id} cannot go from {state!r} to {to!r}")
+
+
+class InvalidSignal(CallerError):
+    """The signal id is none: `kind:value` with a known kind."""
+
+    def __init__(self, signal_id: str, expected: str) -> None:
+        self.signal_id, self.expected = signal_id, expected
+        super().__init__(f"signal id {signal_id!r:.100}: {expected}; nothing was written")
+
+
+class InvalidTimestamp(CallerError, ValueError):
+    """A moment has no zone, or is none."""
+
+    def __init__(self, what: str, value: object) -> None:
+        self.what, self.value = what, value
+        super().__init__(
+            f"{what} = {value!r:.60}: expected an aware datetime or ISO text with a zone, such as 2026-02-18T10:30:00+00:00"
+        )
+
+
+class OverlayRefused(CallerError):
+    """A field of an overlay is missing or wrong; nothing was written."""
+
+    def __init__(self, field: str, value: object, expected: str) -> None:
+        self.field, self.value, self.expected = field, value, expected
+        super().__init__(f"overlay {field} = {value!r:.100}: {expected}; nothing was written")
+
+
+class ProvenanceError(OverlayRefused):
+    """An overlay names no source events, or such as its subject's memory does not hold."""
+
+
+class UnknownArtifact(CallerError, ValueError):
+    """No artifact of this id belongs to the namespace."""
+
+    def __init__(self, artifact_id: str, namespace: str) -> None:
+        self.artifact_id, self.namespace = artifact_id, namespace
+        super().__init__(
+            f"artifact {artifact_id!r} is not known in {namespace!r}; `kitchener memory biases` shows those there are"
+        )
 
 
 class Overloaded(KitchenerError):

@@ -6,7 +6,7 @@ Only session ids are random; every other id is derived from the ledger, so that 
 import hashlib
 import re
 from typing import NewType, Protocol
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from uuid import uuid4
 
 SessionId = NewType("SessionId", str)
@@ -89,3 +89,19 @@ def tool_idempotency_key(turn: str, wo_id: str, call: int, tool_id: str, argumen
 def path_part(text: str) -> str:
     """`text` percent-encoded for use as one directory name or inside a ledger id."""
     return quote(text, safe="")
+
+
+def memory_namespace(agent_class: str, subject_id: str) -> str:
+    """The namespace of a subject's memory with an agent class: `agent_class/subject_id`, both percent-encoded."""
+    return f"{path_part(agent_class)}/{path_part(subject_id)}"
+
+
+def split_namespace(namespace: str) -> tuple[str | None, str]:
+    """Agent class and subject of a namespace; one without a slash is a subject of no agent class."""
+    agent_class, slash, subject = namespace.partition("/")
+    return (unquote(agent_class), unquote(subject)) if slash else (None, namespace)
+
+
+def consolidation_session(namespace: str, signal_id: str, window_key: str) -> SessionId:
+    """The pseudo-session of a signal's consolidation in a window: it belongs to no conversation and never changes."""
+    return SessionId(f"CONS-{hashlib.sha256(f'{namespace}|{signal_id}|{window_key}'.encode()).hexdigest()[:16]}")

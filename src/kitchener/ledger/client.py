@@ -274,6 +274,11 @@ class LedgerClient:
             if not watchers and self._watchers.get(session_id) is watchers:
                 del self._watchers[session_id]
 
+    @property
+    def last_timestamp(self) -> str:
+        """ISO time of the last entry, durable or not; that of the epoch while there is none."""
+        return self._stamper.last
+
     def head(self) -> tuple[int, str]:
         """Number and chain hash of the last durable entry; `(0, "sha256:00…")` while there is none."""
         return self._stored.seq, f"sha256:{self._stored.chain}"

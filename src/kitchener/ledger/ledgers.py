@@ -53,13 +53,17 @@ class Ledgers:
         """A turn has ended: no commit round waits for it any more."""
         self._group.leave_turn()
 
+    def covers(self, ledgers: Iterable[LedgerClient]) -> bool:
+        """Whether a commit covers all of these ledgers."""
+        return all(ledger in self._members for ledger in ledgers)
+
     def positions(self) -> dict[str, int]:
         """The number of the last entry of each ledger, by ledger id."""
         return {member.ledger_id: member.position for member in self._members}
 
 
 @asynccontextmanager
-async def open_ledgers(
+async def open_ledgers(  # noqa: PLR0913  places and how to open them, all by keyword
     *,
     ho1m: Path,
     ho2m: Path,
@@ -69,6 +73,7 @@ async def open_ledgers(
     clock: Clock | None = None,
     index_dir: Path | None = None,
     sealer: Sealer | None = None,
+    also: Iterable[LedgerClient] = (),
 ) -> AsyncIterator[Ledgers]:
     """The ledgers of an agent class, opened and joined until the block is left.
 
@@ -76,6 +81,7 @@ async def open_ledgers(
         ho1m, ho2m, context: their files
         agent_class: whose they are; ledger ids are `HO1M:<class>` and so on, with the class percent-encoded
         config, clock, index_dir, sealer: as in `LedgerClient.open`, which also says what is raised
+        also: open ledgers that are shared with other agent classes, which a commit covers too
     """
     part = path_part(agent_class)
     opened = partial(LedgerClient.open, config=config, clock=clock, index_dir=index_dir, sealer=sealer)
@@ -84,4 +90,4 @@ async def open_ledgers(
         opened(context, ledger_id=f"CONTEXT:{part}") as context_client,
         opened(ho2m, ledger_id=f"HO2M:{part}", index_keys=index_keys) as ho2m_client,
     ):
-        yield Ledgers(ho1m_client, ho2m_client, context_client)
+        yield Ledgers(ho1m_client, ho2m_client, context_client, also=also)

@@ -26,7 +26,7 @@ class Stamper:
         self._accepts_jumps = config.accept_clock_jump
         self._last_us = to_us(datetime.fromisoformat(last)) if last else 0
         self._take(self._last_us // 1_000_000)
-        self._last = iso(self._last_us)
+        self.last = iso(self._last_us)
         # What the clock said at a moment when it was believed, and how long ago that was.
         self._believed_us, self._elapsed_us = clock.time_us(), elapsed_us()
         ahead = self._last_us - self._believed_us
@@ -50,8 +50,8 @@ class Stamper:
             second, micros = divmod(now, 1_000_000)
             if second != self._second:
                 self._take(second)
-            self._last = f"{self._prefix}{str(micros).zfill(6)}+00:00"
-        return self._last
+            self.last = f"{self._prefix}{str(micros).zfill(6)}+00:00"
+        return self.last
 
     def _take(self, second: int) -> None:
         """Prepares the texts that are the same for a whole second."""

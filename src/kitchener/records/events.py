@@ -36,6 +36,11 @@ ATTEMPT_FAILED: Final = "ATTEMPT_FAILED"
 LLM_CALL: Final = "LLM_CALL"
 TOOL_STARTED: Final = "TOOL_STARTED"
 TOOL_CALL: Final = "TOOL_CALL"
+HO3_SIGNAL: Final = "HO3_SIGNAL"
+HO3_OVERLAY: Final = "HO3_OVERLAY"
+HO3_OVERLAY_DEACTIVATED: Final = "HO3_OVERLAY_DEACTIVATED"
+HO3_OVERLAY_WEIGHT_UPDATED: Final = "HO3_OVERLAY_WEIGHT_UPDATED"
+HO3_QUARANTINED: Final = "HO3_QUARANTINED"
 
 SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     TURN_STARTED: ("user_message",),
@@ -50,6 +55,11 @@ SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     LLM_CALL: ("response",),
     TOOL_STARTED: ("arguments",),
     TOOL_CALL: ("result", "error"),
+    HO3_SIGNAL: ("metadata",),
+    HO3_OVERLAY: ("labels", "context_line", "content"),
+    HO3_OVERLAY_DEACTIVATED: ("reason",),
+    HO3_OVERLAY_WEIGHT_UPDATED: ("reason",),
+    HO3_QUARANTINED: ("reason",),
 }
 """Fields that hold what a subject said, or what was answered, derived or learned about them. They are encrypted per subject
 where a keyring is configured. Ids, refs, hashes, counts and reasons from closed sets stay plain."""

@@ -1,0 +1,19 @@
+"""HO3, the long-term memory: READ and LOG over two ledgers, nothing else. Explained in `docs/memory.md`."""
+
+from kitchener.memory.bias import select_biases
+from kitchener.memory.gate import GateResult
+from kitchener.memory.overlays import Overlay, compute_artifact_id, gate_window_key
+from kitchener.memory.reading import MemoryReader
+from kitchener.memory.signals import SignalAccumulator
+from kitchener.memory.store import HO3Memory
+
+__all__ = [
+    "GateResult",
+    "HO3Memory",
+    "MemoryReader",
+    "Overlay",
+    "SignalAccumulator",
+    "compute_artifact_id",
+    "gate_window_key",
+    "select_biases",
+]

@@ -1,0 +1,123 @@
+"""Which learned lines speak in a turn: a pure function of the artifacts, the turn's labels, a budget and a moment.
+
+It imports the standard library only and takes any mappings, so it can be lifted out and checked by anybody. It knows the
+artifacts' numbers and labels and never what their lines mean. Explained in `docs/memory.md`.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+Artifact = TypeVar("Artifact", bound=Mapping[str, Any])
+
+FRESH_HOURS: Final = 24.0
+"""An artifact younger than this has its full weight."""
+FADED_HOURS: Final = 168.0
+"""An artifact older than this has `FADED_SHARE` of its weight; in between the share falls in a straight line."""
+FADED_SHARE: Final = 0.5
+CHARS_PER_TOKEN: Final = 4
+"""The estimate that the budget counts in."""
+_DIMENSIONS: Final = ("domain", "task")
+
+
+def select_biases(
+    artifacts: Sequence[Artifact],
+    turn_labels: Mapping[str, str | Collection[str]] | None,
+    ho3_bias_budget: float,
+    as_of_ts: datetime | str,
+) -> list[Artifact]:
+    """The artifacts whose lines the model is shown, best first; the objects come back as they are.
+
+    Enabled and unexpired ones that concern the turn are ranked by weight, `decay_modifier` and recency; the longest prefix of
+    the ranking that fits the budget is taken.
+
+    Args:
+        artifacts: overlays as mappings (`Overlay.as_mapping()`), of today's shape or of the older one without labels
+        turn_labels: the turn's `domain` and `task`, each a label or several; None or empty: the turn has none
+        ho3_bias_budget: tokens for all lines together, four characters to the token
+        as_of_ts: the moment of the turn, an aware datetime or ISO text with a zone
+
+    Raises:
+        ValueError: a timestamp has no zone, or is none
+    """
+    as_of = moment(as_of_ts)
+    wanted = {name: _label_set(turn_labels.get(name)) for name in _DIMENSIONS} if turn_labels else {}
+    wanted = {name: labels for name, labels in wanted.items() if labels}
+    concerned = [each for each in artifacts if _is_alive(each, as_of) and _is_in_scope(each, wanted)]
+    concerned.sort(key=lambda each: (-score(each, as_of), _id_of(each)))
+    chosen: list[Artifact] = []
+    room = ho3_bias_budget * CHARS_PER_TOKEN
+    for each in concerned:
+        room -= len(line_of(each))
+        if room < 0:
+            break
+        chosen.append(each)
+    return chosen
+
+
+def score(artifact: Mapping[str, Any], as_of: datetime) -> float:
+    """What an artifact is ranked by: weight × `decay_modifier` × recency, to 12 significant digits."""
+    decay = artifact.get("decay_modifier")
+    value = weight_of(artifact) * (1.0 if decay is None else float(decay)) * _recency(artifact, as_of)
+    return float(f"{value:.12g}")  # so that the last bits of a product never decide a ranking
+
+
+def weight_of(artifact: Mapping[str, Any]) -> float:
+    """The artifact's weight; the older shape calls it `salience_weight`."""
+    weight = artifact.get("weight")
+    if weight is None:
+        weight = artifact.get("salience_weight")
+    return 0.0 if weight is None else float(weight)
+
+
+def line_of(artifact: Mapping[str, Any]) -> str:
+    """The line that the model is shown: `context_line`, in the older shape `content.bias`."""
+    line = artifact.get("context_line")
+    if line is None:
+        content = artifact.get("content")
+        line = content.get("bias") if isinstance(content, Mapping) else None
+    return "" if line is None else str(line)
+
+
+def moment(value: datetime | str) -> datetime:
+    """An aware datetime; raises ValueError where the zone is missing."""
+    found = datetime.fromisoformat(value) if isinstance(value, str) else value
+    if found.tzinfo is None:
+        raise ValueError(f"timestamp {value!s} has no zone: expected UTC or an offset, such as 2026-02-18T10:30:00+00:00")
+    return found
+
+
+def _is_alive(artifact: Mapping[str, Any], as_of: datetime) -> bool:
+    enabled, expires = artifact.get("enabled"), artifact.get("expires_at_event_ts")
+    return (enabled is None or bool(enabled)) and (expires is None or as_of < moment(expires))
+
+
+def _is_in_scope(artifact: Mapping[str, Any], wanted: Mapping[str, Collection[str]]) -> bool:
+    if artifact.get("scope") == "global":
+        return True
+    labels = artifact.get("labels")
+    if labels is None:
+        return not wanted  # the older shape never said what it is about
+    return any(not _label_set(labels.get(name)).isdisjoint(found) for name, found in wanted.items())
+
+
+def _recency(artifact: Mapping[str, Any], as_of: datetime) -> float:
+    since = artifact.get("consolidation_event_ts") or artifact.get("created_at")
+    if since is None:
+        return FADED_SHARE
+    hours = (as_of - moment(since)).total_seconds() / 3_600
+    if hours <= FRESH_HOURS:
+        return 1.0
+    if hours >= FADED_HOURS:
+        return FADED_SHARE
+    return 1.0 - (1.0 - FADED_SHARE) * (hours - FRESH_HOURS) / (FADED_HOURS - FRESH_HOURS)
+
+
+def _label_set(labels: str | Iterable[str] | None) -> frozenset[str]:
+    if labels is None:
+        return frozenset()
+    return frozenset((labels,)) if isinstance(labels, str) else frozenset(labels)
+
+
+def _id_of(artifact: Mapping[str, Any]) -> str:
+    return str(artifact.get("artifact_id") or artifact.get("overlay_id") or "")

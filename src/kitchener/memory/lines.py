@@ -1,0 +1,51 @@
+"""Learned lines: a model wrote them from what users said, so they are bounded, plain, and never instructions. Pure.
+
+The real defence is that a prompt shows them as data about the user. What stands here keeps them small and printable, and
+refuses the plainest attempts to talk to the model through them.
+"""
+
+import re
+import unicodedata
+from typing import Final
+
+_BREAKS: Final = re.compile(r"\s+")
+_HIDDEN: Final = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
+"""Marks that turn the direction of text around, and the byte order mark: invisible, and able to hide what is said."""
+_COMMANDS: Final = (
+    re.compile(
+        r"\b(ignore|disregard|forget|override|bypass)\b.{0,40}"
+        r"\b(instruction|rule|prompt|message|guideline|restriction|above|previous|prior|earlier|everything)s?\b",
+        re.IGNORECASE,
+    ),
+    re.compile(
+        r"\b(system prompt|developer mode|jailbreak|you are now|pretend (to be|you)|new instructions?)\b", re.IGNORECASE
+    ),
+    re.compile(r"(^|[\s\"'(\[])(system|assistant|developer|user)\s*:", re.IGNORECASE),
+    re.compile(r"</?[a-z][\w-]*[^>]*>|```|<\||\[/?INST\]|\{[{%]", re.IGNORECASE),
+)
+
+
+def tidy(text: str) -> str:
+    """The text on one line, without control characters."""
+    return _BREAKS.sub(" ", "".join(" " if _is_break(char) else char for char in text if not _is_hidden(char))).strip()
+
+
+def problem_of(text: str, max_chars: int) -> str | None:
+    """What keeps a text from being a learned line, as an expectation; None where nothing does."""
+    if not text.strip():
+        return "expected some text"
+    if len(text) > max_chars:
+        return f"expected at most max_line_chars = {max_chars} characters, found {len(text)}"
+    if any(_is_hidden(char) or _is_break(char) for char in text):
+        return "expected one line without control characters"
+    if any(command.search(text) for command in _COMMANDS):
+        return "expected a statement about the subject, found what reads like an instruction to the model"
+    return None
+
+
+def _is_break(char: str) -> bool:
+    return char in "\t\n\v\f\r\x1c\x1d\x1e\x1f\x85\u2028\u2029"
+
+
+def _is_hidden(char: str) -> bool:
+    return (unicodedata.category(char) in ("Cc", "Cs") and not _is_break(char)) or char in _HIDDEN

@@ -1,0 +1,251 @@
+"""Overlays: what consolidation learned, with its sources, and what became of it. Pure.
+
+An overlay is one record in the ledger; the artifact is the identity over its records (the overlay, later deactivations and
+weight updates), and the latest of them decides. The older shape, which had no artifact id, labels or scope, still reads.
+Explained in `docs/memory.md`.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kitchener.errors import OverlayRefused, ProvenanceError
+from kitchener.memory.bias import line_of, weight_of
+from kitchener.memory.lines import problem_of
+from kitchener.memory.moments import EPOCH, HOUR_US, us_of
+from kitchener.memory.signals import Cut, decay
+from kitchener.records import events
+
+ArtifactType = Literal["topic_affinity", "interaction_style", "task_pattern", "constraint"]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+LineText = Annotated[str, Field(max_length=4_000)]
+LabelList = tuple[Annotated[str, Field(max_length=128)], ...]
+_TIMES: Final = ("expires_at_event_ts", "consolidation_event_ts", "window_start", "window_end", "created_at")
+_REQUIRED: Final = (
+    "artifact_id",
+    "artifact_type",
+    "labels",
+    "weight",
+    "scope",
+    "context_line",
+    "gate_snapshot",
+    "model",
+    "prompt_pack_version",
+    "consolidation_event_ts",
+    "salience_weight",
+    "decay_modifier",
+    "content",
+    "window_start",
+    "window_end",
+    "created_at",
+)
+
+
+class Overlay(BaseModel):
+    """What was learned from a signal. Fields that are None are those that the older shape did not have."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+    overlay_id: str
+    """`OVL-…`, the record."""
+    artifact_id: str | None = None
+    """`ART-…`, its identity within the namespace."""
+    signal_id: str
+    """The signal that it was learned from."""
+    artifact_type: ArtifactType | None = None
+    """What kind of thing was learned."""
+    labels: dict[Literal["domain", "task"], LabelList] | None = None
+    """When it applies: a turn needs one of them, in either dimension."""
+    weight: Share | None = None
+    """How much it weighs now: the latest update counts."""
+    scope: Literal["agent", "global"] | None = None
+    """`global`: whatever the labels of a turn. Never whatever the subject."""
+    context_line: LineText | None = None
+    """The line that the model is shown."""
+    enabled: bool = True
+    """False once it was deactivated."""
+    expires_at_event_ts: str | None = None
+    """ISO time from which it no longer speaks; None: it fades only."""
+    source_signal_ids: tuple[str, ...] = ()
+    """The signals it was learned from."""
+    source_event_ids: tuple[str, ...] = ()
+    """The events it was learned from: never empty."""
+    gate_snapshot: dict[str, int] | None = None
+    """`count` and `sessions` when its gate opened."""
+    model: str | None = None
+    """The model that wrote it."""
+    prompt_pack_version: str | None = None
+    """The prompt pack it was asked with."""
+    consolidation_event_ts: str | None = None
+    """ISO time from which its age runs."""
+    salience_weight: Share | None = None
+    """The weight that the model gave it."""
+    decay_modifier: Share | None = None
+    """How well it keeps, as the model sees it."""
+    content: dict[str, Any] = Field(default_factory=dict)
+    """`bias`: the tendency in a sentence; `category`: its kind."""
+    window_start: str | None = None
+    """ISO time of the oldest event counted."""
+    window_end: str | None = None
+    """ISO time at which its gate opened."""
+    created_at: str | None = None
+    """ISO time of the record."""
+    unverified_event_ids: tuple[str, ...] = ()
+    """Sources of an imported overlay that no ledger knows."""
+
+    def as_mapping(self) -> dict[str, Any]:
+        """All fields as they are, for `select_biases`."""
+        return dict(self.__dict__)
+
+    @property
+    def key(self) -> str:
+        """What tells it from others of its namespace: the artifact id, in the older shape the overlay id."""
+        return self.artifact_id or self.overlay_id
+
+    @property
+    def line(self) -> str:
+        """The line that the model is shown, in either shape."""
+        return line_of(self.__dict__)
+
+    def salience(self, as_of_us: int, half_life_hours: float) -> float:
+        """Its weight after decay, to 12 significant digits."""
+        since = self.consolidation_event_ts or self.created_at
+        hours = 0.0 if since is None else (as_of_us - us_of(since, "consolidation_event_ts")) / HOUR_US
+        return float(f"{weight_of(self.__dict__) * decay(hours, half_life_hours):.12g}")
+
+    def is_expired(self, as_of_us: int) -> bool:
+        """Whether it no longer speaks as of a moment."""
+        expires = self.expires_at_event_ts
+        return expires is not None and as_of_us >= us_of(expires, "expires_at_event_ts")
+
+
+def compute_artifact_id(
+    source_signal_ids: tuple[str, ...] | list[str], window_key: str, model: str, prompt_pack_version: str
+) -> str:
+    """`ART-` and 12 hex digits: the same signals, window, model and pack always give the same artifact.
+
+    Args:
+        source_signal_ids: the signals, in any order
+        window_key: `gate_window_key` of the window's end
+        model: the model that wrote it
+        prompt_pack_version: the pack it was asked with
+    """
+    text = f"{','.join(sorted(source_signal_ids))}|{window_key}|{model}|{prompt_pack_version}"
+    return f"ART-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def gate_window_key(window_end: str, gate_window_hours: int) -> str:
+    """ISO time, whole seconds, of the start of the window that holds a moment; windows are counted from the Unix epoch.
+
+    Raises:
+        InvalidTimestamp: the moment has no zone
+    """
+    width = gate_window_hours * HOUR_US
+    return (EPOCH + timedelta(microseconds=us_of(window_end, "window_end") // width * width)).isoformat()
+
+
+def overlay_id(namespace: str, key: str) -> str:
+    """`OVL-` and 16 hex digits: derived, so that a replay gives the same."""
+    return f"OVL-{hashlib.sha256(f'{namespace}|{key}'.encode()).hexdigest()[:16]}"
+
+
+def parse_overlay(fields: Mapping[str, Any]) -> Overlay:
+    """An overlay of either shape.
+
+    Raises:
+        OverlayRefused: a field is missing or wrong
+        InvalidTimestamp: a moment has no zone
+    """
+    try:
+        overlay = Overlay.model_validate(dict(fields))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        at = ".".join(str(part) for part in first["loc"])
+        if at == "artifact_type":
+            raise OverlayRefused(
+                at, first["input"], "expected topic_affinity, interaction_style, task_pattern or constraint"
+            ) from None
+        raise OverlayRefused(at, first["input"], first["msg"]) from None
+    for name in _TIMES:
+        value = getattr(overlay, name)
+        if value is not None:
+            us_of(value, f"overlay {name}")
+    return overlay
+
+
+def check_complete(overlay: Overlay, max_line_chars: int) -> None:
+    """What must hold before an overlay of today's shape is written.
+
+    Raises:
+        ProvenanceError: it names no sources
+        OverlayRefused: a field is missing, or its text is no learned line
+    """
+    if not overlay.source_event_ids or not overlay.source_signal_ids:
+        raise ProvenanceError(
+            "source_event_ids", list(overlay.source_event_ids), "expected the events that it was learned from"
+        )
+    for name in _REQUIRED:
+        if getattr(overlay, name) is None:
+            raise OverlayRefused(name, None, "is required")
+    for name, text in (("context_line", overlay.context_line), ("content.bias", overlay.content.get("bias"))):
+        problem = problem_of(text, max_line_chars) if isinstance(text, str) else "expected text"
+        if problem is not None:
+            raise OverlayRefused(name, text, problem)
+
+
+class OverlayRecord(NamedTuple):
+    """One record about an artifact."""
+
+    seq: int
+    """Its number in the overlays ledger."""
+    logged_us: int
+    """Its entry's timestamp."""
+    entry_type: str
+    """`HO3_OVERLAY` or what became of it."""
+    overlay: Overlay | None
+    """The overlay itself, where this is its record."""
+    weight: float | None
+    """The new weight, where this is an update."""
+    blocks: bool
+    """Whether the signal shall not be learned from again."""
+    reason: str
+    """Why, as it was given."""
+
+
+class OverlayHistory:
+    """The records of one artifact, in the order of the ledger."""
+
+    __slots__ = ("records",)
+
+    def __init__(self) -> None:
+        self.records: list[OverlayRecord] = []
+
+    def at(self, cut: Cut) -> Overlay | None:
+        """The artifact as of a cut: the latest overlay, with the latest weight, enabled unless deactivated; None: not yet."""
+        found: Overlay | None = None
+        weight: float | None = None
+        enabled = True
+        for record in self.visible(cut):
+            if record.overlay is not None:
+                found, weight, enabled = record.overlay, None, record.overlay.enabled
+            elif record.entry_type == events.HO3_OVERLAY_WEIGHT_UPDATED:
+                weight, enabled = record.weight, True
+            else:
+                enabled = False
+        if found is None or (weight is None and enabled == found.enabled):
+            return found
+        return found.model_copy(update={"enabled": enabled} if weight is None else {"enabled": enabled, "weight": weight})
+
+    def is_blocked(self, cut: Cut) -> bool:
+        """Whether its latest record blocks its signal."""
+        blocks = False
+        for record in self.visible(cut):
+            blocks = record.blocks
+        return blocks
+
+    def visible(self, cut: Cut) -> list[OverlayRecord]:
+        """The records that count."""
+        return [each for each in self.records if each.seq <= cut.overlays_seq and each.logged_us <= cut.as_of_us]

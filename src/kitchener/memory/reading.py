@@ -1,0 +1,180 @@
+"""READ: what recurs for a subject and what was learned about them, as of any moment. Explained in `docs/memory.md`.
+
+`MemoryReader` answers from ledgers that somebody else may be writing and folds afresh at every call; `HO3Memory` in
+`store.py` owns the ledgers and keeps its subjects folded.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from kitchener.clock import Clock, SystemClock
+from kitchener.config import SIGNAL_KINDS, HO3MemoryConfig
+from kitchener.errors import CallerError
+from kitchener.ledger import LedgerReader
+from kitchener.memory.gate import GateResult
+from kitchener.memory.index import OVERLAYS, SIGNALS, artifact_key, fold_subject, overlay_keys, signal_keys
+from kitchener.memory.moments import us_of
+from kitchener.memory.overlays import Overlay
+from kitchener.memory.signals import Cut, SignalAccumulator, normalise
+from kitchener.memory.subject import SubjectMemory
+from kitchener.sealing import Sealer
+
+SIGNALS_FILE: Final = "signals.jsonl"
+OVERLAYS_FILE: Final = "overlays.jsonl"
+DEFAULT_NAMESPACE: Final = "default"
+_NO_END: Final = 2**62
+_MAX_NAMESPACE: Final = 1_024
+
+Moment = datetime | str
+"""An aware datetime, or ISO text with a zone."""
+
+
+def memory_dir(plane_root: Path | str, config: HO3MemoryConfig) -> Path:
+    """Where the memory's ledgers are."""
+    return Path(config.memory_dir) if config.memory_dir is not None else Path(plane_root) / "HOT" / "memory"
+
+
+class ReadOperations:
+    """The READ half of the memory; where the folded subject comes from is its subclasses' matter."""
+
+    def __init__(self, config: HO3MemoryConfig, clock: Clock) -> None:
+        self.config = config
+        self._clock = clock
+        self.kinds = frozenset((*SIGNAL_KINDS, *config.custom_kinds))
+        """The kinds of signals there are."""
+
+    async def subject(self, namespace: str) -> SubjectMemory:
+        """Everything known of a namespace, folded. For reading only; use it before the next wait."""
+        raise NotImplementedError
+
+    async def read_signals(
+        self,
+        signal_id: str | None = None,
+        min_count: int = 0,
+        as_of_ts: Moment | None = None,
+        *,
+        up_to: Mapping[str, int] | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> list[SignalAccumulator]:
+        """What recurs in a namespace, by signal id.
+
+        Args:
+            signal_id: only this one
+            min_count: only those with at least so many events
+            as_of_ts: what was logged later is ignored, and decay is counted to here; None: now
+            up_to: positions by ledger id; later entries are ignored, whatever their time
+            namespace: `agent_class/subject_id`, both percent-encoded
+        """
+        subject = await self._known(namespace)
+        cut, half_life = self._cut(subject, as_of_ts, up_to), self.config.decay_half_life_hours
+        if signal_id is None:
+            found = list(subject.accumulators(cut, half_life))
+        else:
+            one = subject.accumulate(normalise(signal_id, self.kinds), cut, half_life)
+            found = [] if one is None else [one]
+        return [each for each in found if each.count >= min_count]
+
+    async def check_gate(
+        self,
+        signal_id: str,
+        as_of_ts: Moment | None = None,
+        *,
+        up_to: Mapping[str, int] | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> GateResult:
+        """Whether a signal recurred often enough to be learned from; arguments as in `read_signals`."""
+        subject = await self._known(namespace)
+        return subject.gate(normalise(signal_id, self.kinds), self._cut(subject, as_of_ts, up_to), self.config)
+
+    async def read_overlays(
+        self,
+        signal_id: str | None = None,
+        active_only: bool = True,
+        as_of_ts: Moment | None = None,
+        *,
+        up_to: Mapping[str, int] | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> list[Overlay]:
+        """What was learned in a namespace, in the order in which it was; `active_only` leaves out what was deactivated."""
+        subject = await self._known(namespace)
+        wanted = None if signal_id is None else normalise(signal_id, self.kinds)
+        found = subject.overlays(self._cut(subject, as_of_ts, up_to), wanted)
+        return [each for each in found if each.enabled or not active_only]
+
+    async def read_active_biases(
+        self,
+        as_of_ts: Moment | None = None,
+        *,
+        up_to: Mapping[str, int] | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> list[Overlay]:
+        """What was learned and still speaks: enabled, unexpired, and not faded below `salience_floor`."""
+        subject = await self._known(namespace)
+        cut, config = self._cut(subject, as_of_ts, up_to), self.config
+        return [
+            each
+            for each in subject.overlays(cut)
+            if each.enabled
+            and not each.is_expired(cut.as_of_us)
+            and each.salience(cut.as_of_us, config.decay_half_life_hours) >= config.salience_floor
+        ]
+
+    async def _known(self, namespace: str) -> SubjectMemory:
+        if not isinstance(namespace, str) or not 1 <= len(namespace) <= _MAX_NAMESPACE or not namespace.isprintable():
+            raise CallerError(f"namespace = {namespace!r:.80}: expected 1 to {_MAX_NAMESPACE} printable characters")
+        return await self.subject(namespace)
+
+    def _cut(self, subject: SubjectMemory, as_of_ts: Moment | None, up_to: Mapping[str, int] | None) -> Cut:
+        # A clock that stepped back must not hide what was written last.
+        as_of_us = max(self._clock.time_us(), subject.last_us) if as_of_ts is None else us_of(as_of_ts, "as_of_ts")
+        if up_to is None:
+            return Cut(as_of_us, _NO_END, _NO_END)
+        return Cut(as_of_us, up_to.get(SIGNALS, _NO_END), up_to.get(OVERLAYS, _NO_END))
+
+
+class MemoryReader(ReadOperations):
+    """The memory of a root, for reading only: no lock is taken, a writer may be at work. Open it with `MemoryReader.open`."""
+
+    def __init__(self, signals: LedgerReader, overlays: LedgerReader, config: HO3MemoryConfig, clock: Clock) -> None:
+        super().__init__(config, clock)
+        self.signals, self.overlays = signals, overlays
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        plane_root: Path | str,
+        config: HO3MemoryConfig | None = None,
+        *,
+        clock: Clock | None = None,
+        sealer: Sealer | None = None,
+    ) -> AsyncIterator["MemoryReader"]:
+        """The memory under a root until the block is left.
+
+        Raises:
+            LedgerPathError: there is none, or it cannot be read
+            LedgerDamaged: what was written once does not verify
+        """
+        config = config or HO3MemoryConfig()
+        where, index = memory_dir(plane_root, config), Path(plane_root) / "index"
+        async with (
+            LedgerReader.open(
+                where / SIGNALS_FILE, ledger_id=SIGNALS, index_dir=index, index_keys=signal_keys, sealer=sealer
+            ) as signals,
+            LedgerReader.open(
+                where / OVERLAYS_FILE, ledger_id=OVERLAYS, index_dir=index, index_keys=overlay_keys, sealer=sealer
+            ) as overlays,
+        ):
+            yield cls(signals, overlays, config, clock or SystemClock())
+
+    async def subject(self, namespace: str) -> SubjectMemory:
+        """Everything known of a namespace, folded from what is there now."""
+        return await fold_subject(namespace, self.signals, self.overlays)
+
+    async def namespaces_of(self, artifact_id: str) -> list[str]:
+        """The namespaces that have an artifact of this id, in the order in which it came up."""
+        found = [entry.payload["namespace"] async for entry in self.overlays.read(key=artifact_key(artifact_id))]
+        return list(dict.fromkeys(found))

@@ -1,0 +1,185 @@
+"""Signals: what their ids may look like, how their events add up, how they fade. Pure.
+
+A signal is a counted event such as `intent:question` or `tool:read_file`; it has no meaning here. Events come in the order
+of the ledger, whose timestamps never decrease, so everything as of a moment is a prefix. Explained in `docs/memory.md`.
+"""
+
+import hashlib
+import math
+import re
+from array import array
+from bisect import bisect_right
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from kitchener.errors import InvalidSignal
+from kitchener.memory.moments import HOUR_US, datetime_of
+
+MAX_VALUE_CHARS: Final = 64
+_OTHER = re.compile(r"[^A-Za-z0-9_.\-/]+")
+_SPEAKS = re.compile(r"[A-Za-z0-9]")
+_LN_2 = math.log(2)
+
+
+@dataclass(frozen=True, slots=True)
+class SignalAccumulator:
+    """What the events of one signal add up to as of some moment."""
+
+    signal_id: str
+    """`kind:value`"""
+    count: int
+    """Events, each id once."""
+    last_seen: datetime
+    """The newest event, UTC."""
+    session_ids: tuple[str, ...]
+    """The sessions they came in, in order of first appearance."""
+    event_ids: tuple[str, ...]
+    """All of them, oldest first."""
+    decay: float
+    """1.0 for a signal just seen, half after each half-life."""
+
+
+class SignalEvent(NamedTuple):
+    """One event, as it was logged."""
+
+    seq: int
+    """Its number in the signals ledger."""
+    logged_us: int
+    """Its entry's timestamp, microseconds since the epoch: what "as of" compares."""
+    seen_us: int
+    """The event's own timestamp, microseconds since the epoch."""
+    event_id: str
+    """`EVT-…`"""
+    session_id: str
+    """In which session."""
+    turn_id: str
+    """In which turn; "" where none was named."""
+
+
+class Cut(NamedTuple):
+    """How much of a subject's memory counts: what was logged up to a moment and up to places in the two ledgers."""
+
+    as_of_us: int
+    """Later entries are ignored; microseconds since the epoch."""
+    signals_seq: int
+    """Later entries of the signals ledger are ignored."""
+    overlays_seq: int
+    """Later entries of the overlays ledger are ignored."""
+
+
+class SignalLog:
+    """The events of one signal of one namespace, packed: a subject may have thousands."""
+
+    __slots__ = ("_event_ids", "_logged", "_seen", "_seqs", "_sessions", "_turns", "first_in")
+
+    def __init__(self) -> None:
+        self._seqs, self._logged, self._seen = array("q"), array("q"), array("q")
+        self._event_ids: list[str] = []
+        self._sessions: list[str] = []
+        self._turns: list[str] = []
+        self.first_in: dict[str, int] = {}
+        """Position of the first event of each session; its length is the number of sessions."""
+
+    def __len__(self) -> int:
+        return len(self._event_ids)
+
+    def append(self, event: SignalEvent) -> None:
+        """Takes the next event."""
+        self.first_in.setdefault(event.session_id, len(self._event_ids))
+        self._seqs.append(event.seq)
+        self._logged.append(event.logged_us)
+        self._seen.append(event.seen_us)
+        self._event_ids.append(event.event_id)
+        self._sessions.append(event.session_id)
+        self._turns.append(event.turn_id)
+
+    def __getitem__(self, position: int) -> SignalEvent:
+        return SignalEvent(
+            self._seqs[position],
+            self._logged[position],
+            self._seen[position],
+            self._event_ids[position],
+            self._sessions[position],
+            self._turns[position],
+        )
+
+    def length_at(self, cut: Cut) -> int:
+        """How many of the events count: a prefix, because neither numbers nor timestamps of a ledger ever decrease."""
+        if not self._seqs or (self._logged[-1] <= cut.as_of_us and self._seqs[-1] <= cut.signals_seq):
+            return len(self._seqs)
+        return min(bisect_right(self._logged, cut.as_of_us), bisect_right(self._seqs, cut.signals_seq))
+
+    def tally(self, cut: Cut, without: Collection[str]) -> tuple[int, int]:
+        """Number of events and of sessions at a cut, leaving out some events."""
+        length = self.length_at(cut)
+        if not without:
+            if length == len(self._seqs):
+                return length, len(self.first_in)
+            return length, len(set(self._sessions[:length]))
+        kept = [self._sessions[n] for n in range(length) if self._event_ids[n] not in without]
+        return len(kept), len(set(kept))
+
+    def accumulate(
+        self, signal_id: str, cut: Cut, without: Collection[str], half_life_hours: float
+    ) -> SignalAccumulator | None:
+        """What the events add up to at a cut; None where none is left."""
+        kept = [event for event in self.events(cut) if event.event_id not in without]
+        if not kept:
+            return None
+        last_us = max(event.seen_us for event in kept)
+        return SignalAccumulator(
+            signal_id=signal_id,
+            count=len(kept),
+            last_seen=datetime_of(last_us),
+            session_ids=tuple(dict.fromkeys(event.session_id for event in kept)),
+            event_ids=tuple(event.event_id for event in kept),
+            decay=decay((cut.as_of_us - last_us) / HOUR_US, half_life_hours),
+        )
+
+    def events(self, cut: Cut) -> Iterator[SignalEvent]:
+        """The events that count, oldest first."""
+        return (self[n] for n in range(self.length_at(cut)))
+
+    def ordinal(self, session_id: str, turn_id: str) -> int:
+        """1 + the number of its events in a turn of a session."""
+        where = zip(self._sessions, self._turns, strict=True)
+        return 1 + sum(1 for session, turn in where if session == session_id and turn == turn_id)
+
+
+def decay(hours: float, half_life_hours: float) -> float:
+    """The share that is left after some hours; 1.0 for moments that lie ahead."""
+    return math.exp(-_LN_2 / half_life_hours * max(0.0, hours))
+
+
+def normalise(signal_id: str, kinds: Collection[str]) -> str:
+    """The signal id as it may stand in a ledger: a model can invent labels, and a tool's id may hold anything.
+
+    Each run of characters outside `A-Z a-z 0-9 _ . - /` becomes `_`; the value is cut to 64 characters.
+
+    Args:
+        signal_id: `kind:value`
+        kinds: the kinds there are
+
+    Raises:
+        InvalidSignal: no such kind, or nothing is left of the value
+    """
+    kind, colon, value = signal_id.partition(":") if isinstance(signal_id, str) else ("", "", "")
+    if not colon or kind not in kinds:
+        raise InvalidSignal(signal_id, f"expected kind:value with a kind out of {', '.join(sorted(kinds))}")
+    plain = normalise_value(value)
+    if plain is None:
+        raise InvalidSignal(signal_id, "expected a value with at least one of A-Z, a-z, 0-9")
+    return f"{kind}:{plain}"
+
+
+def normalise_value(value: str) -> str | None:
+    """The value part of a signal id; None where nothing is left that could tell it from others."""
+    # What is only `_` stands for any text without a Latin letter or digit: one signal for all of them would teach nothing.
+    return _OTHER.sub("_", value)[:MAX_VALUE_CHARS] if _SPEAKS.search(value) else None
+
+
+def event_id(session_id: str, turn_id: str, signal_id: str, n: int) -> str:
+    """The id of the n-th event of a signal in a turn: the same turn replayed gives the same ids."""
+    return f"EVT-{hashlib.sha256(f'{session_id}|{turn_id}|{signal_id}|{n}'.encode()).hexdigest()[:16]}"

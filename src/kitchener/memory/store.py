@@ -1,0 +1,346 @@
+"""HO3Memory: the two ledgers of long-term memory as one object with READ and LOG. It never executes anything.
+
+LOG appends and returns; nothing here starts a task or calls a model. What is read is folded by `subject.py` and kept by
+`index.py`. Explained in `docs/memory.md`.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from kitchener.clock import Clock, SystemClock, TimestampText
+from kitchener.config import HO3MemoryConfig, LedgerConfig
+from kitchener.errors import CallerError, OverlayRefused, ProvenanceError, UnknownArtifact
+from kitchener.ids import split_namespace
+from kitchener.ledger import LedgerClient, LedgerEntry
+from kitchener.memory.index import OVERLAYS, SIGNALS, Residents, fold_subject, overlay_keys, signal_keys
+from kitchener.memory.moments import text_of, us_of
+from kitchener.memory.overlays import Overlay, check_complete, compute_artifact_id, gate_window_key, overlay_id, parse_overlay
+from kitchener.memory.reading import (
+    DEFAULT_NAMESPACE,
+    OVERLAYS_FILE,
+    SIGNALS_FILE,
+    Moment,
+    ReadOperations,
+    memory_dir,
+)
+from kitchener.memory.signals import event_id as event_id_of
+from kitchener.memory.signals import normalise
+from kitchener.memory.subject import SubjectMemory
+from kitchener.records import events
+from kitchener.sealing import Sealer
+
+
+class HO3Memory(ReadOperations):
+    """Long-term memory, open for reading and writing. Open it with `HO3Memory.open`."""
+
+    def __init__(self, signals: LedgerClient, overlays: LedgerClient, config: HO3MemoryConfig, clock: Clock) -> None:
+        super().__init__(config, clock)
+        self.signals, self.overlays = signals, overlays
+        self._timestamps = TimestampText()
+        self._residents = Residents(self._fold, config.resident_events)
+        self._changing = anyio.Lock()  # what is known of an artifact and what is written about it belong together
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        plane_root: Path | str,
+        config: HO3MemoryConfig | None = None,
+        *,
+        clock: Clock | None = None,
+        ledger_config: LedgerConfig | None = None,
+        sealer: Sealer | None = None,
+    ) -> AsyncIterator["HO3Memory"]:
+        """The memory under a root, made if it is not there, until the block is left; what is pending is committed then.
+
+        Args:
+            plane_root: the directory of all ledgers
+            config: thresholds and bounds
+            clock: the time of day; None: the machine's
+            ledger_config: durability and bounds of the ledgers
+            sealer: seals what was learned from subjects; None: it is stored plainly
+
+        Raises:
+            LedgerError: a ledger is damaged, locked, or cannot be there
+        """
+        config, clock = config or HO3MemoryConfig(), clock or SystemClock()
+        where, index = memory_dir(plane_root, config), Path(plane_root) / "index"
+        shared: dict[str, Any] = {"config": ledger_config, "clock": clock, "index_dir": index, "sealer": sealer}
+        async with (
+            LedgerClient.open(where / SIGNALS_FILE, ledger_id=SIGNALS, index_keys=signal_keys, **shared) as signals,
+            LedgerClient.open(where / OVERLAYS_FILE, ledger_id=OVERLAYS, index_keys=overlay_keys, **shared) as overlays,
+        ):
+            yield cls(signals, overlays, config, clock)
+
+    def configured(self, config: HO3MemoryConfig) -> "HO3Memory":
+        """The same memory under other thresholds: agent classes share the ledgers and not their settings."""
+        other = HO3Memory(self.signals, self.overlays, config, self._clock)
+        other._residents, other._changing = self._residents, self._changing
+        return other
+
+    @property
+    def ledgers(self) -> tuple[LedgerClient, LedgerClient]:
+        """Signals and overlays, for `Ledgers(also=…)`: a turn's commit covers them."""
+        return self.signals, self.overlays
+
+    @property
+    def last_logged_ts(self) -> str:
+        """ISO time of the newest entry of the signals ledger; read it right after `log_signal` for that entry's."""
+        return self.signals.last_timestamp
+
+    async def subject(self, namespace: str) -> SubjectMemory:
+        """Everything known of a namespace, folded. For reading only; use it before the next wait."""
+        return await self._residents.get(namespace)
+
+    async def commit(self) -> None:
+        """Returns when everything logged so far is durable. A turn's own commit covers it already."""
+        await self.signals.commit()
+        await self.overlays.commit()
+
+    async def last_turn_id(self, session_id: str) -> str | None:
+        """The turn of the newest signal of a session, so that its number is not given out again after a crash."""
+        newest = await self.signals.last(session_id=session_id)
+        metadata = newest[-1].payload.get("metadata") if newest else None
+        turn_id = metadata.get("turn_id") if isinstance(metadata, dict) else None
+        return turn_id if isinstance(turn_id, str) else None
+
+    async def log_signal(
+        self,
+        signal_id: str,
+        session_id: str,
+        event_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> str:
+        """Logs one event of a signal and returns its id. An id that is known already is not written again.
+
+        Args:
+            signal_id: `kind:value`; made to fit the grammar of signal ids
+            session_id: in which session it came
+            event_id: `EVT-…`; None: derived from session, turn, signal and number
+            metadata: JSON types; `turn_id` lets an artifact be explained back to its turns
+            namespace: `agent_class/subject_id`, both percent-encoded
+
+        Raises:
+            InvalidSignal: its kind is unknown, or nothing is left of its value
+            EntryRefused, EntryTooLarge, LedgerWriteError: it cannot be written
+        """
+        signal_id, extra = normalise(signal_id, self.kinds), dict(metadata or {})
+        if not isinstance(session_id, str) or not session_id:
+            raise CallerError(f"session_id = {session_id!r:.80}: expected the session in which {signal_id!r} came")
+        subject = await self._known(namespace)
+        if event_id is None:
+            turn_id = str(extra.get("turn_id") or "")
+            event_id = event_id_of(session_id, turn_id, signal_id, subject.ordinal(signal_id, session_id, turn_id))
+        if subject.has_event(event_id):
+            return event_id
+        payload = {
+            **self._base(namespace),
+            "event_id": event_id,
+            "signal_id": signal_id,
+            "session_id": session_id,
+            "timestamp": self._timestamps.render(self._clock.time_us()),
+            "metadata": extra,
+        }
+        with self._residents.pinned(subject):
+            await self.signals.write(LedgerEntry(events.HO3_SIGNAL, signal_id, payload))
+            known = subject.event_count
+            subject.apply_signal(self.signals.position, self.signals.last_timestamp, payload)
+        self._residents.grown(subject.event_count - known)
+        return event_id
+
+    async def log_overlay(self, overlay: Overlay | Mapping[str, Any], *, namespace: str = DEFAULT_NAMESPACE) -> str:
+        """Logs what was learned and returns its overlay id.
+
+        An artifact that is active already is not written again; one that was deactivated becomes active with the new weight.
+        A new artifact of a signal deactivates that signal's earlier ones (`supersede_on_renewal`).
+
+        Args:
+            overlay: all fields but `overlay_id`, `artifact_id` and `created_at`, which are made where they are missing
+            namespace: whose it is; its sources must be events of the same namespace
+
+        Raises:
+            ProvenanceError: it names no sources, or events that this namespace does not have
+            OverlayRefused: a field is missing or wrong
+            InvalidTimestamp: a moment has no zone
+        """
+        async with self._changing:
+            subject = await self._known(namespace)
+            learned = self._complete(overlay, namespace)
+            unknown = [event_id for event_id in learned.source_event_ids if not subject.has_event(event_id)]
+            if unknown:
+                raise ProvenanceError("source_event_ids", unknown[:5], f"expected events that were logged in {namespace!r}")
+            cut = self._cut(subject, None, None)
+            existing = subject.overlay(learned.key, cut)
+            if existing is not None:
+                if not existing.enabled:
+                    await self._change(
+                        subject,
+                        existing,
+                        events.HO3_OVERLAY_WEIGHT_UPDATED,
+                        {"weight": learned.weight, "reason": "logged again"},
+                    )
+                return existing.overlay_id
+            earlier = [
+                each for each in subject.overlays(cut, learned.signal_id) if each.enabled and each.artifact_id is not None
+            ]
+            await self._append(subject, events.HO3_OVERLAY, learned.overlay_id, _stored(learned))
+            if self.config.supersede_on_renewal:
+                for each in earlier:
+                    fields = {"reason": "superseded", "superseded_by": learned.key}
+                    await self._change(subject, each, events.HO3_OVERLAY_DEACTIVATED, fields)
+            return learned.overlay_id
+
+    async def deactivate_overlay(
+        self, artifact_id: str, reason: str, event_ts: Moment, *, block: bool = False, namespace: str = DEFAULT_NAMESPACE
+    ) -> str:
+        """Takes an artifact out of use and returns its overlay id; it stays in the ledger.
+
+        Args:
+            artifact_id: `ART-…`
+            reason: why, for whoever asks later
+            event_ts: when it was decided
+            block: also keep its signal from being learned from again
+            namespace: whose it is
+
+        Raises:
+            UnknownArtifact: the namespace has no such artifact
+            InvalidTimestamp: `event_ts` has no zone
+        """
+        fields: dict[str, Any] = {"reason": reason, "event_ts": text_of(us_of(event_ts, "event_ts"))}
+        if block:
+            fields["block_signal"] = True
+        return await self._decide(namespace, artifact_id, events.HO3_OVERLAY_DEACTIVATED, fields)
+
+    async def update_overlay_weight(
+        self, artifact_id: str, new_weight: float, reason: str, event_ts: Moment, *, namespace: str = DEFAULT_NAMESPACE
+    ) -> str:
+        """Gives an artifact another weight, 0 to 1, and returns its overlay id; a deactivated one is active again.
+
+        Raises:
+            UnknownArtifact: the namespace has no such artifact
+            OverlayRefused: the weight is not within 0 and 1
+            InvalidTimestamp: `event_ts` has no zone
+        """
+        if isinstance(new_weight, bool) or not isinstance(new_weight, int | float) or not 0 <= new_weight <= 1:
+            raise OverlayRefused("weight", new_weight, "expected a number from 0 to 1")
+        fields = {"weight": new_weight, "reason": reason, "event_ts": text_of(us_of(event_ts, "event_ts"))}
+        return await self._decide(namespace, artifact_id, events.HO3_OVERLAY_WEIGHT_UPDATED, fields)
+
+    async def quarantine(self, target: str, reason: str, *, namespace: str = DEFAULT_NAMESPACE) -> list[Overlay]:
+        """Keeps a signal, or one event, from counting from now on; returns the artifacts that lose their support.
+
+        Those are deactivated with it: what is left of their sources would not open their gate.
+
+        Args:
+            target: a signal id, or `EVT-…`
+            reason: why, for whoever asks later
+            namespace: whose it is
+
+        Raises:
+            CallerError: the namespace has no such signal or event
+        """
+        async with self._changing:
+            subject = await self._known(namespace)
+            if not subject.has_event(target):
+                target = target if target.startswith("EVT-") else normalise(target, self.kinds)
+                if target not in subject.signal_ids():
+                    raise CallerError(f"{target!r} is neither a signal nor an event of {namespace!r}; nothing was written")
+            before = self._cut(subject, None, None)
+            if target in subject.quarantined(before):
+                return []
+            shown = [each for each in subject.overlays(before) if each.enabled and _rests_on(each, target, subject)]
+            await self._append(subject, events.HO3_QUARANTINED, target, {"target": target, "reason": reason})
+            after = self._cut(subject, None, None)
+            lost = [each for each in shown if not subject.has_support(each, after, self.config)]
+            for each in lost:
+                await self._change(subject, each, events.HO3_OVERLAY_DEACTIVATED, {"reason": "quarantined", "target": target})
+            return lost
+
+    async def import_overlays(self, records: Iterable[Mapping[str, Any]], *, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
+        """Takes over overlays of the older flat shape and returns their ids; those that are known already are left out.
+
+        They keep their categories, and sources that no ledger knows are marked as unverified. Either all are written or none.
+
+        Raises:
+            ProvenanceError: one has no sources
+            OverlayRefused, InvalidTimestamp: one has a field that is wrong
+        """
+        async with self._changing:
+            subject = await self._known(namespace)
+            taken: dict[str, Overlay] = {}
+            for record in records:
+                overlay = parse_overlay(record)
+                if not overlay.source_event_ids:
+                    raise ProvenanceError(
+                        "source_event_ids", [], f"expected the events that {overlay.overlay_id!r} was learned from"
+                    )
+                unverified = tuple(each for each in overlay.source_event_ids if not subject.has_event(each))
+                overlay = overlay.model_copy(
+                    update={"signal_id": normalise(overlay.signal_id, self.kinds), "unverified_event_ids": unverified}
+                )
+                if not subject.history(overlay.key):
+                    taken.setdefault(overlay.key, overlay)
+            for overlay in taken.values():
+                await self._append(subject, events.HO3_OVERLAY, overlay.overlay_id, _stored(overlay))
+            return [overlay.overlay_id for overlay in taken.values()]
+
+    def _complete(self, overlay: Overlay | Mapping[str, Any], namespace: str) -> Overlay:
+        """The overlay with the fields that are derived, checked."""
+        fields = overlay.as_mapping() if isinstance(overlay, Overlay) else dict(overlay)
+        sources, window_end = fields.get("source_signal_ids"), fields.get("window_end")
+        if fields.get("artifact_id") is None and sources and window_end:
+            key = gate_window_key(window_end, self.config.gate_window_hours)
+            pack = str(fields.get("prompt_pack_version"))
+            fields["artifact_id"] = compute_artifact_id(tuple(sources), key, str(fields.get("model")), pack)
+        fields["overlay_id"] = fields.get("overlay_id") or overlay_id(namespace, str(fields.get("artifact_id")))
+        fields["created_at"] = fields.get("created_at") or self._timestamps.render(self._clock.time_us())
+        learned = parse_overlay(fields)
+        learned = learned.model_copy(update={"signal_id": normalise(learned.signal_id, self.kinds)})
+        check_complete(learned, self.config.max_line_chars)
+        return learned
+
+    async def _decide(self, namespace: str, artifact_id: str, entry_type: str, fields: Mapping[str, Any]) -> str:
+        """Records what somebody decided about an artifact; returns its overlay id."""
+        async with self._changing:
+            subject = await self._known(namespace)
+            found = subject.overlay(artifact_id, self._cut(subject, None, None))
+            if found is None or found.artifact_id != artifact_id:  # the older shape has no identity: it can only fade
+                raise UnknownArtifact(artifact_id, namespace)
+            await self._change(subject, found, entry_type, fields)
+            return found.overlay_id
+
+    async def _change(self, subject: SubjectMemory, overlay: Overlay, entry_type: str, fields: Mapping[str, Any]) -> None:
+        facts = {"artifact_id": overlay.key, "overlay_id": overlay.overlay_id, **fields}
+        await self._append(subject, entry_type, overlay.overlay_id, facts)
+
+    async def _append(self, subject: SubjectMemory, entry_type: str, entity_id: str, fields: Mapping[str, Any]) -> None:
+        payload = {**self._base(subject.namespace), **fields}
+        with self._residents.pinned(subject):
+            await self.overlays.write(LedgerEntry(entry_type, entity_id, payload))
+            subject.apply_overlay(self.overlays.position, self.overlays.last_timestamp, entry_type, payload)
+
+    async def _fold(self, namespace: str) -> SubjectMemory:
+        return await fold_subject(namespace, self.signals, self.overlays)
+
+    @staticmethod
+    def _base(namespace: str) -> dict[str, Any]:
+        return {"v": events.VERSION, "namespace": namespace, "subject_id": split_namespace(namespace)[1]}
+
+
+def _stored(overlay: Overlay) -> dict[str, Any]:
+    """An overlay as it stands in the ledger: what the older shape does not have stays away."""
+    fields = overlay.model_dump(mode="json", exclude_none=True)
+    return fields if overlay.artifact_id is None else {"expires_at_event_ts": None, **fields}
+
+
+def _rests_on(overlay: Overlay, target: str, subject: SubjectMemory) -> bool:
+    """Whether a signal or an event is among the sources of an artifact."""
+    if target in overlay.source_event_ids or target in overlay.source_signal_ids or target == overlay.signal_id:
+        return True
+    return any((found := subject.event(each)) is not None and found[0] == target for each in overlay.source_event_ids)

@@ -1,0 +1,190 @@
+"""Everything that the memory knows of one namespace: a fold over its entries in the two ledgers. Pure.
+
+The fold that runs along with new entries and the one over all stored entries are the same function, entry by entry. Every
+question is answered as of a cut, so a turn of last month sees last month's memory.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from kitchener.config import HO3MemoryConfig
+from kitchener.memory.gate import GateResult, judge, thresholds
+from kitchener.memory.moments import HOUR_US, us_of
+from kitchener.memory.overlays import Overlay, OverlayHistory, OverlayRecord, parse_overlay
+from kitchener.memory.signals import Cut, SignalAccumulator, SignalEvent, SignalLog
+from kitchener.records import events
+from kitchener.sealing import MARK
+
+
+class Quarantine(NamedTuple):
+    """One order that something no longer counts."""
+
+    seq: int
+    """Its number in the overlays ledger."""
+    logged_us: int
+    """Its entry's timestamp."""
+    target: str
+    """A signal id or an event id."""
+
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+class SubjectMemory:
+    """The memory of one namespace. Mutable, owned by whoever applies entries to it."""
+
+    __slots__ = ("_by_signal", "_events", "_histories", "_logs", "_quarantines", "event_count", "last_us", "namespace")
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        self.event_count = 0
+        """Signal events held."""
+        self.last_us = 0
+        """Timestamp of the newest entry applied, microseconds since the epoch."""
+        self._logs: dict[str, SignalLog] = {}
+        self._events: dict[str, tuple[str, int]] = {}
+        self._histories: dict[str, OverlayHistory] = {}
+        self._by_signal: dict[str, list[str]] = {}
+        self._quarantines: list[Quarantine] = []
+
+    def apply_signal(self, seq: int, timestamp: str, payload: Mapping[str, Any]) -> None:
+        """Takes an entry of the signals ledger. An event id that is known already counts once."""
+        logged_us = us_of(timestamp, "timestamp")
+        self.last_us = max(self.last_us, logged_us)
+        event_id = payload["event_id"]
+        if event_id in self._events:
+            return
+        metadata = payload.get("metadata")
+        turn_id = metadata.get("turn_id") if isinstance(metadata, dict) else None
+        signal_id = sys.intern(payload["signal_id"])
+        log = self._logs.get(signal_id)
+        if log is None:
+            log = self._logs[signal_id] = SignalLog()
+        self._events[event_id] = (signal_id, len(log))
+        seen = payload["timestamp"]
+        seen_us = logged_us if seen == timestamp else us_of(seen, "timestamp")
+        turn = turn_id if isinstance(turn_id, str) else ""
+        log.append(SignalEvent(seq, logged_us, seen_us, event_id, sys.intern(payload["session_id"]), sys.intern(turn)))
+        self.event_count += 1
+
+    def apply_overlay(self, seq: int, timestamp: str, entry_type: str, payload: Mapping[str, Any]) -> None:
+        """Takes an entry of the overlays ledger; types it does not know are ignored."""
+        logged_us = us_of(timestamp, "timestamp")
+        self.last_us = max(self.last_us, logged_us)
+        if entry_type == events.HO3_OVERLAY:
+            overlay = parse_overlay(_readable(payload))
+            self._record(overlay.key, OverlayRecord(seq, logged_us, entry_type, overlay, None, False, ""))
+            keys = self._by_signal.setdefault(overlay.signal_id, [])
+            if overlay.key not in keys:
+                keys.append(overlay.key)
+        elif entry_type in (events.HO3_OVERLAY_DEACTIVATED, events.HO3_OVERLAY_WEIGHT_UPDATED):
+            reason, blocks = payload.get("reason"), payload.get("block_signal") is True
+            text = reason if isinstance(reason, str) else ""
+            record = OverlayRecord(seq, logged_us, entry_type, None, payload.get("weight"), blocks, text)
+            self._record(payload["artifact_id"], record)
+        elif entry_type == events.HO3_QUARANTINED:
+            self._quarantines.append(Quarantine(seq, logged_us, payload["target"]))
+
+    def has_event(self, event_id: str) -> bool:
+        """Whether an event of this id was logged."""
+        return event_id in self._events
+
+    def event(self, event_id: str) -> tuple[str, SignalEvent] | None:
+        """The signal of an event and the event; None if it is not known here."""
+        found = self._events.get(event_id)
+        return None if found is None else (found[0], self._logs[found[0]][found[1]])
+
+    def ordinal(self, signal_id: str, session_id: str, turn_id: str) -> int:
+        """The number that the next event of a signal in a turn has, from 1."""
+        log = self._logs.get(signal_id)
+        return 1 if log is None else log.ordinal(session_id, turn_id)
+
+    def signal_ids(self) -> list[str]:
+        """The signals there are, in alphabetical order."""
+        return sorted(self._logs)
+
+    def accumulators(self, cut: Cut, half_life_hours: float) -> Iterator[SignalAccumulator]:
+        """What each signal adds up to, in alphabetical order; signals without events at the cut are left out."""
+        return filter(None, (self.accumulate(signal_id, cut, half_life_hours) for signal_id in self.signal_ids()))
+
+    def accumulate(self, signal_id: str, cut: Cut, half_life_hours: float) -> SignalAccumulator | None:
+        """What a signal adds up to; None where nothing of it counts at the cut."""
+        log, without = self._logs.get(signal_id), self.quarantined(cut)
+        if log is None or signal_id in without:
+            return None
+        return log.accumulate(signal_id, cut, without, half_life_hours)
+
+    def gate(self, signal_id: str, cut: Cut, config: HO3MemoryConfig) -> GateResult:
+        """The gate of a signal; see `gate.py`."""
+        log, without = self._logs.get(signal_id), self.quarantined(cut)
+        is_quarantined = signal_id in without
+        histories = [self._histories[key] for key in self._by_signal.get(signal_id, ())]
+        return judge(
+            signal_id,
+            (0, 0) if log is None or is_quarantined else log.tally(cut, without),
+            config,
+            is_consolidated=any(self._is_consolidated(each, cut, config) for each in histories),
+            is_blocked=any(each.is_blocked(cut) for each in histories),
+            is_quarantined=is_quarantined,
+        )
+
+    def overlays(self, cut: Cut, signal_id: str | None = None) -> Iterator[Overlay]:
+        """The artifacts as of a cut, deactivated ones included, in the order in which they were logged."""
+        keys: Iterable[str] = self._histories if signal_id is None else self._by_signal.get(signal_id, ())
+        return filter(None, (self._histories[key].at(cut) for key in keys))
+
+    def overlay(self, key: str, cut: Cut) -> Overlay | None:
+        """One artifact, by artifact id or overlay id."""
+        history = self._histories.get(key)
+        return None if history is None else history.at(cut)
+
+    def history(self, key: str) -> list[OverlayRecord]:
+        """All records of an artifact, oldest first."""
+        history = self._histories.get(key)
+        return [] if history is None else list(history.records)
+
+    def quarantined(self, cut: Cut) -> frozenset[str]:
+        """Signal and event ids that do not count at a cut."""
+        if not self._quarantines:
+            return _NOTHING
+        return frozenset(
+            each.target for each in self._quarantines if each.seq <= cut.overlays_seq and each.logged_us <= cut.as_of_us
+        )
+
+    def has_support(self, overlay: Overlay, cut: Cut, config: HO3MemoryConfig) -> bool:
+        """Whether what is left of an artifact's sources would still open its gate."""
+        without = self.quarantined(cut)
+        count, sessions = 0, set[str]()
+        for event_id in overlay.source_event_ids:
+            found = self.event(event_id)
+            if found is not None and event_id not in without and found[0] not in without:
+                count += 1
+                sessions.add(found[1].session_id)
+        needed, sessions_needed = thresholds(overlay.signal_id, config)
+        return count >= needed and len(sessions) >= sessions_needed
+
+    def signals_of_turns(self, turns: Iterable[str], cut: Cut) -> dict[str, list[str]]:
+        """The signals that came in some turns, by turn, in alphabetical order."""
+        found: dict[str, list[str]] = {turn: [] for turn in turns if turn}
+        for signal_id in self.signal_ids():
+            for turn in dict.fromkeys(event.turn_id for event in self._logs[signal_id].events(cut)):
+                if turn in found:
+                    found[turn].append(signal_id)
+        return found
+
+    def _record(self, key: str, record: OverlayRecord) -> None:
+        self._histories.setdefault(key, OverlayHistory()).records.append(record)
+
+    @staticmethod
+    def _is_consolidated(history: OverlayHistory, cut: Cut, config: HO3MemoryConfig) -> bool:
+        """Whether it was learned within the window; that it was deactivated since does not bring it back at the next turn."""
+        since_us = cut.as_of_us - config.gate_window_hours * HOUR_US
+        ends = (each.overlay.window_end for each in history.visible(cut) if each.overlay is not None)
+        return any(end is not None and us_of(end, "window_end") >= since_us for end in ends)
+
+
+def _readable(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An overlay without the fields whose key was destroyed: it is known to have been there, and never speaks again."""
+    sealed = [name for name, value in payload.items() if isinstance(value, dict) and MARK in value]
+    return {**payload, **dict.fromkeys(sealed), "content": {}, "enabled": False} if sealed else payload
