@@ -14,25 +14,40 @@ from kitchener.actors.sessions import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools import ToolCall, tool
 from kitchener.actors.work_order_chain import DegradedCall
-from kitchener.config import HO2Config, LedgerConfig, LimitsConfig, ProviderConfig, Route, RouterConfig, RuntimeConfig
+from kitchener.config import (
+    HO2Config,
+    HO3MemoryConfig,
+    LedgerConfig,
+    LimitsConfig,
+    ProviderConfig,
+    Route,
+    RouterConfig,
+    RuntimeConfig,
+)
 from kitchener.errors import (
     CallerError,
     ConfigError,
+    InvalidSignal,
+    InvalidTimestamp,
     KitchenerError,
     LedgerDamaged,
     LedgerError,
     LedgerLocked,
+    OverlayRefused,
     Overloaded,
+    ProvenanceError,
     ProviderError,
     SessionBusy,
     SessionEnded,
     SessionMismatch,
     TurnReplaced,
     TurnTimeout,
+    UnknownArtifact,
     UnknownSession,
 )
 from kitchener.gateway import LLMGateway
 from kitchener.ledger import LedgerClient, LedgerEntry, Ledgers, compute_trace_hash
+from kitchener.memory import GateResult, HO3Memory, Overlay, SignalAccumulator, compute_artifact_id, select_biases
 from kitchener.records.prompt import PromptGateway, PromptRequest, PromptResponse, Provider, Usage
 from kitchener.records.ref import Ref
 from kitchener.records.turn import (
@@ -57,10 +72,15 @@ __all__ = [
     "ContextFragment",
     "ContextProvider",
     "DegradedCall",
+    "GateResult",
     "HO1Executor",
     "HO1ExecutorProtocol",
     "HO2Config",
     "HO2Supervisor",
+    "HO3Memory",
+    "HO3MemoryConfig",
+    "InvalidSignal",
+    "InvalidTimestamp",
     "KitchenerError",
     "LLMGateway",
     "LedgerClient",
@@ -71,10 +91,13 @@ __all__ = [
     "LedgerLocked",
     "Ledgers",
     "LimitsConfig",
+    "Overlay",
+    "OverlayRefused",
     "Overloaded",
     "PromptGateway",
     "PromptRequest",
     "PromptResponse",
+    "ProvenanceError",
     "Provider",
     "ProviderConfig",
     "ProviderError",
@@ -89,6 +112,7 @@ __all__ = [
     "SessionEnded",
     "SessionManager",
     "SessionMismatch",
+    "SignalAccumulator",
     "TextDelta",
     "TextRetracted",
     "TokenBudgeter",
@@ -100,13 +124,16 @@ __all__ = [
     "TurnResult",
     "TurnTimeout",
     "TurnUpdate",
+    "UnknownArtifact",
     "UnknownSession",
     "Usage",
     "WorkOrder",
     "WorkOrderFinished",
     "WorkOrderPlanned",
+    "compute_artifact_id",
     "compute_trace_hash",
     "open_runtime",
+    "select_biases",
     "tool",
     "tune_gc",
 ]

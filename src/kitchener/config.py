@@ -320,6 +320,8 @@ class HO2Config(Settings):
     """Longest consolidation, seconds, its wait for the background lane included."""
     consolidation_recent_events: Annotated[int, Field(ge=1, le=200)] = 20
     """Newest events that a consolidation shows the model, with what the user said."""
+    consolidation_message_chars: Positive = 500
+    """Longest part of a user's message that a consolidation shows the model, characters."""
     consolidation_queue: Positive = 1_000
     """Consolidations that may wait; a gate that crosses beyond it is found again at its next signal."""
     consolidation_backoff_s: Seconds = 60.0

@@ -87,6 +87,7 @@ async def test_the_steps_of_a_model_call_stand_in_order_with_every_field(tmp_pat
     assert call == common | {
         "call": 1,
         "request_hash": canonical_digest(hashed),
+        "prompt_pack_version": request.prompt_pack_version,
         "part_refs": [PLANNED.as_mapping()],
         "response": {"text": answer, "tool_uses": []},
         "provider_id": "scripted",

@@ -169,9 +169,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("text", "key"),
         [
-            ("ho3_enabled = true", "ho3_enabled"),
             ('context_mode = "enforce"', "context_mode"),
-            ('consolidation = "auto"', "consolidation"),
         ],
     )
     def test_what_is_not_part_of_this_version_is_refused_as_such(self, write: Any, text: str, key: str) -> None:

@@ -79,14 +79,19 @@ class AttentionContext(NamedTuple):
     """The template that set the bounds."""
     budget_used: BudgetUsed = BudgetUsed()
     """What gathering used."""
+    biases: tuple[ContextFragment, ...] = ()
+    """Learned lines, best first; their text stands beside the context's."""
 
     def as_assembled(self) -> dict[str, Any]:
         """The `assembled_context` of a work order."""
-        return {
+        assembled: dict[str, Any] = {
             "context_text": self.context_text,
             "context_hash": self.context_hash,
-            "fragments": [fragment.as_mapping() for fragment in self.fragments],
+            "fragments": [fragment.as_mapping() for fragment in (*self.fragments, *self.biases)],
         }
+        if self.biases:
+            assembled["ho3_biases"] = [fragment.content for fragment in self.biases]
+        return assembled
 
 
 class ContextProvider(Protocol):

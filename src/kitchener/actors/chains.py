@@ -110,6 +110,42 @@ def total_cost(chain: Iterable[WorkOrder]) -> CostSummary:
     return {"input_tokens": tokens_in, "output_tokens": tokens_out, "llm_calls": llm_calls, "tool_calls": tool_calls}
 
 
+def signals_of(classification: Mapping[str, Any], chain: Iterable[WorkOrder]) -> list[str]:
+    """The signals that a turn gives, from what its subject asked for and what was done; what is missing gives none.
+
+    Recalled memory and configured text are not looked at, so a line does not support itself by being shown.
+
+    Args:
+        classification: the classify work order's output
+        chain: the turn's work orders, retries included
+    """
+    found = []
+    speech_act = classification.get("speech_act")
+    if speech_act and classification is not UNCLASSIFIED:
+        found.append(f"intent:{speech_act}")
+    outcome = "unknown"
+    for wo in chain:
+        found += [f"tool:{tool_id}" for tool_id in wo.cost.tool_ids_used]
+        if wo.wo_type == "synthesize":
+            outcome = "success" if wo.state == "completed" else "failed"
+    labels = labels_of(classification)
+    found += [f"{kind}:{labels[kind]}" for kind in ("domain", "task") if kind in labels]
+    return [*found, f"outcome:{outcome}"]
+
+
+def labels_of(classification: Mapping[str, Any]) -> dict[str, str]:
+    """The turn's labels, at most one of a kind."""
+    labels = classification.get("labels")
+    found = {}
+    for kind in ("domain", "task"):
+        label = labels.get(kind) if isinstance(labels, Mapping) else None
+        if isinstance(label, list | tuple) and label:
+            label = label[0]
+        if isinstance(label, str) and label:
+            found[kind] = label
+    return found
+
+
 def _tool_request(value: Any) -> ToolRequest | None:
     if not isinstance(value, Mapping):
         return None

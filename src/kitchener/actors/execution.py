@@ -85,8 +85,9 @@ class Execution:
             "v": events.VERSION,
             "session_id": work_order.session_id,
             "subject_id": work_order.subject_id,
-            "turn_id": work_order.turn_id,
         }
+        if work_order.turn_id:  # a consolidation belongs to no turn
+            self._base["turn_id"] = work_order.turn_id
         limit_ms = work_order.constraints.timeout_ms
         if limit_ms is not None:
             self._deadline = surroundings.now() + limit_ms / 1_000
@@ -161,7 +162,7 @@ class Execution:
         self._llm_calls += 1
         self._input_tokens += response.usage.input_tokens
         self._output_tokens += response.usage.output_tokens
-        await self._record_call(request.call, request_hash, response)
+        await self._record_call(request, request_hash, response)
         return response
 
     async def run_tool(self, tool_id: str, arguments: Mapping[str, Any]) -> ToolOutcome:
@@ -268,7 +269,7 @@ class Execution:
             raise ExecutorError(f"the stream of call {request.call} of {request.wo_id} ended without a response")
         return response
 
-    async def _record_call(self, call: int, request_hash: str, response: PromptResponse) -> None:
+    async def _record_call(self, request: PromptRequest, request_hash: str, response: PromptResponse) -> None:
         answer: dict[str, Any] = {
             "text": response.text,
             "tool_uses": [use.as_mapping() for use in response.tool_uses],
@@ -279,8 +280,9 @@ class Execution:
             ref = await self.record(
                 events.LLM_CALL,
                 {
-                    "call": call,
+                    "call": request.call,
                     "request_hash": request_hash,
+                    "prompt_pack_version": request.prompt_pack_version,
                     "part_refs": list(self._parts),
                     "response": answer,
                     "provider_id": response.provider_id,

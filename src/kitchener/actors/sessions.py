@@ -16,6 +16,7 @@ import anyio
 import structlog
 
 from kitchener.actors.attention import ContextFragment, standing_rule_fragments, words_of
+from kitchener.actors.remembering import LongTermMemory
 from kitchener.actors.session_state import PastTurn, SessionState, fold
 from kitchener.clock import Clock, iso, loop_clock
 from kitchener.config import HO2Config
@@ -160,10 +161,19 @@ class SessionDirectory:
         clock: time of day
         ids: fresh session ids
         max_active: sessions in memory; beyond it the longest idle are put away
+        memory: knows turns whose signals outlived their start; None where it is not used
     """
 
     def __init__(
-        self, *, agent_class: str, ledgers: Ledgers, config: HO2Config, clock: Clock, ids: IdSource, max_active: int
+        self,
+        *,
+        agent_class: str,
+        ledgers: Ledgers,
+        config: HO2Config,
+        clock: Clock,
+        ids: IdSource,
+        max_active: int,
+        memory: LongTermMemory | None = None,
     ) -> None:
         self._agent_class = agent_class
         self._ledgers = ledgers
@@ -171,6 +181,7 @@ class SessionDirectory:
         self._clock = clock
         self._ids = ids
         self._max_active = max_active
+        self._memory = memory
         self._now = loop_clock()
         self._active: OrderedDict[str, SessionManager] = OrderedDict()
         self._activating: dict[str, anyio.Event] = {}
@@ -327,14 +338,14 @@ class SessionDirectory:
         return session
 
     async def _skip_unplanned(self, session: SessionManager) -> None:
-        """Numbers that a lost tail of HO2m had given out, and that HO1m knows, are not given out again."""
-        newest = await self._ledgers.ho1m.last(session_id=session.session_id)
-        if not newest:
-            return
-        payload = newest[-1].payload
-        state = session.state
-        state.wo_count = max(state.wo_count, int(newest[-1].entity_id.rpartition("-")[2]))
-        began = int(str(payload["turn_id"]).rpartition("-")[2])
+        """Numbers that a lost tail of HO2m had given out, and that another ledger knows, are not given out again."""
+        state, began = session.state, 0
+        if newest := await self._ledgers.ho1m.last(session_id=session.session_id):
+            state.wo_count = max(state.wo_count, int(newest[-1].entity_id.rpartition("-")[2]))
+            began = int(str(newest[-1].payload["turn_id"]).rpartition("-")[2])
+        if self._memory is not None and (signalled := await self._memory.last_turn_id(session.session_id)):
+            number = signalled.rpartition("-")[2]
+            began = max(began, int(number) if number.isdecimal() else 0)
         if began > state.turn_count:
             turn = turn_id(session.session_id, began)
             state.turn_count = began

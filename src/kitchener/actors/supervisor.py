@@ -5,7 +5,7 @@ This is the page a reader starts from. Each step of a message's way is one line 
 `turn.py` (what happens in it). Explained in `docs/turn.md`.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,16 +18,18 @@ from kitchener.actors.admission import Admission, SessionQueue, TurnLimiter
 from kitchener.actors.attention import AttentionRetriever
 from kitchener.actors.attention_templates import load_templates, resolve_template
 from kitchener.actors.budget import TokenBudgeter
+from kitchener.actors.consolidation import Afterwards, Consolidator
 from kitchener.actors.idempotency import IdempotencyKeys, OnSession, Scope
 from kitchener.actors.mailbox import CALLING_CHAIN
 from kitchener.actors.quality import QualityGate
+from kitchener.actors.remembering import LongTermMemory, TurnMemory
 from kitchener.actors.sessions import SessionContext, SessionDirectory, SessionManager
 from kitchener.actors.tools import ToolRegistry
 from kitchener.actors.turn import Turn
 from kitchener.actors.work_order_chain import DegradedCall, Prepared, TurnParts
 from kitchener.canonical import canonical_digest
 from kitchener.clock import Clock, SystemClock
-from kitchener.config import HO2Config, LimitsConfig, without_secrets
+from kitchener.config import SIGNAL_KINDS, HO2Config, LimitsConfig, without_secrets
 from kitchener.errors import (
     CallerError,
     CommitUnknown,
@@ -40,12 +42,13 @@ from kitchener.errors import (
     TurnTimeout,
 )
 from kitchener.ids import IdSource, RandomIds, SessionId
-from kitchener.ledger import Ledgers
+from kitchener.ledger import LedgerClient, Ledgers
 from kitchener.records.turn import TurnCall, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
-from kitchener.records.work_order import HO1ExecutorProtocol
+from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
 
 _NOT_POLICY = frozenset(
-    ("ho2m_path", "ho1m_path", "prompt_dir", "attention_templates", "session_queue", "idle_passivate_s", "session_id_digits")
+    """ho2m_path ho1m_path ho3_memory_dir prompt_dir attention_templates session_queue idle_passivate_s session_id_digits
+    consolidation_queue""".split()  # noqa: SIM905
 )
 """Settings that change where things are or how long they wait, never what a turn decides."""
 
@@ -59,6 +62,7 @@ class Host:
         limiter: running turns of all supervisors of the runtime
         listeners: who reads the text of which work order; shared with the executor
         tasks: where streamed turns run; None where there is no runtime
+        afterwards: where consolidation runs once the reply is delivered; None where there is no runtime
         ready: waits until the ledgers are open; None where they are
     """
 
@@ -66,6 +70,7 @@ class Host:
     limiter: TurnLimiter | None = None
     listeners: dict[str, UpdateListener] = field(default_factory=dict)
     tasks: TaskGroup | None = None
+    afterwards: Afterwards | None = None
     ready: Callable[[], Awaitable[None]] | None = None
 
 
@@ -78,6 +83,7 @@ class HO2Supervisor:
         ledgers: the agent class's own
         token_budgeter: keeps the books of sessions, turns and work orders
         config: policies and bounds
+        ho3_memory: long-term memory; used only where `ho3_enabled` is set
         attention: gathers context; None: from the session's own history, by the template that serves the class
         degraded_call: answers when HO1 is broken; None: the turn says that it could not
         tools: what the executor may run; None: nothing
@@ -94,6 +100,7 @@ class HO2Supervisor:
         ledgers: Ledgers,
         token_budgeter: TokenBudgeter,
         config: HO2Config,
+        ho3_memory: LongTermMemory | None = None,
         attention: AttentionRetriever | None = None,
         degraded_call: DegradedCall | None = None,
         tools: ToolRegistry | None = None,
@@ -112,6 +119,7 @@ class HO2Supervisor:
             clock=clock,
             ids=ids or RandomIds(config.session_id_digits),
             max_active=limits.max_active_sessions,
+            memory=ho3_memory if config.ho3_enabled else None,
         )
         if attention is None:
             template = resolve_template(load_templates(config.attention_templates), agent_class)
@@ -130,8 +138,15 @@ class HO2Supervisor:
             clock=clock,
             degraded_call=degraded_call,
             listeners=self._host.listeners,
-            prepared=Prepared(config, tools or ToolRegistry(), *_hashes(config)),
+            prepared=Prepared(config, tools or ToolRegistry(), *_hashes(config, ho3_memory)),
+            memory=_turn_memory(agent_class, config, ledgers, ho3_memory),
         )
+        self._consolidator = (
+            Consolidator(agent_class, self._parts, ho3_memory, limits.abort_grace_s)
+            if ho3_memory is not None and config.ho3_enabled
+            else None
+        )
+        self._afterwards = _afterwards(config, self._host)
 
     async def start_session(
         self, session_id: str | None = None, *, subject_id: str | None = None, external_id: str | None = None
@@ -198,7 +213,28 @@ class HO2Supervisor:
             TurnTimeout, TurnReplaced: it was aborted
             LedgerError: its record could not be made durable
         """
-        return await self._handle(message, _call(session_id, subject_id, idempotency_key, memory, deadline), None)
+        result = await self._handle(message, _call(session_id, subject_id, idempotency_key, memory, deadline), None)
+        self._consolidate_after(result)
+        return result
+
+    async def run_consolidation(
+        self, signal_ids: Sequence[str], *, namespace: str, gate_ts: str | None = None
+    ) -> list[WorkOrder]:
+        """Learns from signals whose gates are open as of now: one work order each, in its last state; the others give none.
+
+        Args:
+            signal_ids: candidates, such as `TurnResult.consolidation_candidates`
+            namespace: whose: `agent_class/subject_id`, both percent-encoded
+            gate_ts: when their gates opened, ISO time with a zone; None: now
+
+        Raises:
+            CallerError: long-term memory is off, the namespace is another agent class's, or the time has no zone
+            LedgerError: what was learned could not be recorded
+        """
+        await self._ready()
+        if self._consolidator is None:
+            raise CallerError(f"agent class {self.agent_class!r} has no long-term memory; set ho3_enabled")
+        return await self._consolidator.run(signal_ids, namespace=namespace, gate_ts=gate_ts)
 
     async def stream_turn(
         self,
@@ -229,7 +265,9 @@ class HO2Supervisor:
         async def run() -> None:
             with stop, send:
                 try:
-                    await tell(TurnCompleted(await self._handle(message, call, tell)))
+                    result = await self._handle(message, call, tell)
+                    await tell(TurnCompleted(result))
+                    self._consolidate_after(result)
                 except Exception as error:  # noqa: BLE001  handed to the reader, who is another task
                     failure.append(error)
 
@@ -303,6 +341,14 @@ class HO2Supervisor:
         if result is not None:
             return await self._commit_late(result)
         raise await self._cut_off(turn, queue, deadline - started)
+
+    def _consolidate_after(self, result: TurnResult) -> None:
+        """The reply is delivered: whatever its turn found ripe is learned now, by a task that nobody waits for."""
+        if result.consolidation_candidates and self._afterwards is not None and self._consolidator is not None:
+            crossed = self._parts.take_crossed(result.turn_id)
+            if crossed is not None:  # else this reply is a copy, and the turn itself saw to it
+                work = partial(self._consolidator.run, result.consolidation_candidates, is_asked_for=False)
+                self._afterwards.start(partial(work, namespace=crossed.namespace, gate_ts=crossed.gate_ts))
 
     async def _commit_late(self, result: TurnResult) -> TurnResult:
         """A complete turn is never aborted: whatever cut off the wait for its commit, the commit is waited for."""
@@ -385,8 +431,29 @@ def _check_names(**names: str | None) -> None:
 _MAX_NAME = 256
 
 
-def _hashes(config: HO2Config) -> tuple[str, str]:
+def _turn_memory(agent_class: str, config: HO2Config, ledgers: Ledgers, memory: LongTermMemory | None) -> TurnMemory | None:
+    """The memory as turns use it; None where it is off."""
+    if memory is None or not config.ho3_enabled:
+        return None
+    own: tuple[LedgerClient, ...] = getattr(memory, "ledgers", ())
+    if isinstance(ledgers, Ledgers) and not ledgers.covers(own):
+        raise CallerError(
+            f"the ledgers of {agent_class!r} are committed without those of its memory: Ledgers(…, also=memory.ledgers)"
+        )
+    return TurnMemory(memory, ledgers, agent_class, config, frozenset((*SIGNAL_KINDS, *memory.config.custom_kinds)))
+
+
+def _afterwards(config: HO2Config, host: Host) -> Afterwards | None:
+    """Where consolidation runs by itself; None where the program starts it."""
+    if config.consolidation == "auto" and host.afterwards is None:
+        raise CallerError('consolidation = "auto" needs a runtime (open_runtime); by hand there is run_consolidation')
+    return None if config.consolidation == "manual" else host.afterwards
+
+
+def _hashes(config: HO2Config, memory: LongTermMemory | None) -> tuple[str, str]:
     """The hashes of the whole configuration and of the part that decides."""
     settings: dict[str, Any] = without_secrets(config)
+    if memory is not None and config.ho3_enabled:
+        settings["memory"] = without_secrets(memory.config)
     policy = {key: value for key, value in settings.items() if key not in _NOT_POLICY}
     return canonical_digest(settings), canonical_digest(policy)

@@ -9,8 +9,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from kitchener.actors.attention import AttentionContext
-from kitchener.actors.chains import UNCLASSIFIED, ChainPlan, cost_json, plan_chain, summarize, tighter, total_cost
+from kitchener.actors.chains import (
+    UNCLASSIFIED,
+    ChainPlan,
+    cost_json,
+    labels_of,
+    plan_chain,
+    signals_of,
+    summarize,
+    tighter,
+    total_cost,
+)
 from kitchener.actors.quality import QualityGateResult
+from kitchener.actors.remembering import Crossed, Learned, bias_fragments
 from kitchener.actors.session_state import begin_turn, complete_turn, forget_failed
 from kitchener.actors.sessions import SessionManager, close_open_turn
 from kitchener.actors.work_order_chain import APOLOGIES, APOLOGY, CutShort, TurnParts, WorkOrderChain
@@ -40,7 +51,10 @@ class Turn:
         self._message = message
         self._update = update
         self._earlier_failures = tuple(session.state.failed_work_orders)
-        self._positions: dict[str, int] = {}
+        self._memory = parts.memory
+        self._positions: Mapping[str, int] = {}
+        self._turn_ts = ""
+        self._classification: Mapping[str, Any] = UNCLASSIFIED
         self.turn_id: TurnId = session.next_turn_id()
         self._chain = WorkOrderChain(parts, session, self.turn_id, deadline, update)
         self._is_over = False
@@ -50,8 +64,11 @@ class Turn:
         """Writes `TURN_STARTED` with the message and what the turn may read, fenced by the session's last entry."""
         prepared = self._parts.prepared
         self._positions = self._parts.ledgers.positions()
+        self._turn_ts = self._parts.now()
+        if not call.memory:
+            self._memory = None
         fields: dict[str, Any] = {
-            "turn_ts": self._parts.now(),
+            "turn_ts": self._turn_ts,
             "user_message": self._message,
             "memory": call.memory,
             "read_positions": self._positions,
@@ -76,8 +93,8 @@ class Turn:
         error: TurnError | None = None
         with self._parts.ledgers.ho1m.watch(self._session.session_id) as self._chain.trace:
             try:
-                classification = await self._classify()
-                context = await self._gather(classification)
+                classification = self._classification = await self._classify()
+                context = await self._recall(classification, await self._gather(classification))
                 plan = self._plan_rest(classification)
                 results = await self._use_tool(plan)
                 output = await self._synthesize(classification, context, results, plan)
@@ -122,6 +139,35 @@ class Turn:
         horizontal = await attention.horizontal_scan(self._session.session_id, self._message)
         priority = await attention.priority_probe()
         return attention.assemble_wo_context(horizontal, priority, self._message, classification)
+
+    async def _recall(self, classification: Mapping[str, Any], context: AttentionContext) -> AttentionContext:
+        """1 and 2b: what memory learned about the subject and has something to say to this message."""
+        if self._memory is None:
+            return context
+        try:
+            chosen = await self._memory.recall(
+                self._session.subject_id, labels_of(classification), self._turn_ts, self._positions
+            )
+        except Exception as error:  # noqa: BLE001  a memory that fails costs the turn its lines, not its reply
+            await self._chain.record_degradation("HO3", error)
+            return context
+        return context._replace(biases=bias_fragments(chosen, self._parts.config.token_estimator)) if chosen else context
+
+    async def _learn(self) -> Learned:
+        """5: the turn's signals, and the gates that they opened."""
+        if self._memory is None:
+            return Learned((), None, self._positions)
+        signal_ids = signals_of(self._classification, self._chain.work_orders.values())
+        session = self._session
+        try:
+            learned = await self._memory.learn(session.session_id, session.subject_id, self.turn_id, signal_ids)
+            if learned.candidates and learned.gate_ts is not None:
+                namespace = self._memory.namespace_of(session.subject_id)
+                self._parts.note_crossed(self.turn_id, Crossed(namespace, learned.gate_ts))
+            return learned
+        except Exception as error:  # noqa: BLE001  what a turn teaches is never worth its reply
+            await self._chain.record_degradation("HO3", error)
+            return Learned((), None, self._positions)
 
     def _plan_rest(self, classification: Mapping[str, Any]) -> ChainPlan:
         prepared = self._parts.prepared
@@ -240,6 +286,7 @@ class Turn:
             "trace_hash": trace_hash,
         }
         await self._chain.write(events.WO_CHAIN_COMPLETE, self.turn_id, fields)
+        learned = await self._learn()
         result = TurnResult(
             response=response,
             wo_chain_summary=summarize(chain),
@@ -247,6 +294,7 @@ class Turn:
             session_id=self._session.session_id,
             turn_id=self.turn_id,
             quality_gate_passed=error is None,
+            consolidation_candidates=learned.candidates,
             degraded=error is not None,
             error=error,
             trace_hash=trace_hash,
@@ -256,8 +304,8 @@ class Turn:
             {"wo_id": wo.wo_id, "wo_type": wo.wo_type, "state": wo.state, "cost": cost_json(wo.cost)} for wo in chain
         ]
         payload["user_message_ref"] = self._chain.message_ref
-        payload["gate_ts"] = None
-        payload["read_positions"] = self._positions
+        payload["gate_ts"] = learned.gate_ts
+        payload["read_positions"] = learned.positions
         ref = await self._chain.write(events.TURN_COMPLETED, self.turn_id, payload)
         self._is_over = True
         complete_turn(self._session.state, payload, self._message, ref, self._parts.config.token_estimator)

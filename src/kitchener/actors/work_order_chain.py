@@ -4,6 +4,7 @@
 back, or `CutShort` with the error and the reply to give. Explained in `docs/turn.md`.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -15,8 +16,10 @@ from kitchener.actors.attention import AttentionContext, AttentionRetriever
 from kitchener.actors.budget import Scope, TokenBudgeter
 from kitchener.actors.chains import cost_json
 from kitchener.actors.quality import QualityGate
+from kitchener.actors.remembering import Crossed, TurnMemory
 from kitchener.actors.session_state import book_cost, forget_failed, note_failed
 from kitchener.actors.sessions import SessionManager
+from kitchener.actors.tool_results import storable
 from kitchener.actors.tools import ToolRegistry
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, TimestampText, loop_clock
@@ -91,13 +94,28 @@ class TurnParts:
     listeners: dict[str, UpdateListener]
     """Who reads the text of a work order while it is being made; shared with the executor."""
     prepared: Prepared
+    memory: TurnMemory | None = None
+    """Long-term memory; None where it is not used, and then none of its code runs."""
     timestamps: TimestampText = field(default_factory=TimestampText)
     loop_time: Callable[[], float] = field(default_factory=loop_clock)
     """The event loop's clock, seconds."""
 
+    crossed: OrderedDict[str, Crossed] = field(default_factory=OrderedDict)
+    """What turns found ripe to be learned, until their replies are delivered."""
+
     def now(self) -> str:
         """The time of day as it stands in a ledger."""
         return self.timestamps.render(self.clock.time_us())
+
+    def note_crossed(self, turn_id: str, crossed: Crossed) -> None:
+        """Remembers what a turn found ripe; a reply that never arrives is forgotten, its gates are found open again."""
+        self.crossed[turn_id] = crossed
+        if len(self.crossed) > _MAX_CROSSED:
+            self.crossed.popitem(last=False)
+
+    def take_crossed(self, turn_id: str) -> Crossed | None:
+        """What a turn found ripe, once."""
+        return self.crossed.pop(turn_id, None)
 
 
 class CutShort(Exception):
@@ -115,6 +133,8 @@ APOLOGIES: Mapping[str, str] = {
     "BUDGET": "The token budget for this conversation does not cover another reply, so the model was not asked.",
 }
 
+
+_MAX_CROSSED = 10_000
 
 _BESIDE_THE_REPLY = 8_192
 """Bytes that the other fields of `TURN_COMPLETED` take at the most."""
@@ -263,6 +283,14 @@ class WorkOrderChain:
         book_cost(self._session.state, wo.cost.input_tokens + wo.cost.output_tokens)
         self._no_longer_open(wo)
 
+    async def record_degradation(self, component: str, error: Exception, **facts: Any) -> None:
+        """`DEGRADATION`: a part failed and the turn goes on without it."""
+        detail = f"{type(error).__name__}: {error}"
+        if component != "HO1":
+            logger.error("turn goes on without a part", component=component, turn_id=self._turn_id, error=detail)
+        fields = {"component": component, "governance_violation": False, "error": storable(detail), **facts}
+        await self.write(events.DEGRADATION, self._turn_id, fields)
+
     async def _plan(
         self,
         wo: WorkOrder,
@@ -297,6 +325,8 @@ class WorkOrderChain:
                 "cut_by": context.budget_used.cut_by,
                 "context_hash": ho2m.content_digest(subject_id, context.context_text.encode()),
             }
+            if context.biases:
+                fields["attention"]["biases"] = [bias.source_id for bias in context.biases]
         planned = await self.write(events.WO_PLANNED, wo_id, fields)
         self.work_orders[wo_id] = wo
         open_turn = self._session.state.open_turn
@@ -345,11 +375,7 @@ class WorkOrderChain:
         logger.error("executor failed", wo_id=wo.wo_id, turn_id=self._turn_id, error=detail)
         failed = wo.failed(WorkOrderError(reason="EXECUTOR", detail=detail), at=self._parts.now())
         await self.record_failure(failed)
-        await self.write(
-            events.DEGRADATION,
-            self._turn_id,
-            {"component": "HO1", "governance_violation": True, "error": detail, "wo_id": wo.wo_id},
-        )
+        await self.record_degradation("HO1", error, governance_violation=True, wo_id=wo.wo_id)
         await self._tell(TextRetracted(wo.wo_id), WorkOrderFinished(wo.wo_id, wo.wo_type, "failed"))
         raise CutShort(TurnError("EXECUTOR", detail, wo.wo_id), await self._reply_without_executor())
 

@@ -4,7 +4,7 @@
 `store.py` owns the ledgers and keeps its subjects folded.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ from kitchener.memory.gate import GateResult
 from kitchener.memory.index import OVERLAYS, SIGNALS, artifact_key, fold_subject, overlay_keys, signal_keys
 from kitchener.memory.moments import us_of
 from kitchener.memory.overlays import Overlay
-from kitchener.memory.signals import Cut, SignalAccumulator, normalise
+from kitchener.memory.signals import Cut, RecordedEvent, SignalAccumulator, normalise
 from kitchener.memory.subject import SubjectMemory
 from kitchener.sealing import Sealer
 
@@ -88,6 +88,18 @@ class ReadOperations:
         """Whether a signal recurred often enough to be learned from; arguments as in `read_signals`."""
         subject = await self._known(namespace)
         return subject.gate(normalise(signal_id, self.kinds), self._cut(subject, as_of_ts, up_to), self.config)
+
+    async def read_events(
+        self,
+        event_ids: Iterable[str],
+        as_of_ts: Moment | None = None,
+        *,
+        up_to: Mapping[str, int] | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> list[RecordedEvent]:
+        """Events by id, oldest first, with the other signals of their turns; ids that the namespace lacks are left out."""
+        subject = await self._known(namespace)
+        return subject.recorded(event_ids, self._cut(subject, as_of_ts, up_to))
 
     async def read_overlays(
         self,

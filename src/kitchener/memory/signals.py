@@ -33,6 +33,8 @@ class SignalAccumulator:
     """Events, each id once."""
     last_seen: datetime
     """The newest event, UTC."""
+    first_seen: datetime
+    """The oldest event that counts, UTC."""
     session_ids: tuple[str, ...]
     """The sessions they came in, in order of first appearance."""
     event_ids: tuple[str, ...]
@@ -56,6 +58,23 @@ class SignalEvent(NamedTuple):
     """In which session."""
     turn_id: str
     """In which turn; "" where none was named."""
+
+
+class RecordedEvent(NamedTuple):
+    """One event as it is shown to whoever asks what stands behind an artifact."""
+
+    event_id: str
+    """`EVT-…`"""
+    signal_id: str
+    """Of which signal."""
+    session_id: str
+    """In which session."""
+    timestamp: str
+    """ISO time of the event."""
+    turn_id: str | None
+    """In which turn; None where none was named."""
+    co_signals: tuple[str, ...]
+    """The other signals of that turn, in alphabetical order."""
 
 
 class Cut(NamedTuple):
@@ -133,6 +152,7 @@ class SignalLog:
             signal_id=signal_id,
             count=len(kept),
             last_seen=datetime_of(last_us),
+            first_seen=datetime_of(min(event.seen_us for event in kept)),
             session_ids=tuple(dict.fromkeys(event.session_id for event in kept)),
             event_ids=tuple(event.event_id for event in kept),
             decay=decay((cut.as_of_us - last_us) / HOUR_US, half_life_hours),

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from kitchener.config import HO3MemoryConfig
 from kitchener.memory.gate import GateResult, judge, thresholds
-from kitchener.memory.moments import HOUR_US, us_of
+from kitchener.memory.moments import HOUR_US, text_of, us_of
 from kitchener.memory.overlays import Overlay, OverlayHistory, OverlayRecord, parse_overlay
-from kitchener.memory.signals import Cut, SignalAccumulator, SignalEvent, SignalLog
+from kitchener.memory.signals import Cut, RecordedEvent, SignalAccumulator, SignalEvent, SignalLog
 from kitchener.records import events
 from kitchener.sealing import MARK
 
@@ -164,7 +164,25 @@ class SubjectMemory:
         needed, sessions_needed = thresholds(overlay.signal_id, config)
         return count >= needed and len(sessions) >= sessions_needed
 
-    def signals_of_turns(self, turns: Iterable[str], cut: Cut) -> dict[str, list[str]]:
+    def recorded(self, event_ids: Iterable[str], cut: Cut) -> list[RecordedEvent]:
+        """Events with what came beside them, in the order of the ledger; ids that are not known here are left out."""
+        found = sorted(
+            ((signal, event) for signal, event in filter(None, map(self.event, event_ids))), key=lambda pair: pair[1].seq
+        )
+        beside = self._signals_of_turns((event.turn_id for _, event in found), cut)
+        return [
+            RecordedEvent(
+                event.event_id,
+                signal,
+                event.session_id,
+                text_of(event.seen_us),
+                event.turn_id or None,
+                tuple(other for other in beside.get(event.turn_id, ()) if other != signal),
+            )
+            for signal, event in found
+        ]
+
+    def _signals_of_turns(self, turns: Iterable[str], cut: Cut) -> dict[str, list[str]]:
         """The signals that came in some turns, by turn, in alphabetical order."""
         found: dict[str, list[str]] = {turn: [] for turn in turns if turn}
         for signal_id in self.signal_ids():

@@ -91,15 +91,33 @@ def read_payload(entry_type: str, payload: Mapping[str, Any]) -> dict[str, Any]:
 def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     """Under which keys, besides its session, an entry of HO2m must be found without a scan.
 
-    Sessions are listed and found by their external id; a finished or rejected message by its idempotency key.
+    Sessions are listed and found by their external id; a message by its turn and by its idempotency key; a turn by the
+    learned lines that it was shown.
     """
     if entry_type == SESSION_START:
         external = payload.get("external_id")
         return ("sessions", f"external:{external}") if external is not None else ("sessions",)
-    if entry_type == TURN_STARTED and "idempotency_key" in payload:
+    if entry_type == TURN_STARTED:
+        started = turn_index_key(payload["turn_id"])
+        if "idempotency_key" not in payload:
+            return (started,)
         owner = payload["session_id"] if payload["idempotency_scope"] == "session" else payload["subject_id"]
-        return (idempotency_index_key(payload["idempotency_scope"], owner, payload["idempotency_key"]),)
+        return (started, idempotency_index_key(payload["idempotency_scope"], owner, payload["idempotency_key"]))
+    if entry_type == WO_PLANNED:
+        attention = payload.get("attention")
+        biases = attention.get("biases") if attention is not None else None
+        return tuple(bias_index_key(payload["subject_id"], each) for each in biases) if biases else ()
     return ("ended",) if entry_type == SESSION_END else ()
+
+
+def turn_index_key(turn_id: str) -> str:
+    """The index key of the entry that began a turn, where its message stands."""
+    return f"turn:{turn_id}"
+
+
+def bias_index_key(subject_id: str, artifact_id: str) -> str:
+    """The index key of the work orders that were shown a learned line of a subject."""
+    return f"bias:{len(subject_id)}:{subject_id}|{artifact_id}"
 
 
 def idempotency_index_key(scope: str, owner: str, key: str) -> str:

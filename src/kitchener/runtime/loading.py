@@ -39,7 +39,9 @@ _PATH_KEYS: Final[tuple[tuple[str, ...], ...]] = (
     ("ledger", "keyring"),
     ("agents", "*", "prompt_dir"),
     ("agents", "*", "attention_templates"),
+    ("memory", "memory_dir"),
     ("agents", "*", "ho2m_path"),
+    ("agents", "*", "ho3_memory_dir"),
     ("agents", "*", "ho1m_path"),
 )
 _KEY_FILE: Final = ("router", "providers", "*", "api_key")

@@ -17,6 +17,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from kitchener.actors.admission import TurnLimiter
 from kitchener.actors.budget import TokenBudgeter
+from kitchener.actors.consolidation import Afterwards
 from kitchener.actors.executor import HO1Executor
 from kitchener.actors.mailbox import (
     BACKGROUND,
@@ -38,9 +39,11 @@ from kitchener.errors import ActorStopped, CallerError, ConfigError, KitchenerEr
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.ids import IdSource, is_agent_class, path_part
 from kitchener.ledger import Ledgers, open_ledgers
+from kitchener.memory import HO3Memory
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.records.prompt import PromptGateway, PromptResponse, Provider
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
+from kitchener.runtime.memories import open_memories
 from kitchener.sealing import Keyring, Sealer
 
 
@@ -71,15 +74,33 @@ class Runtime:
         """The ledgers of an agent class; open after the first call of its supervisor."""
         return self._agent(agent_class).ledgers
 
+    def memory(self, agent_class: str = "ADMIN") -> HO3Memory:
+        """The long-term memory, with the thresholds of an agent class; namespaces are `agent_class/subject_id`.
+
+        Raises:
+            CallerError: it is off
+        """
+        memory = self._parts.memories.get(agent_class)
+        if memory is None:
+            raise CallerError(f"agent class {agent_class!r} has no long-term memory; set agents.{agent_class}.ho3_enabled")
+        return memory
+
     async def drain(self) -> None:
-        """Returns when no turn runs. New ones are still admitted."""
+        """Returns when no turn runs and no consolidation is pending. New ones are still admitted."""
         await self._limiter.wait_idle()
+        for agent in self._agents.values():
+            await agent.afterwards.wait_idle()
 
     def statistics(self) -> dict[str, Any]:
         """Queues and workers now, for monitoring."""
         mailboxes: dict[str, dict[str, LaneStatistics]] = {"gateway": self._parts.gateway_mailbox.statistics()}
         mailboxes.update((agent_class, agent.mailbox.statistics()) for agent_class, agent in self._agents.items())
-        return {"running_turns": self._limiter.running, "waiting_turns": self._limiter.waiting, "mailboxes": mailboxes}
+        return {
+            "running_turns": self._limiter.running,
+            "waiting_turns": self._limiter.waiting,
+            "pending_consolidations": sum(agent.afterwards.pending for agent in self._agents.values()),
+            "mailboxes": mailboxes,
+        }
 
     def _agent(self, agent_class: str) -> "_Agent":
         agent = self._agents.get(agent_class)
@@ -99,10 +120,12 @@ class Runtime:
         limits = self.config.limits
         self._limiter.close()
         with anyio.move_on_after(limits.shutdown_grace_s):
-            await self._limiter.wait_idle()
+            await self.drain()
         self._limiter.cancel_running()
+        for agent in self._agents.values():
+            agent.afterwards.cancel()
         with anyio.move_on_after(limits.abort_grace_s):
-            await self._limiter.wait_idle()
+            await self.drain()
         for agent in self._agents.values():
             await agent.close()
 
@@ -125,6 +148,8 @@ class _Parts:
     injected: _Injected
     gateway_mailbox: Mailbox[GatewayCall, PromptResponse | None]
     sealer: Sealer | None
+    memories: Mapping[str, HO3Memory]
+    """Long-term memory by agent class, for those that use it."""
     tasks: TaskGroup
     scope: anyio.CancelScope
 
@@ -133,7 +158,7 @@ class _LaterLedgers:
     """Ledgers that are opened after the objects that use them were made; takes on the opened ones' attributes."""
 
     def take_on(self, ledgers: Ledgers) -> None:
-        for name in ("ho1m", "ho2m", "context", "commit", "request_commit", "enter_turn", "leave_turn", "positions"):
+        for name in ("ho1m", "ho2m", "context", "commit", "request_commit", "enter_turn", "leave_turn", "positions", "covers"):
             setattr(self, name, getattr(ledgers, name))
 
 
@@ -146,7 +171,15 @@ class _Agent:
         self._later = _LaterLedgers()
         self.ledgers = cast(Ledgers, self._later)
         tools = _tools_of(config, injected.tools)
-        host = Host(limits=limits, limiter=runtime._limiter, tasks=runtime._tasks, ready=self.ready)
+        self.afterwards = Afterwards(runtime._tasks, config.consolidation_queue)
+        host = Host(
+            limits=limits,
+            limiter=runtime._limiter,
+            tasks=runtime._tasks,
+            afterwards=self.afterwards,
+            ready=self.ready,
+        )
+        self._memory = runtime._parts.memories.get(config.agent_class)
         executor = HO1Executor(
             ledgers=self.ledgers,
             gateway=runtime.gateway,
@@ -171,6 +204,7 @@ class _Agent:
             ledgers=self.ledgers,
             token_budgeter=TokenBudgeter(),
             config=config,
+            ho3_memory=self._memory,
             degraded_call=injected.degraded_call,
             tools=tools,
             clock=injected.clock,
@@ -221,6 +255,7 @@ class _Agent:
             "clock": self._runtime._parts.injected.clock,
             "index_dir": root / "index",
             "sealer": self._runtime._parts.sealer,
+            "also": self._memory.ledgers if self._memory is not None else (),
         }
 
 
@@ -264,9 +299,11 @@ async def open_runtime(
             except Exception as error:  # noqa: BLE001  raised again below, outside the task group, so that it stays itself
                 body_error = error
             finally:
-                with anyio.move_on_after(2 * (limits.shutdown_grace_s + limits.abort_grace_s), shield=True):
-                    await runtime._close()
-                runtime._scope.cancel()
+                try:
+                    with anyio.move_on_after(2 * (limits.shutdown_grace_s + limits.abort_grace_s), shield=True):
+                        await runtime._close()
+                finally:
+                    runtime._scope.cancel()
     except BaseExceptionGroup as group:
         only = _only(group)
         raise only from only.__cause__
@@ -289,9 +326,13 @@ async def _hold(loaded: LoadedConfig, injected: "_Injected", *, task_status: Tas
                 lanes={INTERACTIVE: LaneLimits(limits.gateway_concurrency, limits.gateway_queue)},
                 **_restarts(limits),
             )
-            async with mailbox.open(), anyio.create_task_group() as tasks:
-                sealer = _sealer(config.ledger)
-                task_status.started(Runtime(loaded, _Parts(injected, mailbox, sealer, tasks, scope)))
+            sealer = _sealer(config.ledger)
+            async with (
+                mailbox.open(),
+                open_memories(config, clock=injected.clock, sealer=sealer) as memories,
+                anyio.create_task_group() as tasks,
+            ):
+                task_status.started(Runtime(loaded, _Parts(injected, mailbox, sealer, memories, tasks, scope)))
                 await anyio.sleep_forever()
 
 

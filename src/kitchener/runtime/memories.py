@@ -1,0 +1,61 @@
+"""The long-term memories of a runtime: one pair of ledgers per directory, shared by the agent classes that use it.
+
+A class's own thresholds stand in its `ho3_*` settings; where they are not set, those of `[memory]` hold.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from kitchener.clock import Clock
+from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
+from kitchener.memory import HO3Memory
+from kitchener.memory.reading import memory_dir
+from kitchener.sealing import Sealer
+
+_OWN = {
+    "ho3_memory_dir": "memory_dir",
+    "ho3_gate_count_threshold": "gate_count_threshold",
+    "ho3_gate_session_threshold": "gate_session_threshold",
+    "ho3_gate_window_hours": "gate_window_hours",
+}
+"""A class's setting and the one of `[memory]` that it overrides."""
+
+
+@asynccontextmanager
+async def open_memories(
+    config: RuntimeConfig, *, clock: Clock, sealer: Sealer | None
+) -> AsyncIterator[Mapping[str, HO3Memory]]:
+    """The memory of each agent class that uses one, open until the block is left.
+
+    Args:
+        config: the whole configuration, its paths complete
+        clock: the time of day
+        sealer: seals what was learned
+
+    Raises:
+        LedgerError: a ledger is damaged, locked, or cannot be where it should
+    """
+    classes = {name: agent for name, agent in config.agents.items() if agent.ho3_enabled}
+    if config.memory.enabled:
+        classes = {name: config.agents.get(name, HO2Config(agent_class=name)) for name in (*config.agents, "ADMIN")}
+    opened: dict[Path, HO3Memory] = {}
+    memories: dict[str, HO3Memory] = {}
+    async with AsyncExitStack() as stack:
+        for name, agent in classes.items():
+            own = memory_config(config.memory, agent)
+            place = memory_dir(config.plane_root, own)
+            memory = opened.get(place)
+            if memory is None:
+                memory = await stack.enter_async_context(
+                    HO3Memory.open(config.plane_root, own, clock=clock, ledger_config=config.ledger, sealer=sealer)
+                )
+                opened[place] = memory
+            memories[name] = memory.configured(own)
+        yield memories
+
+
+def memory_config(shared: HO3MemoryConfig, agent: HO2Config) -> HO3MemoryConfig:
+    """The memory's settings for an agent class: its own where they are set, else the shared ones."""
+    own = {theirs: getattr(agent, ours) for ours, theirs in _OWN.items() if ours in agent.model_fields_set}
+    return shared.model_copy(update=own)
