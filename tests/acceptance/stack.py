@@ -12,9 +12,10 @@ from typing import Any
 
 import anyio
 
+from kitchener.actors.assembly import Host
 from kitchener.actors.budget import TokenBudgeter
 from kitchener.actors.sessions import SessionManager
-from kitchener.actors.supervisor import HO2Supervisor, Host
+from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import HO2Config, LedgerConfig, LimitsConfig, RouterConfig, RuntimeConfig
 from kitchener.ids import path_part

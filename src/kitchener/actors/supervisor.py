@@ -5,31 +5,29 @@ This is the page a reader starts from. Each step of a message's way is one line 
 `turn.py` (what happens in it). Explained in `docs/turn.md`.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, suppress
 from functools import partial
-from typing import Any
 
 import anyio
-from anyio.abc import TaskGroup
 
 from kitchener.actors.admission import Admission, SessionQueue, TurnLimiter
+from kitchener.actors.assembly import Host, afterwards_of, policy_hashes, turn_memory
 from kitchener.actors.attention import AttentionRetriever
 from kitchener.actors.attention_templates import load_templates, resolve_template
 from kitchener.actors.budget import TokenBudgeter
-from kitchener.actors.consolidation import Afterwards, Consolidator
+from kitchener.actors.consolidation import Consolidator
 from kitchener.actors.idempotency import IdempotencyKeys, OnSession, Scope
 from kitchener.actors.mailbox import CALLING_CHAIN
 from kitchener.actors.quality import QualityGate
-from kitchener.actors.remembering import LongTermMemory, TurnMemory
+from kitchener.actors.remembering import LongTermMemory
 from kitchener.actors.sessions import SessionContext, SessionDirectory, SessionManager
+from kitchener.actors.streams import streamed
 from kitchener.actors.tools import ToolRegistry
 from kitchener.actors.turn import Turn
 from kitchener.actors.work_order_chain import DegradedCall, Prepared, TurnParts
-from kitchener.canonical import canonical_digest
 from kitchener.clock import Clock, SystemClock
-from kitchener.config import SIGNAL_KINDS, HO2Config, LimitsConfig, without_secrets
+from kitchener.config import HO2Config
 from kitchener.errors import (
     CallerError,
     CommitUnknown,
@@ -42,36 +40,9 @@ from kitchener.errors import (
     TurnTimeout,
 )
 from kitchener.ids import IdSource, RandomIds, SessionId
-from kitchener.ledger import LedgerClient, Ledgers
+from kitchener.ledger import Ledgers
 from kitchener.records.turn import TurnCall, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
 from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
-
-_NOT_POLICY = frozenset(
-    """ho2m_path ho1m_path ho3_memory_dir prompt_dir attention_templates session_queue idle_passivate_s session_id_digits
-    consolidation_queue""".split()  # noqa: SIM905
-)
-"""Settings that change where things are or how long they wait, never what a turn decides."""
-
-
-@dataclass(slots=True)
-class Host:
-    """What a runtime lends to its supervisors; one assembled by hand works with the defaults.
-
-    Attributes:
-        limits: the bounds of the process
-        limiter: running turns of all supervisors of the runtime
-        listeners: who reads the text of which work order; shared with the executor
-        tasks: where streamed turns run; None where there is no runtime
-        afterwards: where consolidation runs once the reply is delivered; None where there is no runtime
-        ready: waits until the ledgers are open; None where they are
-    """
-
-    limits: LimitsConfig = field(default_factory=LimitsConfig)
-    limiter: TurnLimiter | None = None
-    listeners: dict[str, UpdateListener] = field(default_factory=dict)
-    tasks: TaskGroup | None = None
-    afterwards: Afterwards | None = None
-    ready: Callable[[], Awaitable[None]] | None = None
 
 
 class HO2Supervisor:
@@ -138,15 +109,15 @@ class HO2Supervisor:
             clock=clock,
             degraded_call=degraded_call,
             listeners=self._host.listeners,
-            prepared=Prepared(config, tools or ToolRegistry(), *_hashes(config, ho3_memory)),
-            memory=_turn_memory(agent_class, config, ledgers, ho3_memory),
+            prepared=Prepared(config, tools or ToolRegistry(), *policy_hashes(config, ho3_memory)),
+            memory=turn_memory(agent_class, config, ledgers, ho3_memory),
         )
         self._consolidator = (
             Consolidator(agent_class, self._parts, ho3_memory, limits.abort_grace_s)
             if ho3_memory is not None and config.ho3_enabled
             else None
         )
-        self._afterwards = _afterwards(config, self._host)
+        self._afterwards = afterwards_of(config, self._host)
 
     async def start_session(
         self, session_id: str | None = None, *, subject_id: str | None = None, external_id: str | None = None
@@ -253,33 +224,15 @@ class HO2Supervisor:
         if self._host.tasks is None:
             raise CallerError("stream_turn needs a runtime (open_runtime); a supervisor assembled by hand has handle_turn")
         call = _call(session_id, subject_id, idempotency_key, memory, deadline)
-        send, receive = anyio.create_memory_object_stream[TurnUpdate](self._host.limits.stream_buffer)
-        stop, failure = anyio.CancelScope(), list[Exception]()
 
-        async def tell(update: TurnUpdate) -> None:
-            try:
-                await send.send(update)
-            except anyio.BrokenResourceError:
-                stop.cancel()  # the reader has gone
+        async def run(tell: UpdateListener) -> None:
+            result = await self._handle(message, call, tell)
+            await tell(TurnCompleted(result))
+            self._consolidate_after(result)
 
-        async def run() -> None:
-            with stop, send:
-                try:
-                    result = await self._handle(message, call, tell)
-                    await tell(TurnCompleted(result))
-                    self._consolidate_after(result)
-                except Exception as error:  # noqa: BLE001  handed to the reader, who is another task
-                    failure.append(error)
-
-        self._host.tasks.start_soon(run)
-        try:
-            async with receive:
-                async for update in receive:
-                    yield update
-        finally:
-            stop.cancel()
-        if failure:
-            raise failure[0]
+        async with aclosing(streamed(run, self._host.tasks, self._host.limits.stream_buffer)) as updates:
+            async for update in updates:
+                yield update
 
     async def _handle(self, message: str, call: TurnCall, update: UpdateListener | None) -> TurnResult:
         self._check_message(message)
@@ -429,31 +382,3 @@ def _check_names(**names: str | None) -> None:
 
 
 _MAX_NAME = 256
-
-
-def _turn_memory(agent_class: str, config: HO2Config, ledgers: Ledgers, memory: LongTermMemory | None) -> TurnMemory | None:
-    """The memory as turns use it; None where it is off."""
-    if memory is None or not config.ho3_enabled:
-        return None
-    own: tuple[LedgerClient, ...] = getattr(memory, "ledgers", ())
-    if isinstance(ledgers, Ledgers) and not ledgers.covers(own):
-        raise CallerError(
-            f"the ledgers of {agent_class!r} are committed without those of its memory: Ledgers(…, also=memory.ledgers)"
-        )
-    return TurnMemory(memory, ledgers, agent_class, config, frozenset((*SIGNAL_KINDS, *memory.config.custom_kinds)))
-
-
-def _afterwards(config: HO2Config, host: Host) -> Afterwards | None:
-    """Where consolidation runs by itself; None where the program starts it."""
-    if config.consolidation == "auto" and host.afterwards is None:
-        raise CallerError('consolidation = "auto" needs a runtime (open_runtime); by hand there is run_consolidation')
-    return None if config.consolidation == "manual" else host.afterwards
-
-
-def _hashes(config: HO2Config, memory: LongTermMemory | None) -> tuple[str, str]:
-    """The hashes of the whole configuration and of the part that decides."""
-    settings: dict[str, Any] = without_secrets(config)
-    if memory is not None and config.ho3_enabled:
-        settings["memory"] = without_secrets(memory.config)
-    policy = {key: value for key, value in settings.items() if key not in _NOT_POLICY}
-    return canonical_digest(settings), canonical_digest(policy)

@@ -16,6 +16,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from kitchener.actors.admission import TurnLimiter
+from kitchener.actors.assembly import Host
 from kitchener.actors.budget import TokenBudgeter
 from kitchener.actors.consolidation import Afterwards
 from kitchener.actors.executor import HO1Executor
@@ -30,7 +31,7 @@ from kitchener.actors.mailbox import (
     Mailbox,
 )
 from kitchener.actors.prompts import PromptLibrary
-from kitchener.actors.supervisor import HO2Supervisor, Host
+from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools import Tool, ToolRegistry, load_tools
 from kitchener.actors.work_order_chain import DegradedCall
 from kitchener.clock import Clock, SystemClock
