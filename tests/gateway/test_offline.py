@@ -110,7 +110,7 @@ def test_a_vocabulary_bounds_the_labels_and_its_own_words_count() -> None:
         ("never mind", "close"),
         ("bye", "close"),
         ("hello", "unclear"),
-        ("thanks", "close"),
+        ("thanks", "continue"),
     ],
 )
 def test_relation_to_the_active_objective(message: str, relation: str) -> None:
