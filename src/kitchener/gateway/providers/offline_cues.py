@@ -61,14 +61,12 @@ REFUSES = re.compile(
 """A reply that begins by declining."""
 
 THANKS = re.compile(r"\b(?:thanks?|thx|cheers|appreciate|thank you)\b")
-"""A reply that thanks; for one step, as long as it does not also say that this was all."""
-
-THANKS_FOR_ALL = re.compile(
-    r"\b(?:thank(?:s| you)|thx|appreciate)\b[^.?!]*\b(?:help|assistance|everything|all (?:of )?(?:that|this|your))\b"
-)
+"""Thanks are for one step, as long as the message does not also say that this was all."""
 
 # --- cues: what the assistant said last ---------------------------------------------------------------------------------
 
+ELSE_WORDS = word_set("else more other further how")
+"""Each phrase of the next has one of these."""
 ASKS_WHAT_ELSE = re.compile(
     r"\b(?:(?:any|some)thing (?:else|more)|what (?:else|more)"
     r"|any (?:other|more|further)|(?:else|more|further) (?:help|assistance|information|requests?|questions?)"
@@ -78,6 +76,8 @@ OFFERS = re.compile(
     r"\b(?:(?:would|do|did) you (?:like|want|wish|care|need)|(?:you )?(?:wanna|want)|want me|shall (?:i|we)|should (?:i|we)"
     r"|(?:can|may|could|will) i|(?:i|we) (?:can|could)|interested in|ready to|you like me)(?: to)?\b"
 )
+CONFIRMING = word_set("correct right ok okay fine good work accurate")
+"""Each phrase of the next has one of these, or "confirm"."""
 CONFIRMS = re.compile(
     r"\b(?:confirm|confirming|correct|(?:is|are|does|do|have) (?:that|this|it|everything|all|i got|these|those)\b[^?]*"
     r"\b(?:right|ok|okay|fine|good|work|correct|accurate))\b"
@@ -96,7 +96,7 @@ ASKING = word_set(
 SEARCHING = word_set("look looking find finding search searching show see check recommend suggest what which any how know tell")
 """Asking by one of these is looking for something, whatever noun follows."""
 
-ENDS_ASKING = word_set("at from in near around by of until till after before during it them this those these since")
+ENDS_ASKING = word_set("at from in near around by of until till after before during it them this that those these since")
 """A thing that is named behind one of these is a circumstance, not what is asked for."""
 
 NEGATING = word_set("not don't won't never can't cannot didn't doesn't")
@@ -109,6 +109,7 @@ ACTING_NOUNS = word_set(
     """reservation booking appointment purchase payment transfer ticket tickets reserving buying purchasing renting ordering
     scheduling cancelling transferring sending paying playing"""
 )
+ENJOYING = word_set("listen hear watch visit attend")
 ENJOYS = re.compile(r"\b(?:listen to|hear|watch|visit|attend) (?:it|this|that|the|them)\b")
 """Doing what a thing is for, once it was found: "a song" is looked for, "it" is listened to."""
 

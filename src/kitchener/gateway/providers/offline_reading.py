@@ -77,7 +77,7 @@ def classify(variables: Mapping[str, Any]) -> dict[str, Any]:
     stems = content_stems(words)
     act = speech_act(message, words)
     active = variables.get("active_objective")
-    found = relation(message, variables.get("recent_turns") or (), active)
+    found = relation(message, variables.get("recent_turns") or (), active, words)
     answer: dict[str, Any] = {
         "speech_act": act,
         "ambiguity": "low" if stems or act in ("greeting", "thanks", "farewell") else "high",

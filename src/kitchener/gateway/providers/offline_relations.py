@@ -25,7 +25,7 @@ RECENT_TURNS_READ = 3
 MAX_READ_CHARS = 2_000
 MAX_QUESTION_CHARS = 300
 SHORT_REPLY_WORDS = 4
-MAX_CLOSING_WORDS = 16
+MAX_CLOSING_STEMS = 4
 MIN_NEW_STEMS = 2
 
 # How sure a rule is: said outright; a clear sign; a sign that can mislead; a guess that still decides; no idea.
@@ -82,6 +82,7 @@ class _Reading(NamedTuple):
 
     text: str
     words: list[str]
+    stems: set[str]
     now: Wants
     question: Question
     offered: str
@@ -91,23 +92,28 @@ class _Reading(NamedTuple):
     recent_turns: Sequence[Any]
 
 
-def relation(message: str, recent_turns: Sequence[Any] = (), active_objective: str | None = None) -> Relation:
+def relation(
+    message: str, recent_turns: Sequence[Any] = (), active_objective: str | None = None, words: list[str] | None = None
+) -> Relation:
     """How the message stands to the active objective, how sure that is, and by which rule. Never raises.
 
     Args:
         recent_turns: mappings with `user` and `assistant`, oldest first; the newest `RECENT_TURNS_READ` are read
         active_objective: the goal that is open; None or "" if none is
+        words: the words of the message, where the caller has them already
     """
     text = _lowered(message).strip()
+    words = words_of(text) if words is None or len(message) > MAX_READ_CHARS else words
     if not active_objective:
-        return _without_objective(text)
+        return _without_objective(text, words)
     newest = recent_turns[-1] if recent_turns else None
     question, offered = asked(_lowered(newest.get("assistant"))) if isinstance(newest, Mapping) else ("none", "")
     objective = _lowered(active_objective)
     goal = wants(objective)
     read = _Reading(
         text,
-        words_of(text),
+        words,
+        content_stems(words),
         wants(text),
         question,
         offered,
@@ -122,11 +128,11 @@ def relation(message: str, recent_turns: Sequence[Any] = (), active_objective: s
 # --- the rules, in the order in which they are asked --------------------------------------------------------------------
 
 
-def _without_objective(text: str) -> Relation:
-    words = words_of(text)
-    if len(words) <= MAX_CLOSING_WORDS and cues.CLOSERS.search(text) and not wants(text).something:
+def _without_objective(text: str, words: list[str]) -> Relation:
+    stems = content_stems(words)
+    if len(stems) <= MAX_CLOSING_STEMS and cues.CLOSERS.search(text) and not wants(text).something:
         return Relation("close", CLEAR, "takes leave")
-    if content_stems(words) and not _greets(words):
+    if stems and not _greets(words):
         return Relation("switch", CLEAR, "the first goal")
     return Relation("unclear", 0.5, "names no goal")
 
@@ -137,7 +143,7 @@ def _closing(read: _Reading) -> Relation | None:
         # "That's all about the hotel. Now a taxi, please?" and "write a poem that says goodbye" want something.
         return None
     agrees = question == "confirm" and cues.AFFIRMS.search(text) is not None  # "yes, that's it" is an answer there
-    if not agrees and len(read.words) <= MAX_CLOSING_WORDS and cues.CLOSERS.search(text):
+    if not agrees and len(read.stems) <= MAX_CLOSING_STEMS and cues.CLOSERS.search(text):
         return Relation("close", PLAIN, "says that nothing more is wanted")
     if cues.REFUSES.search(text):
         if question == "what else":
@@ -181,17 +187,17 @@ def _states(read: _Reading) -> bool:
 def _small_talk(read: _Reading) -> Relation | None:
     if _greets(read.words):
         return Relation("unclear", 0.5, "only greets")
-    if content_stems(read.words):
-        return None
-    if cues.THANKS_FOR_ALL.search(read.text):
-        return Relation("close", GUESS, "thanks for all")
-    return Relation("continue", LIKELY, "a short reply")
+    if not read.stems:
+        return Relation("continue", LIKELY, "a short reply")
+    if cues.THANKS.search(read.text) and not (read.now.something or "?" in read.text):
+        return Relation("continue", LIKELY, "thanks for a step")
+    return None
 
 
 def _going_on(read: _Reading) -> Relation:
     if read.question in ("detail", "confirm", "proposal", "offer"):
         return Relation("continue", CLEAR, "answers the question")
-    now, words, stems = read.now, read.words, content_stems(read.words)
+    now, words, stems = read.now, read.words, read.stems
     turns = _texts(read.recent_turns)
     if _speaks_of(stems, read.objective, turns):
         return Relation("continue", CLEAR, "speaks of the same")
@@ -199,9 +205,9 @@ def _going_on(read: _Reading) -> Relation:
         return Relation("continue", LIKELY, "refers back")
     if read.question == "what else" and now.asks:
         return Relation("switch", LIKELY, "names what else is wanted")
-    if len(words) <= SHORT_REPLY_WORDS:
+    if len(words) <= SHORT_REPLY_WORDS or len(stems) < MIN_NEW_STEMS:
         return Relation("continue", LIKELY, "a short reply")
-    if now.asks and len(stems) >= MIN_NEW_STEMS and not cues.INDEFINITE.isdisjoint(words):
+    if now.asks and not cues.INDEFINITE.isdisjoint(words):
         return Relation("switch", GUESS, "asks for something new")
     return Relation("unclear", UNKNOWN, "no sign")
 
@@ -213,10 +219,14 @@ def _going_on(read: _Reading) -> Relation:
 def wants(text: str) -> Wants:
     """What a text in lower case asks for, read once from left to right."""
     things: list[str] = []
-    acts = asks = cues.ENJOYS.search(text) is not None
+    pieces = _PIECES.findall(text)
+    acts = asks = not cues.ENJOYING.isdisjoint(pieces) and cues.ENJOYS.search(text) is not None
     asking, before, negated, was_thing = "", ".", False, False
-    for piece in _PIECES.findall(text):
+    for piece in pieces:
         role = _ROLES.get(piece)
+        if role is None and not asking and not was_thing:
+            before = piece
+            continue
         if role is not None and (not negated or role in ("stop", "pause")):
             if role == "asks":
                 asking, asks = piece, True
@@ -243,11 +253,14 @@ def asked(reply: str) -> tuple[Question, str]:
     reply = reply[-MAX_QUESTION_CHARS:].rstrip()
     end = reply.rfind("?")
     end = len(reply) if end < 0 else end + 1
-    question = reply[max(reply.rfind(each, 0, end - 1) for each in ".?!\n") + 1 : end]
+    start = max(
+        reply.rfind(".", 0, end - 1), reply.rfind("?", 0, end - 1), reply.rfind("!", 0, end - 1), reply.rfind("\n", 0, end - 1)
+    )
+    question = reply[start + 1 : end]
     words = words_of(question)
-    if cues.ASKS_WHAT_ELSE.search(question):
+    if not cues.ELSE_WORDS.isdisjoint(words) and cues.ASKS_WHAT_ELSE.search(question):
         return "what else", ""
-    if cues.CONFIRMS.search(reply):
+    if ("confirm" in reply or not cues.CONFIRMING.isdisjoint(words)) and cues.CONFIRMS.search(reply):
         return "confirm", ""
     if words and words[0] in cues.QUESTION_LEADS:
         return "detail", ""
