@@ -25,6 +25,7 @@ CONTINUES = [
     ("For which dates?", "From the 14th to the 16th.", "answers the question"),
     ("For which dates?", "I want to arrive on Monday by bus.", "answers the question"),
     ("Two rooms for Monday, is that correct?", "Yes, that's it.", "a short reply"),
+    ("Shall I reserve a room for the 4th?", "No, for the 5th.", "answers the question"),
     (FOUND, "Does it have a sauna?", "refers back"),
     (FOUND, "Are there other hotels in Oslo?", "speaks of the same"),
     (FOUND, "Can you also tell me the address?", "a short reply"),

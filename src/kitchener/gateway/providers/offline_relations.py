@@ -148,7 +148,7 @@ def _closing(read: _Reading) -> Relation | None:
     if cues.REFUSES.search(text):
         if question == "what else":
             return Relation("close", PLAIN, "wants nothing else")
-        if question == "offer":
+        if question == "offer" and not any(word[0].isdigit() for word in read.words):  # "no, on the 5th" corrects a detail
             return Relation("close", GUESS, "declines what was offered")
     elif question == "what else" and cues.THANKS.search(text):
         return Relation("close", CLEAR, "only thanks when asked what else")
