@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.providers.offline_reading import choose_tool, classify
 from kitchener.gateway.providers.offline_words import words_of
-from kitchener.gateway.providers.offline_writing import minimal, relevant_line
+from kitchener.gateway.providers.offline_writing import consolidate, minimal, relevant_line
 from kitchener.records.prompt import Message, PromptResponse, TextPiece, ToolSpec
 from tests.gateway.asking import as_type, ask
 
@@ -74,6 +74,10 @@ async def reply_to(message: str, *results: dict[str, Any], context: str = "", **
         ("I need a flight to Oslo", "command"),
         ("could you tell me where the station is", "question"),
         ("My dog is called Rex.", "statement"),
+        ("Sounds great, can you find me a room?", "command"),
+        ("I fly home on Monday. Could you please find me a hotel?", "command"),
+        ("Yes, play it in the kitchen", "command"),
+        ("Thanks! What does it cost?", "question"),
         ("", "statement"),
     ],
 )
@@ -110,7 +114,7 @@ def test_a_vocabulary_bounds_the_labels_and_its_own_words_count() -> None:
         ("never mind", "close"),
         ("bye", "close"),
         ("hello", "unclear"),
-        ("thanks", "close"),
+        ("thanks", "continue"),
     ],
 )
 def test_relation_to_the_active_objective(message: str, relation: str) -> None:
@@ -208,9 +212,21 @@ def test_of_equally_fitting_lines_the_latest_is_quoted() -> None:
 
 
 async def test_learned_lines_are_kept_in_mind() -> None:
-    assert "I keep in mind: Prefers trains; Likes Oslo." in await reply_to(
-        "Where shall I go?", ho3_biases=["Prefers trains.", "Likes Oslo."]
-    )
+    reply = await reply_to("Where shall I go?", ho3_biases=["Prefers trains.", "Likes Oslo."])
+    assert reply.endswith("(I keep in mind: Prefers trains; Likes Oslo.)")
+    told = await reply_to("do it", {"tool_id": "t", "result": "done"}, ho3_biases=["Prefers trains."])
+    assert told == "t: done\n\n(I keep in mind: Prefers trains.)"
+    assert "keep in mind" not in await reply_to("Where shall I go?")
+
+
+async def test_what_is_kept_in_mind_is_one_bounded_line_and_is_never_quoted() -> None:
+    reply = await reply_to("Where shall I go?", ho3_biases=["Likes\n\x07Oslo. ", "", *[f"line {n}" for n in range(99)]])
+    *_, kept = reply.split("Configure a provider for real answers. ")
+    assert kept.startswith("(I keep in mind: Likes Oslo; line 0;")
+    assert len(kept) <= 200
+    assert kept.isprintable()
+    assert len(await reply_to("do it", {"tool_id": "t", "result": "x"}, ho3_biases=["word " * 99])) <= 200
+    assert relevant_line("where are trains?", "(I keep in mind: Prefers trains.)") == ""
 
 
 @pytest.mark.parametrize(
@@ -294,6 +310,55 @@ async def test_lessons_follow_the_contract(signal_id: str, count: int, sessions:
     kind, _, value = signal_id.partition(":")
     assert answer["labels"] == {each: [value] if kind == each else [] for each in ("domain", "task")}
     assert (value or signal_id).replace("_", " ") in answer["bias"]
+
+
+def lesson(signal_id: str, *co_signals: list[str]) -> dict[str, Any]:
+    events = [{"event_id": f"EVT-{n}", "co_signals": each} for n, each in enumerate(co_signals)]
+    return consolidate({"signal_id": signal_id, "count": 5, "session_count": 3, "recent_events": events})
+
+
+def test_labels_of_a_lesson_are_those_that_came_with_most_of_its_events() -> None:
+    """With exactly half of the events a label is not usual; one that an event repeats counts once."""
+    found = lesson(
+        "tool:list_packages",
+        ["domain:system", "task:lookup", "intent:question"],
+        ["domain:system", "task:lookup", "outcome:success"],
+        ["domain:system", "domain:travel"],
+        ["domain:travel", "domain:travel", "domain:food"],
+    )
+    assert found["labels"] == {"domain": ["system"], "task": []}
+    assert found["context_line"] == "Requests often need the tool list packages (mostly system)."
+    assert lesson("tool:t", ["domain:b", "domain:a"], ["domain:a", "domain:b"])["labels"]["domain"] == ["a", "b"]
+    assert lesson("tool:t")["labels"] == lesson("tool:t", [], ["domain:a"])["labels"] == {"domain": [], "task": []}
+
+
+def test_a_label_is_its_own_lesson_and_is_not_widened_by_what_came_with_it() -> None:
+    """A lesson speaks where one of its labels is met, so a second one would make it speak of travel at any booking."""
+    assert lesson("domain:travel", ["task:booking"], ["task:booking"])["labels"] == {"domain": ["travel"], "task": []}
+
+
+@pytest.mark.parametrize(
+    ("signal_id", "line"),
+    [
+        ("domain:travel", "Often talks about travel."),
+        ("task:booking", "Often asks for help with booking."),
+        ("tool:read_file", "Requests often need the tool read file."),
+        ("intent:question", "Mostly asks questions: answer first, explain after."),
+        ("intent:feedback", "Messages are often of the kind feedback."),
+        ("outcome:failed", "Turns often fail: say early what cannot be done."),
+        ("mood:happy", "Recurring signal: mood:happy."),
+    ],
+)
+def test_the_line_of_a_lesson_differs_by_its_kind(signal_id: str, line: str) -> None:
+    assert lesson(signal_id)["context_line"] == line
+
+
+@given(signal_id=st.text(min_size=1), events=st.lists(st.fixed_dictionaries({"co_signals": st.lists(st.text())}), max_size=4))
+def test_a_lesson_is_one_short_line_whatever_the_signal(signal_id: str, events: list[dict[str, Any]]) -> None:
+    found = consolidate({"signal_id": signal_id, "count": 1, "session_count": 1, "recent_events": events})
+    jsonschema_rs.validate(schema_of("PRC-CONSOLIDATE-001"), found)
+    assert len(found["context_line"]) <= 160
+    assert found["context_line"].isprintable()
 
 
 # --- schemas ------------------------------------------------------------------------------------------------------------

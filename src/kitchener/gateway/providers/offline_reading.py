@@ -9,11 +9,11 @@ from functools import lru_cache
 from typing import Any
 
 from kitchener.gateway.providers import offline_words as table
+from kitchener.gateway.providers.offline_relations import Relation, relation, wants
 from kitchener.gateway.providers.offline_words import content_stems, stem, words_of
 
 MAX_OBJECTIVE_CHARS = 120
 MAX_GREETING_WORDS = 6
-RECENT_TURNS_READ = 3
 
 _QUOTED = re.compile(r"\"([^\"]+)\"|“([^”]+)”|`([^`]+)`|(?<!\w)'([^']+)'(?!\w)")
 _PATH = re.compile(r"(?<![\w/])(?:[\w.~-]*/[\w./~-]+|[\w-]+\.[A-Za-z]\w{0,4})(?![\w/])")
@@ -56,9 +56,18 @@ _SHOWING_VERBS = frozenset(
         "tell",
     )
 )
-_LEAD = r"^(?:(?:hi|hello|hey|ok|okay|so|well|thanks)[,.! ]+)*"
+_SENTENCE_ENDS = re.compile(r"[.?!]\s+")
+_LEAD = (
+    r"^(?:(?:hi|hello|hey|ok|okay|so|well|thanks|thank you|yes|yeah|yep|sure|no|great|perfect|cool|nice|good|fine|alright"
+    r"|all right|(?:that |it )?sounds (?:good|great|nice))[,.!]+ +|(?:hi|hello|hey|ok|okay|so|well|thanks|yes|sure) +)*"
+)
 _GREETING_LEAD = re.compile(_LEAD)
 _POLITE_LEAD = re.compile(_LEAD + r"(?:(?:can|could|would|will) you )?(?:please[, ]+)?", re.IGNORECASE)
+
+_LATER_REQUEST = re.compile(
+    r"[.!?,;]\s+(?:(?:and|but|so|now|then|also)\s+)*(?:(?:can|could|would|will) you (?!tell me wh)|please |i need |i want "
+    r"|i'd like |(?:help|find|get|show|give|book) me )"
+)
 
 
 def classify(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,16 +76,19 @@ def classify(variables: Mapping[str, Any]) -> dict[str, Any]:
     words = words_of(message)
     stems = content_stems(words)
     act = speech_act(message, words)
-    relation, confidence = _relation(message, words, stems, act, variables)
+    active = variables.get("active_objective")
+    found = relation(message, variables.get("recent_turns") or (), active, words)
     answer: dict[str, Any] = {
         "speech_act": act,
         "ambiguity": "low" if stems or act in ("greeting", "thanks", "farewell") else "high",
         "labels": _labels(words, variables.get("labels_vocabulary") or {}),
-        "intent_relation": relation,
-        "confidence": confidence,
+        "intent_relation": found.name,
+        "confidence": found.confidence,
     }
-    if stems and act in ("question", "command", "statement"):
-        answer["candidate_objective"] = _objective(message)
+    if found.offer or (stems and found.name != "close" and act in ("question", "command", "statement")):
+        answer["candidate_objective"] = _objective(message, found, active)
+    if found.returns and (prior := variables.get("prior_intent_id")):
+        answer["intent"] = {"action": "supersede", "prior_intent_id": prior}
     if (tools := variables.get("tools")) and act in ("question", "command"):
         request = choose_tool(message, words, tools)
         if request is not None:
@@ -94,7 +106,11 @@ def speech_act(message: str, words: Sequence[str]) -> str:
     if lowered.startswith(table.REQUEST_OPENINGS) and not lowered.startswith(("can you tell me wh", "could you tell me wh")):
         return "command"
     first = next((word for word in words if word not in table.LEAD_WORDS), words[0])
-    if first in table.QUESTION_WORDS or message.endswith("?"):
+    if first in table.QUESTION_WORDS:
+        return "question"
+    if _LATER_REQUEST.search(lowered):
+        return "command"
+    if message.endswith("?"):
         return "question"
     return "command" if first in table.IMPERATIVES else "statement"
 
@@ -116,9 +132,8 @@ def _labels(words: Sequence[str], vocabulary: Mapping[str, Sequence[str]]) -> di
     labels = {}
     for kind, label_of in (("domain", table.DOMAIN_OF_STEM), ("task", table.TASK_OF_STEM)):
         counts: dict[str, int] = {}
-        for each in stems:
-            if (label := label_of.get(each)) is not None:
-                counts[label] = counts.get(label, 0) + 1
+        for label in [label_of[each] for each in stems if each in label_of]:
+            counts[label] = counts.get(label, 0) + 1
         if allowed := vocabulary.get(kind):
             counts = {label: counts.get(label, 0) + _mentions(label, stems) for label in allowed}
         best = max(counts, key=counts.__getitem__, default=None)  # of equals, the one that was named first
@@ -133,51 +148,31 @@ def _mentions(label: str, stems: Sequence[str]) -> int:
     return min((stems.count(part) for part in parts), default=0)
 
 
-def _objective(message: str) -> str:
-    text = " ".join(_POLITE_LEAD.sub("", message, count=1).split()).rstrip(" .!?")
-    if len(text) > MAX_OBJECTIVE_CHARS:
-        text = text[:MAX_OBJECTIVE_CHARS].rsplit(" ", 1)[0] + "…"
-    return text or message[:MAX_OBJECTIVE_CHARS]
+def _objective(message: str, found: Relation, active: Any) -> str:
+    """The goal in the user's own words, without politeness and what stands before the sentence that asks.
+
+    Where the message asks to act on what was looked for, the old goal is added in brackets: "book it" alone would not say what.
+    """
+    asking = _from_what_is_asked(message) if found.name == "switch" else message
+    text = found.offer or " ".join(_POLITE_LEAD.sub("", asking, count=1).split()).rstrip(" .!?")
+    if found.keeps_thing and isinstance(active, str):
+        before = active.split(" (", 1)[0]
+        text = f"{_shortened(text, MAX_OBJECTIVE_CHARS // 2)} ({_shortened(before, MAX_OBJECTIVE_CHARS // 2 - 3)})"
+    return _shortened(text or message, MAX_OBJECTIVE_CHARS)
 
 
-def _relation(message: str, words: Sequence[str], stems: set[str], act: str, variables: Mapping[str, Any]) -> tuple[str, float]:
-    """How the message stands to the active objective, and how sure that is."""
-    objective = variables.get("active_objective")
-    if not objective:
-        return ("switch", 0.8) if stems and act in ("question", "command", "statement") else ("unclear", 0.5)
-    lowered = message.lower().replace("’", "'")
-    if act == "farewell" or table.CLOSE_CUES.search(lowered):
-        return "close", 0.85
-    if table.SWITCH_CUES.search(lowered):
-        return "switch", 0.8
-    if act == "thanks":
-        return "close", 0.6
-    if act == "greeting":
-        return "unclear", 0.5
-    earlier = _earlier_stems(str(objective), variables.get("recent_turns") or ())
-    if act in ("question", "command") and _changes_domain(stems, earlier):
-        return "switch", 0.7
-    if stems & earlier:
-        return "continue", 0.8
-    if len(words) <= 4 or table.CONTINUE_CUES.match(lowered) or not table.BACK_REFERENCES.isdisjoint(words):
-        return "continue", 0.65
-    if act == "command" and len(stems) >= 2:
-        return "switch", 0.6
-    return "unclear", 0.4
+def _from_what_is_asked(message: str) -> str:
+    """The message from the first sentence on that names a wanted thing or action; all of it if none does."""
+    starts = [0, *[found.end() for found in _SENTENCE_ENDS.finditer(message)]]
+    if len(starts) == 1:
+        return message
+    ends = [*starts[1:], len(message)]
+    wanted = (start for start, end in zip(starts, ends, strict=True) if wants(message[start:end].lower()).something)
+    return message[next(wanted, 0) :]
 
 
-def _changes_domain(stems: set[str], earlier: set[str]) -> bool:
-    """Whether both speak of known domains, and of none in common."""
-    now = {table.DOMAIN_OF_STEM[each] for each in stems if each in table.DOMAIN_OF_STEM}
-    return bool(now) and now.isdisjoint(before := {table.DOMAIN_OF_STEM.get(each) for each in earlier}) and before != {None}
-
-
-def _earlier_stems(objective: str, recent_turns: Sequence[Any]) -> set[str]:
-    texts = [objective]
-    for turn in recent_turns[-RECENT_TURNS_READ:]:
-        if isinstance(turn, Mapping):
-            texts += [text for text in (turn.get("user"), turn.get("assistant")) if isinstance(text, str)]
-    return content_stems(words_of(" ".join(texts)))
+def _shortened(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1].rsplit(" ", 1)[0] + "…"
 
 
 def choose_tool(message: str, words: Sequence[str], tools: Iterable[Any]) -> tuple[str, dict[str, Any]] | None:

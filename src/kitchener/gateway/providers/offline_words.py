@@ -30,15 +30,15 @@ def content_stems(words: Iterable[str]) -> set[str]:
     return {stem(word) for word in words if word not in STOP_WORDS and len(word) > 1}
 
 
-def _set(words: str) -> frozenset[str]:
+def word_set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-def _by_word(table: Mapping[str, str]) -> dict[str, str]:
+def by_word(table: Mapping[str, str]) -> dict[str, str]:
     return {stem(word): label for label, line in table.items() for word in line.split()}
 
 
-STOP_WORDS = _set(
+STOP_WORDS = word_set(
     """a about after again all also am an and any anything are as at be because been before but by can could did do does
     doing done else ever for from get give go going got had has have he hello her here hey hi him his how i i'd i'll i'm
     i've if in into is it it's its just know let let's like look make may me might mine more most much my need new no not
@@ -48,19 +48,22 @@ STOP_WORDS = _set(
     we well were what what's when where which who whom whose why will with would yes you your"""
 )
 
-GREETINGS = _set("hello hi hey hiya howdy greetings hallo welcome morning evening afternoon")
-GREETING_FILLERS = _set("good there all everyone everybody you again kitchener how are is it going")
-THANKS = _set("thanks thank thx cheers thankyou")
-FAREWELLS = _set("bye goodbye farewell cya")
+GREETINGS = word_set("hello hi hey hiya howdy greetings hallo welcome morning evening afternoon")
+GREETING_FILLERS = word_set("good there all everyone everybody you again kitchener how are is it going")
+THANKS = word_set("thanks thank thx cheers thankyou")
+FAREWELLS = word_set("bye goodbye farewell cya")
 FAREWELL_PHRASES = ("see you", "good night", "have a good", "have a nice", "talk to you later", "so long")
 
-QUESTION_WORDS = _set(
+QUESTION_WORDS = word_set(
     """what what's which who who's whom whose when where where's why how how's is are am was were do does did has have can
     could will would should shall may isn't aren't don't doesn't"""
 )
 REQUEST_OPENINGS = ("can you ", "could you ", "would you ", "will you ", "please ", "i need ", "i want ", "i'd like ")
-LEAD_WORDS = _set("please now then ok okay so and also well kindly just hi hello hey")
-IMPERATIVES = _set(
+LEAD_WORDS = word_set(
+    """please now then ok okay so and also well kindly just hi hello hey yes yeah yep sure no great perfect cool nice fine
+    alright thanks"""
+)
+IMPERATIVES = word_set(
     """add analyse analyze answer append apply arrange ask book bring build buy calculate call cancel change check choose
     close compare compute connect convert copy correct count create debug define delete deploy describe design display
     download draft draw edit email estimate evaluate execute explain export fetch fill filter find finish fix format
@@ -72,37 +75,37 @@ IMPERATIVES = _set(
     update upgrade upload use validate verify visit wait watch write"""
 )
 
-DOMAIN_OF_STEM = _by_word(
+DOMAIN_OF_STEM = by_word(
     {
         "software": """api app bug build class cli code commit compile compiler config database debug deploy docker error
             exception file function git install javascript kernel library linux log module package pip program
             programming python query refactor repository rust script server software sql stack test version""",
-        "travel": """airport airbnb beach bus cruise flight fly hotel itinerary journey luggage passport plane sightseeing
-            tour tourist train travel trip vacation visa holiday airline""",
-        "food": """bake breakfast cook cooking dinner dish eat food ingredient kitchen lunch meal menu recipe restaurant
+        "travel": """airport airbnb beach bus cab car cruise flight fly hotel itinerary journey luggage passport
+            plane rental sightseeing taxi tour tourist train travel trip vacation visa holiday airline""",
+        "food": """bake breakfast cook cooking dinner dish eat food ingredient lunch meal menu recipe restaurant
             snack vegan vegetarian soup bread coffee tea""",
         "finance": """account bank bill budget cost credit debt dollar euro expense finance fund income insurance invest
             investment invoice loan money mortgage pay payment pension price salary savings stock tax""",
         "health": """allergy diet doctor dose exercise fever fitness gym headache health hospital medicine nutrition pain
-            patient sick sleep symptom therapy vitamin workout yoga""",
+            patient psychiatrist psychologist sick sleep symptom therapist therapy vitamin workout yoga""",
         "weather": "cloudy cold forecast humid rain rainy snow storm sunny temperature umbrella weather wind windy",
         "work": """agenda boss calendar career client colleague company cv deadline employee interview job manager meeting
             office presentation project resume team""",
         "education": """class course degree essay exam grade homework language lecture learn lesson math school science
             student study teacher university vocabulary""",
-        "entertainment": """actor album anime band book cinema concert film game movie music novel playlist podcast series
-            show singer song theatre tv""",
+        "entertainment": """actor album anime band cinema concert event festival film game movie museum music novel playlist
+            podcast series show singer song theatre tv""",
         "shopping": "buy cart deliver delivery discount gift order product purchase refund sale shipping shop store",
         "home": """apartment bathroom bedroom clean cleaning furniture garden house laundry paint plant plumber rent
-            repair roof room""",
-        "sports": "athlete ball basketball bike cycling football goal league match race run running soccer swim tennis",
+            repair roof""",
+        "sports": "athlete ball basketball bike cycling football league match race running soccer swim tennis",
         "family": "baby birthday brother cat child daughter dog father friend husband kid mother parent pet sister son wife",
     }
 )
-TASK_OF_STEM = _by_word(
+TASK_OF_STEM = by_word(
     {
         "planning": "agenda arrange itinerary organise organize plan planning prepare roadmap",
-        "scheduling": "appointment book calendar cancel meeting remind reminder reschedule reserve schedule",
+        "scheduling": "appointment book calendar cancel meeting remind reminder reschedule reservation reserve schedule",
         "writing": "compose draft edit email essay letter poem post proofread rewrite story write writing",
         "summarization": "abstract brief condense digest recap summarise summarize summary",
         "translation": "translate translation translator",
@@ -115,21 +118,3 @@ TASK_OF_STEM = _by_word(
         "lookup": "check fetch find list look lookup read search show which where who when",
     }
 )
-
-CLOSE_CUES = re.compile(
-    r"\b(?:that(?:'s| is| will be|'ll be) (?:all|it|everything)|nothing (?:else|more)|no(?:pe)?,? (?:thanks|thank you"
-    r"|that's|that is)|(?:i am|i'm|we are|we're|i'm all) (?:done|finished|good|set)|all (?:set|done)"
-    r"|never ?mind|forget (?:it|about it)"
-    r"|no more (?:help|questions)|don't need anything|(?:good)?bye|problem solved)\b"
-)
-SWITCH_CUES = re.compile(
-    r"\b(?:something else|another (?:thing|question|topic)|(?:new|different|other) (?:topic|question|subject|thing)"
-    r"|by the way|btw|on another note|changing (?:the )?(?:topic|subject)|change (?:the )?(?:topic|subject)|moving on"
-    r"|unrelated|separately|let's (?:switch|move on)|(?:also|now|next)[, ]+(?:i|i'd|i'm|can|could|please|find|help|let's)"
-    r"|i(?:'d| would)? also (?:want|need|like))\b"
-)
-CONTINUE_CUES = re.compile(
-    r"^(?:and|but|or|then|yes|yeah|yep|sure|no|ok|okay|what about|how about|which one|the|that|it|any other|do they|is it"
-    r"|does it|are they|tell me more|more|go on|continue)\b"
-)
-BACK_REFERENCES = _set("it its that this those these they them their there one he she him her same")

@@ -3,6 +3,7 @@
 It quotes and arranges; it does not know anything. Each reply that is not plainly an answer says that it is made by rules.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,13 +15,18 @@ MAX_RESULT_LINES = 30
 MAX_RESULT_CHARS = 2_000
 MAX_QUOTE_CHARS = 240
 MAX_CONTEXT_CHARS = 20_000
+MAX_MIND_CHARS = 160
+MAX_LESSON_CHARS = 160
+MAX_SHOWN_CHARS = 80
+MAX_LABELS = 3
 MAX_SPEAKER_WORDS = 2
 MAX_SCHEMA_DEPTH = 16
 
 _SELF = "Kitchener's offline model"
 _QUOTE_LEAD = "From our conversation: "
+_MIND_LEAD = "I keep in mind: "
 # A reply must not quote an earlier one of its own, or quotations would nest deeper with every turn.
-_OWN_MARKS = (_SELF, _QUOTE_LEAD)
+_OWN_MARKS = (_SELF, _QUOTE_LEAD, _MIND_LEAD)
 
 _SOCIAL = {
     "greeting": f"Hello! I am {_SELF}: fixed rules, no language model. Ask me something, or ask for one of the tools I have.",
@@ -32,8 +38,11 @@ _UNDERSTOOD = {"question": "a question", "command": "a request", "statement": "a
 
 def reply(variables: Mapping[str, Any], tool_results: Sequence[Mapping[str, Any]]) -> str:
     """A short reply from tool results, the classification and the context; never empty."""
+    context = variables.get("assembled_context")
+    context = context if isinstance(context, Mapping) else {}
+    kept = _kept_in_mind(context.get("ho3_biases") or ())
     if tool_results:
-        return "\n\n".join(_told_result(each) for each in tool_results)
+        return "\n\n".join([*(_told_result(each) for each in tool_results), *kept])
     classification = _classification(variables)
     social = _SOCIAL.get(str(classification.get("speech_act")))
     if social is not None:
@@ -41,20 +50,33 @@ def reply(variables: Mapping[str, Any], tool_results: Sequence[Mapping[str, Any]
     if classification.get("speech_act") == "statement" and not classification.get("candidate_objective"):
         return "All right."
     message = str(variables.get("user_message") or "")
-    context = variables.get("assembled_context")
-    context = context if isinstance(context, Mapping) else {}
     parts = []
     quote = relevant_line(message, str(context.get("context_text") or ""))
     if quote:
         parts.append(f"{_QUOTE_LEAD}“{quote}”.")
-    biases = [str(line) for line in context.get("ho3_biases") or ()]
-    if biases:
-        parts.append(f"I keep in mind: {'; '.join(line.rstrip('.') for line in biases)}.")
     parts.append(f"I understood {_understood(classification)}.")
     parts.append(
         f"I am {_SELF}: fixed rules, no language model, so that is as far as I get. Configure a provider for real answers."
     )
-    return " ".join(parts)
+    return " ".join([*parts, *kept])
+
+
+def _kept_in_mind(lines: Sequence[Any]) -> list[str]:
+    """One short sentence with as many of the learned lines as fit, to show that they arrived; none if there are none."""
+    kept: list[str] = []
+    room = MAX_MIND_CHARS
+    for line in lines:
+        text = _in_one_line(str(line), MAX_MIND_CHARS).rstrip(". ")
+        room -= len(text) + 2
+        if text and (room >= 0 or not kept):
+            kept.append(text)
+    return [f"({_MIND_LEAD}{'; '.join(kept)}.)"] if kept else []
+
+
+def _in_one_line(text: str, limit: int) -> str:
+    """Without control characters and line breaks, runs of white space as one space, shortened to the limit."""
+    text = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
 def _classification(variables: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -152,6 +174,7 @@ def _is_touched(criterion: str, stems: set[str]) -> bool:
     return not wanted or not wanted.isdisjoint(stems)
 
 
+# For each kind of signal: the category, the lesson about the user, and the line for a later prompt.
 _LESSONS = {
     "domain": ("topic_affinity", "The user often talks about {}.", "Often talks about {}."),
     "task": ("task_pattern", "The user often asks for help with {}.", "Often asks for help with {}."),
@@ -160,23 +183,56 @@ _LESSONS = {
     "outcome": ("constraint", "Turns of this user often end with the outcome {}.", "Turns often end with the outcome {}."),
 }
 _OTHER_LESSON = ("interaction_style", "The signal {} recurs for this user.", "Recurring signal: {}.")
+_KNOWN_LINES = {
+    "intent:question": "Mostly asks questions: answer first, explain after.",
+    "intent:command": "Mostly gives commands: do it, then report briefly.",
+    "intent:statement": "Often states facts without asking: take note of them.",
+    "intent:greeting": "Likes to begin with a greeting.",
+    "intent:thanks": "Says thanks when something helped.",
+    "outcome:success": "Turns usually succeed: the usual way of answering works.",
+    "outcome:failed": "Turns often fail: say early what cannot be done.",
+}
 
 
 def consolidate(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """One sentence about what a signal's recurrence shows, weighted by how often and in how many sessions it came."""
+    """One sentence about what a signal's recurrence shows, weighted by how often and in how many sessions it came.
+
+    It applies where the signal's own label does; a signal that is no label (a tool, a kind of message, an outcome) gets the
+    labels that came together with it in most of the events.
+    """
     signal_id = str(variables.get("signal_id") or "unknown")
     kind, _, value = signal_id.partition(":")
-    category, bias, line = _LESSONS.get(kind, _OTHER_LESSON) if value else _OTHER_LESSON
-    shown = (value if value and kind in _LESSONS else signal_id).replace("_", " ")
+    known = bool(value) and kind in _LESSONS
+    category, bias, line = _LESSONS[kind] if known else _OTHER_LESSON
+    shown = _in_one_line((value if known else signal_id).replace("_", " "), MAX_SHOWN_CHARS)
+    if known and kind in ("domain", "task"):
+        labels = {each: [value] if each == kind else [] for each in ("domain", "task")}
+    else:
+        labels = _usual_labels(variables.get("recent_events") or ())
+    about = ", ".join(_in_one_line(each.replace("_", " "), MAX_SHOWN_CHARS) for each in labels["domain"] or labels["task"])
+    line = _KNOWN_LINES.get(signal_id) or line.format(shown)
+    if about and kind not in ("domain", "task"):
+        line = f"{line.rstrip('.')} (mostly {about})."
     count, sessions = _number(variables.get("count")), _number(variables.get("session_count"))
     return {
         "bias": bias.format(shown),
         "category": category,
         "salience_weight": round(min(1.0, 0.3 + 0.03 * count + 0.05 * sessions), 2),
         "decay_modifier": 0.5,
-        "labels": {each: [value] if kind == each and value else [] for each in ("domain", "task")},
-        "context_line": line.format(shown),
+        "labels": labels,
+        "context_line": _in_one_line(line, MAX_LESSON_CHARS),
     }
+
+
+def _usual_labels(events: Sequence[Any]) -> dict[str, list[str]]:
+    """The domain and task labels that more than half of the events came with, the most frequent first, then by name."""
+    told = [
+        each["co_signals"] for each in events if isinstance(each, Mapping) and isinstance(each.get("co_signals"), list | tuple)
+    ]
+    counts = Counter(signal for signals in told for signal in {str(each) for each in signals})
+    usual = sorted((-count, signal) for signal, count in counts.items() if 2 * count > len(told))
+    found = [signal.partition(":") for _, signal in usual]
+    return {each: [value for kind, _, value in found if kind == each and value][:MAX_LABELS] for each in ("domain", "task")}
 
 
 def _number(value: Any) -> int:
