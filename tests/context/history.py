@@ -162,9 +162,10 @@ def facts(draw: st.DrawFn) -> tuple[str, str, dict[str, Any]]:
             draw(_TURNS),
             {"intent_id": draw(st.none() | _INTENTS), "response": draw(_TEXT), "quality_gate_passed": ok},
         )
+    if draw(st.booleans()):
+        return "TURN_ABORTED", draw(_TURNS), {"reason": "crash"}
     target = entry_ref(draw(st.integers(1, 12)))
-    void: tuple[str, str, dict[str, Any]] = ("LIFECYCLE_VOIDED", "INT-1", {"ref": target.as_mapping(), "reason": "repair"})
-    return draw(st.sampled_from([void, ("TURN_ABORTED", "T-1", {"reason": "crash"})]))
+    return "LIFECYCLE_VOIDED", "INT-1", {"ref": target.as_mapping(), "reason": "repair"}
 
 
 @st.composite

@@ -1,7 +1,7 @@
 """Which events may follow which, and that the order of arrival does not matter."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -273,3 +273,4 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestRunningSession = LedgerMachine.TestCase
+TestRunningSession.settings = settings(max_examples=40, stateful_step_count=30)

@@ -1,5 +1,6 @@
 """How a classification is read, which intent a message leads to, and what becomes of it after the turn."""
 
+import hashlib
 from typing import Any
 
 import pytest
@@ -13,12 +14,14 @@ from kitchener.context import (
     choose_thread,
     describe_conflict,
     keep_intent,
+    resolve_active,
     resolve_after_turn,
     resolve_intent_transition,
 )
+from kitchener.context.events import Ended
 from kitchener.context.intents import root_of, successor
 from kitchener.context.ruleset import Ruleset
-from kitchener.context.transitions import forked
+from kitchener.context.transitions import abandoned, closed, forked, reopened
 from kitchener.ids import intent_id
 from tests.context.history import SESSION, History
 
@@ -105,6 +108,14 @@ def test_only_a_dead_intent_of_this_session_is_reopened(prior: str) -> None:
     assert prior in decision.reason
 
 
+def test_the_id_of_an_intent_follows_from_session_turn_and_ordinal() -> None:
+    assert "INT-" + hashlib.sha256(f"{SESSION}|{TURN}|1".encode()).hexdigest()[:16] == NEW
+    outside = resolve_intent_transition(
+        None, {}, CLASSIFIED, message="hi", session_intents=SessionIntents(SESSION, "", {})
+    ).intent_id
+    assert outside == "INT-" + hashlib.sha256(f"{SESSION}||1".encode()).hexdigest()[:16]
+
+
 def test_an_id_that_is_taken_is_not_given_again() -> None:
     history = History()
     history.declare(NEW)
@@ -162,6 +173,14 @@ def test_failed_turns_in_a_row_are_flagged() -> None:
 
 
 # --- conflicts ---------------------------------------------------------------------------------------------------------------
+
+
+def test_an_intent_can_be_abandoned_with_a_reason_and_closed_with_an_outcome() -> None:
+    history = one_intent()
+    history.write([closed("INT-1", "done", "as asked"), reopened("INT-1", "not yet"), abandoned("INT-1", "no time")])
+    record = history.state().intents["INT-1"]
+    assert (record.status, record.last.facts) == ("abandoned", Ended("no time"))
+    assert history.events[1].facts == Ended("as asked")
 
 
 def test_what_stands_above_an_intent_does_not_compete_with_it() -> None:
@@ -235,8 +254,6 @@ def test_one_intent_can_be_looked_at_whatever_else_is_live() -> None:
     history = History()
     history.declare("INT-1")
     history.declare("INT-2")
-    from kitchener.context import resolve_active
-
     state = history.state()
     assert resolve_active(state, CLASSIFIED, intent_id="INT-1") == ("INT-1", None, (), ())
     assert resolve_active(state, CLASSIFIED, intent_id="INT-9").active is None
