@@ -75,6 +75,17 @@ def work_order_id(session_id: str, number: int) -> WorkOrderId:
     return WorkOrderId(f"WO-{session_id}-{number:03d}")
 
 
+def intent_id(session_id: str, turn: str, ordinal: int) -> IntentId:
+    """The id of an intent: derived, so that a replay finds the same.
+
+    Args:
+        session_id: the session that declares it
+        turn: the turn that declares it, or "" where it is declared outside a turn
+        ordinal: counted from 1 among those that share session and turn
+    """
+    return IntentId(f"INT-{hashlib.sha256(f'{session_id}|{turn}|{ordinal}'.encode()).hexdigest()[:16]}")
+
+
 def anonymous_subject(session_id: str) -> SubjectId:
     """The subject of a session that was started without one: nobody else's."""
     return SubjectId(f"anon-{session_id}")

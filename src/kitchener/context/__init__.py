@@ -1,0 +1,80 @@
+"""The Context Authority: which of a session's past a model sees, decided by explicit events and a token budget. Pure."""
+
+from kitchener.context.conflicts import choose_thread, describe_conflict, keep_intent
+from kitchener.context.events import SourceEvent, make_event, read_event
+from kitchener.context.explaining import Explanation, ProjectionDiff, diff_projections, explain
+from kitchener.context.flags import Flag
+from kitchener.context.intents import Resolution, resolve_active
+from kitchener.context.items import Item, bias_item, estimator, evidence_item, recalled
+from kitchener.context.liveness import ContextState, fold
+from kitchener.context.packing import Placed
+from kitchener.context.payloads import (
+    Base,
+    ProjectionLists,
+    base_of,
+    base_of_lists,
+    base_ref,
+    conflict_flag_payload,
+    lists_of,
+    projection_payload,
+    read_lists,
+)
+from kitchener.context.projection import Projection, Projector
+from kitchener.context.reachability import eligible, reach_from, recall_last_closed
+from kitchener.context.rendering import Rendering, render
+from kitchener.context.ruleset import Ruleset
+from kitchener.context.transitions import (
+    IntentEvent,
+    SessionIntents,
+    TransitionDecision,
+    bridge_declaration,
+    resolve_after_turn,
+    resolve_intent_transition,
+)
+
+__all__ = [
+    "Base",
+    "ContextState",
+    "Explanation",
+    "Flag",
+    "IntentEvent",
+    "Item",
+    "Placed",
+    "Projection",
+    "ProjectionDiff",
+    "ProjectionLists",
+    "Projector",
+    "Rendering",
+    "Resolution",
+    "Ruleset",
+    "SessionIntents",
+    "SourceEvent",
+    "TransitionDecision",
+    "base_of",
+    "base_of_lists",
+    "base_ref",
+    "bias_item",
+    "bridge_declaration",
+    "choose_thread",
+    "conflict_flag_payload",
+    "describe_conflict",
+    "diff_projections",
+    "eligible",
+    "estimator",
+    "evidence_item",
+    "explain",
+    "fold",
+    "keep_intent",
+    "lists_of",
+    "make_event",
+    "projection_payload",
+    "reach_from",
+    "read_event",
+    "read_lists",
+    "recall_last_closed",
+    "recalled",
+    "render",
+    "resolve_active",
+    "resolve_after_turn",
+    "resolve_intent_transition",
+]

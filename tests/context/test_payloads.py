@@ -1,0 +1,224 @@
+"""What is recorded of a decision, and that long lists come back whole."""
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kitchener.canonical import canonical_bytes, digest
+from kitchener.context import (
+    Base,
+    Flag,
+    Projection,
+    ProjectionLists,
+    Projector,
+    base_of,
+    base_of_lists,
+    base_ref,
+    conflict_flag_payload,
+    evidence_item,
+    lists_of,
+    projection_payload,
+    read_lists,
+    resolve_active,
+)
+from kitchener.context.payloads import MAX_WRITTEN_OUT
+from kitchener.context.ref_lists import apply_edits, edit_script, positions_of, runs_of, written_edits
+from kitchener.context.ruleset import Ruleset
+from kitchener.records.ref import Ref
+from tests.context.history import CONTEXT_REF, ESTIMATE, NEWEST, History, entry_ref, second, text_of, word_rank
+
+
+def stored(projection: Projection, base: Base | None = None, **more: Any) -> dict[str, Any]:
+    """The payload as it comes back from a ledger."""
+    payload = projection_payload(projection, text_of(projection), timestamp=second(1), turn_id="T-1", base=base, **more)
+    read: dict[str, Any] = orjson.loads(canonical_bytes(payload))
+    return read
+
+
+def context_ref(number: int) -> Ref:
+    return Ref("CONTEXT:ADMIN", f"E-2026-02-18-{number:012d}", digest(str(number).encode()))
+
+
+def test_a_short_projection_is_written_out() -> None:
+    history = History()
+    declared = history.declare("INT-1")
+    opened = history.open("WO-1", "INT-1")
+    failed = history.fail("WO-1")
+    done = history.turn("T-1", "INT-1", words=900)
+    projection = history.project(Ruleset(admission="newest_first", context_budget=100))
+    refs = {name: found.ref.as_mapping() for name, found in [("INT-1", declared), ("WO-1", opened), ("T-1", done)]}
+    payload = stored(projection, transition_refs=[context_ref(7)])
+    rendering = text_of(projection)
+    assert payload == {
+        "overlay_type": "PROJECTION",
+        "timestamp": second(1),
+        "intent_id": "INT-1",
+        "turn_id": "T-1",
+        "mode": "enforce",
+        "token_budget": 100,
+        "tokens_used": projection.tokens_used,
+        "eligible_refs": [refs["INT-1"], refs["WO-1"], refs["T-1"]],
+        "visible_refs": [refs["INT-1"], refs["WO-1"]],
+        "suppressed_refs": [{"ref": refs["T-1"], "reason": "BUDGET_EVICTION"}],
+        "eligibility_reasons": {
+            f"HO2M:ADMIN/{declared.ref.entry_id}": ["DEFINES_INTENT"],
+            f"HO2M:ADMIN/{opened.ref.entry_id}": ["FAILED_WO", "REACHABLE_FROM_INTENT"],
+            f"HO2M:ADMIN/{done.ref.entry_id}": ["REACHABLE_FROM_INTENT"],
+        },
+        "flags": [],
+        "ruleset_hash": projection.ruleset_hash,
+        "proof_refs": [each.as_mapping() for each in (declared.ref, failed.ref, done.ref, context_ref(7))],
+        "stable_prefix_tokens": rendering.stable_prefix_tokens,
+        "stable_prefix_hash": rendering.stable_prefix_hash,
+        "authority": {"tier": "HO2", "signer": None, "sig": None},
+    }
+
+
+def test_a_flag_is_recorded_with_what_it_is_about() -> None:
+    history = History()
+    history.declare("INT-1")
+    history.declare("INT-2")
+    flag: Flag = history.resolve().flags[0]
+    payload = conflict_flag_payload(
+        flag, timestamp=second(1), intent_id=None, ruleset_hash=NEWEST.ruleset_hash, proof_refs=[context_ref(1), entry_ref(2)]
+    )
+    assert orjson.loads(canonical_bytes(payload)) == {
+        "timestamp": second(1),
+        "kind": "COMPETING_INTENTS",
+        "detail": "2 intents are live and none gave way: INT-1, INT-2; keep one of them",
+        "intent_id": None,
+        "involved_refs": [entry_ref(1).as_mapping(), entry_ref(2).as_mapping()],
+        "proof_refs": [entry_ref(2).as_mapping(), context_ref(1).as_mapping()],
+        "ruleset_hash": NEWEST.ruleset_hash,
+    }
+
+
+def test_bytes_of_a_turn_do_not_grow_with_the_session() -> None:
+    history = History()
+    history.declare("INT-1")
+    state, projector, base = history.state(), Projector(NEWEST), None
+    sizes = []
+    for n in range(1, 500):
+        for event in (
+            history.open(f"WO-{n}", "INT-1"),
+            history.add("WO_COMPLETED", f"WO-{n}"),
+            history.turn(f"T-{n}", "INT-1"),
+        ):
+            state.apply(event)
+        projection = projector.project(state, resolve_active(state, NEWEST))
+        payload = stored(projection, base)
+        base = base_of(projection, context_ref(n))
+        sizes.append(len(canonical_bytes(payload)))
+    assert sizes[-1] <= 1.05 * sizes[60]
+    assert sizes[-1] < 2_000
+
+
+def test_an_intent_that_shares_nothing_with_the_base_is_written_out() -> None:
+    history = History()
+    history.declare("INT-1")
+    for n in range(40):
+        history.turn(f"T-{n:02d}", "INT-1")
+    base = base_of(history.project(), CONTEXT_REF)
+    assert base_ref(stored(history.project(), base)) == CONTEXT_REF
+    history.declare("INT-2")
+    history.supersede("INT-1", "INT-2")
+    for n in range(50, 90):
+        history.turn(f"T-{n:02d}", "INT-2")
+    assert base_ref(stored(history.project(), base)) is None
+
+
+def test_a_change_cannot_be_read_without_its_base_nor_with_another_one() -> None:
+    history = History()
+    history.declare("INT-1")
+    for n in range(MAX_WRITTEN_OUT):
+        history.turn(f"T-{n:02d}", "INT-1")
+    payload = stored(history.project(), base_of(history.project(), CONTEXT_REF))
+    with pytest.raises(ValueError, match=CONTEXT_REF.entry_id):
+        read_lists(payload)
+    with pytest.raises(ValueError, match="not the base"):
+        read_lists(payload, ProjectionLists((entry_ref(1),)))
+
+
+_moves = st.lists(
+    st.sampled_from(["turn", "turn", "turn", "turns", "open", "end", "fail", "defer", "abandon", "switch", "back", "resume"]),
+    max_size=16,
+)
+
+
+@given(_moves, st.sampled_from(["newest_first", "lexical"]), st.integers(30, 600))
+def test_the_lists_of_every_projection_of_a_session_come_back(moves: list[str], admission: Any, budget: int) -> None:
+    """Over a session that moves on, switches its intent, comes back and is resumed from the ledger in between."""
+    ruleset = Ruleset(admission=admission, context_budget=budget, max_stubs=3, max_failed_items=1, standing_rules=("Brief.",))
+    projector = Projector(ruleset, rank=word_rank)
+    history = History()
+    history.declare("INT-1")
+    history.declare("INT-2", "INT-1")
+    state = history.state()
+    bases: dict[str | None, Base] = {}
+    known: dict[Ref, ProjectionLists] = {}
+    for step, move in enumerate(["turns", *moves], 1):
+        done = len(history.events)
+        play(history, move, step)
+        for event in history.events[done:]:
+            state.apply(event)
+        assert not state.invalid
+        if move == "resume":
+            state = history.state()
+            bases = {name: base_of_lists(known[each.ref], each.ref) for name, each in bases.items()}
+        resolution = resolve_active(state, ruleset)
+        found = [evidence_item("T-x", context_ref(900), second(step), "question answer", ESTIMATE)] if step % 3 == 0 else []
+        projection = projector.project(state, resolution, message="answer of T-1", recalled=found)
+        base = bases.get(resolution.active)
+        payload = stored(projection, base)
+        wanted = base_ref(payload)
+        read = read_lists(payload, known[wanted] if wanted is not None else None)
+        assert read == lists_of(projection)
+        known[context_ref(step)] = read
+        bases[resolution.active] = base_of(projection, context_ref(step))
+
+
+def play(history: History, move: str, step: int) -> None:
+    """One thing that may happen in a session."""
+    state = history.state()
+    active = history.resolve().active
+    assert active is not None
+    work = [record for record in state.attached(active).work_orders.values() if record.status == "open"]
+    failed = [record for record in state.attached(active).work_orders.values() if record.status == "failed"]
+    if move == "turn":
+        history.turn(f"T-{step}", active)
+    elif move == "turns":
+        for n in range(MAX_WRITTEN_OUT):
+            history.turn(f"T-{step}-{n}", active)
+    elif move == "open":
+        history.open(f"WO-{step}", active)
+    elif move in ("end", "fail", "defer") and work:
+        entry_type = {"end": "WO_COMPLETED", "fail": "WO_FAILED", "defer": "WO_DEFERRED"}[move]
+        history.add(entry_type, work[0].wo_id, reason="so")
+    elif move == "abandon" and failed:
+        history.add("WO_ABANDONED", failed[0].wo_id, reason="turn_over")
+    elif move == "switch":
+        history.declare(f"INT-of-{step}", "INT-1")
+        history.supersede(active, f"INT-of-{step}")
+    elif move == "back":
+        gone = [each.intent_id for each in state.intents.values() if each.status == "superseded"]
+        if gone:
+            history.add("INTENT_REOPENED", gone[0], reason="back")
+            history.supersede(active, gone[0])
+
+
+_refs = st.lists(st.integers(1, 40).map(entry_ref), unique=True, max_size=30)
+
+
+@given(_refs, _refs)
+def test_a_script_makes_the_one_list_into_the_other(before: list[Ref], after: list[Ref]) -> None:
+    edits, added = written_edits(edit_script(before, after))
+    assert apply_edits(orjson.loads(orjson.dumps(edits)), before) == tuple(after)
+    assert added >= len(set(after) - set(before))
+
+
+@given(st.sets(st.integers(0, 50)))
+def test_runs_are_positions(indexes: set[int]) -> None:
+    assert positions_of(runs_of(sorted(indexes)), 51) == sorted(indexes)
