@@ -1,0 +1,1 @@
+"""Context Authority: pure functions from events to a decision."""
