@@ -43,7 +43,7 @@ class LexicalWeights:
     """BM25: how far the length of a turn counts against its matches; 0 to 1."""
     prefix: float = 0.5
     """Weight of a word that only begins like the question's word (four letters): forms that the stemmer does not know."""
-    kin: float = 0.5
+    kin: float = 0.4
     """Weight of a word akin to the question's word, as "dog" is to "pet"."""
     reach: int = 3
     """So many turns to either side are neighbours: the answer often stands beside the turn that has the question's words."""
@@ -69,11 +69,11 @@ class LexicalWeights:
     """Factor for a turn that says when ("yesterday", "last week"): it reports something that happened."""
     names: float = 1.1
     """Factor for a turn with a name or a title in it, other than that of a speaker."""
-    opening: float = 1.1
+    opening: float = 1.2
     """Factor for the first two turns of a session: people begin with their news or with what they came for."""
     long_tokens: int = 80
     """Tokens up to which a turn counts as short. Self, other, time and names count in short turns only: a long one has all."""
-    long_power: float = 0.5
+    long_power: float = 0.4
     """A longer turn's score is divided by (its tokens / `long_tokens`) to this power, so that it does not eat the budget."""
     feedback_turns: int = 10
     """The best turns of a first round, whose words are asked for in a second round."""
@@ -343,12 +343,12 @@ class LexicalIndex:
         """Add to `matched` what the words of the best turns match: the way from one piece of evidence to the next."""
         weights, count = self._weights, len(matched)
         if not any(matched):
-            return
+            return  # the best are then best for what they are, which says nothing of the question
         strength: dict[str, float] = {}
         for position in nsmallest(weights.feedback_turns, range(count), key=lambda each: (-scores[each], -each)):
-            for term in self._terms[position]:
-                if len(self._postings[term]) > 1 and term not in asked and term not in self._speakers_by_name:
-                    strength[term] = strength.get(term, 0.0) + scores[position] * _rarity(len(self._postings[term]), count)
+            for term in self._terms[position] if scores[position] else ():
+                if (having := len(self._postings[term])) > 1 and term not in asked and term not in self._speakers_by_name:
+                    strength[term] = strength.get(term, 0.0) + scores[position] * _rarity(having, count)
         chosen = nsmallest(weights.feedback_terms, strength.items(), key=lambda item: (-item[1], item[0]))
         for term, share in chosen:
             postings = self._postings[term]
