@@ -1,0 +1,115 @@
+"""Tells from a turn's text what it is beside its words: a standing statement, a report with a time, a question, a date.
+
+Patterns written by hand, for English; a text in another language has fewer marks and is ranked by its words.
+"""
+
+import re
+from collections.abc import Container
+from dataclasses import dataclass
+from itertools import repeat
+
+__all__ = ["DateParts", "Marks", "date_parts", "marks_of"]
+
+DateParts = frozenset[tuple[str, int]]
+"""What a text says of a date: ("year", 2024), ("month", 5), ("day", 8), or some of them."""
+
+_SELF = frozenset(("i", "me", "my", "mine", "myself", "we", "us", "our", "ours", "ourselves"))
+_OTHER = frozenset(("you", "your", "yours", "yourself"))
+_BALANCE = dict.fromkeys(_SELF, 1) | dict.fromkeys(_OTHER, -1)
+_TIMED = frozenset(
+    (
+        *(
+            "yesterday",
+            "today",
+            "tomorrow",
+            "tonight",
+            "last",
+            "next",
+            "ago",
+            "since",
+            "weekend",
+            "week",
+            "month",
+            "year",
+            "years",
+        ),
+        *("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"),
+        *("january", "february", "april", "june", "july", "august", "september", "october", "november", "december"),
+    )
+)
+# A capital inside a sentence, or a quoted title.
+_NAME = re.compile(r"(?:(?<=[\w,;] )[A-ZÀ-ÖØ-ÞΑ-ΩА-Я]|(?<=[\"“«])[A-ZÀ-ÖØ-ÞΑ-ΩА-Я])\w{2,}")
+# A search costs more than all else, so it is made only where one of these words is.
+_MAY_STAND = frozenset(("always", "never", "prefer", "usually", "now", "forward", "mind", "future", "hate", "avoid", "stand"))
+_STANDING = re.compile(
+    r"\b(?:i|we)(?:['’]\w+)?(?:\s+\w+)?\s+(?:always|never|prefer|usually)\b"
+    r"|(?:^|[.!?:;,\n]\s*)(?:please\s+|so\s+|and\s+)?(?:always|never)\b"
+    r"|\b(?:must|should)\s+(?:always|never)\b"
+    r"|\b(?:from now on|going forward|keep in mind)\b|\bin (?:the )?future,"
+    r"|\bi (?:hate|avoid|can(?:no|['’])t stand)\b",
+    re.IGNORECASE,
+)
+_MONTHS = (
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+)
+_ISO_DATE = re.compile(r"\b(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?!\d)")
+_DATE = re.compile(
+    rf"\b(?:(\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?)?({'|'.join(_MONTHS)}|(?:jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\b\.?)"
+    r"(?!\w)(?:\s+(\d{1,2})(?:st|nd|rd|th)?(?![\d:]))?",
+    re.IGNORECASE,
+)
+_YEAR = re.compile(r"\b(?:19|20)\d\d\b")
+
+
+def date_parts(text: str) -> DateParts:
+    """Year, month and day as far as a text says them; "may" and "march" are months only with a day or a capital."""
+    parts: set[tuple[str, int]] = set()
+    for year, month, day in _ISO_DATE.findall(text):
+        parts |= {("year", int(year)), ("month", int(month)), ("day", int(day))}
+    for before, name, after in _DATE.findall(text):
+        if name in ("may", "march") and not (before or after):
+            continue
+        parts.add(("month", next(i for i, month in enumerate(_MONTHS, 1) if month.startswith(name.lower()[:3]))))
+        if before or after:
+            parts.add(("day", int(before or after)))
+    parts |= {("year", int(year)) for year in _YEAR.findall(text)}
+    return frozenset(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What one turn is, beside its words."""
+
+    asks: bool
+    """It ends in a question."""
+    stands: bool
+    """It says what holds from now on or always."""
+    timed: bool
+    """It says when something happened or will."""
+    names: bool
+    """It has a name or a title in it that is not that of a speaker."""
+    of_self: int
+    """1: it says "I" more often than "you"; -1: the other way round; 0: neither."""
+
+
+def marks_of(text: str, words: list[str], speakers: Container[str]) -> Marks:
+    """The marks of a text with these folded words; `speakers` are folded names that do not count as names."""
+    balance = sum(map(_BALANCE.get, words, repeat(0)))
+    return Marks(
+        asks=text.rstrip().endswith(("?", "\uff1f", "\u061f")),
+        stands=not _MAY_STAND.isdisjoint(words) and _STANDING.search(text) is not None,
+        timed=not _TIMED.isdisjoint(words),
+        names=any(name.casefold() not in speakers for name in _NAME.findall(text)),
+        of_self=(balance > 0) - (balance < 0),
+    )

@@ -1,0 +1,237 @@
+"""Turns a text into the terms that are compared: folded, without stop words, stemmed; and says which terms are akin.
+
+Everything here is written by hand from general knowledge of the language; nothing is counted or fitted on any data. The word
+lists are English. Other languages lose nothing by them: their words pass whole, words with the same beginning still meet (the
+index takes care of that), and scripts without spaces are compared by pairs of neighbouring characters.
+"""
+
+import re
+import unicodedata
+from functools import lru_cache
+
+__all__ = ["FRAME_TERMS", "KIN", "stem", "terms_of", "words_of"]
+
+# Marks that join a word without being letters: combining accents and the vowel signs of Indic scripts.
+_WORD = re.compile(r"[\w\u0300-\u036f\u0900-\u0963\u0966-\u0dff]+")
+# Scripts that write words without spaces (Thai to Khmer, kana, Han), and Hangul, whose words carry their particles.
+_UNSPACED = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
+)
+
+_STOP_WORDS = """
+a an the and or but if then than that this these those there here of to in on at by for with from as is are was were be
+been being am do does did done doing have has had having will would can could should shall may might must i you he she
+it we they me him her us them my mine your yours his hers its our ours their theirs who whom whose what when where why
+how which not no nor so too very just also about into over out up down off s t m d ll ve re don didn doesn isn aren wasn
+weren won wouldn couldn shouldn hasn haven hadn ain etc some any all both each such own same more most other
+"""
+_STOP = frozenset(_STOP_WORDS.split())
+
+# The first of each group stands for the others.
+_IRREGULAR_GROUPS = """
+go went gone goes|buy bought|get got gotten|make made|take took taken|give gave given|see saw seen|find found|
+feel felt|think thought|tell told|say said|meet met|begin began begun|run ran|write wrote written|speak spoke spoken|
+teach taught|catch caught|bring brought|lose lost|win won|choose chose chosen|drive drove driven|ride rode ridden|
+fly flew flown|eat ate eaten|drink drank drunk|sing sang sung|swim swam swum|grow grew grown|know knew known|
+draw drew drawn|break broke broken|wake woke woken|wear wore worn|keep kept|leave left|sleep slept|spend spent|
+send sent|build built|sell sold|pay paid|hold held|hear heard|lead led|fall fell fallen|forget forgot forgotten|
+fight fought|seek sought|stand stood|understand understood|become became|come came|child children|man men|woman women|
+person people|foot feet|tooth teeth|mouse mice|wife wives|life lives|good better best|bad worse worst|hide hid hidden|
+shake shook shaken|steal stole stolen|throw threw thrown|tear tore torn|bite bit bitten|mean meant|dream dreamt|
+learn learnt|burn burnt|feed fed|deal dealt|lend lent|bend bent|strike struck|stick stuck|hang hung|dig dug|spin spun|
+shoot shot|sit sat|swear swore sworn|freeze froze frozen|rise rose risen|show shown|sew sewn
+"""
+_IRREGULAR = {form: group[0] for group in map(str.split, _IRREGULAR_GROUPS.split("|")) for form in group[1:]}
+
+# Words of a question that say what form the answer has, not what it is about.
+_FRAME = "kind type sort many much mention describe according conversation item"
+
+# Before the colon words for one thing, after it kinds and parts of it. A line joins each word before the colon with all
+# others of the line; the words after the colon are not joined with one another: a dog and a cat are pets, but a dog is no cat.
+_FAMILIES = """
+pet animal: dog puppy pup cat kitten kitty bird parrot rabbit hamster fish turtle snake horse guinea
+dog puppy pup doggy:
+cat kitten kitty:
+child kid: son daughter boy girl baby toddler teenager teen
+family relative: mother father parent brother sister sibling uncle aunt cousin grandma grandpa grandmother grandfather wife husband child kid son daughter niece nephew
+parent: mother father mom dad mum
+mother mom mum mommy:
+father dad daddy:
+grandmother grandma granny:
+grandfather grandpa:
+sibling: brother sister
+partner spouse: husband wife boyfriend girlfriend fiance
+relationship: date marry marriage single divorce boyfriend girlfriend breakup partner engage wed
+marry marriage wedding: husband wife bride groom engage
+friend buddy pal mate:
+person people folk guy:
+job work career profession occupation employment: colleague boss company office salary hire interview promotion shift client manager engineer teacher nurse lawyer developer designer
+colleague coworker:
+boss manager:
+company firm business: startup store shop brand client
+school education study degree: college university class course exam student teacher graduate semester lecture homework major
+university college:
+class course lesson workshop seminar: learn teach instructor
+teacher instructor tutor coach: teach
+learn study:
+food meal dish cuisine: cook bake eat recipe dinner lunch breakfast pizza pasta salad soup cake bread chicken rice sushi dessert snack restaurant vegetable fruit meat
+cook bake: recipe kitchen dish meal
+dessert sweet: cake cookie pie chocolate pastry cream candy
+drink beverage: coffee tea beer wine juice cocktail water
+restaurant cafe diner: dinner lunch eat menu
+diet: vegan vegetarian gluten dairy allergy keto eat healthy
+allergy allergic:
+sport athletic: football soccer basketball tennis baseball hockey golf volleyball swim run cycle ski surf team game match tournament
+exercise workout fitness train: gym yoga run jog swim cycle bike hike weight lift pilates marathon boxing dance
+hobby pastime interest leisure: paint draw read write garden photography knit cook bake hike fish music game craft sew collect
+activity: hike swim paint camp run walk dance play game visit
+outdoor nature: hike camp park forest mountain lake beach river trail garden
+music: song band concert album guitar piano violin drum sing singer artist festival playlist
+instrument: guitar piano violin drum flute cello clarinet saxophone trumpet ukulele keyboard
+musician singer band artist: concert song album perform
+concert gig show: band music perform festival
+movie film cinema: watch actor director scene series trailer
+show series: watch episode season tv television
+book novel: read author story series chapter library writer fantasy
+author writer: write book novel
+write writing: story screenplay blog poem book article journal script novel essay
+art artwork: paint draw sculpture gallery museum exhibit sketch pottery photography canvas
+paint painting: draw canvas brush
+photo picture photograph image: camera
+game gaming: play player console tournament level chess card
+country nation: abroad usa uk america britain england scotland ireland france germany spain portugal italy greece turkey sweden norway denmark finland poland netherlands belgium switzerland austria russia ukraine japan china korea india thailand vietnam indonesia australia zealand egypt morocco kenya nigeria africa canada mexico brazil argentina chile peru colombia
+state: california texas florida oregon york washington colorado arizona nevada utah georgia virginia carolina ohio michigan illinois massachusetts jersey pennsylvania hawaii alaska tennessee minnesota
+city town: york london paris berlin madrid barcelona rome milan amsterdam vienna prague dublin tokyo kyoto beijing shanghai singapore bangkok dubai delhi mumbai sydney melbourne toronto vancouver boston chicago seattle angeles francisco diego miami dallas houston denver downtown
+place location: city country town state visit travel
+travel trip vacation holiday journey: visit flight fly airport hotel tour abroad cruise beach tourist
+visit: trip travel tour
+hotel accommodation: airbnb hostel motel room
+move relocate: apartment house home city
+home house apartment flat: room kitchen rent landlord mortgage furniture garden
+vehicle car: drive truck van motorcycle bike engine tire
+bike bicycle: cycle ride
+health illness disease medical: doctor hospital sick pain injury surgery diagnose therapy medication symptom
+sick ill: doctor flu cold fever
+injury hurt injure: ankle knee back pain sprain doctor hospital fracture
+doctor physician: hospital clinic appointment
+therapy therapist counseling counselor: mental anxiety
+stress anxiety relax: calm meditate yoga therapy overwhelm unwind
+feel emotion feeling: happy sad proud excite nervous scared angry grateful thankful lonely upset
+happy glad joy: thrill excite delight
+sad upset: cry grief miss
+scared afraid fear frightened: nervous
+angry mad:
+tired exhausted:
+setback difficulty problem trouble challenge struggle issue obstacle: tough hard fail break injury lose difficult
+goal plan aim dream ambition: hope want future
+achievement accomplishment success award: win prize trophy medal graduate promotion
+win victory: prize trophy champion tournament
+competition contest tournament: win compete prize
+gift present: give birthday receive
+birthday: party celebrate cake
+celebrate celebration party: birthday anniversary wedding festival
+event: party festival concert conference meeting workshop fair parade show ceremony seminar fundraiser
+volunteer charity donate: help community fundraiser nonprofit donation cause shelter
+money finance financial: pay cost price budget save bank loan salary debt invest afford dollar expensive
+price cost: pay dollar expensive cheap
+buy purchase: shop order store
+shop store: buy mall
+clothes clothing outfit: dress shirt shoe jacket jean pants hat wear fashion
+jewelry: necklace ring bracelet earring
+color colour: red blue green yellow purple pink orange black white brown
+name call:
+old age: year birthday born
+religion faith spiritual: church pray god temple bible
+politics political: election vote campaign government mayor policy
+device gadget: phone laptop computer tablet camera watch
+phone mobile smartphone: iphone android
+computer laptop pc: software keyboard
+program code software: developer app programming coding python java
+app application software:
+email mail:
+begin start:
+finish complete end:
+help support assist:
+like love enjoy favorite prefer favourite:
+hate dislike:
+big large huge:
+trip hike: trail mountain
+beach sea ocean coast: swim surf sand wave
+mountain: hike climb peak summit
+garden plant: flower grow vegetable tree
+flower: rose sunflower tulip lily
+weather: rain snow sun storm cold hot temperature
+weekend: saturday sunday
+reason motivate inspire:
+meet encounter:
+create make build:
+discuss talk chat conversation:
+recommend suggest suggestion recommendation advice: try
+picnic: park food
+camp camping: tent campfire forest
+dance: ballet salsa studio perform
+accident crash: car injury hospital
+adopt adoption:
+military army: veteran soldier service
+"""  # noqa: E501 - a family stands on one line
+
+
+def _without_ending(word: str) -> str:
+    """An English word without the endings of its grammatical forms."""
+    if word.endswith("ies") and len(word) > 4:
+        word = word[:-3] + "y"
+    elif word.endswith("sses"):
+        word = word[:-2]
+    elif word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        word = word[:-1]
+    for ending in ("ing", "ed", "ly"):
+        root = word.removesuffix(ending)
+        if root != word and len(root) >= 3 and any(letter in "aeiouy" for letter in root):
+            word = root[:-1] if ending != "ly" and len(root) > 3 and root[-1] == root[-2] and root[-1] not in "lsz" else root
+            break
+    if len(word) > 3 and word.endswith("e"):
+        word = word[:-1]
+    return word[:-1] + "i" if len(word) > 3 and word.endswith("y") else word
+
+
+def stem(word: str) -> str:
+    """What the forms of one folded word have in common: "studies" and "studied" give the same. Not itself always a word."""
+    if word in _IRREGULAR:
+        return _IRREGULAR[word]
+    return _without_ending(word) if len(word) > 3 and word.isascii() else word
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text in their order, of any script and as they are written; a run without spaces is one word here."""
+    return _WORD.findall(text if text.isascii() else unicodedata.normalize("NFKC", text))
+
+
+@lru_cache(maxsize=32_768)
+def terms_of(word: str) -> tuple[str, ...]:
+    """The terms by which a folded word is found: none for a stop word, one stem, or the pairs of an unspaced run."""
+    if word in _STOP:
+        return ()
+    if word.isascii() or not (runs := _UNSPACED.findall(word)):
+        return (stem(word),)
+    rest = [stem(part) for part in _UNSPACED.split(word) if part]
+    return tuple(rest + [run[i : i + 2] for run in runs for i in range(max(1, len(run) - 1))])
+
+
+def _kin() -> dict[str, tuple[str, ...]]:
+    akin: dict[str, dict[str, None]] = {}
+    for line in _FAMILIES.strip().splitlines():
+        before, _, after = line.partition(":")
+        heads, members = [stem(word) for word in before.split()], [stem(word) for word in after.split()]
+        for head in heads:
+            for other in heads + members:
+                if other != head:
+                    akin.setdefault(head, {})[other] = None
+                    akin.setdefault(other, {})[head] = None
+    return {term: tuple(others) for term, others in akin.items()}
+
+
+KIN = _kin()
+"""For each term of the hand-written families, the terms akin to it, in the order of the lines."""
+
+FRAME_TERMS = frozenset(stem(word) for word in _FRAME.split())
+"""Terms which in a question name the form of the answer; left out of it as long as others remain."""
