@@ -35,6 +35,7 @@ PUBLIC_NAMES = [
     "HO2Supervisor",
     "HO3Memory",
     "HO3MemoryConfig",
+    "InvalidLifecycle",
     "InvalidSignal",
     "InvalidTimestamp",
     "KitchenerError",

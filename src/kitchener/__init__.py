@@ -27,6 +27,7 @@ from kitchener.config import (
 from kitchener.errors import (
     CallerError,
     ConfigError,
+    InvalidLifecycle,
     InvalidSignal,
     InvalidTimestamp,
     KitchenerError,
@@ -79,6 +80,7 @@ __all__ = [
     "HO2Supervisor",
     "HO3Memory",
     "HO3MemoryConfig",
+    "InvalidLifecycle",
     "InvalidSignal",
     "InvalidTimestamp",
     "KitchenerError",

@@ -12,6 +12,7 @@
     │   ├── IdempotencyConflict     the key was used before with another message
     │   ├── OutcomeUnknown          the key's turn stopped while a tool with effects was running
     │   ├── InvalidTransition       a work order cannot go from this state to that one
+    │   ├── InvalidLifecycle        an intent cannot be declared, closed, reopened … as it stands
     │   ├── InvalidSignal           a signal id of an unknown kind or without a value
     │   ├── InvalidTimestamp        a moment without a zone, or no moment at all (a ValueError too)
     │   ├── OverlayRefused          a field of an overlay is missing or wrong: names field, value and what was expected
@@ -143,6 +144,14 @@ class InvalidTransition(CallerError):
     def __init__(self, wo_id: str, state: str, to: str) -> None:
         self.wo_id, self.state, self.to = wo_id, state, to
         super().__init__(f"work order {wo_id} cannot go from {state!r} to {to!r}")
+
+
+class InvalidLifecycle(CallerError):
+    """What was asked of an intent cannot follow what became of it so far."""
+
+    def __init__(self, intent_id: str, problem: str) -> None:
+        self.intent_id, self.problem = intent_id, problem
+        super().__init__(f"{problem}; nothing was written")
 
 
 class InvalidSignal(CallerError):

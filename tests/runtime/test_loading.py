@@ -166,17 +166,6 @@ class TestErrors:
         assert (error.source, error.key, error.value) == (str(path), key, value)
         assert error.expected.startswith(expected)
 
-    @pytest.mark.parametrize(
-        ("text", "key"),
-        [
-            ('context_mode = "enforce"', "context_mode"),
-        ],
-    )
-    def test_what_is_not_part_of_this_version_is_refused_as_such(self, write: Any, text: str, key: str) -> None:
-        error = refused(write(f"[agents.ADMIN]\n{text}"))
-        assert error.key == f"agents.ADMIN.{key}"
-        assert error.expected.startswith("not part of this version of Kitchener")
-
     def test_a_syntax_error_names_file_line_and_column(self, write: Any) -> None:
         path = write("plane_root = 'a'\n[ledger\n")
         assert refused(path).source == str(path)

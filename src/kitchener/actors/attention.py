@@ -81,6 +81,8 @@ class AttentionContext(NamedTuple):
     """What gathering used."""
     biases: tuple[ContextFragment, ...] = ()
     """Learned lines, best first; their text stands beside the context's."""
+    projection_ref: Ref | None = None
+    """The projection that it is; None: it was gathered."""
 
     def as_assembled(self) -> dict[str, Any]:
         """The `assembled_context` of a work order."""

@@ -21,6 +21,7 @@ from kitchener.memory.bias import select_biases
 from kitchener.memory.gate import GateResult
 from kitchener.memory.overlays import Overlay
 from kitchener.memory.signals import RecordedEvent, SignalAccumulator, event_id, normalise, normalise_value
+from kitchener.records.ref import Ref
 
 logger = structlog.get_logger(__name__)
 
@@ -82,6 +83,10 @@ class LongTermMemory(Protocol):
         """Events with what came beside them."""
         ...
 
+    async def read_refs(self, keys: Iterable[str], *, namespace: str) -> Mapping[str, tuple[Ref, str]]:
+        """The entries of artifacts, with their times."""
+        ...
+
     async def log_overlay(self, overlay: Overlay | Mapping[str, Any], *, namespace: str) -> str:
         """Logs what was learned."""
         ...
@@ -138,6 +143,10 @@ class TurnMemory:
         wanted = {kind: _both_spellings(label) for kind, label in labels.items()}
         chosen = select_biases([each.as_mapping() for each in active], wanted, self.config.ho3_bias_budget, turn_ts)
         return [by_key[each["artifact_id"] or each["overlay_id"]] for each in chosen]
+
+    async def refs_of(self, subject_id: str, keys: Sequence[str]) -> Mapping[str, tuple[Ref, str]]:
+        """The entries of learned lines, by artifact id."""
+        return await self.memory.read_refs(keys, namespace=self.namespace_of(subject_id))
 
     async def learn(self, session_id: str, subject_id: str, turn_id: str, signal_ids: Sequence[str]) -> Learned:
         """Logs the signals of a turn, then reads the gate of each, which sees them."""

@@ -16,6 +16,7 @@ import anyio
 import structlog
 
 from kitchener.actors.attention import ContextFragment, standing_rule_fragments, words_of
+from kitchener.actors.authority import ContextAuthority, SessionThread
 from kitchener.actors.remembering import LongTermMemory
 from kitchener.actors.session_state import PastTurn, SessionState, fold
 from kitchener.clock import Clock, iso, loop_clock
@@ -52,7 +53,7 @@ class SessionManager:
         clock: for the time of its entries' payloads
     """
 
-    __slots__ = ("_agent_class", "_clock", "_config", "_ledgers", "admission", "last_used", "state")
+    __slots__ = ("_agent_class", "_clock", "_config", "_ledgers", "admission", "last_used", "state", "thread")
 
     def __init__(self, state: SessionState, *, agent_class: str, ledgers: Ledgers, config: HO2Config, clock: Clock) -> None:
         self.state = state
@@ -63,6 +64,8 @@ class SessionManager:
         self.admission: Any = None
         """The session's queue, while it has one; owned by `admission.py`."""
         self.last_used = 0.0
+        self.thread: SessionThread | None = None
+        """What the Context Authority keeps of the session; None where it is off."""
         state.window = deque(state.window, maxlen=config.attention_window_turns)
 
     @property
@@ -110,7 +113,7 @@ class SessionManager:
         fields = {"turn_count": turn_count, "total_cost": dict(total_cost), "reason": reason}
         ref = await self.write(events.SESSION_END, session_id, fields)
         self.state.is_ended = True
-        await self._ledgers.commit()
+        await self.commit()
         return ref
 
     def add_turn(self, user_message: str, response: str, *, turn: str | None = None, ref: Ref | None = None) -> None:
@@ -140,7 +143,13 @@ class SessionManager:
         payload = {**base, **fields} if turn is None else {**base, "turn_id": turn, **fields}
         ref = await self._ledgers.ho2m.write(LedgerEntry(entry_type, entity_id, payload), expected_head=expected_head)
         state.head = EntryId(ref.entry_id)
+        if self.thread is not None:
+            self.thread.apply(entry_type, entity_id, self._ledgers.ho2m.last_timestamp, payload, ref)
         return ref
+
+    async def commit(self) -> None:
+        """Returns when what was written is durable."""
+        await self._ledgers.commit()
 
     def request_commit(self) -> None:
         """Makes what was written durable soon, without waiting for it."""
@@ -161,6 +170,7 @@ class SessionDirectory:
         clock: time of day
         ids: fresh session ids
         max_active: sessions in memory; beyond it the longest idle are put away
+        authority: decides what the model sees; None where it is off
         memory: knows turns whose signals outlived their start; None where it is not used
     """
 
@@ -173,6 +183,7 @@ class SessionDirectory:
         clock: Clock,
         ids: IdSource,
         max_active: int,
+        authority: ContextAuthority | None = None,
         memory: LongTermMemory | None = None,
     ) -> None:
         self._agent_class = agent_class
@@ -182,6 +193,7 @@ class SessionDirectory:
         self._ids = ids
         self._max_active = max_active
         self._memory = memory
+        self._authority = authority
         self._now = loop_clock()
         self._active: OrderedDict[str, SessionManager] = OrderedDict()
         self._activating: dict[str, anyio.Event] = {}
@@ -236,11 +248,17 @@ class SessionDirectory:
         chosen = SessionId(session_id) if session_id is not None else await self._fresh_id()
         state = SessionState(chosen, SubjectId(subject_id) if subject_id else anonymous_subject(chosen), external_id)
         session = self._manager(state)
+        if self._authority is not None:
+            session.thread = self._authority.thread(chosen)
         try:
             # A fresh id was looked up already; one that the caller gave may have been started by somebody else just now.
             await session.start_session(expected_head=EntryId("") if session_id is not None else None)
         except StaleHead:
             return await self.find_open(chosen, subject_id=subject_id)
+        if self._authority is not None and session.thread is not None and not self._authority.is_shadow:
+            declared = self._authority.first_intent(session.thread, chosen)
+            if declared is not None:
+                await session.write(*declared)
         self._keep(session)
         return session
 
@@ -333,6 +351,8 @@ class SessionDirectory:
             self._config.token_estimator,
         )
         session = self._manager(state)
+        if self._authority is not None:
+            session.thread = await self._authority.read_back(session_id, entries)
         await self._skip_unplanned(session)
         await close_open_turn(session, "crash")
         return session

@@ -15,9 +15,11 @@ from kitchener.actors.admission import Admission, SessionQueue, TurnLimiter
 from kitchener.actors.assembly import Host, afterwards_of, policy_hashes, turn_memory
 from kitchener.actors.attention import AttentionRetriever
 from kitchener.actors.attention_templates import load_templates, resolve_template
+from kitchener.actors.authority import ContextAuthority
 from kitchener.actors.budget import TokenBudgeter
 from kitchener.actors.consolidation import Consolidator
 from kitchener.actors.idempotency import IdempotencyKeys, OnSession, Scope
+from kitchener.actors.intents import IntentCalls
 from kitchener.actors.mailbox import CALLING_CHAIN
 from kitchener.actors.quality import QualityGate
 from kitchener.actors.remembering import LongTermMemory
@@ -39,7 +41,7 @@ from kitchener.errors import (
     TurnReplaced,
     TurnTimeout,
 )
-from kitchener.ids import IdSource, RandomIds, SessionId
+from kitchener.ids import IdSource, IntentId, RandomIds, SessionId
 from kitchener.ledger import Ledgers
 from kitchener.records.turn import TurnCall, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
 from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
@@ -83,6 +85,7 @@ class HO2Supervisor:
         limits = self._host.limits
         self.agent_class, self.config = agent_class, config
         self._ledgers = ledgers
+        authority = ContextAuthority(config, ledgers) if config.context_mode != "off" else None
         self._sessions = SessionDirectory(
             agent_class=agent_class,
             ledgers=ledgers,
@@ -90,6 +93,7 @@ class HO2Supervisor:
             clock=clock,
             ids=ids or RandomIds(config.session_id_digits),
             max_active=limits.max_active_sessions,
+            authority=authority,
             memory=ho3_memory if config.ho3_enabled else None,
         )
         if attention is None:
@@ -99,6 +103,7 @@ class HO2Supervisor:
         self._limiter = self._host.limiter or TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
         self._admission = Admission(config, self._limiter)
         self._keys = IdempotencyKeys(ledgers)
+        self._intents = IntentCalls(self._sessions, self._admission, authority)
         self._parts = TurnParts(
             config=config,
             ledgers=ledgers,
@@ -110,6 +115,7 @@ class HO2Supervisor:
             degraded_call=degraded_call,
             listeners=self._host.listeners,
             prepared=Prepared(config, tools or ToolRegistry(), *policy_hashes(config, ho3_memory)),
+            authority=authority,
             memory=turn_memory(agent_class, config, ledgers, ho3_memory),
         )
         self._consolidator = (
@@ -206,6 +212,51 @@ class HO2Supervisor:
         if self._consolidator is None:
             raise CallerError(f"agent class {self.agent_class!r} has no long-term memory; set ho3_enabled")
         return await self._consolidator.run(signal_ids, namespace=namespace, gate_ts=gate_ts)
+
+    async def declare_intent(
+        self,
+        session_id: str,
+        objective: str,
+        *,
+        scope: str = "SESSION",
+        parent_intent_id: str | None = None,
+        targets: Sequence[str] = (),
+    ) -> IntentId:
+        """Declares what the session is about, and returns the intent's id. A second live one competes with the first.
+
+        Raises:
+            CallerError: the Context Authority does not decide here, or an argument is wrong
+            InvalidLifecycle: the parent is unknown
+        """
+        await self._ready()
+        return await self._intents.declare(session_id, objective, scope=scope, parent=parent_intent_id, targets=targets)
+
+    async def fork_intent(
+        self, session_id: str, intent_id: str, objectives: Sequence[str], *, active: int | None = None
+    ) -> list[IntentId]:
+        """Lets an intent go on in children, one for each objective; `active` is the position of the one that goes on first."""
+        await self._ready()
+        return await self._intents.fork(session_id, intent_id, objectives, active)
+
+    async def close_intent(self, session_id: str, intent_id: str, outcome: str) -> None:
+        """Closes an intent; its turns are no longer shown."""
+        await self._ready()
+        await self._intents.close(session_id, intent_id, outcome)
+
+    async def abandon_intent(self, session_id: str, intent_id: str, reason: str) -> None:
+        """Gives an intent up."""
+        await self._ready()
+        await self._intents.abandon(session_id, intent_id, reason)
+
+    async def reopen_intent(self, session_id: str, intent_id: str, reason: str) -> None:
+        """Brings an intent back that was closed or gave way to another, with its turns."""
+        await self._ready()
+        await self._intents.reopen(session_id, intent_id, reason)
+
+    async def resolve_conflict(self, session_id: str, *, keep: str) -> None:
+        """Settles which of several competing intents goes on; the others give way to it."""
+        await self._ready()
+        await self._intents.keep(session_id, keep)
 
     async def stream_turn(
         self,

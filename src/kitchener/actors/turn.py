@@ -5,8 +5,10 @@ Each step is one method and reads like the turn's description in `docs/turn.md`.
 aborts it when it is cut off from outside.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+import structlog
 
 from kitchener.actors.attention import AttentionContext
 from kitchener.actors.chains import (
@@ -20,16 +22,22 @@ from kitchener.actors.chains import (
     tighter,
     total_cost,
 )
+from kitchener.actors.deciding import OwnAnswer, TurnAuthority
 from kitchener.actors.quality import QualityGateResult
 from kitchener.actors.remembering import Crossed, Learned, bias_fragments
 from kitchener.actors.session_state import begin_turn, complete_turn, forget_failed
 from kitchener.actors.sessions import SessionManager, close_open_turn
 from kitchener.actors.work_order_chain import APOLOGIES, APOLOGY, CutShort, TurnParts, WorkOrderChain
+from kitchener.errors import LedgerError
 from kitchener.ids import SessionId, TurnId
 from kitchener.ledger import compute_trace_hash
+from kitchener.memory.overlays import Overlay
 from kitchener.records import events
 from kitchener.records.turn import TextRetracted, TurnCall, TurnError, TurnResult, UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
+
+logger = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 
 class Turn:
@@ -57,6 +65,8 @@ class Turn:
         self._classification: Mapping[str, Any] = UNCLASSIFIED
         self.turn_id: TurnId = session.next_turn_id()
         self._chain = WorkOrderChain(parts, session, self.turn_id, deadline, update)
+        self._authority: TurnAuthority | None = None
+        self._output: Mapping[str, Any] = {}
         self._is_over = False
         self._hashed = (-1, "")
 
@@ -93,12 +103,14 @@ class Turn:
         error: TurnError | None = None
         with self._parts.ledgers.ho1m.watch(self._session.session_id) as self._chain.trace:
             try:
+                await self._open_authority()
                 classification = self._classification = await self._classify()
-                context = await self._recall(classification, await self._gather(classification))
+                await self._decide(classification)
+                context = await self._assemble(classification)
                 plan = self._plan_rest(classification)
                 results = await self._use_tool(plan)
-                output = await self._synthesize(classification, context, results, plan)
-                response = str(output["response_text"])
+                self._output = await self._synthesize(classification, context, results, plan)
+                response = str(self._output["response_text"])
             except CutShort as cut:
                 response, error = cut.response, cut.error
             return await self._complete(response, error)
@@ -124,6 +136,7 @@ class Turn:
                 "recent_turns": [past.exchange for past in newest],
                 "labels_vocabulary": prepared.vocabulary,
                 "tools": prepared.tool_views,
+                **(self._authority.classify_inputs() if self._authority is not None else {}),
             },
             prepared.classify,
             input_refs=[past.fragment.ref_json for past in newest],
@@ -140,18 +153,69 @@ class Turn:
         priority = await attention.priority_probe()
         return attention.assemble_wo_context(horizontal, priority, self._message, classification)
 
-    async def _recall(self, classification: Mapping[str, Any], context: AttentionContext) -> AttentionContext:
-        """1 and 2b: what memory learned about the subject and has something to say to this message."""
-        if self._memory is None:
-            return context
+    async def _open_authority(self) -> None:
+        """The Context Authority's say before anything else; where threads compete it answers in the model's place."""
+        authority, thread = self._parts.authority, self._session.thread
+        if authority is None or thread is None:
+            return
+        position = self._positions[self._parts.ledgers.ho2m.ledger_id]
+        self._authority = TurnAuthority(
+            authority, self._session, self.turn_id, self._message, turn_ts=self._turn_ts, position=position
+        )
+        await self._follow(self._authority.open())
+
+    async def _decide(self, classification: Mapping[str, Any]) -> None:
+        """2a: which intent the message serves."""
+        if self._authority is not None:
+            await self._follow(self._authority.decide(classification))
+
+    async def _follow(self, step: Coroutine[Any, Any, OwnAnswer | None]) -> None:
+        """Takes a step of the Authority, and its answer where it gives one; a shadow's step changes nothing."""
+        answer = await self._in_shadow(step)
+        if self._authority is None:
+            return
+        self._chain.intent_id = self._authority.intent_id
+        if answer is not None and not self._authority.is_shadow:
+            raise CutShort(answer.error, answer.response)
+
+    async def _in_shadow(self, step: Coroutine[Any, Any, T]) -> T | None:
+        """The step's result. One of a shadow that fails ends the shadow for this turn, not the turn."""
+        if self._authority is None or not self._authority.is_shadow:
+            return await step
         try:
-            chosen = await self._memory.recall(
+            return await step
+        except LedgerError:
+            raise
+        except Exception as error:  # noqa: BLE001  the shadow is there to be compared, never to be felt
+            self._authority = None
+            logger.error("context shadow failed", turn_id=self.turn_id, error=repr(error))
+            return None
+
+    async def _assemble(self, classification: Mapping[str, Any]) -> AttentionContext:
+        """2b and 2c: what the model sees, with the learned lines that have something to say to this message."""
+        overlays = await self._recall(classification)
+        authority = self._authority
+        if authority is not None and not authority.is_shadow:
+            nothing = AttentionContext(template_id=self._parts.attention.template_id)
+            return await authority.show(nothing, overlays, self._memory, self._chain.tokens_left)
+        context = await self._gather(classification)
+        if overlays:
+            context = context._replace(biases=bias_fragments(overlays, self._parts.config.token_estimator))
+        if authority is not None:
+            await self._in_shadow(authority.show(context, overlays, self._memory, self._chain.tokens_left))
+        return context
+
+    async def _recall(self, classification: Mapping[str, Any]) -> Sequence[Overlay]:
+        """1: what memory learned about the subject and has something to say to this message."""
+        if self._memory is None:
+            return ()
+        try:
+            return await self._memory.recall(
                 self._session.subject_id, labels_of(classification), self._turn_ts, self._positions
             )
         except Exception as error:  # noqa: BLE001  a memory that fails costs the turn its lines, not its reply
             await self._chain.record_degradation("HO3", error)
-            return context
-        return context._replace(biases=bias_fragments(chosen, self._parts.config.token_estimator)) if chosen else context
+            return ()
 
     async def _learn(self) -> Learned:
         """5: the turn's signals, and the gates that they opened."""
@@ -276,7 +340,7 @@ class Turn:
         """Writes what the chain added up to, then `TURN_COMPLETED`: from here on nothing aborts the turn."""
         chain = tuple(self._chain.work_orders.values())
         cost, trace_hash = total_cost(chain), self._trace_hash()
-        for wo_id in self._earlier_failures:  # so that an outage does not stay in view for ever
+        for wo_id in filter(self._is_done_with, self._earlier_failures):  # so that an outage does not stay in view for ever
             forget_failed(self._session.state, wo_id)
             await self._chain.write(events.WO_ABANDONED, wo_id, {"wo_id": wo_id, "reason": "turn_over"})
         fields = {
@@ -286,6 +350,8 @@ class Turn:
             "trace_hash": trace_hash,
         }
         await self._chain.write(events.WO_CHAIN_COMPLETE, self.turn_id, fields)
+        if self._authority is not None:
+            await self._in_shadow(self._authority.finish(self._output, is_failed=error is not None))
         learned = await self._learn()
         result = TurnResult(
             response=response,
@@ -293,11 +359,13 @@ class Turn:
             cost_summary=cost,
             session_id=self._session.session_id,
             turn_id=self.turn_id,
+            intent_id=self._chain.intent_id,
             quality_gate_passed=error is None,
             consolidation_candidates=learned.candidates,
             degraded=error is not None,
             error=error,
             trace_hash=trace_hash,
+            projection_ref=self._authority.projection_ref if self._authority is not None else None,
         )
         payload = result.as_payload()
         payload["wo_chain_summary"] = [
@@ -311,6 +379,9 @@ class Turn:
         complete_turn(self._session.state, payload, self._message, ref, self._parts.config.token_estimator)
         self._chain.close()
         return result
+
+    def _is_done_with(self, wo_id: str) -> bool:
+        return self._authority is None or self._authority.concerns(wo_id)
 
     def _trace_hash(self) -> str:
         """Over the executor's entries so far; the accepted gate's and the chain's are the same, so it is kept."""

@@ -13,6 +13,7 @@ import orjson
 import structlog
 
 from kitchener.actors.attention import AttentionContext, AttentionRetriever
+from kitchener.actors.authority import ContextAuthority
 from kitchener.actors.budget import Scope, TokenBudgeter
 from kitchener.actors.chains import cost_json
 from kitchener.actors.quality import QualityGate
@@ -94,6 +95,8 @@ class TurnParts:
     listeners: dict[str, UpdateListener]
     """Who reads the text of a work order while it is being made; shared with the executor."""
     prepared: Prepared
+    authority: ContextAuthority | None = None
+    """The Context Authority; None where it is off, and then none of its code runs."""
     memory: TurnMemory | None = None
     """Long-term memory; None where it is not used, and then none of its code runs."""
     timestamps: TimestampText = field(default_factory=TimestampText)
@@ -121,9 +124,9 @@ class TurnParts:
 class CutShort(Exception):
     """The chain cannot go on; the turn still completes, with this error and reply."""
 
-    def __init__(self, error: TurnError, response: str) -> None:
+    def __init__(self, error: TurnError | None, response: str) -> None:
         self.error, self.response = error, response
-        super().__init__(error.message)
+        super().__init__(error.message if error is not None else response)
 
 
 APOLOGY = "I could not produce a reply to this message. Nothing was lost; please try again."
@@ -151,7 +154,18 @@ class WorkOrderChain:
         update: told what happens, for a stream
     """
 
-    __slots__ = ("_deadline", "_parts", "_scope", "_session", "_turn_id", "_update", "message_ref", "trace", "work_orders")
+    __slots__ = (
+        "_deadline",
+        "_parts",
+        "_scope",
+        "_session",
+        "_turn_id",
+        "_update",
+        "intent_id",
+        "message_ref",
+        "trace",
+        "work_orders",
+    )
 
     def __init__(
         self, parts: TurnParts, session: SessionManager, turn_id: TurnId, deadline: float, update: UpdateListener | None
@@ -164,10 +178,17 @@ class WorkOrderChain:
         self._scope: Scope = (session.session_id, turn_id)
         self.message_ref: orjson.Fragment | None = None
         """The turn's `TURN_STARTED`, where its message stands."""
+        self.intent_id: str | None = None
+        """The intent that its work orders serve."""
         self.work_orders: dict[str, WorkOrder] = {}
         """All of them by id, retries included, each in its newest state."""
         self.trace: list[StoredEntry] = []
         """The executor's entries of this turn so far."""
+
+    @property
+    def tokens_left(self) -> int | None:
+        """What the turn may still use; None: without limit."""
+        return self._parts.budgeter.check(self._scope).remaining
 
     @property
     def room(self) -> int:
@@ -215,6 +236,7 @@ class WorkOrderChain:
             wo_type=wo_type,
             created_at=self._parts.now(),
             subject_id=self._session.subject_id,
+            intent_id=self.intent_id,
             input_context=input_context,
             prior_results=tuple(prior_results),
             constraints=constraints.replaced({"timeout_ms": left_ms}),
@@ -319,10 +341,12 @@ class WorkOrderChain:
         if wo.parent_wo_id is not None:
             fields["parent_wo_id"] = wo.parent_wo_id
         if context is not None:
-            fields["attention"] = {
-                "template_id": context.template_id,
-                "fragment_refs": [f.ref_json or f.ref.as_json() for f in context.fragments if f.ref is not None],
-                "cut_by": context.budget_used.cut_by,
+            shown: dict[str, Any] = {"template_id": context.template_id, "cut_by": context.budget_used.cut_by}
+            if context.projection_ref is not None:  # which names all that is shown
+                shown["projection_ref"] = context.projection_ref.as_json()
+            else:
+                shown["fragment_refs"] = [f.ref_json or f.ref.as_json() for f in context.fragments if f.ref is not None]
+            fields["attention"] = shown | {
                 "context_hash": ho2m.content_digest(subject_id, context.context_text.encode()),
             }
             if context.biases:

@@ -13,8 +13,9 @@ from kitchener.context.lifecycle import IntentRecord
 from kitchener.context.ruleset import Ruleset
 from kitchener.ids import intent_id as intent_id_of
 
+Scope = Literal["SESSION", "ARTIFACT", "PROJECT", "GLOBAL"]
 Relation = Literal["continue", "switch", "close", "unclear"]
-Action = Literal["DECLARE", "CONTINUE", "SUPERSEDE", "REOPEN", "CLOSE", "NOOP", "ASK"]
+Action = Literal["DECLARE", "CONTINUE", "SUPERSEDE", "REOPEN", "CLOSE", "NOOP", "ASK", "KEEP"]
 
 OBJECTIVE_CHARS: Final = 120
 """Of the message, as the objective of an intent for which nothing better was suggested."""
@@ -52,7 +53,8 @@ class TransitionDecision(NamedTuple):
     """What becomes of the active intent."""
 
     action: Action
-    """`SUPERSEDE` declares a new intent in place of the active one, `REOPEN` reopens an earlier one in its place."""
+    """`SUPERSEDE` declares a new intent in place of the active one, `REOPEN` reopens an earlier one in its place, `KEEP`
+    settles which of several goes on."""
     events: tuple[IntentEvent, ...]
     """What to write, in this order."""
     flags: tuple[Flag, ...]

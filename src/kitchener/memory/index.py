@@ -67,7 +67,7 @@ async def fold_subject(namespace: str, signals: Readable, overlays: Readable) ->
         subject.apply_signal(entry.seq, entry.timestamp, read_payload(entry.entry_type, entry.payload))
     async for entry in overlays.read(key=key, up_to_seq=overlays_end):
         payload = read_payload(entry.entry_type, entry.payload)
-        subject.apply_overlay(entry.seq, entry.timestamp, entry.entry_type, payload)
+        subject.apply_overlay(entry.seq, entry.timestamp, entry.entry_type, payload, entry.ref)
     return subject
 
 

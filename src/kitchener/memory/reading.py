@@ -4,6 +4,7 @@
 `store.py` owns the ledgers and keeps its subjects folded.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -20,6 +21,7 @@ from kitchener.memory.moments import us_of
 from kitchener.memory.overlays import Overlay
 from kitchener.memory.signals import Cut, RecordedEvent, SignalAccumulator, normalise
 from kitchener.memory.subject import SubjectMemory
+from kitchener.records.ref import Ref
 from kitchener.sealing import Sealer
 
 SIGNALS_FILE: Final = "signals.jsonl"
@@ -37,7 +39,7 @@ def memory_dir(plane_root: Path | str, config: HO3MemoryConfig) -> Path:
     return Path(config.memory_dir) if config.memory_dir is not None else Path(plane_root) / "HOT" / "memory"
 
 
-class ReadOperations:
+class ReadOperations(ABC):
     """The READ half of the memory; where the folded subject comes from is its subclasses' matter."""
 
     def __init__(self, config: HO3MemoryConfig, clock: Clock) -> None:
@@ -46,9 +48,9 @@ class ReadOperations:
         self.kinds = frozenset((*SIGNAL_KINDS, *config.custom_kinds))
         """The kinds of signals there are."""
 
+    @abstractmethod
     async def subject(self, namespace: str) -> SubjectMemory:
         """Everything known of a namespace, folded. For reading only; use it before the next wait."""
-        raise NotImplementedError
 
     async def read_signals(
         self,
@@ -115,6 +117,11 @@ class ReadOperations:
         wanted = None if signal_id is None else normalise(signal_id, self.kinds)
         found = subject.overlays(self._cut(subject, as_of_ts, up_to), wanted)
         return [each for each in found if each.enabled or not active_only]
+
+    async def read_refs(self, keys: Iterable[str], *, namespace: str = DEFAULT_NAMESPACE) -> dict[str, tuple[Ref, str]]:
+        """The entries that hold artifacts, with their times, by artifact id; unknown ids are left out."""
+        subject = await self._known(namespace)
+        return {key: found for key in keys if (found := subject.overlay_refs.get(key)) is not None}
 
     async def read_active_biases(
         self,

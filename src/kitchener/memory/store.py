@@ -322,8 +322,8 @@ class HO3Memory(ReadOperations):
     async def _append(self, subject: SubjectMemory, entry_type: str, entity_id: str, fields: Mapping[str, Any]) -> None:
         payload = {**self._base(subject.namespace), **fields}
         with self._residents.pinned(subject):
-            await self.overlays.write(LedgerEntry(entry_type, entity_id, payload))
-            subject.apply_overlay(self.overlays.position, self.overlays.last_timestamp, entry_type, payload)
+            ref = await self.overlays.write(LedgerEntry(entry_type, entity_id, payload))
+            subject.apply_overlay(self.overlays.position, self.overlays.last_timestamp, entry_type, payload, ref)
 
     async def _fold(self, namespace: str) -> SubjectMemory:
         return await fold_subject(namespace, self.signals, self.overlays)

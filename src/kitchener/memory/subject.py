@@ -14,6 +14,7 @@ from kitchener.memory.moments import HOUR_US, text_of, us_of
 from kitchener.memory.overlays import Overlay, OverlayHistory, OverlayRecord, parse_overlay
 from kitchener.memory.signals import Cut, RecordedEvent, SignalAccumulator, SignalEvent, SignalLog
 from kitchener.records import events
+from kitchener.records.ref import Ref
 from kitchener.sealing import MARK
 
 
@@ -34,7 +35,17 @@ _NOTHING: frozenset[str] = frozenset()
 class SubjectMemory:
     """The memory of one namespace. Mutable, owned by whoever applies entries to it."""
 
-    __slots__ = ("_by_signal", "_events", "_histories", "_logs", "_quarantines", "event_count", "last_us", "namespace")
+    __slots__ = (
+        "_by_signal",
+        "_events",
+        "_histories",
+        "_logs",
+        "_quarantines",
+        "event_count",
+        "last_us",
+        "namespace",
+        "overlay_refs",
+    )
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
@@ -42,6 +53,8 @@ class SubjectMemory:
         """Signal events held."""
         self.last_us = 0
         """Timestamp of the newest entry applied, microseconds since the epoch."""
+        self.overlay_refs: dict[str, tuple[Ref, str]] = {}
+        """The newest entry that holds an artifact, and its time."""
         self._logs: dict[str, SignalLog] = {}
         self._events: dict[str, tuple[str, int]] = {}
         self._histories: dict[str, OverlayHistory] = {}
@@ -68,12 +81,16 @@ class SubjectMemory:
         log.append(SignalEvent(seq, logged_us, seen_us, event_id, sys.intern(payload["session_id"]), sys.intern(turn)))
         self.event_count += 1
 
-    def apply_overlay(self, seq: int, timestamp: str, entry_type: str, payload: Mapping[str, Any]) -> None:
+    def apply_overlay(
+        self, seq: int, timestamp: str, entry_type: str, payload: Mapping[str, Any], ref: Ref | None = None
+    ) -> None:
         """Takes an entry of the overlays ledger; types it does not know are ignored."""
         logged_us = us_of(timestamp, "timestamp")
         self.last_us = max(self.last_us, logged_us)
         if entry_type == events.HO3_OVERLAY:
             overlay = parse_overlay(_readable(payload))
+            if ref is not None:
+                self.overlay_refs[overlay.key] = (ref, timestamp)
             self._record(overlay.key, OverlayRecord(seq, logged_us, entry_type, overlay, None, False, ""))
             keys = self._by_signal.setdefault(overlay.signal_id, [])
             if overlay.key not in keys:

@@ -5,7 +5,7 @@ Writers build payloads as plain dicts, because they make eighteen of them a turn
 older ones, before any other code sees it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from kitchener.errors import EventVersionError
@@ -36,6 +36,16 @@ ATTEMPT_FAILED: Final = "ATTEMPT_FAILED"
 LLM_CALL: Final = "LLM_CALL"
 TOOL_STARTED: Final = "TOOL_STARTED"
 TOOL_CALL: Final = "TOOL_CALL"
+INTENT_DECLARED: Final = "INTENT_DECLARED"
+INTENT_SUPERSEDED: Final = "INTENT_SUPERSEDED"
+INTENT_REOPENED: Final = "INTENT_REOPENED"
+INTENT_CLOSED: Final = "INTENT_CLOSED"
+INTENT_ABANDONED: Final = "INTENT_ABANDONED"
+INTENT_FORKED: Final = "INTENT_FORKED"
+LIFECYCLE_VOIDED: Final = "LIFECYCLE_VOIDED"
+PROJECTION_COMPUTED: Final = "PROJECTION_COMPUTED"
+CONFLICT_FLAG: Final = "CONFLICT_FLAG"
+INTENT_SHADOW_DECISION: Final = "INTENT_SHADOW_DECISION"
 HO3_SIGNAL: Final = "HO3_SIGNAL"
 HO3_OVERLAY: Final = "HO3_OVERLAY"
 HO3_OVERLAY_DEACTIVATED: Final = "HO3_OVERLAY_DEACTIVATED"
@@ -55,6 +65,13 @@ SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     LLM_CALL: ("response",),
     TOOL_STARTED: ("arguments",),
     TOOL_CALL: ("result", "error"),
+    INTENT_DECLARED: ("objective", "targets"),
+    INTENT_SUPERSEDED: ("reason",),
+    INTENT_REOPENED: ("reason",),
+    INTENT_CLOSED: ("outcome", "reason"),
+    INTENT_ABANDONED: ("reason",),
+    INTENT_FORKED: ("reason",),
+    INTENT_SHADOW_DECISION: ("events",),
     HO3_SIGNAL: ("metadata",),
     HO3_OVERLAY: ("labels", "context_line", "content"),
     HO3_OVERLAY_DEACTIVATED: ("reason",),
@@ -94,20 +111,32 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     Sessions are listed and found by their external id; a message by its turn and by its idempotency key; a turn by the
     learned lines that it was shown.
     """
+    subject_id = payload.get("subject_id")  # another program's entries may lack what ours have
     if entry_type == SESSION_START:
         external = payload.get("external_id")
         return ("sessions", f"external:{external}") if external is not None else ("sessions",)
     if entry_type == TURN_STARTED:
-        started = turn_index_key(payload["turn_id"])
-        if "idempotency_key" not in payload:
-            return (started,)
-        owner = payload["session_id"] if payload["idempotency_scope"] == "session" else payload["subject_id"]
-        return (started, idempotency_index_key(payload["idempotency_scope"], owner, payload["idempotency_key"]))
+        return tuple(_keys_of_message(payload))
+    if entry_type == TURN_COMPLETED:
+        return (subject_index_key(subject_id),) if isinstance(subject_id, str) else ()
     if entry_type == WO_PLANNED:
         attention = payload.get("attention")
         biases = attention.get("biases") if attention is not None else None
-        return tuple(bias_index_key(payload["subject_id"], each) for each in biases) if biases else ()
+        return tuple(bias_index_key(str(subject_id), each) for each in biases) if biases else ()
     return ("ended",) if entry_type == SESSION_END else ()
+
+
+def _keys_of_message(payload: Mapping[str, Any]) -> Iterator[str]:
+    if "turn_id" in payload:
+        yield turn_index_key(payload["turn_id"])
+    if "idempotency_key" in payload:
+        owner = payload["session_id"] if payload["idempotency_scope"] == "session" else payload["subject_id"]
+        yield idempotency_index_key(payload["idempotency_scope"], owner, payload["idempotency_key"])
+
+
+def subject_index_key(subject_id: str) -> str:
+    """The index key of a subject's completed turns."""
+    return f"turns of:{subject_id}"
 
 
 def turn_index_key(turn_id: str) -> str:

@@ -1,32 +1,22 @@
-"""Every knob of every component: its meaning, unit and default; and what is said about a wrong one.
+"""Every knob of every component: its meaning, unit and default.
 
 `kitchener config schema` and the configuration page are made from the docstrings here. Fields are grouped by the table of
 `kitchener.toml` in which they stand. Durations carry their unit in the name. Where the values come from (file, environment,
 arguments) is the business of `kitchener.runtime.loading`.
 """
 
-import difflib
-import json
-import re
-import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
-from pydantic_core import ErrorDetails, to_json
+from pydantic import Field, StringConstraints
 
+from kitchener.config.parsing import Settings, dotted_key, parse_settings, read_settings_file
 from kitchener.errors import ConfigError
 
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
-
-
-class Settings(BaseModel):
-    """Base of all settings: frozen, no unknown keys, field docstrings become descriptions."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
 
 
 class LedgerConfig(Settings):
@@ -328,8 +318,36 @@ class HO2Config(Settings):
     """Wait after a consolidation that failed, seconds; doubles with each failure of the same signal."""
     consolidation_backoff_max_s: Seconds = 3_600.0
     """Longest such wait, seconds."""
-    context_mode: Literal["off"] = "off"
-    """Whether the Context Authority decides what the model sees. Not part of this version."""
+    context_mode: Literal["off", "shadow", "enforce"] = "off"
+    """Who decides what the model sees. `off`: attention alone. `enforce`: the Context Authority. `shadow`: attention, while the
+    Authority decides beside it on the context ledger, for comparison."""
+    context_budget: Annotated[int, Field(ge=0)] = 2_400
+    """Tokens of context that the Authority shows in one turn."""
+    intent_mode: Literal["bridge", "classified"] = "bridge"
+    """`bridge`: one intent for each session. `classified`: messages continue, switch or close intents, as their
+    classification suggests."""
+    intent_conflict_policy: Literal["block", "most_recent_wins"] = "block"
+    """Several intents are live at once: ask the user which one, or take the one declared last."""
+    unclear_policy: Literal["continue_and_flag", "continue", "declare", "ask"] = "continue_and_flag"
+    """What to do with a message whose relation to the active intent is unclear."""
+    intent_min_confidence: Annotated[float, Field(ge=0, le=1)] = 0.6
+    """A relation that is less certain than this counts as unclear."""
+    intent_max_failures: Positive = 3
+    """Failed turns in a row, of one intent, from which on each is flagged."""
+    invalid_lifecycle_policy: Literal["ignore_event", "block"] = "ignore_event"
+    """An impossible life-cycle event: left out and flagged, or nothing is shown until it is voided."""
+    recall_scope: Literal["intent", "session", "subject"] = "intent"
+    """Where recalled turns may come from beyond the active intent: nowhere, the session, the subject's other sessions."""
+    recalled_turns: Annotated[int, Field(ge=0, le=1_000)] = 50
+    """Best matching turns from beyond the intent that may compete for the context's budget."""
+    admission: Literal["lexical", "newest_first"] = "lexical"
+    """Which turns are admitted to the context: those that match the message best, or the newest."""
+    max_stubs: Annotated[int, Field(ge=0, le=1_000)] = 20
+    """Items that are mentioned by a stub when they do not fit."""
+    max_failed_items: Annotated[int, Field(ge=0, le=1_000)] = 5
+    """Failed work orders that are shown in full; further ones are one counted stub."""
+    newest_turns: Annotated[int, Field(ge=0, le=100)] = 3
+    """Newest turns that lexical admission takes before the best matching ones."""
 
 
 class RuntimeConfig(Settings):
@@ -347,134 +365,3 @@ class RuntimeConfig(Settings):
     """`[router]`, or `router = {file = "router_config.json"}`."""
     agents: dict[str, HO2Config] = Field(default_factory=dict)
     """`[agents.<class>]`; a class that is not configured has the defaults."""
-
-
-def without_secrets(config: Settings) -> dict[str, Any]:
-    """The settings as JSON types. API keys appear as the references they are; nothing else can hold a secret."""
-    return config.model_dump(mode="json")
-
-
-_Model = TypeVar("_Model", bound=Settings)
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_SECRET_KEY = re.compile(r"key|token|secret|password", re.IGNORECASE)
-_SUBJECT_OF_MESSAGE = re.compile(r"^\w+ should\b")
-_SHOWN_CHARS = 60
-
-Location = tuple[str | int, ...]
-"""Where a value stands: the keys and list positions that lead to it."""
-
-
-def parse_settings(
-    model: type[_Model], data: Mapping[str, Any], source: str, *, origins: Mapping[Location, str] | None = None
-) -> _Model:
-    """The settings that `data` describes. Types are strict: `true` is not a number and `"5"` is not one either.
-
-    Args:
-        model: the settings model
-        data: JSON types, as a settings file gives them
-        source: the file or argument that errors name
-        origins: other sources of single values, by location; the longest match is named instead of `source`
-
-    Raises:
-        ConfigError: the first value that is wrong, or the first key that is unknown; no secret is shown
-    """
-    try:
-        # By way of JSON, because only there is a list good for a tuple although types are strict.
-        return model.model_validate_json(to_json(data, inf_nan_mode="constants"), strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        at = tuple(part for part in first["loc"] if part != "[key]")
-        ends = (at[:end] for end in range(len(at), 0, -1))
-        named = next((origins[end] for end in ends if end in origins), source) if origins else source
-        raise ConfigError(named, dotted_key(at), _shown(first, at), _expected(first, model, at)) from None
-
-
-def read_settings_file(path: str | Path) -> dict[str, Any]:
-    """The content of a settings file: JSON where its name ends in `.json`, else TOML.
-
-    Raises:
-        ConfigError: it cannot be read, or its syntax is wrong; names file, line and column
-    """
-    try:
-        text = Path(path).read_bytes().decode("utf-8-sig")  # some editors begin every file with a byte order mark
-    except OSError as error:
-        raise ConfigError(str(path), "", "", f"cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(str(path), "", "", f"is not UTF-8 text (byte {error.start})") from error
-    try:
-        if str(path).endswith(".json"):
-            data = json.loads(text)
-        else:
-            return tomllib.loads(text)
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise ConfigError(str(path), "", "", f"{where}: not valid JSON: {error.msg}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(str(path), "", "", f"not valid TOML: {error}{_quoting_hint(text)}") from error
-    if not isinstance(data, dict):
-        raise ConfigError(str(path), "", "", "must hold one JSON object")
-    return data
-
-
-def dotted_key(at: Location) -> str:
-    """The location as one would write it in a file: `agents."RESIDENT:bo".tools[0]`."""
-    text = ""
-    for part in at:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        else:
-            key = part if _BARE_KEY.fullmatch(part) else json.dumps(part, ensure_ascii=False)
-            text += f".{key}" if text else key
-    return text
-
-
-def _quoting_hint(text: str) -> str:
-    bare = re.search(r"^\s*\[agents\.(RESIDENT:[^\]\s]*)\]", text, re.MULTILINE)
-    return f'; write [agents."{bare[1]}"], a class with a colon needs quotes' if bare else ""
-
-
-def _shown(error: ErrorDetails, at: Location) -> str:
-    """The value found, shortened. Not the value of an unknown key: it may be a misspelt secret."""
-    if error["type"] in ("extra_forbidden", "missing") or any(_SECRET_KEY.search(str(part)) for part in at[-1:]):
-        return ""
-    value = error["input"]
-    if isinstance(value, dict | list):
-        return "a table" if isinstance(value, dict) else "a list"
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
-
-
-def _expected(error: ErrorDetails, model: type[Settings], at: Location) -> str:
-    if error["type"] == "extra_forbidden":
-        known = list(_fields_at(model, at[:-1]))
-        closest = difflib.get_close_matches(str(at[-1]), known, n=1, cutoff=0.0)
-        return f"unknown key; the closest known one is {closest[0]!r}" if closest else "unknown key"
-    if error["type"] == "literal_error":
-        allowed = error.get("ctx", {}).get("expected", "")
-        if " or " not in allowed:
-            return f"not part of this version of Kitchener; leave it out, it can only be {allowed.lower()}"
-        return f"must be {allowed}"
-    if error["type"] == "missing":
-        return "is required"
-    return _SUBJECT_OF_MESSAGE.sub("must", error["msg"])
-
-
-def _fields_at(model: type[Settings], at: Location) -> Iterator[str]:
-    """The keys that the table at this location may hold."""
-    annotation = annotation_at(model, at)
-    if isinstance(annotation, type) and issubclass(annotation, Settings):
-        yield from annotation.model_fields
-
-
-def annotation_at(model: type[Settings], at: Location) -> Any:
-    """The declared type of the value at this location, or None where the model has no such place."""
-    here: Any = model
-    for part in at:
-        if isinstance(here, type) and issubclass(here, Settings):
-            field = here.model_fields.get(str(part))
-            here = field.annotation if field else None
-        elif get_origin(here) in (dict, tuple):
-            here = get_args(here)[1 if get_origin(here) is dict else 0]
-        else:
-            return None
-    return here

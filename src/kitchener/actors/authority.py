@@ -1,0 +1,293 @@
+"""The Context Authority in a running session: folds its events as they are written, decides, and puts decisions on record.
+
+The deciding itself is pure and stands in `kitchener.context`; here its input is kept and its output written. In `enforce` the
+intents' life cycle goes to HO2m and the projection is what the model sees; in `shadow` both go to the context ledger alone and
+change nothing. Explained in `docs/context.md`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import structlog
+
+from kitchener.actors.ranking import TurnRanking
+from kitchener.actors.recalling import SubjectTurns
+from kitchener.config import HO2Config
+from kitchener.context import (
+    Base,
+    ContextState,
+    Flag,
+    IntentEvent,
+    Item,
+    Projection,
+    Projector,
+    Rendering,
+    Resolution,
+    Ruleset,
+    SessionIntents,
+    TransitionDecision,
+    base_of,
+    base_of_lists,
+    base_ref,
+    bridge_declaration,
+    conflict_flag_payload,
+    make_event,
+    projection_payload,
+    read_lists,
+    render,
+    resolve_active,
+)
+from kitchener.errors import InvalidLifecycle
+from kitchener.ledger import LedgerEntry, Ledgers, StoredEntry
+from kitchener.records import events
+from kitchener.records.ref import Ref
+
+logger = structlog.get_logger(__name__)
+
+SHOWN_ELSEWHERE: Final = ("rule", "bias")
+"""Kinds of items that a prompt shows in places of their own: rules among the instructions, learned lines in their block."""
+_OF_A_TURN: Final = (events.WO_PLANNED, events.TURN_COMPLETED)
+
+
+class SessionThread:
+    """What the Authority keeps of one active session. Owned by its `SessionManager`.
+
+    Args:
+        state: the session's fold
+        is_shadow: turns and work orders belong to the shadow's intents, whatever their entries say
+    """
+
+    __slots__ = ("bases", "intent_id", "is_shadow", "prior_intent_id", "ranking", "state")
+
+    def __init__(self, state: ContextState, *, is_shadow: bool) -> None:
+        self.state = state
+        self.is_shadow = is_shadow
+        self.bases: dict[str | None, Base] = {}
+        """The last projection on record under each intent."""
+        self.intent_id: str | None = None
+        """The intent that the running turn serves."""
+        self.prior_intent_id: str | None = None
+        """The intent that was left last, to which a message may go back."""
+        self.ranking = TurnRanking()
+
+    def apply(self, entry_type: str, entity_id: str, timestamp: str, payload: Mapping[str, Any], ref: Ref) -> None:
+        """Takes an entry as it is written, or as it is read back."""
+        if self.is_shadow and entry_type in _OF_A_TURN:
+            payload = {**payload, "intent_id": self.intent_id}
+        event = make_event(entry_type, entity_id, timestamp, payload, ref)
+        if event is not None:
+            self.state.apply(event)
+            if entry_type in (events.INTENT_SUPERSEDED, events.INTENT_CLOSED, events.INTENT_ABANDONED):
+                self.prior_intent_id = event.entity_id
+
+    def apply_all(self, shadow: Iterable[StoredEntry]) -> None:
+        """Takes decisions that the shadow made earlier."""
+        for entry in shadow:
+            self.intent_id = entry.payload.get("intent_id")
+            decided = entry.payload.get("events")
+            for number, each in enumerate(decided if isinstance(decided, list) else ()):
+                ref = _part(entry.ref, number)
+                self.apply(each["entry_type"], each["entity_id"], entry.timestamp, each["payload"], ref)
+
+
+class ContextAuthority:
+    """The Authority of one agent class; nothing of it is made where `context_mode` is `off`.
+
+    Args:
+        config: mode and policy
+        ledgers: where decisions go
+    """
+
+    def __init__(self, config: HO2Config, ledgers: Ledgers) -> None:
+        self._ledgers = ledgers
+        self.is_shadow = config.context_mode == "shadow"
+        self.ruleset = ruleset_of(config)
+        self._ranking: TurnRanking = TurnRanking()
+        self.projector = Projector(self.ruleset, rank=self._rank)
+        self._mode: Literal["enforce", "shadow"] = "shadow" if self.is_shadow else "enforce"
+        self.recalling = SubjectTurns(ledgers, self.projector.estimate)
+        self.recalled_turns = config.recalled_turns
+
+    def thread(self, session_id: str) -> SessionThread:
+        """The thread of a session that begins."""
+        return SessionThread(ContextState(self.projector.estimate, session_id), is_shadow=self.is_shadow)
+
+    async def read_back(self, session_id: str, entries: Iterable[StoredEntry]) -> SessionThread:
+        """The thread of a session that comes back from the ledgers: the same fold over the same entries."""
+        thread, shadow = self.thread(session_id), list[StoredEntry]()
+        newest: StoredEntry | None = None
+        async for entry in self._ledgers.context.read(session_id=session_id):
+            if entry.entry_type == events.INTENT_SHADOW_DECISION and self.is_shadow:
+                shadow.append(entry)
+            elif entry.entry_type == events.PROJECTION_COMPUTED:
+                newest = entry
+        decided: dict[tuple[str, str], list[StoredEntry]] = {}
+        for entry in shadow:
+            payload = events.read_payload(entry.entry_type, entry.payload)
+            decided.setdefault((payload["turn_id"], payload["step"]), []).append(entry)
+        for entry in entries:
+            if entry.entry_type == events.TURN_COMPLETED:
+                thread.apply_all(decided.get((entry.entity_id, "after"), ()))
+            payload = events.read_payload(entry.entry_type, entry.payload)
+            thread.apply(entry.entry_type, entry.entity_id, entry.timestamp, payload, entry.ref)
+            if entry.entry_type == events.TURN_STARTED:
+                thread.apply_all(decided.get((entry.entity_id, "before"), ()))
+        if newest is not None:
+            base = await self._base_of(newest)
+            if base is not None:
+                thread.bases[newest.payload.get("intent_id")] = base
+        return thread
+
+    async def _base_of(self, newest: StoredEntry) -> Base | None:
+        """What the next projection may refer to: the last one's lists, rebuilt along the changes that lead to it."""
+        chain: list[StoredEntry] = [newest]
+        while (before := base_ref(chain[-1].payload)) is not None:
+            found = await self._ledgers.context.get(int(before.entry_id.rpartition("-")[2]))
+            if found is None or found.entry_hash != before.entry_hash:
+                logger.warning("projection refers to one that is not there", entry_id=chain[-1].entry_id)
+                return None
+            chain.append(found)
+        lists = read_lists(chain.pop().payload)
+        while chain:
+            lists = read_lists(chain.pop().payload, lists)
+        return base_of_lists(lists, newest.ref)
+
+    def resolve(self, thread: SessionThread) -> Resolution:
+        """The active intent of a session, or what stands in the way."""
+        return resolve_active(thread.state, self.ruleset)
+
+    def first_intent(self, thread: SessionThread, session_id: str, turn_id: str = "") -> IntentEvent | None:
+        """The declaration of a session's first intent in bridge mode, or for a session that is older than the Authority."""
+        state = thread.state
+        has_past = bool(state.turns)
+        if state.intents or (self.ruleset.intent_mode == "classified" and not has_past):
+            return None
+        return bridge_declaration(SessionIntents(session_id, turn_id, state.intents), adopts_turns=has_past)
+
+    def check(self, thread: SessionThread, event: IntentEvent, timestamp: str) -> None:
+        """Refuses an event that could not follow what the session's ledger says; ask before writing it.
+
+        Raises:
+            InvalidLifecycle: it would be an impossible life
+        """
+        found = make_event(event.entry_type, event.entity_id, timestamp, event.payload, _NO_REF)
+        problem = thread.state.problem(found) if found is not None else None
+        if problem is not None:
+            raise InvalidLifecycle(event.entity_id, problem)
+
+    def project(
+        self,
+        thread: SessionThread,
+        resolution: Resolution,
+        message: str,
+        *,
+        biases: Sequence[Item],
+        recalled: Sequence[Item],
+        tokens_left: int | None,
+    ) -> tuple[Projection, Rendering]:
+        """What the model is shown, and its text."""
+        self._ranking = thread.ranking
+        projection = self.projector.project(
+            thread.state,
+            resolution,
+            message=message,
+            biases=biases,
+            recalled=recalled,
+            tokens_left=tokens_left,
+            mode=self._mode,
+        )
+        return projection, render(projection, self.projector.estimate, elsewhere=SHOWN_ELSEWHERE)
+
+    async def record(
+        self,
+        thread: SessionThread,
+        base: Mapping[str, Any],
+        shown: tuple[Projection, Rendering],
+        timestamp: str,
+        transition_refs: Sequence[Ref],
+    ) -> Ref:
+        """Writes `PROJECTION_COMPUTED`: references and hashes, as a change of the last one where there is one."""
+        projection, rendering = shown
+        payload = projection_payload(
+            projection,
+            rendering,
+            timestamp=timestamp,
+            turn_id=base["turn_id"],
+            base=thread.bases.get(projection.intent_id),
+            transition_refs=transition_refs,
+        )
+        ref = await self._ledgers.context.write(LedgerEntry(events.PROJECTION_COMPUTED, base["turn_id"], {**base, **payload}))
+        thread.bases[projection.intent_id] = base_of(projection, ref)
+        return ref
+
+    async def record_flags(self, base: Mapping[str, Any], flags: Iterable[Flag], timestamp: str, intent_id: str | None) -> None:
+        """Writes `CONFLICT_FLAG` for each of them."""
+        for flag in flags:
+            payload = conflict_flag_payload(
+                flag, timestamp=timestamp, intent_id=intent_id, ruleset_hash=self.ruleset.ruleset_hash
+            )
+            await self._ledgers.context.write(LedgerEntry(events.CONFLICT_FLAG, base["turn_id"], {**base, **payload}))
+
+    async def record_shadow(
+        self,
+        thread: SessionThread,
+        base: Mapping[str, Any],
+        decision: TransitionDecision,
+        step: Literal["before", "after"],
+    ) -> None:
+        """Writes `INTENT_SHADOW_DECISION` and lets the shadow's own state follow it.
+
+        Args:
+            thread: the session's
+            base: what every payload carries
+            decision: what was decided
+            step: before the reply or after it: which of the decision's events this entry is about
+        """
+        intent_id = decision.intent_id
+        decided = decision.before_turn if step == "before" else decision.after_turn
+        fields = {
+            "step": step,
+            "action": decision.action,
+            "reason": decision.reason,
+            "intent_id": intent_id,
+            "events": [each._asdict() for each in decided],
+            "ruleset_hash": self.ruleset.ruleset_hash,
+        }
+        context = self._ledgers.context
+        ref = await context.write(LedgerEntry(events.INTENT_SHADOW_DECISION, base["turn_id"], {**base, **fields}))
+        thread.intent_id = intent_id
+        for number, each in enumerate(decided):
+            thread.apply(each.entry_type, each.entity_id, context.last_timestamp, each.payload, _part(ref, number))
+
+    def _rank(self, message: str, items: Sequence[Item]) -> Iterable[int]:
+        # One ranking for the class, as the projector wants it; the session's own index is set before each projection.
+        return self._ranking.rank(message, items)
+
+
+def ruleset_of(config: HO2Config) -> Ruleset:
+    """The policy of an agent class."""
+    return Ruleset(
+        intent_mode=config.intent_mode,
+        intent_conflict_policy=config.intent_conflict_policy,
+        unclear_policy=config.unclear_policy,
+        intent_min_confidence=config.intent_min_confidence,
+        intent_max_failures=config.intent_max_failures,
+        invalid_lifecycle_policy=config.invalid_lifecycle_policy,
+        recall_scope=config.recall_scope,
+        admission=config.admission,
+        newest_turns=config.newest_turns,
+        max_stubs=config.max_stubs,
+        max_failed_items=config.max_failed_items,
+        reply_reserve=config.reply_reserve,
+        token_estimator=config.token_estimator,
+        context_budget=config.context_budget,
+        standing_rules=config.standing_rules,
+    )
+
+
+_NO_REF: Final = Ref("", "", "")
+
+
+def _part(ref: Ref, number: int) -> Ref:
+    """The reference of one event of a decision that is a single entry."""
+    return Ref(ref.ledger_id, f"{ref.entry_id}.{number:02d}", ref.entry_hash)

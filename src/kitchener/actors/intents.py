@@ -1,0 +1,134 @@
+"""The users' own say about intents: declare, fork, close, abandon, reopen, and settle a conflict. Through the session's FIFO.
+
+Each call is checked against what the session's ledger says before anything is written. Explained in `docs/context.md`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, get_args
+
+from kitchener.actors.admission import Admission
+from kitchener.actors.authority import ContextAuthority, SessionThread
+from kitchener.actors.sessions import SessionDirectory, SessionManager
+from kitchener.context import IntentEvent, SessionIntents, keep_intent
+from kitchener.context.transitions import Scope, abandoned, closed, declared, forked, next_intent_id, reopened
+from kitchener.errors import CallerError, InvalidLifecycle, SessionEnded
+from kitchener.ids import IntentId
+
+_SCOPES: Final = get_args(Scope)
+_MAX_TEXT: Final = 2_000
+_Make = Callable[[SessionIntents, SessionThread], list[IntentEvent]]
+
+
+class IntentCalls:
+    """What `HO2Supervisor` offers about intents.
+
+    Args:
+        sessions: the sessions of the agent class
+        admission: their queues
+        authority: None where it is off, or decides beside the turn only: then there are no intents to speak of
+    """
+
+    def __init__(self, sessions: SessionDirectory, admission: Admission, authority: ContextAuthority | None) -> None:
+        self._sessions, self._admission = sessions, admission
+        self._authority = authority if authority is not None and not authority.is_shadow else None
+
+    async def declare(
+        self, session_id: str, objective: str, *, scope: str, parent: str | None, targets: Sequence[str]
+    ) -> IntentId:
+        """Declares an intent and returns its id."""
+        _check_text("objective", objective)
+        if scope not in _SCOPES:
+            raise CallerError(f"scope = {scope!r}: expected one of {', '.join(_SCOPES)}")
+
+        def made(intents: SessionIntents, thread: SessionThread) -> list[IntentEvent]:
+            if parent is not None and parent not in intents.intents:
+                raise InvalidLifecycle(parent, f"intent {parent} was never declared, so it cannot be a parent")
+            new = next_intent_id(intents)
+            event = declared(intents, new, objective, scope=scope, parent_intent_id=parent, targets=targets, created_by="user")
+            return [event]
+
+        events = await self._write(session_id, made)
+        return IntentId(events[0].entity_id)
+
+    async def fork(self, session_id: str, intent_id: str, objectives: Sequence[str], active: int | None) -> list[IntentId]:
+        """Declares children of an intent, one of which may go on by itself; returns their ids."""
+        if not objectives:
+            raise CallerError("objectives is empty: expected one for each child")
+        for each in objectives:
+            _check_text("objective", each)
+        if active is not None and not 0 <= active < len(objectives):
+            raise CallerError(f"active = {active}: expected a position in objectives, 0 to {len(objectives) - 1}")
+
+        def made(intents: SessionIntents, thread: SessionThread) -> list[IntentEvent]:
+            _check_known(intent_id, intents)
+            known, children = dict(intents.intents), list[IntentEvent]()
+            for objective in objectives:
+                new = next_intent_id(intents._replace(intents=known))
+                child = declared(intents, new, objective, parent_intent_id=intent_id, created_by="user")
+                known[new] = known[intent_id]  # only to keep its id from being given out again
+                children.append(child)
+            ids = [child.entity_id for child in children]
+            chosen = ids[active] if active is not None else None
+            return [*children, forked(intent_id, ids, chosen, "forked by the user")]
+
+        events = await self._write(session_id, made)
+        return [IntentId(event.entity_id) for event in events[:-1]]
+
+    async def close(self, session_id: str, intent_id: str, outcome: str) -> None:
+        """Closes an intent."""
+        _check_text("outcome", outcome)
+        await self._write(session_id, lambda intents, _: [closed(intent_id, outcome, "closed by the user")])
+
+    async def abandon(self, session_id: str, intent_id: str, reason: str) -> None:
+        """Abandons an intent."""
+        _check_text("reason", reason)
+        await self._write(session_id, lambda intents, _: [abandoned(intent_id, reason)])
+
+    async def reopen(self, session_id: str, intent_id: str, reason: str) -> None:
+        """Reopens an intent that was closed or gave way to another."""
+        _check_text("reason", reason)
+        await self._write(session_id, lambda intents, _: [reopened(intent_id, reason)])
+
+    async def keep(self, session_id: str, intent_id: str) -> None:
+        """Settles a conflict: all other competing intents give way to this one."""
+
+        def made(intents: SessionIntents, thread: SessionThread) -> list[IntentEvent]:
+            assert self._authority is not None
+            competing = self._authority.resolve(thread).competing
+            if intent_id not in competing:
+                there_are = f"those that compete are {', '.join(competing)}" if competing else "no intents compete"
+                raise InvalidLifecycle(intent_id, f"intent {intent_id} is not one to choose: {there_are}")
+            return list(keep_intent(intent_id, competing))
+
+        await self._write(session_id, made)
+
+    async def _write(self, session_id: str, make: _Make) -> list[IntentEvent]:
+        authority = self._authority
+        if authority is None:
+            raise CallerError('intents need context_mode = "enforce"; without it there are none')
+        session = await self._sessions.find_open(session_id)
+        async with self._admission.call(session):
+            thread = session.thread
+            if session.state.is_ended or thread is None:
+                raise SessionEnded(session_id)
+            made = make(SessionIntents(session.session_id, "", thread.state.intents), thread)
+            await self._append(authority, session, thread, made)
+            await session.commit()
+        return made
+
+    async def _append(
+        self, authority: ContextAuthority, session: SessionManager, thread: SessionThread, made: Sequence[IntentEvent]
+    ) -> None:
+        for event in made:
+            authority.check(thread, event, session.now())
+            await session.write(*event)
+
+
+def _check_text(what: str, text: str) -> None:
+    if not isinstance(text, str) or not text.strip() or len(text) > _MAX_TEXT:
+        raise CallerError(f"{what} = {text!r:.80}: expected 1 to {_MAX_TEXT} characters of text")
+
+
+def _check_known(intent_id: str, intents: SessionIntents) -> None:
+    if intent_id not in intents.intents:
+        raise InvalidLifecycle(intent_id, f"intent {intent_id} was never declared")
