@@ -282,6 +282,11 @@ def test_not_every_always_is_a_rule(text: str) -> None:
     assert order("zebra", text, *FILLER)[-1] == text
 
 
+def test_the_advice_of_an_assistant_is_no_rule() -> None:
+    turns = [LexicalTurn("Always wear a helmet.", speaker, speaker) for speaker in ("user", "assistant")]
+    assert LexicalIndex(turns).rank("zebra") == [0, 1]
+
+
 def test_a_long_turn_does_not_eat_the_budget() -> None:
     short, long = "The flute is silver.", "The flute is silver. " + "And so on and on it went with much else. " * 60
     assert order("Which flute?", short, long, *FILLER)[:2] == [short, long]

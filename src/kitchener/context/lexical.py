@@ -69,7 +69,7 @@ class LexicalWeights:
     """Factor for a turn that says when ("yesterday", "last week"): it reports something that happened."""
     names: float = 1.1
     """Factor for a turn with a name or a title in it, other than that of a speaker."""
-    opening: float = 1.2
+    opening: float = 1.1
     """Factor for the first two turns of a session: people begin with their news or with what they came for."""
     long_tokens: int = 80
     """Tokens up to which a turn counts as short. Self, other, time and names count in short turns only: a long one has all."""
@@ -84,7 +84,9 @@ class LexicalWeights:
 
 
 _DEFAULTS = LexicalWeights()
-_ROLES = frozenset(("user", "assistant", "human", "ai", "system", "bot", "agent", "tool", "model"))
+_MACHINES = frozenset(("assistant", "ai", "system", "bot", "agent", "tool", "model"))
+"""Speakers whose "always" and "never" is advice or output, not a rule of the person's."""
+_ROLES = _MACHINES | {"user", "human"}
 """Speakers whose names are common words: a question that has such a word names nobody."""
 _ALIKE = 4
 """Letters that two words have to share at their beginning to count as alike."""
@@ -140,7 +142,7 @@ class LexicalIndex:
         self._note_speaker(turn.speaker, position)
         self._note_date(turn.date, position)
         marks = marks_of(turn.text, words, self._speakers_by_name)
-        if marks.stands:
+        if marks.stands and (turn.speaker or "").casefold() not in _MACHINES:
             self._standing.append(position)
         number = self._join_session(turn.session, position)
         self._note_terms(words, position, number)
