@@ -37,6 +37,8 @@ class LexicalTurn:
 class LexicalWeights:
     """The constants of the ranking: round numbers set by hand. A share is a share of the best score that words alone gave."""
 
+    asked_terms: int = 24
+    """So many terms of a question are looked for, the rarest, so that a pasted page costs no more than a question."""
     k1: float = 1.2
     """BM25: how soon saying a word again stops to count."""
     b: float = 0.75
@@ -251,7 +253,11 @@ class LexicalIndex:
         """The terms of the question, each once; names of speakers and words of form only if nothing else is left."""
         terms = dict.fromkeys(term for word in words for term in terms_of(word.casefold()))
         names = {term for name in self._speakers_by_name for term in terms_of(name)}
-        return [term for term in terms if term not in names and term not in FRAME_TERMS] or list(terms)
+        asked = [term for term in terms if term not in names and term not in FRAME_TERMS] or list(terms)
+        if len(asked) > self._weights.asked_terms:
+            known = (term for term in asked if term in self._postings)
+            asked = sorted(known, key=lambda term: len(self._postings[term]))[: self._weights.asked_terms]
+        return asked
 
     def _named_speakers(self, words: Collection[str]) -> list[str]:
         """The speakers whom the question names, by a name of theirs or by its beginning ("Mel" for "Melanie")."""
