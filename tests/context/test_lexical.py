@@ -173,11 +173,11 @@ def test_a_rare_word_counts_more_than_one_that_all_turns_have() -> None:
 def test_of_a_pasted_page_the_rarest_words_are_looked_for() -> None:
     common = [f"Lamp {number}." for number in range(100, 140)]
     page = " ".join(f"{number}" for number in range(100, 130)) + " lamp tapir"
-    index = LexicalIndex(
-        [LexicalTurn(text, text) for text in ("A tapir came.", *common)], weights=LexicalWeights(asked_terms=31)
-    )
-    assert len(set(index.scores(page)[-5:])) == 1, "the lamp is in nearly all turns and is not looked for"
-    assert index.scores(page)[0] > index.scores(page)[-1]
+    turns = [LexicalTurn(text, text) for text in ("A tapir came.", *common)]
+    few, many = (LexicalWeights(asked_terms=most, feedback_terms=0) for most in (31, 99))
+    assert LexicalIndex(turns, weights=few).scores(page)[-1] == 0, "the lamp is in nearly all turns"
+    assert LexicalIndex(turns, weights=few).scores(page)[0] > 0
+    assert LexicalIndex(turns, weights=many).scores(page)[-1] > 0
 
 
 # ---- where, who, when
