@@ -170,6 +170,16 @@ def test_a_rare_word_counts_more_than_one_that_all_turns_have() -> None:
     assert order("Is there a tapir in the garden?", "A tapir came.", *common)[0] == "A tapir came."
 
 
+def test_of_a_pasted_page_the_rarest_words_are_looked_for() -> None:
+    common = [f"Lamp {number}." for number in range(100, 140)]
+    page = " ".join(f"{number}" for number in range(100, 130)) + " lamp tapir"
+    turns = [LexicalTurn(text, text) for text in ("A tapir came.", *common)]
+    few, many = (LexicalWeights(asked_terms=most, feedback_terms=0) for most in (31, 99))
+    assert LexicalIndex(turns, weights=few).scores(page)[-1] == 0, "the lamp is in nearly all turns"
+    assert LexicalIndex(turns, weights=few).scores(page)[0] > 0
+    assert LexicalIndex(turns, weights=many).scores(page)[-1] > 0
+
+
 # ---- where, who, when
 
 
@@ -280,6 +290,11 @@ def test_standing_statements_reach_questions_without_a_word_of_theirs(standing: 
 )
 def test_not_every_always_is_a_rule(text: str) -> None:
     assert order("zebra", text, *FILLER)[-1] == text
+
+
+def test_the_advice_of_an_assistant_is_no_rule() -> None:
+    turns = [LexicalTurn("Always wear a helmet.", speaker, speaker) for speaker in ("user", "assistant")]
+    assert LexicalIndex(turns).rank("zebra") == [0, 1]
 
 
 def test_a_long_turn_does_not_eat_the_budget() -> None:

@@ -37,6 +37,8 @@ class LexicalTurn:
 class LexicalWeights:
     """The constants of the ranking: round numbers set by hand. A share is a share of the best score that words alone gave."""
 
+    asked_terms: int = 24
+    """So many terms of a question are looked for, the rarest, so that a pasted page costs no more than a question."""
     k1: float = 1.2
     """BM25: how soon saying a word again stops to count."""
     b: float = 0.75
@@ -69,7 +71,7 @@ class LexicalWeights:
     """Factor for a turn that says when ("yesterday", "last week"): it reports something that happened."""
     names: float = 1.1
     """Factor for a turn with a name or a title in it, other than that of a speaker."""
-    opening: float = 1.2
+    opening: float = 1.1
     """Factor for the first two turns of a session: people begin with their news or with what they came for."""
     long_tokens: int = 80
     """Tokens up to which a turn counts as short. Self, other, time and names count in short turns only: a long one has all."""
@@ -84,7 +86,9 @@ class LexicalWeights:
 
 
 _DEFAULTS = LexicalWeights()
-_ROLES = frozenset(("user", "assistant", "human", "ai", "system", "bot", "agent", "tool", "model"))
+_MACHINES = frozenset(("assistant", "ai", "system", "bot", "agent", "tool", "model"))
+"""Speakers whose "always" and "never" is advice or output, not a rule of the person's."""
+_ROLES = _MACHINES | {"user", "human"}
 """Speakers whose names are common words: a question that has such a word names nobody."""
 _ALIKE = 4
 """Letters that two words have to share at their beginning to count as alike."""
@@ -140,7 +144,7 @@ class LexicalIndex:
         self._note_speaker(turn.speaker, position)
         self._note_date(turn.date, position)
         marks = marks_of(turn.text, words, self._speakers_by_name)
-        if marks.stands:
+        if marks.stands and (turn.speaker or "").casefold() not in _MACHINES:
             self._standing.append(position)
         number = self._join_session(turn.session, position)
         self._note_terms(words, position, number)
@@ -249,7 +253,11 @@ class LexicalIndex:
         """The terms of the question, each once; names of speakers and words of form only if nothing else is left."""
         terms = dict.fromkeys(term for word in words for term in terms_of(word.casefold()))
         names = {term for name in self._speakers_by_name for term in terms_of(name)}
-        return [term for term in terms if term not in names and term not in FRAME_TERMS] or list(terms)
+        asked = [term for term in terms if term not in names and term not in FRAME_TERMS] or list(terms)
+        if len(asked) > self._weights.asked_terms:
+            known = (term for term in asked if term in self._postings)
+            asked = sorted(known, key=lambda term: len(self._postings[term]))[: self._weights.asked_terms]
+        return asked
 
     def _named_speakers(self, words: Collection[str]) -> list[str]:
         """The speakers whom the question names, by a name of theirs or by its beginning ("Mel" for "Melanie")."""

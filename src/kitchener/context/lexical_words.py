@@ -173,6 +173,66 @@ dance: ballet salsa studio perform
 accident crash: car injury hospital
 adopt adoption:
 military army: veteran soldier service
+martial: karate judo taekwondo boxing kickboxing aikido wrestle fight
+collect collection collectible souvenir memorabilia: card coin stamp autograph vinyl figurine antique
+craft handmade: knit sew pottery crochet clay wood embroidery
+pottery ceramic: clay bowl pot plate cup vase
+gender identity orientation: gay lesbian transgender trans queer lgbt bisexual
+trait personality attribute character quality: kind honest brave patient generous shy creative caring loyal
+participate attend join: member sign enter
+host organize organise arrange: event party meeting
+damage broken: break crack crash accident repair
+repair fix: break broken mechanic
+death die dead: pass funeral loss grief lose
+divorce breakup split: separate
+argue argument conflict disagreement quarrel: fight
+baby newborn: birth pregnant
+pregnant pregnancy: baby birth expect
+sleep rest: nap bed insomnia tired
+transport: bus train subway tram taxi ferry plane car bike
+boat ship: sail ferry yacht kayak canoe
+language: english spanish french german italian chinese japanese korean arabic portuguese russian hindi
+subject: math mathematics science history physics chemistry biology literature geography economics
+season: spring summer autumn fall winter
+sponsor endorsement: brand deal contract
+deal contract agreement: sign
+team club: player coach captain member teammate league
+cause issue: poverty education environment homeless equality health veteran right justice
+console: xbox playstation nintendo switch
+spouse partner: marry marriage
+hear listen: podcast music song
+nickname: call name
+award prize: trophy medal certificate
+advice tip: suggest recommend
+tool equipment gear: hammer drill camera tent
+decorate decoration: lamp poster candle plant furniture wall
+furniture: chair table couch sofa desk shelf bed lamp
+residence address: live house apartment street
+live reside: home house apartment city move
+birthplace hometown origin roots: born grow country city
+memory memories remember: childhood photo album
+childhood: kid young grow child
+skill talent: learn practice class
+practice practise rehearse: train rehearsal
+performance perform: stage show audience concert dance sing
+blog vlog channel: post video youtube follower
+video: youtube film clip stream record
+newspaper magazine press: article interview journal
+tattoo piercing:
+haircut hairstyle: hair salon
+smell scent: perfume candle
+taste flavor flavour: sweet spicy sour vanilla chocolate
+ingredient: flour sugar butter egg milk salt garlic onion cheese
+fruit: apple banana orange berry strawberry mango grape peach lemon
+vegetable: carrot tomato potato spinach pepper onion broccoli
+meat: beef pork chicken lamb steak bacon
+breed: labrador retriever shepherd poodle terrier husky bulldog beagle
+insect bug: bee butterfly ant spider
+wildlife: bear deer wolf eagle fox whale
+planet space astronomy: star moon telescope galaxy
+disaster: flood fire earthquake hurricane storm
+emergency: fire ambulance police hospital rescue
+police law crime: court lawyer arrest steal
 """  # noqa: E501 - a family stands on one line
 
 
