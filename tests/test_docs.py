@@ -2,7 +2,7 @@
 
 import re
 import runpy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener import tool
+from kitchener import HO2Supervisor, tool
 from kitchener.errors import Overloaded, ProviderError
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
@@ -19,7 +19,7 @@ from tests.acceptance.stack import QUESTION, Hold, echo, open_scripted, outcome,
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-IN_EVERY_PAYLOAD = {"v", "session_id", "subject_id", "turn_id"}
+IN_EVERY_PAYLOAD = {"v", "session_id", "subject_id", "turn_id", "namespace"}
 
 
 def relative(path: Path) -> str:
@@ -94,8 +94,8 @@ def listed() -> dict[tuple[str, str], tuple[set[str], set[str]]]:
     ledger = ""
     for line in text.splitlines():
         if line.startswith("## "):
-            ledger = line.removeprefix("## ")[:4]
-        row = re.fullmatch(r"\| `([A-Z_]+)` \| [\w ]+ \| (.*) \|", line)
+            ledger = line.removeprefix("## ").removeprefix("The ").split(maxsplit=1)[0].rstrip(",")
+        row = re.fullmatch(r"\| `([A-Z0-9_]+)` \| [\w ]+ \| (.*) \|", line)
         if row is not None:
             plain = re.sub(r"\([^)]*\)", "", row[2])
             fields = re.findall(r"`([a-z_]+)`ˢ?\s*(\??)", plain)
@@ -161,14 +161,70 @@ async def test_the_page_of_entries_lists_what_is_written(tmp_path: Path) -> None
             await supervisor.end_session(session_id)
             entries = {"HO1m": await read_all(ledgers.ho1m), "HO2m": await read_all(ledgers.ho2m)}
             assert await read_all(ledgers.context) == []
-    table = listed()
-    written = set()
+    written = checked(entries)
+    assert all((each.payload["session_id"], each.payload["subject_id"]) == (session_id, "ada") for each in entries["HO2m"])
+    later = {each for each in listed() if each[0] in ("SIGNALS", "context") or each[1].startswith(("INTENT", "LIFECYCLE"))}
+    assert set(listed()) - written - later == {("HO1m", events.WO_DEFERRED)}
+
+
+async def test_the_page_of_entries_lists_what_memory_and_intents_write(tmp_path: Path) -> None:
+    """The same for a class that learns and decides by intents, and for one whose intents are a shadow."""
+    config: dict[str, Any] = {"ho3_enabled": True, "intent_mode": "classified", "ho3_gate_count_threshold": 2}
+    config |= {"ho3_gate_session_threshold": 1}
+    entries: dict[str, list[Any]] = {"HO1m": [], "HO2m": [], "context": [], "SIGNALS": []}
+    with anyio.fail_after(30):
+        for mode in ("enforce", "shadow"):
+            async with open_scripted(tmp_path / mode, ScriptedProvider(learning), context_mode=mode, **config) as runtime:
+                supervisor, ledgers, memory = runtime.supervisor(), runtime.ledgers(), runtime.memory()
+                session_id = await supervisor.start_session(subject_id="ada")
+                for message in ("one", "two", "three"):
+                    await supervisor.handle_turn(message, session_id=session_id)
+                    await runtime.drain()
+                if mode == "enforce":
+                    await have_a_say(supervisor, session_id)
+                    learned = (await memory.read_overlays(namespace="ADMIN/ada"))[0]
+                    assert learned.artifact_id is not None
+                    at = "2026-01-01T00:00:00+00:00"
+                    await memory.deactivate_overlay(learned.artifact_id, "wrong", at, namespace="ADMIN/ada")
+                    await memory.update_overlay_weight(learned.artifact_id, 0.5, "right", at, namespace="ADMIN/ada")
+                    await memory.quarantine(learned.signal_id, "planted", namespace="ADMIN/ada")
+                entries["HO1m"] += await read_all(ledgers.ho1m)
+                entries["HO2m"] += await read_all(ledgers.ho2m)
+                entries["context"] += await read_all(ledgers.context)
+                entries["SIGNALS"] += [*await read_all(memory.signals), *await read_all(memory.overlays)]
+    missing = {each for each in listed() if each[0] in ("SIGNALS", "context") or each[1].startswith("INTENT")}
+    assert missing - checked(entries) == set()
+
+
+def checked(entries: Mapping[str, list[Any]]) -> set[tuple[str, str]]:
+    """What was written, each of it with the fields of its row."""
+    table, written = listed(), set()
     for ledger, found in entries.items():
         for entry in found:
             always, sometimes = table[ledger, entry.entry_type]
             fields = set(entry.payload) - IN_EVERY_PAYLOAD
             assert always <= fields <= always | sometimes, f"{ledger} {entry.entry_type}"
             assert entry.payload["v"] == events.VERSION
-            assert (entry.payload["session_id"], entry.payload["subject_id"]) == (session_id, "ada")
             written.add((ledger, entry.entry_type))
-    assert set(table) - written == {("HO1m", events.WO_DEFERRED)}
+    return written
+
+
+def learning(request: PromptRequest) -> Any:
+    """A model whose classification is unclear once, and that consolidates."""
+    if request.wo_type == "consolidate":
+        note = {"bias": "Asks a lot.", "category": "topic_affinity", "salience_weight": 0.8, "decay_modifier": 0.5}
+        return note | {"labels": {"domain": [], "task": []}, "context_line": "Asks a lot."}
+    if request.wo_type == "classify":
+        relation = {"one": "continue", "two": "switch", "three": "unclear"}[str(request.variables["user_message"])]
+        return {**QUESTION, "intent_relation": relation}
+    return echo(request)
+
+
+async def have_a_say(supervisor: HO2Supervisor, session_id: str) -> None:
+    """Everything that users can say about intents."""
+    intent = await supervisor.declare_intent(session_id, "another matter", targets=["a.txt"])
+    await supervisor.resolve_conflict(session_id, keep=intent)
+    first, second = await supervisor.fork_intent(session_id, intent, ["this", "that"], active=0)
+    await supervisor.abandon_intent(session_id, second, "not needed")
+    await supervisor.close_intent(session_id, first, "done")
+    await supervisor.reopen_intent(session_id, first, "not quite")
