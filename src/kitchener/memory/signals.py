@@ -176,8 +176,9 @@ def normalise(signal_id: str, kinds: Collection[str]) -> str:
 
 def normalise_value(value: str) -> str | None:
     """The value part of a signal id; None where nothing is left that could tell it from others."""
+    plain = _OTHER.sub("_", value)[:MAX_VALUE_CHARS]
     # What is only `_` stands for any text without a Latin letter or digit: one signal for all of them would teach nothing.
-    return _OTHER.sub("_", value)[:MAX_VALUE_CHARS] if _SPEAKS.search(value) else None
+    return plain if _SPEAKS.search(plain) else None
 
 
 def event_id(session_id: str, turn_id: str, signal_id: str, n: int) -> str:
