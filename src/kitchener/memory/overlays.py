@@ -20,12 +20,11 @@ from kitchener.memory.signals import Cut, decay
 from kitchener.records import events
 
 ArtifactType = Literal["topic_affinity", "interaction_style", "task_pattern", "constraint"]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
 LineText = Annotated[str, Field(max_length=4_000)]
 LabelList = tuple[Annotated[str, Field(max_length=128)], ...]
 _TIMES: Final = ("expires_at_event_ts", "consolidation_event_ts", "window_start", "window_end", "created_at")
 _REQUIRED: Final = (
-    "artifact_id",
     "artifact_type",
     "labels",
     "weight",
@@ -159,6 +158,8 @@ def parse_overlay(fields: Mapping[str, Any]) -> Overlay:
         OverlayRefused: a field is missing or wrong
         InvalidTimestamp: a moment has no zone
     """
+    if not isinstance(fields, Mapping):
+        raise OverlayRefused("record", fields, "expected an object with the overlay's fields")
     try:
         overlay = Overlay.model_validate(dict(fields))
     except ValidationError as error:
@@ -168,7 +169,7 @@ def parse_overlay(fields: Mapping[str, Any]) -> Overlay:
             raise OverlayRefused(
                 at, first["input"], "expected topic_affinity, interaction_style, task_pattern or constraint"
             ) from None
-        raise OverlayRefused(at, first["input"], first["msg"]) from None
+        raise OverlayRefused(at, None if first["type"] == "missing" else first["input"], first["msg"]) from None
     for name in _TIMES:
         value = getattr(overlay, name)
         if value is not None:
@@ -183,13 +184,14 @@ def check_complete(overlay: Overlay, max_line_chars: int) -> None:
         ProvenanceError: it names no sources
         OverlayRefused: a field is missing, or its text is no learned line
     """
-    if not overlay.source_event_ids or not overlay.source_signal_ids:
-        raise ProvenanceError(
-            "source_event_ids", list(overlay.source_event_ids), "expected the events that it was learned from"
-        )
+    if not overlay.source_event_ids:
+        raise ProvenanceError("source_event_ids", [], "expected the events that it was learned from")
+    if not overlay.source_signal_ids:
+        raise ProvenanceError("source_signal_ids", [], "expected the signals that it was learned from")
     for name in _REQUIRED:
-        if getattr(overlay, name) is None:
-            raise OverlayRefused(name, None, "is required")
+        value = getattr(overlay, name)
+        if value is None or value == "":
+            raise OverlayRefused(name, value, "is required")
     for name, text in (("context_line", overlay.context_line), ("content.bias", overlay.content.get("bias"))):
         problem = problem_of(text, max_line_chars) if isinstance(text, str) else "expected text"
         if problem is not None:

@@ -28,7 +28,7 @@ from kitchener.memory.reading import (
     memory_dir,
 )
 from kitchener.memory.signals import event_id as event_id_of
-from kitchener.memory.signals import normalise
+from kitchener.memory.signals import normalise, plain_id
 from kitchener.memory.subject import SubjectMemory
 from kitchener.records import events
 from kitchener.sealing import Sealer
@@ -128,14 +128,15 @@ class HO3Memory(ReadOperations):
 
         Raises:
             InvalidSignal: its kind is unknown, or nothing is left of its value
+            CallerError: an id is none
             EntryRefused, EntryTooLarge, LedgerWriteError: it cannot be written
         """
-        signal_id, extra = normalise(signal_id, self.kinds), dict(metadata or {})
-        if not isinstance(session_id, str) or not session_id:
-            raise CallerError(f"session_id = {session_id!r:.80}: expected the session in which {signal_id!r} came")
+        signal_id, session_id = normalise(signal_id, self.kinds), plain_id("session_id", session_id)
+        extra, turn_id = _checked(metadata)
+        if event_id is not None:
+            event_id = plain_id("event_id", event_id, "EVT-")
         subject = await self._known(namespace)
         if event_id is None:
-            turn_id = str(extra.get("turn_id") or "")
             event_id = event_id_of(session_id, turn_id, signal_id, subject.ordinal(signal_id, session_id, turn_id))
         if subject.has_event(event_id):
             return event_id
@@ -247,10 +248,10 @@ class HO3Memory(ReadOperations):
         """
         async with self._changing:
             subject = await self._known(namespace)
-            if not subject.has_event(target):
-                target = target if target.startswith("EVT-") else normalise(target, self.kinds)
-                if target not in subject.signal_ids():
-                    raise CallerError(f"{target!r} is neither a signal nor an event of {namespace!r}; nothing was written")
+            if not isinstance(target, str) or not target.startswith("EVT-"):
+                target = normalise(target, self.kinds)
+            if not subject.has_event(target) and target not in subject.signal_ids():
+                raise CallerError(f"{target!r} is neither a signal nor an event of {namespace!r}; nothing was written")
             before = self._cut(subject, None, None)
             if target in subject.quarantined(before):
                 return []
@@ -292,18 +293,18 @@ class HO3Memory(ReadOperations):
 
     def _complete(self, overlay: Overlay | Mapping[str, Any], namespace: str) -> Overlay:
         """The overlay with the fields that are derived, checked."""
-        fields = overlay.as_mapping() if isinstance(overlay, Overlay) else dict(overlay)
-        sources, window_end = fields.get("source_signal_ids"), fields.get("window_end")
-        if fields.get("artifact_id") is None and sources and window_end:
-            key = gate_window_key(window_end, self.config.gate_window_hours)
-            pack = str(fields.get("prompt_pack_version"))
-            fields["artifact_id"] = compute_artifact_id(tuple(sources), key, str(fields.get("model")), pack)
-        fields["overlay_id"] = fields.get("overlay_id") or overlay_id(namespace, str(fields.get("artifact_id")))
-        fields["created_at"] = fields.get("created_at") or self._timestamps.render(self._clock.time_us())
-        learned = parse_overlay(fields)
-        learned = learned.model_copy(update={"signal_id": normalise(learned.signal_id, self.kinds)})
+        given = overlay.as_mapping() if isinstance(overlay, Overlay) else overlay
+        if isinstance(given, Mapping):
+            made = {"overlay_id": "", "created_at": self._timestamps.render(self._clock.time_us())}
+            given = {**given, **{name: value for name, value in made.items() if given.get(name) is None}}
+        learned = parse_overlay(given)
+        signal_id = normalise(learned.signal_id, self.kinds)
         check_complete(learned, self.config.max_line_chars)
-        return learned
+        key = gate_window_key(str(learned.window_end), self.config.gate_window_hours)
+        by = str(learned.model), str(learned.prompt_pack_version)
+        artifact_id = learned.artifact_id or compute_artifact_id(learned.source_signal_ids, key, *by)
+        ids = {"artifact_id": artifact_id, "overlay_id": learned.overlay_id or overlay_id(namespace, artifact_id)}
+        return learned.model_copy(update={"signal_id": signal_id, **ids})
 
     async def _decide(self, namespace: str, artifact_id: str, entry_type: str, fields: Mapping[str, Any]) -> str:
         """Records what somebody decided about an artifact; returns its overlay id."""
@@ -331,6 +332,15 @@ class HO3Memory(ReadOperations):
     @staticmethod
     def _base(namespace: str) -> dict[str, Any]:
         return {"v": events.VERSION, "namespace": namespace, "subject_id": split_namespace(namespace)[1]}
+
+
+def _checked(metadata: Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:
+    """A signal's metadata as they are stored, and the turn that they name, "" where they name none."""
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise CallerError(f"metadata = {metadata!r:.80}: expected names with values; nothing was written")
+    extra = dict(metadata or {})
+    turn_id = extra.get("turn_id")
+    return extra, plain_id("metadata turn_id", turn_id) if turn_id not in (None, "") else ""
 
 
 def _stored(overlay: Overlay) -> dict[str, Any]:
