@@ -4,7 +4,7 @@ LOG appends and returns; nothing here starts a task or calls a model. What is re
 `index.py`. Explained in `docs/memory.md`.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -166,7 +166,7 @@ class HO3Memory(ReadOperations):
             namespace: whose it is; its sources must be events of the same namespace
 
         Raises:
-            ProvenanceError: it names no sources, or events that this namespace does not have
+            ProvenanceError: it names no sources, or events that this namespace does not have, or that are in quarantine
             OverlayRefused: a field is missing or wrong
             InvalidTimestamp: a moment has no zone
         """
@@ -177,6 +177,10 @@ class HO3Memory(ReadOperations):
             if unknown:
                 raise ProvenanceError("source_event_ids", unknown[:5], f"expected events that were logged in {namespace!r}")
             cut = self._cut(subject, None, None)
+            # A consolidation may have been under way when somebody put its source in quarantine.
+            excluded = _in_quarantine(learned, subject, subject.quarantined(cut))
+            if excluded:
+                raise ProvenanceError("source_event_ids", excluded[:5], "expected events that are not in quarantine")
             existing = subject.overlay(learned.key, cut)
             if existing is not None:
                 if not existing.enabled:
@@ -347,6 +351,16 @@ def _stored(overlay: Overlay) -> dict[str, Any]:
     """An overlay as it stands in the ledger: what the older shape does not have stays away."""
     fields = overlay.model_dump(mode="json", exclude_none=True)
     return fields if overlay.artifact_id is None else {"expires_at_event_ts": None, **fields}
+
+
+def _in_quarantine(overlay: Overlay, subject: SubjectMemory, without: Collection[str]) -> list[str]:
+    """The sources of an overlay that no longer count."""
+    if not without:
+        return []
+    if overlay.signal_id in without:
+        return list(overlay.source_event_ids)
+    found = ((each, subject.event(each)) for each in overlay.source_event_ids)
+    return [each for each, event in found if each in without or (event is not None and event[0] in without)]
 
 
 def _rests_on(overlay: Overlay, target: str, subject: SubjectMemory) -> bool:

@@ -156,7 +156,7 @@ class SubjectMemory:
         """Whether what is left of an artifact's sources would still open its gate."""
         without = self.quarantined(cut)
         count, sessions = 0, set[str]()
-        for event_id in overlay.source_event_ids:
+        for event_id in dict.fromkeys(overlay.source_event_ids):
             found = self.event(event_id)
             if found is not None and event_id not in without and found[0] not in without:
                 count += 1
