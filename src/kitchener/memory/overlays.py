@@ -46,7 +46,8 @@ _REQUIRED: Final = (
 class Overlay(BaseModel):
     """What was learned from a signal. Fields that are None are those that the older shape did not have."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+    # Not a number stays so, and is refused when it is written: it must not turn into nothing on the way.
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True, ser_json_inf_nan="constants")
 
     overlay_id: str
     """`OVL-…`, the record."""
@@ -174,6 +175,25 @@ def parse_overlay(fields: Mapping[str, Any]) -> Overlay:
         value = getattr(overlay, name)
         if value is not None:
             us_of(value, f"overlay {name}")
+    return overlay
+
+
+def parse_older(fields: Mapping[str, Any]) -> Overlay:
+    """An overlay of the older flat shape, as it may be taken over.
+
+    Raises:
+        OverlayRefused: a field is missing or wrong, or is one that only today's shape has
+        ProvenanceError: it names no sources
+        InvalidTimestamp: a moment has no zone
+    """
+    overlay = parse_overlay(fields)
+    for name in ("artifact_id", "labels", "scope", "context_line"):
+        if getattr(overlay, name) is not None:  # what has these was never checked here against its sources
+            raise OverlayRefused(name, getattr(overlay, name), "expected the older shape, which does not have it")
+    if not overlay.overlay_id:
+        raise OverlayRefused("overlay_id", "", "is required")
+    if not overlay.source_event_ids:
+        raise ProvenanceError("source_event_ids", [], f"expected the events that {overlay.overlay_id!r} was learned from")
     return overlay
 
 

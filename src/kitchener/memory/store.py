@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 
+from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, SystemClock, TimestampText
 from kitchener.config import HO3MemoryConfig, LedgerConfig
 from kitchener.errors import CallerError, OverlayRefused, ProvenanceError, UnknownArtifact
@@ -18,7 +19,15 @@ from kitchener.ids import split_namespace
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.memory.index import OVERLAYS, SIGNALS, Residents, fold_subject, overlay_keys, signal_keys
 from kitchener.memory.moments import text_of, us_of
-from kitchener.memory.overlays import Overlay, check_complete, compute_artifact_id, gate_window_key, overlay_id, parse_overlay
+from kitchener.memory.overlays import (
+    Overlay,
+    check_complete,
+    compute_artifact_id,
+    gate_window_key,
+    overlay_id,
+    parse_older,
+    parse_overlay,
+)
 from kitchener.memory.reading import (
     DEFAULT_NAMESPACE,
     OVERLAYS_FILE,
@@ -274,26 +283,30 @@ class HO3Memory(ReadOperations):
 
         Raises:
             ProvenanceError: one has no sources
-            OverlayRefused, InvalidTimestamp: one has a field that is wrong
+            OverlayRefused, InvalidTimestamp, InvalidSignal, EntryRefused: one has a field that is wrong
         """
         async with self._changing:
             subject = await self._known(namespace)
-            taken: dict[str, Overlay] = {}
+            taken: dict[str, dict[str, Any]] = {}
             for record in records:
-                overlay = parse_overlay(record)
-                if not overlay.source_event_ids:
-                    raise ProvenanceError(
-                        "source_event_ids", [], f"expected the events that {overlay.overlay_id!r} was learned from"
-                    )
+                overlay = parse_older(record)
                 unverified = tuple(each for each in overlay.source_event_ids if not subject.has_event(each))
                 overlay = overlay.model_copy(
                     update={"signal_id": normalise(overlay.signal_id, self.kinds), "unverified_event_ids": unverified}
                 )
+                fields = _stored(overlay)
+                self._check_fits(fields)
                 if not subject.history(overlay.key):
-                    taken.setdefault(overlay.key, overlay)
-            for overlay in taken.values():
-                await self._append(subject, events.HO3_OVERLAY, overlay.overlay_id, _stored(overlay))
-            return [overlay.overlay_id for overlay in taken.values()]
+                    taken.setdefault(overlay.key, fields)
+            for overlay_id, fields in taken.items():
+                await self._append(subject, events.HO3_OVERLAY, overlay_id, fields)
+            return list(taken)
+
+    def _check_fits(self, fields: Mapping[str, Any]) -> None:
+        """Finds out before anything is written whether the ledger would take it."""
+        size, limit = len(canonical_bytes(dict(fields), at="overlay")), self.overlays.config.max_entry_bytes // 2
+        if size > limit:  # half, because sealed text is longer
+            raise OverlayRefused("content", f"{size} bytes", f"expected at most {limit} bytes, half of max_entry_bytes")
 
     def _complete(self, overlay: Overlay | Mapping[str, Any], namespace: str) -> Overlay:
         """The overlay with the fields that are derived, checked."""
