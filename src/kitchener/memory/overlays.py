@@ -110,6 +110,11 @@ class Overlay(BaseModel):
         """The line that the model is shown, in either shape."""
         return line_of(self.__dict__)
 
+    @property
+    def is_erased(self) -> bool:
+        """Whether the key to its text was destroyed: today's shape is never written without a line."""
+        return self.artifact_id is not None and self.context_line is None
+
     def salience(self, as_of_us: int, half_life_hours: float) -> float:
         """Its weight after decay, to 12 significant digits."""
         since = self.consolidation_event_ts or self.created_at
@@ -246,7 +251,10 @@ class OverlayHistory:
         self.records: list[OverlayRecord] = []
 
     def at(self, cut: Cut) -> Overlay | None:
-        """The artifact as of a cut: the latest overlay, with the latest weight, enabled unless deactivated; None: not yet."""
+        """The artifact as of a cut: the latest overlay, with the latest weight; None: not yet.
+
+        It is enabled unless its latest record deactivated it, or there is no text left that could speak.
+        """
         found: Overlay | None = None
         weight: float | None = None
         enabled = True
@@ -254,7 +262,7 @@ class OverlayHistory:
             if record.overlay is not None:
                 found, weight, enabled = record.overlay, None, record.overlay.enabled
             elif record.entry_type == events.HO3_OVERLAY_WEIGHT_UPDATED:
-                weight, enabled = record.weight, True
+                weight, enabled = record.weight, found is None or not found.is_erased
             else:
                 enabled = False
         if found is None or (weight is None and enabled == found.enabled):
