@@ -21,7 +21,13 @@ QUICK = LedgerConfig(durability="os", linger_ms=0, accept_clock_jump=True)
 
 
 def open_memory(
-    root: Path, clock: Clock | None = None, *, ledger: LedgerConfig = QUICK, sealer: Any = None, **settings: Any
+    root: Path,
+    clock: Clock | None = None,
+    *,
+    ledger: LedgerConfig = QUICK,
+    sealer: Any = None,
+    disk: Any = None,
+    **settings: Any,
 ) -> AbstractAsyncContextManager[HO3Memory]:
     """The memory under a directory.
 
@@ -30,10 +36,11 @@ def open_memory(
         clock: None: stands at noon
         ledger: how entries become durable
         sealer: None: nothing is sealed
+        disk: the file system; None: the real one
         **settings: fields of `HO3MemoryConfig`
     """
     config = HO3MemoryConfig(**settings)
-    return HO3Memory.open(root, config, clock=clock or SetClock(), ledger_config=ledger, sealer=sealer)
+    return HO3Memory.open(root, config, clock=clock or SetClock(), ledger_config=ledger, sealer=sealer, file_ops=disk)
 
 
 def at(hours: float = 0.0) -> str:

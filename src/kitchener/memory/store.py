@@ -17,6 +17,7 @@ from kitchener.config import HO3MemoryConfig, LedgerConfig
 from kitchener.errors import CallerError, OverlayRefused, ProvenanceError, UnknownArtifact
 from kitchener.ids import split_namespace
 from kitchener.ledger import LedgerClient, LedgerEntry
+from kitchener.ledger.files import FileOps
 from kitchener.memory.index import OVERLAYS, SIGNALS, Residents, fold_subject, overlay_keys, signal_keys
 from kitchener.memory.moments import text_of, us_of
 from kitchener.memory.overlays import (
@@ -63,6 +64,7 @@ class HO3Memory(ReadOperations):
         clock: Clock | None = None,
         ledger_config: LedgerConfig | None = None,
         sealer: Sealer | None = None,
+        file_ops: FileOps | None = None,
     ) -> AsyncIterator["HO3Memory"]:
         """The memory under a root, made if it is not there, until the block is left; what is pending is committed then.
 
@@ -72,13 +74,20 @@ class HO3Memory(ReadOperations):
             clock: the time of day; None: the machine's
             ledger_config: durability and bounds of the ledgers
             sealer: seals what was learned from subjects; None: it is stored plainly
+            file_ops: the file system, for tests
 
         Raises:
             LedgerError: a ledger is damaged, locked, or cannot be there
         """
         config, clock = config or HO3MemoryConfig(), clock or SystemClock()
         where, index = memory_dir(plane_root, config), Path(plane_root) / "index"
-        shared: dict[str, Any] = {"config": ledger_config, "clock": clock, "index_dir": index, "sealer": sealer}
+        shared: dict[str, Any] = {
+            "config": ledger_config,
+            "clock": clock,
+            "index_dir": index,
+            "sealer": sealer,
+            "file_ops": file_ops,
+        }
         async with (
             LedgerClient.open(where / SIGNALS_FILE, ledger_id=SIGNALS, index_keys=signal_keys, **shared) as signals,
             LedgerClient.open(where / OVERLAYS_FILE, ledger_id=OVERLAYS, index_keys=overlay_keys, **shared) as overlays,
