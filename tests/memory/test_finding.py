@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from anyio import wait_all_tasks_blocked
+from anyio import to_thread, wait_all_tasks_blocked
 from anyio.lowlevel import checkpoint
 from structlog.testing import capture_logs
 
@@ -188,10 +188,21 @@ class Held(FileOps):
     def __init__(self) -> None:
         self.open_gate = threading.Event()
         self.open_gate.set()
+        self.arrived = threading.Event()
         self.reads = 0
+
+    async def asked(self) -> None:
+        """Returns when a read is held back and no task can go on."""
+        assert await to_thread.run_sync(self.arrived.wait, 10)
+        await wait_all_tasks_blocked()
+
+    def close_gate(self) -> None:
+        self.arrived.clear()
+        self.open_gate.clear()
 
     def read(self, fd: int, size: int, offset: int) -> bytes:
         self.reads += 1
+        self.arrived.set()
         self.open_gate.wait(10)
         return super().read(fd, size, offset)
 
@@ -212,12 +223,12 @@ async def test_many_first_reads_at_once_fold_once(tmp_path: Path) -> None:
 
     async with open_memory(tmp_path, disk=disk) as memory:
         disk.reads = 0
-        disk.open_gate.clear()
+        disk.close_gate()
         with anyio.fail_after(10):
             async with anyio.create_task_group() as tasks:
                 for _ in range(20):
                     tasks.start_soon(read)
-                await wait_all_tasks_blocked()
+                await disk.asked()
                 assert counts == []
                 disk.open_gate.set()
         assert counts == [7] * 20
@@ -230,13 +241,11 @@ async def test_a_signal_logged_while_its_subject_is_being_read_is_not_missed(tmp
         await memory.log_overlay(learned(logged), namespace=ADA)
     disk = Held()
     async with open_memory(tmp_path, disk=disk) as memory:
-        disk.open_gate.clear()
+        disk.close_gate()
         with anyio.fail_after(10):
             async with anyio.create_task_group() as tasks:
-                before = disk.reads
                 tasks.start_soon(read_all, memory)
-                await wait_all_tasks_blocked()
-                assert disk.reads > before, "it is being read, and held there"
+                await disk.asked()
                 for n in range(5):
                     tasks.start_soon(log_one, memory, n)
                 tasks.start_soon(put_in_quarantine, memory, logged[0])
@@ -253,7 +262,7 @@ async def test_a_reader_that_gives_up_leaves_the_subject_to_the_others(tmp_path:
         await recur(memory, count=7, namespace=ADA)
     disk = Held()
     async with open_memory(tmp_path, disk=disk) as memory:
-        disk.open_gate.clear()
+        disk.close_gate()
         counts: list[int] = []
 
         async def impatient(scope: anyio.CancelScope) -> None:
@@ -267,7 +276,7 @@ async def test_a_reader_that_gives_up_leaves_the_subject_to_the_others(tmp_path:
             async with anyio.create_task_group() as tasks:
                 scope = anyio.CancelScope()
                 tasks.start_soon(impatient, scope)
-                await wait_all_tasks_blocked()
+                await disk.asked()
                 tasks.start_soon(patient)
                 await wait_all_tasks_blocked()
                 scope.cancel()

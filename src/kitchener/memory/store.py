@@ -6,6 +6,7 @@ LOG appends and returns; nothing here starts a task or calls a model. What is re
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,9 @@ class HO3Memory(ReadOperations):
             event_id = plain_id("event_id", event_id, "EVT-")
         subject = await self._known(namespace)
         if event_id is None:
-            event_id = event_id_of(session_id, turn_id, signal_id, subject.ordinal(signal_id, session_id, turn_id))
+            numbers = count(subject.ordinal(signal_id, session_id, turn_id))
+            ids = (event_id_of(session_id, turn_id, signal_id, n) for n in numbers)
+            event_id = next(each for each in ids if each not in subject.promised)
         if subject.has_event(event_id):
             return event_id
         payload = {
@@ -167,7 +170,11 @@ class HO3Memory(ReadOperations):
             "metadata": extra,
         }
         with self._residents.pinned(subject):
-            await self.signals.write(LedgerEntry(events.HO3_SIGNAL, signal_id, payload))
+            subject.promised.add(event_id)
+            try:
+                await self.signals.write(LedgerEntry(events.HO3_SIGNAL, signal_id, payload))
+            finally:
+                subject.promised.discard(event_id)
             known = subject.event_count
             subject.apply_signal(self.signals.position, self.signals.last_timestamp, payload)
         self._residents.grown(subject.event_count - known)

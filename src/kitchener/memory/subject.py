@@ -34,7 +34,17 @@ _NOTHING: frozenset[str] = frozenset()
 class SubjectMemory:
     """The memory of one namespace. Mutable, owned by whoever applies entries to it."""
 
-    __slots__ = ("_by_signal", "_events", "_histories", "_logs", "_quarantines", "event_count", "last_us", "namespace")
+    __slots__ = (
+        "_by_signal",
+        "_events",
+        "_histories",
+        "_logs",
+        "_quarantines",
+        "event_count",
+        "last_us",
+        "namespace",
+        "promised",
+    )
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
@@ -42,6 +52,8 @@ class SubjectMemory:
         """Signal events held."""
         self.last_us = 0
         """Timestamp of the newest entry applied, microseconds since the epoch."""
+        self.promised: set[str] = set()
+        """Ids of events that are being written: the next one needs another."""
         self._logs: dict[str, SignalLog] = {}
         self._events: dict[str, tuple[str, int]] = {}
         self._histories: dict[str, OverlayHistory] = {}
