@@ -126,6 +126,8 @@ async def test_a_blocked_signal_does_not_come_back_at_all(tmp_path: Path) -> Non
         assert (await memory.check_gate("tool:read_file", at(), up_to={"OVERLAYS": 1})).reason == "already_consolidated"
     async with open_memory(tmp_path, clock) as memory:
         assert (await memory.check_gate("tool:read_file")).reason == "blocked"
+        await memory.update_overlay_weight(artifact.artifact_id or "", 0.5, "right after all", at())
+        assert (await memory.check_gate("tool:read_file")).crossed, "who takes the artifact back takes its signal back"
 
 
 @pytest.mark.parametrize("supersedes", [True, False])
@@ -145,6 +147,10 @@ async def test_renewal_in_the_next_window_takes_the_place_of_the_earlier(tmp_pat
         assert before == [first, bystander], "until then it spoke"
         assert await memory.log_overlay(learned(sources, hours=2 * WEEK)) == renewed
         assert len(await memory.read_overlays()) == len(active)
+        clock.now = NOON + 4 * WEEK * HOUR
+        before_third = memory.overlays.position
+        await memory.log_overlay(learned(sources, hours=4 * WEEK))
+        assert memory.overlays.position == before_third + (2 if supersedes else 1), "only what was active is taken out"
 
 
 async def test_other_thresholds_over_the_same_ledgers(tmp_path: Path) -> None:

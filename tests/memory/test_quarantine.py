@@ -51,7 +51,7 @@ async def test_a_signal_is_named_as_it_was_logged_or_as_it_is_stored(tmp_path: P
 async def test_what_loses_its_support_goes_and_what_keeps_it_stays(tmp_path: Path, by: str) -> None:
     async with open_memory(tmp_path) as memory:
         tight = await recur(memory, "tool:read_file", 5, 3)
-        ample = await recur(memory, "intent:question", 7, 3)
+        ample = await recur(memory, "intent:question", 5, 3)
         other = await recur(memory, "domain:docs", 5, 3)
         ids = [
             await memory.log_overlay(learned([*tight], "tool:read_file")),
