@@ -4,6 +4,7 @@
 `store.py` owns the ledgers and keeps its subjects folded.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -37,7 +38,7 @@ def memory_dir(plane_root: Path | str, config: HO3MemoryConfig) -> Path:
     return Path(config.memory_dir) if config.memory_dir is not None else Path(plane_root) / "HOT" / "memory"
 
 
-class ReadOperations:
+class ReadOperations(ABC):
     """The READ half of the memory; where the folded subject comes from is its subclasses' matter."""
 
     def __init__(self, config: HO3MemoryConfig, clock: Clock) -> None:
@@ -46,9 +47,9 @@ class ReadOperations:
         self.kinds = frozenset((*SIGNAL_KINDS, *config.custom_kinds))
         """The kinds of signals there are."""
 
+    @abstractmethod
     async def subject(self, namespace: str) -> SubjectMemory:
         """Everything known of a namespace, folded. For reading only; use it before the next wait."""
-        raise NotImplementedError
 
     async def read_signals(
         self,
