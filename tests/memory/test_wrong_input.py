@@ -18,7 +18,7 @@ from kitchener.errors import (
     ProvenanceError,
     UnknownArtifact,
 )
-from kitchener.memory import HO3Memory, MemoryReader, gate_window_key
+from kitchener.memory import HO3Memory, MemoryReader, gate_window_key, select_biases
 from tests.memory.kit import ADA, BO, at, learned, open_memory, recur
 
 NAIVE = "2026-02-18T11:00:00"
@@ -288,3 +288,13 @@ async def test_a_quarantine_of_what_is_not_there(tmp_path: Path, target: str) ->
         text = await refused(memory, lambda: memory.quarantine(target, "tested", namespace=ADA), CallerError)
         assert repr(target) in text
         assert ADA in text
+
+
+@pytest.mark.parametrize("moment", [NAIVE, datetime.fromisoformat(NAIVE), "", "yesterday"])
+def test_a_choice_of_lines_at_a_moment_without_a_zone(moment: Any) -> None:
+    with pytest.raises(ValueError, match=r"zone|isoformat"):
+        select_biases([], {}, 100, moment)
+    for field in ("expires_at_event_ts", "consolidation_event_ts", "created_at"):
+        if moment:  # an empty one is none
+            with pytest.raises(ValueError, match=r"zone|isoformat"):
+                select_biases([{"artifact_id": "ART-1", "scope": "global", field: moment}], {}, 100, at())
