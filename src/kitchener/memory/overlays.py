@@ -183,11 +183,11 @@ def parse_overlay(fields: Mapping[str, Any]) -> Overlay:
     return overlay
 
 
-def parse_older(fields: Mapping[str, Any]) -> Overlay:
+def parse_older(fields: Mapping[str, Any], max_line_chars: int) -> Overlay:
     """An overlay of the older flat shape, as it may be taken over.
 
     Raises:
-        OverlayRefused: a field is missing or wrong, or is one that only today's shape has
+        OverlayRefused: a field is missing or wrong, or is one that only today's shape has, or its text is no learned line
         ProvenanceError: it names no sources
         InvalidTimestamp: a moment has no zone
     """
@@ -199,7 +199,16 @@ def parse_older(fields: Mapping[str, Any]) -> Overlay:
         raise OverlayRefused("overlay_id", "", "is required")
     if not overlay.source_event_ids:
         raise ProvenanceError("source_event_ids", [], f"expected the events that {overlay.overlay_id!r} was learned from")
+    if "bias" in overlay.content:
+        check_line("content.bias", overlay.content["bias"], max_line_chars)
     return overlay
+
+
+def check_line(name: str, text: object, max_line_chars: int) -> None:
+    """Raises OverlayRefused where a text is no learned line."""
+    problem = problem_of(text, max_line_chars) if isinstance(text, str) else "expected text"
+    if problem is not None:
+        raise OverlayRefused(name, text, problem)
 
 
 def check_complete(overlay: Overlay, max_line_chars: int) -> None:
@@ -217,10 +226,8 @@ def check_complete(overlay: Overlay, max_line_chars: int) -> None:
         value = getattr(overlay, name)
         if value is None or value == "":
             raise OverlayRefused(name, value, "is required")
-    for name, text in (("context_line", overlay.context_line), ("content.bias", overlay.content.get("bias"))):
-        problem = problem_of(text, max_line_chars) if isinstance(text, str) else "expected text"
-        if problem is not None:
-            raise OverlayRefused(name, text, problem)
+    check_line("context_line", overlay.context_line, max_line_chars)
+    check_line("content.bias", overlay.content.get("bias"), max_line_chars)
 
 
 class OverlayRecord(NamedTuple):

@@ -305,7 +305,7 @@ class HO3Memory(ReadOperations):
             subject = await self._known(namespace)
             taken: dict[str, dict[str, Any]] = {}
             for record in records:
-                overlay = parse_older(record)
+                overlay = parse_older(record, self.config.max_line_chars)
                 unverified = tuple(each for each in overlay.source_event_ids if not subject.has_event(each))
                 overlay = overlay.model_copy(
                     update={"signal_id": normalise(overlay.signal_id, self.kinds), "unverified_event_ids": unverified}
