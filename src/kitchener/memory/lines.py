@@ -9,8 +9,11 @@ import unicodedata
 from typing import Final
 
 _BREAKS: Final = re.compile(r"\s+")
-_HIDDEN: Final = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
-"""Marks that turn the direction of text around, and the byte order mark: invisible, and able to hide what is said."""
+_HIDDEN: Final = frozenset(("Cc", "Cs", "Cf"))
+"""Categories of characters that are not seen and can hide what is said: controls, surrogates, and format characters, which turn
+the direction of text around or spell out whole sentences invisibly."""
+_NEEDED: Final = frozenset("\u200c\u200d\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u08e2")
+"""Format characters that plain text needs: the joiners of some scripts and of emoji, and signs that are seen."""
 _COMMANDS: Final = (
     re.compile(
         r"\b(ignore|disregard|forget|override|bypass)\b.{0,40}"
@@ -48,4 +51,4 @@ def _is_break(char: str) -> bool:
 
 
 def _is_hidden(char: str) -> bool:
-    return (unicodedata.category(char) in ("Cc", "Cs") and not _is_break(char)) or char in _HIDDEN
+    return unicodedata.category(char) in _HIDDEN and char not in _NEEDED and not _is_break(char)

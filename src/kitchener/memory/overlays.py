@@ -20,12 +20,11 @@ from kitchener.memory.signals import Cut, decay
 from kitchener.records import events
 
 ArtifactType = Literal["topic_affinity", "interaction_style", "task_pattern", "constraint"]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
 LineText = Annotated[str, Field(max_length=4_000)]
 LabelList = tuple[Annotated[str, Field(max_length=128)], ...]
 _TIMES: Final = ("expires_at_event_ts", "consolidation_event_ts", "window_start", "window_end", "created_at")
 _REQUIRED: Final = (
-    "artifact_id",
     "artifact_type",
     "labels",
     "weight",
@@ -47,7 +46,8 @@ _REQUIRED: Final = (
 class Overlay(BaseModel):
     """What was learned from a signal. Fields that are None are those that the older shape did not have."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+    # Not a number stays so, and is refused when it is written: it must not turn into nothing on the way.
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True, ser_json_inf_nan="constants")
 
     overlay_id: str
     """`OVL-…`, the record."""
@@ -110,6 +110,11 @@ class Overlay(BaseModel):
         """The line that the model is shown, in either shape."""
         return line_of(self.__dict__)
 
+    @property
+    def is_erased(self) -> bool:
+        """Whether the key to its text was destroyed: today's shape is never written without a line."""
+        return self.artifact_id is not None and self.context_line is None
+
     def salience(self, as_of_us: int, half_life_hours: float) -> float:
         """Its weight after decay, to 12 significant digits."""
         since = self.consolidation_event_ts or self.created_at
@@ -159,6 +164,8 @@ def parse_overlay(fields: Mapping[str, Any]) -> Overlay:
         OverlayRefused: a field is missing or wrong
         InvalidTimestamp: a moment has no zone
     """
+    if not isinstance(fields, Mapping):
+        raise OverlayRefused("record", fields, "expected an object with the overlay's fields")
     try:
         overlay = Overlay.model_validate(dict(fields))
     except ValidationError as error:
@@ -168,12 +175,40 @@ def parse_overlay(fields: Mapping[str, Any]) -> Overlay:
             raise OverlayRefused(
                 at, first["input"], "expected topic_affinity, interaction_style, task_pattern or constraint"
             ) from None
-        raise OverlayRefused(at, first["input"], first["msg"]) from None
+        raise OverlayRefused(at, None if first["type"] == "missing" else first["input"], first["msg"]) from None
     for name in _TIMES:
         value = getattr(overlay, name)
         if value is not None:
             us_of(value, f"overlay {name}")
     return overlay
+
+
+def parse_older(fields: Mapping[str, Any], max_line_chars: int) -> Overlay:
+    """An overlay of the older flat shape, as it may be taken over.
+
+    Raises:
+        OverlayRefused: a field is missing or wrong, or is one that only today's shape has, or its text is no learned line
+        ProvenanceError: it names no sources
+        InvalidTimestamp: a moment has no zone
+    """
+    overlay = parse_overlay(fields)
+    for name in ("artifact_id", "labels", "scope", "context_line"):
+        if getattr(overlay, name) is not None:  # what has these was never checked here against its sources
+            raise OverlayRefused(name, getattr(overlay, name), "expected the older shape, which does not have it")
+    if not overlay.overlay_id:
+        raise OverlayRefused("overlay_id", "", "is required")
+    if not overlay.source_event_ids:
+        raise ProvenanceError("source_event_ids", [], f"expected the events that {overlay.overlay_id!r} was learned from")
+    if "bias" in overlay.content:
+        check_line("content.bias", overlay.content["bias"], max_line_chars)
+    return overlay
+
+
+def check_line(name: str, text: object, max_line_chars: int) -> None:
+    """Raises OverlayRefused where a text is no learned line."""
+    problem = problem_of(text, max_line_chars) if isinstance(text, str) else "expected text"
+    if problem is not None:
+        raise OverlayRefused(name, text, problem)
 
 
 def check_complete(overlay: Overlay, max_line_chars: int) -> None:
@@ -183,17 +218,16 @@ def check_complete(overlay: Overlay, max_line_chars: int) -> None:
         ProvenanceError: it names no sources
         OverlayRefused: a field is missing, or its text is no learned line
     """
-    if not overlay.source_event_ids or not overlay.source_signal_ids:
-        raise ProvenanceError(
-            "source_event_ids", list(overlay.source_event_ids), "expected the events that it was learned from"
-        )
+    if not overlay.source_event_ids:
+        raise ProvenanceError("source_event_ids", [], "expected the events that it was learned from")
+    if not overlay.source_signal_ids:
+        raise ProvenanceError("source_signal_ids", [], "expected the signals that it was learned from")
     for name in _REQUIRED:
-        if getattr(overlay, name) is None:
-            raise OverlayRefused(name, None, "is required")
-    for name, text in (("context_line", overlay.context_line), ("content.bias", overlay.content.get("bias"))):
-        problem = problem_of(text, max_line_chars) if isinstance(text, str) else "expected text"
-        if problem is not None:
-            raise OverlayRefused(name, text, problem)
+        value = getattr(overlay, name)
+        if value is None or value == "":
+            raise OverlayRefused(name, value, "is required")
+    check_line("context_line", overlay.context_line, max_line_chars)
+    check_line("content.bias", overlay.content.get("bias"), max_line_chars)
 
 
 class OverlayRecord(NamedTuple):
@@ -224,7 +258,10 @@ class OverlayHistory:
         self.records: list[OverlayRecord] = []
 
     def at(self, cut: Cut) -> Overlay | None:
-        """The artifact as of a cut: the latest overlay, with the latest weight, enabled unless deactivated; None: not yet."""
+        """The artifact as of a cut: the latest overlay, with the latest weight; None: not yet.
+
+        It is enabled unless its latest record deactivated it, or there is no text left that could speak.
+        """
         found: Overlay | None = None
         weight: float | None = None
         enabled = True
@@ -232,7 +269,7 @@ class OverlayHistory:
             if record.overlay is not None:
                 found, weight, enabled = record.overlay, None, record.overlay.enabled
             elif record.entry_type == events.HO3_OVERLAY_WEIGHT_UPDATED:
-                weight, enabled = record.weight, True
+                weight, enabled = record.weight, found is None or not found.is_erased
             else:
                 enabled = False
         if found is None or (weight is None and enabled == found.enabled):

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from kitchener.errors import InvalidSignal
+from kitchener.errors import CallerError, InvalidSignal
 from kitchener.memory.moments import HOUR_US, datetime_of
 
 MAX_VALUE_CHARS: Final = 64
+_MAX_ID_CHARS: Final = 1_024
 _OTHER = re.compile(r"[^A-Za-z0-9_.\-/]+")
 _SPEAKS = re.compile(r"[A-Za-z0-9]")
 _LN_2 = math.log(2)
@@ -196,8 +197,31 @@ def normalise(signal_id: str, kinds: Collection[str]) -> str:
 
 def normalise_value(value: str) -> str | None:
     """The value part of a signal id; None where nothing is left that could tell it from others."""
+    plain = _OTHER.sub("_", value)[:MAX_VALUE_CHARS]
     # What is only `_` stands for any text without a Latin letter or digit: one signal for all of them would teach nothing.
-    return _OTHER.sub("_", value)[:MAX_VALUE_CHARS] if _SPEAKS.search(value) else None
+    return plain if _SPEAKS.search(plain) else None
+
+
+def plain_id(what: str, value: object, prefix: str = "") -> str:
+    """An id that the caller gives, as plain text.
+
+    Args:
+        what: what it names, for the error
+        value: the id
+        prefix: how it must begin
+
+    Raises:
+        CallerError: it is no text, empty, too long, begins otherwise, or holds what cannot be printed
+    """
+    if (
+        isinstance(value, str)
+        and len(prefix) < len(value) <= _MAX_ID_CHARS
+        and value.startswith(prefix)
+        and value.isprintable()
+    ):
+        return str.__str__(value)  # an enumeration's member is text of another type
+    expected = f"{prefix}… of" if prefix else "1 to"
+    raise CallerError(f"{what} = {value!r:.80}: expected {expected} {_MAX_ID_CHARS} printable characters; nothing was written")
 
 
 def event_id(session_id: str, turn_id: str, signal_id: str, n: int) -> str:

@@ -4,21 +4,32 @@ LOG appends and returns; nothing here starts a task or calls a model. What is re
 `index.py`. Explained in `docs/memory.md`.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import anyio
 
+from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, SystemClock, TimestampText
 from kitchener.config import HO3MemoryConfig, LedgerConfig
 from kitchener.errors import CallerError, OverlayRefused, ProvenanceError, UnknownArtifact
 from kitchener.ids import split_namespace
 from kitchener.ledger import LedgerClient, LedgerEntry
+from kitchener.ledger.files import FileOps
 from kitchener.memory.index import OVERLAYS, SIGNALS, Residents, fold_subject, overlay_keys, signal_keys
 from kitchener.memory.moments import text_of, us_of
-from kitchener.memory.overlays import Overlay, check_complete, compute_artifact_id, gate_window_key, overlay_id, parse_overlay
+from kitchener.memory.overlays import (
+    Overlay,
+    check_complete,
+    compute_artifact_id,
+    gate_window_key,
+    overlay_id,
+    parse_older,
+    parse_overlay,
+)
 from kitchener.memory.reading import (
     DEFAULT_NAMESPACE,
     OVERLAYS_FILE,
@@ -28,7 +39,7 @@ from kitchener.memory.reading import (
     memory_dir,
 )
 from kitchener.memory.signals import event_id as event_id_of
-from kitchener.memory.signals import normalise
+from kitchener.memory.signals import normalise, plain_id
 from kitchener.memory.subject import SubjectMemory
 from kitchener.records import events
 from kitchener.sealing import Sealer
@@ -54,6 +65,7 @@ class HO3Memory(ReadOperations):
         clock: Clock | None = None,
         ledger_config: LedgerConfig | None = None,
         sealer: Sealer | None = None,
+        file_ops: FileOps | None = None,
     ) -> AsyncIterator["HO3Memory"]:
         """The memory under a root, made if it is not there, until the block is left; what is pending is committed then.
 
@@ -63,13 +75,20 @@ class HO3Memory(ReadOperations):
             clock: the time of day; None: the machine's
             ledger_config: durability and bounds of the ledgers
             sealer: seals what was learned from subjects; None: it is stored plainly
+            file_ops: the file system, for tests
 
         Raises:
             LedgerError: a ledger is damaged, locked, or cannot be there
         """
         config, clock = config or HO3MemoryConfig(), clock or SystemClock()
         where, index = memory_dir(plane_root, config), Path(plane_root) / "index"
-        shared: dict[str, Any] = {"config": ledger_config, "clock": clock, "index_dir": index, "sealer": sealer}
+        shared: dict[str, Any] = {
+            "config": ledger_config,
+            "clock": clock,
+            "index_dir": index,
+            "sealer": sealer,
+            "file_ops": file_ops,
+        }
         async with (
             LedgerClient.open(where / SIGNALS_FILE, ledger_id=SIGNALS, index_keys=signal_keys, **shared) as signals,
             LedgerClient.open(where / OVERLAYS_FILE, ledger_id=OVERLAYS, index_keys=overlay_keys, **shared) as overlays,
@@ -128,15 +147,18 @@ class HO3Memory(ReadOperations):
 
         Raises:
             InvalidSignal: its kind is unknown, or nothing is left of its value
+            CallerError: an id is none
             EntryRefused, EntryTooLarge, LedgerWriteError: it cannot be written
         """
-        signal_id, extra = normalise(signal_id, self.kinds), dict(metadata or {})
-        if not isinstance(session_id, str) or not session_id:
-            raise CallerError(f"session_id = {session_id!r:.80}: expected the session in which {signal_id!r} came")
+        signal_id, session_id = normalise(signal_id, self.kinds), plain_id("session_id", session_id)
+        extra, turn_id = _checked(metadata)
+        if event_id is not None:
+            event_id = plain_id("event_id", event_id, "EVT-")
         subject = await self._known(namespace)
         if event_id is None:
-            turn_id = str(extra.get("turn_id") or "")
-            event_id = event_id_of(session_id, turn_id, signal_id, subject.ordinal(signal_id, session_id, turn_id))
+            numbers = count(subject.ordinal(signal_id, session_id, turn_id))
+            ids = (event_id_of(session_id, turn_id, signal_id, n) for n in numbers)
+            event_id = next(each for each in ids if each not in subject.promised)
         if subject.has_event(event_id):
             return event_id
         payload = {
@@ -148,7 +170,11 @@ class HO3Memory(ReadOperations):
             "metadata": extra,
         }
         with self._residents.pinned(subject):
-            await self.signals.write(LedgerEntry(events.HO3_SIGNAL, signal_id, payload))
+            subject.promised.add(event_id)
+            try:
+                await self.signals.write(LedgerEntry(events.HO3_SIGNAL, signal_id, payload))
+            finally:
+                subject.promised.discard(event_id)
             known = subject.event_count
             subject.apply_signal(self.signals.position, self.signals.last_timestamp, payload)
         self._residents.grown(subject.event_count - known)
@@ -165,7 +191,7 @@ class HO3Memory(ReadOperations):
             namespace: whose it is; its sources must be events of the same namespace
 
         Raises:
-            ProvenanceError: it names no sources, or events that this namespace does not have
+            ProvenanceError: it names no sources, or events that this namespace does not have, or that are in quarantine
             OverlayRefused: a field is missing or wrong
             InvalidTimestamp: a moment has no zone
         """
@@ -176,6 +202,10 @@ class HO3Memory(ReadOperations):
             if unknown:
                 raise ProvenanceError("source_event_ids", unknown[:5], f"expected events that were logged in {namespace!r}")
             cut = self._cut(subject, None, None)
+            # A consolidation may have been under way when somebody put its source in quarantine.
+            excluded = _in_quarantine(learned, subject, subject.quarantined(cut))
+            if excluded:
+                raise ProvenanceError("source_event_ids", excluded[:5], "expected events that are not in quarantine")
             existing = subject.overlay(learned.key, cut)
             if existing is not None:
                 if not existing.enabled:
@@ -247,10 +277,10 @@ class HO3Memory(ReadOperations):
         """
         async with self._changing:
             subject = await self._known(namespace)
-            if not subject.has_event(target):
-                target = target if target.startswith("EVT-") else normalise(target, self.kinds)
-                if target not in subject.signal_ids():
-                    raise CallerError(f"{target!r} is neither a signal nor an event of {namespace!r}; nothing was written")
+            if not isinstance(target, str) or not target.startswith("EVT-"):
+                target = normalise(target, self.kinds)
+            if not subject.has_event(target) and target not in subject.signal_ids():
+                raise CallerError(f"{target!r} is neither a signal nor an event of {namespace!r}; nothing was written")
             before = self._cut(subject, None, None)
             if target in subject.quarantined(before):
                 return []
@@ -269,41 +299,45 @@ class HO3Memory(ReadOperations):
 
         Raises:
             ProvenanceError: one has no sources
-            OverlayRefused, InvalidTimestamp: one has a field that is wrong
+            OverlayRefused, InvalidTimestamp, InvalidSignal, EntryRefused: one has a field that is wrong
         """
         async with self._changing:
             subject = await self._known(namespace)
-            taken: dict[str, Overlay] = {}
+            taken: dict[str, dict[str, Any]] = {}
             for record in records:
-                overlay = parse_overlay(record)
-                if not overlay.source_event_ids:
-                    raise ProvenanceError(
-                        "source_event_ids", [], f"expected the events that {overlay.overlay_id!r} was learned from"
-                    )
+                overlay = parse_older(record, self.config.max_line_chars)
                 unverified = tuple(each for each in overlay.source_event_ids if not subject.has_event(each))
                 overlay = overlay.model_copy(
                     update={"signal_id": normalise(overlay.signal_id, self.kinds), "unverified_event_ids": unverified}
                 )
+                fields = _stored(overlay)
+                self._check_fits(fields)
                 if not subject.history(overlay.key):
-                    taken.setdefault(overlay.key, overlay)
-            for overlay in taken.values():
-                await self._append(subject, events.HO3_OVERLAY, overlay.overlay_id, _stored(overlay))
-            return [overlay.overlay_id for overlay in taken.values()]
+                    taken.setdefault(overlay.key, fields)
+            for overlay_id, fields in taken.items():
+                await self._append(subject, events.HO3_OVERLAY, overlay_id, fields)
+            return list(taken)
+
+    def _check_fits(self, fields: Mapping[str, Any]) -> None:
+        """Finds out before anything is written whether the ledger would take it."""
+        size, limit = len(canonical_bytes(dict(fields), at="overlay")), self.overlays.config.max_entry_bytes // 2
+        if size > limit:  # half, because sealed text is longer
+            raise OverlayRefused("content", f"{size} bytes", f"expected at most {limit} bytes, half of max_entry_bytes")
 
     def _complete(self, overlay: Overlay | Mapping[str, Any], namespace: str) -> Overlay:
         """The overlay with the fields that are derived, checked."""
-        fields = overlay.as_mapping() if isinstance(overlay, Overlay) else dict(overlay)
-        sources, window_end = fields.get("source_signal_ids"), fields.get("window_end")
-        if fields.get("artifact_id") is None and sources and window_end:
-            key = gate_window_key(window_end, self.config.gate_window_hours)
-            pack = str(fields.get("prompt_pack_version"))
-            fields["artifact_id"] = compute_artifact_id(tuple(sources), key, str(fields.get("model")), pack)
-        fields["overlay_id"] = fields.get("overlay_id") or overlay_id(namespace, str(fields.get("artifact_id")))
-        fields["created_at"] = fields.get("created_at") or self._timestamps.render(self._clock.time_us())
-        learned = parse_overlay(fields)
-        learned = learned.model_copy(update={"signal_id": normalise(learned.signal_id, self.kinds)})
+        given = overlay.as_mapping() if isinstance(overlay, Overlay) else overlay
+        if isinstance(given, Mapping):
+            made = {"overlay_id": "", "created_at": self._timestamps.render(self._clock.time_us())}
+            given = {**given, **{name: value for name, value in made.items() if given.get(name) is None}}
+        learned = parse_overlay(given)
+        signal_id = normalise(learned.signal_id, self.kinds)
         check_complete(learned, self.config.max_line_chars)
-        return learned
+        key = gate_window_key(str(learned.window_end), self.config.gate_window_hours)
+        by = str(learned.model), str(learned.prompt_pack_version)
+        artifact_id = learned.artifact_id or compute_artifact_id(learned.source_signal_ids, key, *by)
+        ids = {"artifact_id": artifact_id, "overlay_id": learned.overlay_id or overlay_id(namespace, artifact_id)}
+        return learned.model_copy(update={"signal_id": signal_id, **ids})
 
     async def _decide(self, namespace: str, artifact_id: str, entry_type: str, fields: Mapping[str, Any]) -> str:
         """Records what somebody decided about an artifact; returns its overlay id."""
@@ -333,10 +367,29 @@ class HO3Memory(ReadOperations):
         return {"v": events.VERSION, "namespace": namespace, "subject_id": split_namespace(namespace)[1]}
 
 
+def _checked(metadata: Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:
+    """A signal's metadata as they are stored, and the turn that they name, "" where they name none."""
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise CallerError(f"metadata = {metadata!r:.80}: expected names with values; nothing was written")
+    extra = dict(metadata or {})
+    turn_id = extra.get("turn_id")
+    return extra, plain_id("metadata turn_id", turn_id) if turn_id not in (None, "") else ""
+
+
 def _stored(overlay: Overlay) -> dict[str, Any]:
     """An overlay as it stands in the ledger: what the older shape does not have stays away."""
     fields = overlay.model_dump(mode="json", exclude_none=True)
     return fields if overlay.artifact_id is None else {"expires_at_event_ts": None, **fields}
+
+
+def _in_quarantine(overlay: Overlay, subject: SubjectMemory, without: Collection[str]) -> list[str]:
+    """The sources of an overlay that no longer count."""
+    if not without:
+        return []
+    if overlay.signal_id in without:
+        return list(overlay.source_event_ids)
+    found = ((each, subject.event(each)) for each in overlay.source_event_ids)
+    return [each for each, event in found if each in without or (event is not None and event[0] in without)]
 
 
 def _rests_on(overlay: Overlay, target: str, subject: SubjectMemory) -> bool:

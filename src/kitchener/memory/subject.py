@@ -45,6 +45,7 @@ class SubjectMemory:
         "last_us",
         "namespace",
         "overlay_refs",
+        "promised",
     )
 
     def __init__(self, namespace: str) -> None:
@@ -55,6 +56,8 @@ class SubjectMemory:
         """Timestamp of the newest entry applied, microseconds since the epoch."""
         self.overlay_refs: dict[str, tuple[Ref, str]] = {}
         """The newest entry that holds an artifact, and its time."""
+        self.promised: set[str] = set()
+        """Ids of events that are being written: the next one needs another."""
         self._logs: dict[str, SignalLog] = {}
         self._events: dict[str, tuple[str, int]] = {}
         self._histories: dict[str, OverlayHistory] = {}
@@ -173,7 +176,7 @@ class SubjectMemory:
         """Whether what is left of an artifact's sources would still open its gate."""
         without = self.quarantined(cut)
         count, sessions = 0, set[str]()
-        for event_id in overlay.source_event_ids:
+        for event_id in dict.fromkeys(overlay.source_event_ids):
             found = self.event(event_id)
             if found is not None and event_id not in without and found[0] not in without:
                 count += 1
