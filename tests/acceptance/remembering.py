@@ -12,11 +12,15 @@ from typing import Any
 import anyio
 
 from kitchener.actors.budget import TokenBudgeter
+from kitchener.actors.executor import HO1Executor
+from kitchener.actors.prompts import PromptLibrary
 from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.actors.tools import ToolRegistry
 from kitchener.clock import Clock, SystemClock
-from kitchener.config import HO2Config, HO3MemoryConfig
+from kitchener.config import HO2Config, HO3MemoryConfig, RouterConfig
+from kitchener.gateway import LLMGateway
 from kitchener.ids import memory_namespace
-from kitchener.ledger import open_ledgers, verify_file
+from kitchener.ledger import Ledgers, open_ledgers, verify_file
 from kitchener.memory import HO3Memory
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.turn import TurnResult
@@ -169,6 +173,7 @@ async def open_remembering(
     root: Path,
     executor: ScriptedExecutor | None = None,
     *,
+    provider: ScriptedProvider | None = None,
     memory_settings: Mapping[str, Any] | None = None,
     wrap: Callable[[HO3Memory], Any] = lambda memory: memory,
     clock: Clock | None = None,
@@ -179,12 +184,14 @@ async def open_remembering(
     Args:
         root: the directory of all ledgers
         executor: None: fitting outputs, and the lesson
+        provider: a model behind a real HO1, instead of an executor
         memory_settings: fields of `HO3MemoryConfig`
         wrap: what stands between the supervisor and the memory
         clock: None: the machine's
         **settings: fields of `HO2Config`
     """
-    executor, clock = executor or ScriptedExecutor(learning()), clock or SystemClock()
+    scripted, clock = executor or ScriptedExecutor(learning()), clock or SystemClock()
+    config = HO2Config(**{"ho3_enabled": True, **settings})
     thresholds = {"gate_count_threshold": 1, "gate_session_threshold": 1, **(memory_settings or {})}
     async with (
         HO3Memory.open(root, HO3MemoryConfig(**thresholds), clock=clock, ledger_config=QUICK) as memory,
@@ -193,14 +200,26 @@ async def open_remembering(
         known = wrap(memory)
         supervisor = HO2Supervisor(
             agent_class="ADMIN",
-            ho1_executor=executor,
+            ho1_executor=scripted if provider is None else real_executor(provider, ledgers, config, clock),
             ledgers=ledgers,
             token_budgeter=TokenBudgeter(),
-            config=HO2Config(**{"ho3_enabled": True, **settings}),
+            config=config,
             ho3_memory=known,
             clock=clock,
         )
-        yield Stack(supervisor, ledgers, executor), known
+        yield Stack(supervisor, ledgers, scripted), known
+
+
+def real_executor(provider: ScriptedProvider, ledgers: Ledgers, config: HO2Config, clock: Clock) -> HO1Executor:
+    """HO1 as a runtime has it, without a mailbox before it, so that what it does is in its ledger."""
+    return HO1Executor(
+        ledgers=ledgers,
+        gateway=LLMGateway(RouterConfig(default_provider="scripted"), {"scripted": provider}),
+        prompts=PromptLibrary.load(),
+        tools=ToolRegistry(),
+        clock=clock,
+        config=config,
+    )
 
 
 class Around:
