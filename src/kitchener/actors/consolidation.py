@@ -321,7 +321,9 @@ class Afterwards:
             logger.warning("consolidation left out", pending=self.pending, limit=self._limit)
             return
         self.pending += 1
-        self._tasks.start_soon(self._run, work)
+        scope = anyio.CancelScope()
+        self._scopes.add(scope)  # from here on, not from its first step: a shutdown may come in between
+        self._tasks.start_soon(self._run, work, scope)
 
     async def wait_idle(self) -> None:
         """Returns when nothing is pending."""
@@ -335,9 +337,7 @@ class Afterwards:
         for scope in self._scopes:
             scope.cancel()
 
-    async def _run(self, work: Callable[[], Awaitable[object]]) -> None:
-        scope = anyio.CancelScope()
-        self._scopes.add(scope)
+    async def _run(self, work: Callable[[], Awaitable[object]], scope: anyio.CancelScope) -> None:
         try:
             with scope:
                 await work()
