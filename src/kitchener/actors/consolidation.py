@@ -98,11 +98,10 @@ class Consolidator:
         opened = gate_ts if gate_ts is not None else self._parts.now()
         window_key = gate_window_key(opened, self._memory.config.gate_window_hours)
         session_id = consolidation_session(namespace, gate.signal_id, window_key)
-        number = 1
-        if earlier := await self._parts.ledgers.ho2m.last(session_id=session_id):
-            if await self._take_up(namespace, earlier[-1]):
-                return None
-            number = await self._next_number(session_id)
+        earlier = await self._parts.ledgers.ho2m.last(session_id=session_id)
+        if earlier and await self._take_up(namespace, earlier[-1]):
+            return None
+        number = await self._next_number(session_id)
         position = self._parts.ledgers.positions().get(SIGNALS, 0)
         found = await self._memory.read_signals(gate.signal_id, namespace=namespace)
         if not found:
@@ -276,12 +275,12 @@ class Consolidator:
         return False
 
     async def _next_number(self, session_id: str) -> int:
-        """One more than every number that either ledger knows."""
+        """One more than every number that either ledger knows: a crash may have left HO1m without the plan in HO2m."""
         newest = [
             *await self._parts.ledgers.ho2m.last(session_id=session_id),
             *await self._parts.ledgers.ho1m.last(session_id=session_id),
         ]
-        return 1 + max(int(entry.entity_id.rpartition("-")[2]) for entry in newest)
+        return 1 + max((int(entry.entity_id.rpartition("-")[2]) for entry in newest), default=0)
 
     async def _write(self, case: Case, entry_type: str, wo: WorkOrder, fields: Mapping[str, Any]) -> Any:
         base = {"v": events.VERSION, "session_id": case.session_id, "subject_id": case.subject_id, "wo_id": wo.wo_id}
@@ -322,7 +321,9 @@ class Afterwards:
             logger.warning("consolidation left out", pending=self.pending, limit=self._limit)
             return
         self.pending += 1
-        self._tasks.start_soon(self._run, work)
+        scope = anyio.CancelScope()
+        self._scopes.add(scope)  # from here on, not from its first step: a shutdown may come in between
+        self._tasks.start_soon(self._run, work, scope)
 
     async def wait_idle(self) -> None:
         """Returns when nothing is pending."""
@@ -336,9 +337,7 @@ class Afterwards:
         for scope in self._scopes:
             scope.cancel()
 
-    async def _run(self, work: Callable[[], Awaitable[object]]) -> None:
-        scope = anyio.CancelScope()
-        self._scopes.add(scope)
+    async def _run(self, work: Callable[[], Awaitable[object]], scope: anyio.CancelScope) -> None:
         try:
             with scope:
                 await work()
