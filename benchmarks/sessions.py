@@ -3,6 +3,10 @@
     python benchmarks/sessions.py --sessions 1000 --turns 5
     python benchmarks/sessions.py --long 2000
     python benchmarks/sessions.py --sessions 100 --turns 20 --json
+    python benchmarks/sessions.py --memory --lines 2
+
+With `--memory` each turn reads its subject's long-term memory and logs its signals; every session is a subject of its own, of
+which `--lines` lines were learned before. Nothing is learned during the run: that is measured by `consolidation.py`.
 
 CPU time is user plus system of this process, divided by turns: machines are shared, so wall-clock figures are given only beside
 it. The last line of stdout is one JSON object with `--json`.
@@ -21,7 +25,18 @@ from typing import Any
 import anyio
 import psutil
 
-from kitchener import HO2Config, HO2Supervisor, LedgerConfig, RouterConfig, RuntimeConfig, open_runtime, tune_gc
+from kitchener import (
+    HO2Config,
+    HO2Supervisor,
+    HO3Memory,
+    LedgerConfig,
+    PromptResponse,
+    RouterConfig,
+    RuntimeConfig,
+    Usage,
+    open_runtime,
+    tune_gc,
+)
 from kitchener.testing import ScriptedProvider
 
 MESSAGES = (
@@ -30,6 +45,23 @@ MESSAGES = (
     "What is the weather like there on the 12th of this month?",
     "That sounds good. Is there a bus to Long Beach as well?",
 )
+LEARNED = {
+    "artifact_type": "topic_affinity",
+    "labels": {"domain": ["travel"], "task": []},
+    "weight": 0.7,
+    "scope": "agent",
+    "context_line": "Often asks for hotels near the sea, and prefers the bus to a taxi.",
+    "expires_at_event_ts": None,
+    "gate_snapshot": {"count": 5, "sessions": 3},
+    "model": "scripted-1",
+    "prompt_pack_version": "bench",
+    "salience_weight": 0.7,
+    "decay_modifier": 0.5,
+    "content": {"bias": "The user often asks for hotels near the sea.", "category": "topic_affinity"},
+    "consolidation_event_ts": "2026-02-18T10:30:00+00:00",
+    "window_start": "2026-02-17T10:30:00+00:00",
+    "window_end": "2026-02-18T10:30:00+00:00",
+}
 
 
 class FsyncCounter:
@@ -70,7 +102,7 @@ def config(root: str, options: argparse.Namespace) -> RuntimeConfig:
         plane_root=root,
         ledger=LedgerConfig(durability=options.durability),
         router=RouterConfig(default_provider="scripted"),
-        agents={"ADMIN": HO2Config(context_mode=options.context, ho3_enabled=options.memory)},
+        agents={"ADMIN": HO2Config(context_mode=options.context, ho3_enabled=options.memory, consolidation="manual")},
     )
 
 
@@ -89,9 +121,11 @@ async def many(options: argparse.Namespace) -> dict[str, Any]:
     """All sessions at once."""
     fsyncs = FsyncCounter()
     with tempfile.TemporaryDirectory(dir=options.dir) as root:
-        async with open_runtime(config(root, options), providers=provider()) as runtime:
+        async with open_runtime(config(root, options), providers=provider(options)) as runtime:
             supervisor = runtime.supervisor("ADMIN")
             await warm_up(supervisor)
+            if options.memory:
+                await teach(runtime.memory("ADMIN"), options)
             tune_gc()
             before = (cpu_s(), time.perf_counter(), fsyncs.count, bytes_under(Path(root)), rss_kib())
             latencies: list[float] = []
@@ -125,7 +159,7 @@ async def many(options: argparse.Namespace) -> dict[str, Any]:
 async def long(options: argparse.Namespace) -> dict[str, Any]:
     """One session of many turns: what the last ones cost against the first ones."""
     with tempfile.TemporaryDirectory(dir=options.dir) as root:
-        async with open_runtime(config(root, options), providers=provider()) as runtime:
+        async with open_runtime(config(root, options), providers=provider(options)) as runtime:
             supervisor = runtime.supervisor("ADMIN")
             await warm_up(supervisor)
             tune_gc()
@@ -149,15 +183,39 @@ async def long(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+async def teach(memory: HO3Memory, options: argparse.Namespace) -> None:
+    """What was learned about each subject before the run."""
+    for number in range(options.sessions):
+        namespace = f"ADMIN/subject-{number}"
+        for line in range(options.lines):
+            signal_id = f"domain:topic-{line}"
+            event_id = await memory.log_signal(signal_id, "SES-00000000", metadata={"turn_id": "T-1"}, namespace=namespace)
+            learned = {**LEARNED, "signal_id": signal_id, "source_signal_ids": [signal_id], "source_event_ids": [event_id]}
+            await memory.log_overlay(learned, namespace=namespace)
+    await memory.commit()
+
+
 async def warm_up(supervisor: HO2Supervisor) -> None:
     """A few turns that are not counted: imports, first files, first threads."""
     for _ in range(20):
         await supervisor.handle_turn(MESSAGES[0])
 
 
-def provider() -> dict[str, Any]:
-    """The instant model."""
-    return {"scripted": ScriptedProvider.replies("Certainly. I have noted that down and will look into it right away.")}
+def provider(options: argparse.Namespace) -> dict[str, Any]:
+    """The instant model; with memory it labels each message, so that a turn gives the usual four signals."""
+    text = "Certainly. I have noted that down and will look into it right away."
+    if not options.memory:
+        return {"scripted": ScriptedProvider.replies(text)}
+    label = {"labels": {"domain": "travel", "task": "planning"}, "intent_relation": "continue", "confidence": 0.9}
+    classified = _answer({"speech_act": "question", "ambiguity": "low", **label})
+    replied = _answer({"response_text": text})
+    return {"scripted": ScriptedProvider(lambda asked: classified if asked.wo_type == "classify" else replied, record=False)}
+
+
+def _answer(said: dict[str, Any]) -> PromptResponse:
+    return PromptResponse(
+        provider_id="scripted", model_id="scripted-1", text=json.dumps(said), structured=said, usage=Usage(20, 20)
+    )
 
 
 def _common(options: argparse.Namespace) -> dict[str, Any]:
@@ -166,6 +224,7 @@ def _common(options: argparse.Namespace) -> dict[str, Any]:
         "durability": options.durability,
         "context": options.context,
         "memory": options.memory,
+        **({"lines": options.lines} if options.memory else {}),
     }
 
 
@@ -180,7 +239,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--context", choices=("off",), default="off", help="context mode; only off exists in this version")
     parser.add_argument("--dir", help="where the ledgers are written (default: the system's temporary directory)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.set_defaults(memory=False)
+    parser.add_argument("--memory", action="store_true", help="turns read and write long-term memory")
+    parser.add_argument("--lines", type=int, default=2, help="with --memory: lines known of each subject (default 2)")
     return parser.parse_args(arguments)
 
 

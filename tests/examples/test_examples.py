@@ -10,19 +10,41 @@ import pytest
 from starlette.testclient import TestClient
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = ("examples.hello_bot.main", "examples.admin_bot.main", "examples.custom_provider.main", "examples.demo")
+PATH = os.pathsep.join((str(ROOT), str(ROOT / "src")))
+SCRIPTS = (
+    "examples.hello_bot.main",
+    "examples.admin_bot.main",
+    "examples.companion_bot.main",
+    "examples.custom_provider.main",
+    "examples.demo",
+)
 
 
 @pytest.mark.parametrize("module", SCRIPTS)
 def test_example_runs_and_asserts_its_outcome(module: str, tmp_path: Path) -> None:
     """An example that no longer holds exits non-zero."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
+    environment = {**os.environ, "PYTHONPATH": PATH, "PYTHONWARNINGS": "error"}
     run = subprocess.run(
         [sys.executable, "-m", module], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=50, check=False
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip()
     assert run.stderr == ""
+
+
+def test_demo_is_readable_when_piped(tmp_path: Path) -> None:
+    """Without a terminal no escape codes; without an encoding for blocks the bars are drawn with what there is."""
+    for encoding, full in (("utf-8", "█" * 20), ("ascii", "#" * 20)):
+        environment = {**os.environ, "PYTHONPATH": PATH, "PYTHONIOENCODING": encoding}
+        run = subprocess.run(
+            [sys.executable, "-m", "examples.demo"], cwd=tmp_path, env=environment, capture_output=True, timeout=50, check=False
+        )
+        shown = run.stdout.decode(encoding)
+        assert run.returncode == 0, run.stderr
+        assert "\x1b" not in shown
+        assert f"tool:garden_calendar  {full}  3/3 events" in shown
+        assert "refused" in shown
+        assert max(map(len, shown.splitlines())) <= 120
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])

@@ -7,6 +7,7 @@ gives is `chains.py`. A memory that fails costs the turn what it would have reme
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import structlog
@@ -129,7 +130,7 @@ class TurnMemory:
 
     def namespace_of(self, subject_id: str) -> str:
         """Where a subject's memory is."""
-        return memory_namespace(self.agent_class, subject_id)
+        return _namespace(self.agent_class, subject_id)
 
     async def recall(
         self, subject_id: str, labels: Mapping[str, str], turn_ts: str, positions: Mapping[str, int]
@@ -168,6 +169,9 @@ class TurnMemory:
             await self.memory.check_gate(signal_id, gate_ts, up_to=positions, namespace=namespace) for signal_id in counted
         ]
         return Learned(tuple(gate.signal_id for gate in gates if gate.crossed), gate_ts, positions)
+
+
+_namespace = lru_cache(4_096)(memory_namespace)  # a turn asks three times
 
 
 def _both_spellings(label: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from kitchener.errors import CallerError, InvalidSignal
@@ -19,6 +20,7 @@ from kitchener.memory.moments import HOUR_US, datetime_of
 
 MAX_VALUE_CHARS: Final = 64
 _MAX_ID_CHARS: Final = 1_024
+_MAX_KEPT_CHARS: Final = 100
 _OTHER = re.compile(r"[^A-Za-z0-9_.\-/]+")
 _SPEAKS = re.compile(r"[A-Za-z0-9]")
 _LN_2 = math.log(2)
@@ -186,6 +188,13 @@ def normalise(signal_id: str, kinds: Collection[str]) -> str:
     Raises:
         InvalidSignal: no such kind, or nothing is left of the value
     """
+    # A turn names each of its signals several times, and a deployment has few; a long one is no label, and not worth keeping.
+    if type(kinds) is frozenset and isinstance(signal_id, str) and len(signal_id) <= _MAX_KEPT_CHARS:
+        return _kept(signal_id, kinds)
+    return _normalised(signal_id, kinds)
+
+
+def _normalised(signal_id: str, kinds: Collection[str]) -> str:
     kind, colon, value = signal_id.partition(":") if isinstance(signal_id, str) else ("", "", "")
     if not colon or kind not in kinds:
         raise InvalidSignal(signal_id, f"expected kind:value with a kind out of {', '.join(sorted(kinds))}")
@@ -193,6 +202,9 @@ def normalise(signal_id: str, kinds: Collection[str]) -> str:
     if plain is None:
         raise InvalidSignal(signal_id, "expected a value with at least one of A-Z, a-z, 0-9")
     return f"{kind}:{plain}"
+
+
+_kept = lru_cache(4_096)(_normalised)
 
 
 def normalise_value(value: str) -> str | None:

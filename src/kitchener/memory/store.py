@@ -6,6 +6,7 @@ LOG appends and returns; nothing here starts a task or calls a model. What is re
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -364,7 +365,12 @@ class HO3Memory(ReadOperations):
 
     @staticmethod
     def _base(namespace: str) -> dict[str, Any]:
-        return {"v": events.VERSION, "namespace": namespace, "subject_id": split_namespace(namespace)[1]}
+        return {"v": events.VERSION, "namespace": namespace, "subject_id": _subject_of(namespace)}
+
+
+@lru_cache(4_096)  # each signal of a turn asks
+def _subject_of(namespace: str) -> str:
+    return split_namespace(namespace)[1]
 
 
 def _checked(metadata: Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:
