@@ -35,6 +35,9 @@ from kitchener.records.prompt import (
 from kitchener.records.ref import Ref
 from kitchener.records.work_order import NO_COST, Cost, FailureReason, WorkOrder, WorkOrderError
 
+_entry = tuple.__new__
+"""What calling `LedgerEntry` does, in half the time; eight times a turn."""
+
 
 class WorkOrderFailed(Exception):
     """The work order fails; caught by the executor, which returns it as a result."""
@@ -106,7 +109,7 @@ class Execution:
 
     def record(self, entry_type: str, fields: dict[str, Any]) -> Awaitable[Ref]:
         """Writes one entry about this work order; gives its reference when it is awaited."""
-        return self._write(LedgerEntry(entry_type, self._wo_id, self._base | fields))
+        return self._write(_entry(LedgerEntry, (entry_type, self._wo_id, self._base | fields)))
 
     async def record_completed(self, output_bytes: bytes, cost: Cost) -> None:
         """Writes where the output stands, its hash, and what it cost."""
