@@ -5,11 +5,11 @@ from typing import Any
 import anyio
 import pytest
 
+from kitchener.actors.hosts import HostedExecutor
 from kitchener.actors.mailbox import (
     BACKGROUND,
     CALLING_CHAIN,
     INTERACTIVE,
-    HostedExecutor,
     LaneStatistics,
 )
 from kitchener.errors import Overloaded

@@ -18,16 +18,8 @@ from anyio.abc import TaskGroup, TaskStatus
 from kitchener.actors.admission import TurnLimiter
 from kitchener.actors.budget import TokenBudgeter
 from kitchener.actors.executor import HO1Executor
-from kitchener.actors.mailbox import (
-    BACKGROUND,
-    INTERACTIVE,
-    GatewayCall,
-    HostedExecutor,
-    HostedGateway,
-    LaneLimits,
-    LaneStatistics,
-    Mailbox,
-)
+from kitchener.actors.hosts import GatewayCall, HostedExecutor, HostedGateway
+from kitchener.actors.mailbox import BACKGROUND, INTERACTIVE, LaneLimits, LaneStatistics, Mailbox
 from kitchener.actors.prompts import PromptLibrary
 from kitchener.actors.supervisor import HO2Supervisor, Host
 from kitchener.actors.tools import Tool, ToolRegistry, load_tools
