@@ -5,11 +5,11 @@ from typing import Any
 import anyio
 import pytest
 
+from kitchener.actors.hosts import HostedExecutor
 from kitchener.actors.mailbox import (
     BACKGROUND,
     CALLING_CHAIN,
     INTERACTIVE,
-    HostedExecutor,
     LaneStatistics,
 )
 from kitchener.errors import Overloaded
@@ -98,6 +98,38 @@ async def test_nobody_takes_the_room_that_another_was_given_a_moment_ago() -> No
         assert max(waiting) == 1
         assert started == ["a", "b", "c"]
         assert counts(mailbox) == NOTHING
+
+
+async def test_a_burst_that_nothing_waits_in_is_served_by_the_few_workers_that_were_called() -> None:
+    # A worker for each message would cost a switch of tasks for each.
+    async def handle(message: str) -> str:
+        return f"reply to {message}"
+
+    mailbox = mailbox_of(handle, concurrency=64, capacity=64)
+    asking = [Asker(f"m{n}") for n in range(50)]
+    async with opened(mailbox) as askers:
+        for asker in asking:
+            askers.start_soon(asker.ask, mailbox)
+        await settle()
+        assert [asker.outcome for asker in asking] == [f"reply to {asker.message}" for asker in asking]
+        assert mailbox.statistics()[INTERACTIVE].idle <= 3
+        assert counts(mailbox) == NOTHING
+
+
+async def test_a_burst_has_a_worker_for_each_message_where_messages_take_time() -> None:
+    handler = GatedHandler()
+    mailbox = mailbox_of(handler, concurrency=64, capacity=64, idle_workers=8)
+    async with opened(mailbox) as askers:
+        for burst in range(2):  # the second finds eight workers idle
+            asking = [Asker(f"{burst}-{n}") for n in range(50)]
+            for asker in asking:
+                askers.start_soon(asker.ask, mailbox)
+            await settle()
+            assert counts(mailbox) == (50, 0, 0)
+            handler.open(*(asker.message for asker in asking))
+            await settle()
+            assert [asker.outcome for asker in asking] == [f"reply to {asker.message}" for asker in asking]
+            assert mailbox.statistics()[INTERACTIVE].idle == 8
 
 
 async def test_a_finished_worker_takes_the_next_message() -> None:

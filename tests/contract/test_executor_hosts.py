@@ -11,7 +11,8 @@ import pytest
 
 from kitchener import tool
 from kitchener.actors.executor import HO1Executor
-from kitchener.actors.mailbox import BACKGROUND, CALLING_CHAIN, INTERACTIVE, HostedExecutor, LaneLimits
+from kitchener.actors.hosts import HostedExecutor
+from kitchener.actors.mailbox import BACKGROUND, CALLING_CHAIN, INTERACTIVE, LaneLimits
 from kitchener.actors.tools import Tool, ToolRegistry
 from kitchener.clock import SystemClock
 from kitchener.config import HO2Config, LedgerConfig, RouterConfig

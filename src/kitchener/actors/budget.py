@@ -32,12 +32,20 @@ class Budget(NamedTuple):
         return self.remaining is None or self.remaining >= tokens
 
 
+class _Account:
+    """What is known of an open scope."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int | None, used: int) -> None:
+        self.limit, self.used = limit, used
+
+
 class TokenBudgeter:
     """Keeps the books of all open scopes. Memory is bounded by the scopes that are open; `release` closes one."""
 
     def __init__(self) -> None:
-        self._limits: dict[Scope, int | None] = {}
-        self._used: dict[Scope, int] = {}
+        self._accounts: dict[Scope, _Account] = {}
 
     def allocate(self, scope: Scope, tokens: int | None, *, used: int = 0) -> Allocation:
         """Opens a scope with its own limit.
@@ -49,34 +57,39 @@ class TokenBudgeter:
         """
         if tokens is not None and tokens < 0:
             raise ValueError(f"tokens = {tokens}: a budget cannot be negative")
-        self._limits[scope] = tokens
-        self._used[scope] = max(used, self._used.get(scope, 0))
+        account = self._accounts.get(scope)
+        if account is None:
+            self._accounts[scope] = _Account(tokens, max(used, 0))
+        else:
+            account.limit, account.used = tokens, max(used, account.used)
         return Allocation(scope, tokens)
 
     def check(self, scope: Scope) -> Budget:
         """What the scope may still use, under its own limit and those that enclose it."""
         remaining: int | None = None
-        for depth in range(1, len(scope) + 1):
-            outer = scope[:depth]
-            limit = self._limits.get(outer)
-            if limit is not None:
-                left = limit - self._used[outer]
+        own = self._accounts.get(scope)
+        account, outer = own, scope
+        while outer:
+            if account is not None and account.limit is not None:
+                left = account.limit - account.used
                 if remaining is None or left < remaining:
                     remaining = left
-        return Budget(remaining, self._limits.get(scope))
+            outer = outer[:-1]
+            account = self._accounts.get(outer)
+        return Budget(remaining, own.limit if own is not None else None)
 
     def debit(self, scope: Scope, usage: Cost) -> None:
         """Books what was used, in the scope and in all that enclose it."""
         tokens = usage.input_tokens + usage.output_tokens
-        for depth in range(1, len(scope) + 1):
-            outer = scope[:depth]
-            if outer in self._used:
-                self._used[outer] += tokens
+        while scope:
+            account = self._accounts.get(scope)
+            if account is not None:
+                account.used += tokens
+            scope = scope[:-1]
 
     def release(self, scope: Scope) -> None:
         """Closes a scope; what it used stays booked in those that enclose it."""
-        self._limits.pop(scope, None)
-        self._used.pop(scope, None)
+        self._accounts.pop(scope, None)
 
 
 def estimate_tokens(text: str, estimator: str) -> int:

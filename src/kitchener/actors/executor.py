@@ -70,12 +70,13 @@ class HO1Executor:
             PromptError: its contract does not exist, or the pack uses a variable that the input left out
         """
         work_order = work_order.executing()
-        listener = self._listeners.get(work_order.wo_id)
-        reply = ReplyStream(work_order.wo_id, listener) if listener is not None else None
+        wo_id, wo_type = work_order.wo_id, work_order.wo_type
+        listener = self._listeners.get(wo_id)
+        reply = ReplyStream(wo_id, listener) if listener is not None else None
         run = Execution(self._surroundings, work_order, reply)
-        await run.record(events.WO_EXECUTING, {"wo_type": work_order.wo_type})
+        await run.record(events.WO_EXECUTING, {"wo_type": wo_type})
         try:
-            if work_order.wo_type == "tool_call":
+            if wo_type == "tool_call":
                 output = await self._run_tool(run, work_order)
             else:
                 output = await self._ask_model(run, work_order)
@@ -83,7 +84,7 @@ class HO1Executor:
             if reply is not None:
                 await reply.void()
             return await self._failed(run, work_order, failure.error)
-        if reply is not None and work_order.wo_type == "synthesize":
+        if reply is not None and wo_type == "synthesize":
             await reply.finish(output[0].get(REPLY_KEY, ""))
         return await self._completed(run, work_order, *output)
 

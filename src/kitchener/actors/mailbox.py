@@ -2,7 +2,7 @@
 
 A component (`HO1Executor`, `LLMGateway`) knows nothing of mailboxes. A `Mailbox` gives it lanes: each lane has a bounded queue
 and a limited number of workers. `ask` puts an envelope into the lane and waits for the one-shot reply. What the
-mailbox does not know: what the messages mean. Above it stand the hosts at the end of this file; below it only anyio.
+mailbox does not know: what the messages mean. Above it stand the hosts (`hosts.py`); below it only anyio.
 
 Guarantees, explained in `docs/actors.md`:
 
@@ -15,20 +15,17 @@ Guarantees, explained in `docs/actors.md`:
 
 import traceback
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
-from anyio.streams.memory import MemoryObjectSendStream
 
 from kitchener.errors import ActorStopped, KitchenerError, Overloaded
-from kitchener.records.prompt import OnAttempt, PromptGateway, PromptRequest, PromptResponse, StreamItem
-from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
 
 logger = structlog.get_logger(__name__)
 
@@ -93,30 +90,36 @@ class Envelope(Generic[Asked, Replied]):
                 self.on_done()
 
 
-class _Worker:
-    """A worker's hand: the next envelope is put here, and a parked worker woken."""
-
-    __slots__ = ("envelope", "wake")
-
-    def __init__(self) -> None:
-        self.envelope: Envelope[Any, Any] | None = None
-        self.wake: anyio.Event | None = None
-
-
 class _Lane:
-    __slots__ = ("idle", "limits", "queue", "room", "workers")
+    """A lane's queue and workers.
+
+    Workers are called one at a time, and each that comes calls two more while messages are left. So a burst has its workers
+    after a few rounds of the event loop, and where the handler does not wait, as with a model in this process, one worker
+    that is called once serves all of it.
+    """
+
+    __slots__ = ("coming", "idle", "limits", "queue", "room", "woken", "workers")
 
     def __init__(self, limits: LaneLimits) -> None:
         self.limits = limits
         self.queue: deque[Envelope[Any, Any]] = deque()
-        self.idle: list[_Worker] = []
+        self.idle: list[anyio.Event] = []
+        """What each parked worker waits for."""
         self.room: deque[tuple[Envelope[Any, Any], anyio.Event]] = deque()
         """Askers that wait for room, in order; their envelopes are moved into the queue for them."""
         self.workers = 0
+        self.coming = 0
+        """Workers that were called and have not looked into the queue yet."""
+        self.woken = 0
+        """Those of them that had been idle."""
+
+    def is_full(self) -> bool:
+        """Whether there is no room for another message; what an idle worker is going to take needs none."""
+        return len(self.queue) >= self.limits.capacity + len(self.idle) + self.woken
 
     def fill(self) -> None:
         """Moves envelopes that wait for room into the queue, as far as there is room."""
-        while self.room and len(self.queue) < self.limits.capacity:
+        while self.room and not self.is_full():
             envelope, place = self.room.popleft()
             self.queue.append(envelope)
             place.set()
@@ -222,8 +225,7 @@ class Mailbox(Generic[Asked, Replied]):
             raise
         finally:
             box.workers -= 1
-            if box.queue:
-                self._hire(box)
+            self._call_worker(box)
 
     async def post(
         self, message: Asked, *, lane: str = INTERACTIVE, on_done: Callable[[], None] | None = None
@@ -236,18 +238,12 @@ class Mailbox(Generic[Asked, Replied]):
         envelope: Envelope[Asked, Replied] = Envelope(message, self._event(), on_done)
         if self._tasks is None or self._fatal is not None:
             raise self._stopped()
-        if box.idle:
-            worker = box.idle.pop()
-            worker.envelope = envelope
-            if worker.wake is not None:
-                worker.wake.set()
-        elif box.room or len(box.queue) >= box.limits.capacity:
+        if box.room or box.is_full():
             await self._wait_for_room(box, envelope)
-            if box.queue:
-                self._hire(box)
         else:
             box.queue.append(envelope)
-            self._hire(box)
+        if not box.coming:
+            self._call_worker(box)
         return envelope
 
     async def reply(self, envelope: Envelope[Asked, Replied]) -> Replied:
@@ -267,7 +263,7 @@ class Mailbox(Generic[Asked, Replied]):
         if envelope.is_done:
             return
         envelope.is_abandoned = True
-        if envelope.scope is None:  # nobody has begun with it: in line, or in the hand of a worker that has not woken yet
+        if envelope.scope is None:  # nobody has begun with it
             envelope.finish(error=self._stopped())
             for lane in self._lanes.values():
                 if envelope in lane.queue:
@@ -281,7 +277,12 @@ class Mailbox(Generic[Asked, Replied]):
     def statistics(self) -> dict[str, LaneStatistics]:
         """Each lane's queue and workers now."""
         return {
-            name: LaneStatistics(len(lane.queue), lane.workers - len(lane.idle), len(lane.idle), len(lane.room))
+            name: LaneStatistics(
+                max(0, len(lane.queue) - len(lane.idle) - lane.woken),
+                lane.workers - len(lane.idle),
+                len(lane.idle),
+                len(lane.room),
+            )
             for name, lane in self._lanes.items()
         }
 
@@ -308,45 +309,62 @@ class Mailbox(Generic[Asked, Replied]):
                 lane.room.remove((envelope, place))
             raise
 
-    def _hire(self, lane: _Lane) -> None:
-        if lane.workers < lane.limits.concurrency and self._tasks is not None and self._fatal is None:
+    def _call_worker(self, lane: _Lane) -> None:
+        """Has one more worker look into the queue, if there is a message for it and a place to work."""
+        if len(lane.queue) <= lane.coming or self._fatal is not None:
+            return
+        if lane.idle:
+            lane.coming += 1
+            lane.woken += 1
+            lane.idle.pop().set()
+        elif lane.workers < lane.limits.concurrency and self._tasks is not None:
+            lane.coming += 1
             lane.workers += 1
             self._tasks.start_soon(self._work, lane, name=f"{self._name} worker")
 
     async def _work(self, lane: _Lane) -> None:
-        worker = _Worker()
+        envelope: Envelope[Asked, Replied] | None = None
+        lane.coming -= 1
+        has_come = True
         try:
             with anyio.CancelScope() as scope:
                 # A scope that was cancelled for one message must not see the next one.
-                while not scope.cancel_called and await self._next(lane, worker):
-                    envelope = worker.envelope
-                    if envelope is not None and not envelope.is_abandoned:
-                        envelope.scope = scope
-                        await self._handle(envelope)
-                    worker.envelope = None
+                while not scope.cancel_called and self._fatal is None:
+                    if lane.queue:
+                        envelope = lane.queue.popleft()
+                        if lane.room:
+                            lane.fill()
+                        if has_come and lane.queue:
+                            self._call_worker(lane)
+                            self._call_worker(lane)
+                        has_come = False
+                        if not envelope.is_abandoned:
+                            envelope.scope = scope
+                            await self._handle(envelope)
+                        envelope = None
+                    elif len(lane.idle) < lane.limits.idle_workers:
+                        await self._park(lane)
+                        has_come = True
+                    else:
+                        break
         finally:
             lane.workers -= 1
-            if worker in lane.idle:
-                lane.idle.remove(worker)
-            if worker.envelope is not None:
-                worker.envelope.finish(error=self._stopped())
-        if lane.queue:
-            self._hire(lane)
+            if envelope is not None:
+                envelope.finish(error=self._stopped())
+        self._call_worker(lane)
 
-    async def _next(self, lane: _Lane, worker: _Worker) -> bool:
-        """Puts the next envelope into the worker's hand; False when the worker is not needed any more."""
-        if self._fatal is not None:
-            return False
-        if lane.queue:
-            worker.envelope = lane.queue.popleft()
-            lane.fill()
-            return True
-        if len(lane.idle) >= lane.limits.idle_workers:
-            return False
-        worker.wake = wake = self._event()
-        lane.idle.append(worker)
-        await wake.wait()
-        return self._fatal is None
+    async def _park(self, lane: _Lane) -> None:
+        """Waits until the worker is called."""
+        wake = self._event()
+        lane.idle.append(wake)
+        try:
+            await wake.wait()
+        finally:
+            if wake.is_set():
+                lane.coming -= 1
+                lane.woken -= 1
+            else:
+                lane.idle.remove(wake)
 
     async def _handle(self, envelope: Envelope[Asked, Replied]) -> None:
         CALLING_CHAIN.set(envelope.chain)
@@ -385,87 +403,3 @@ class Mailbox(Generic[Asked, Replied]):
                 place.set()
             while lane.queue:
                 lane.queue.popleft().finish(error=self._stopped())
-
-
-class HostedExecutor:
-    """An executor behind its mailbox: the same protocol, bounded, in lanes.
-
-    Consolidation takes the background lane. A turn that a tool started takes a lane of its own depth, so that no slot waits for
-    itself.
-    """
-
-    def __init__(self, mailbox: Mailbox[WorkOrder, WorkOrder]) -> None:
-        self._mailbox = mailbox
-
-    @staticmethod
-    def hosting(executor: HO1ExecutorProtocol, **bounds: Any) -> Mailbox[WorkOrder, WorkOrder]:
-        """A mailbox for the executor; open it, then wrap it."""
-        return Mailbox(executor.execute, **bounds)
-
-    async def execute(self, work_order: WorkOrder) -> WorkOrder:
-        """The executed work order; see `HO1ExecutorProtocol`. The caller holds the deadline."""
-        return await self._mailbox.ask_within(work_order, lane=self.lane_of(work_order))
-
-    @staticmethod
-    def lane_of(work_order: WorkOrder) -> str:
-        """The lane that takes this work order."""
-        if work_order.wo_type == "consolidate":
-            return BACKGROUND
-        depth = len(CALLING_CHAIN.get())
-        return INTERACTIVE if depth <= 1 else f"nested-{depth - 1}"
-
-
-class GatewayCall(NamedTuple):
-    """One request on its way to the gateway's worker."""
-
-    request: PromptRequest
-    on_attempt: OnAttempt
-    sink: MemoryObjectSendStream[StreamItem] | None
-    """Where stream items go; None for a plain completion."""
-
-
-class HostedGateway:
-    """A gateway behind its mailbox: the same protocol, bounded."""
-
-    def __init__(self, mailbox: Mailbox[GatewayCall, PromptResponse | None], *, stream_buffer: int) -> None:
-        self._mailbox = mailbox
-        self._stream_buffer = stream_buffer
-
-    @staticmethod
-    def hosting(gateway: PromptGateway, **bounds: Any) -> Mailbox[GatewayCall, PromptResponse | None]:
-        """A mailbox for the gateway; open it, then wrap it."""
-
-        async def serve(call: GatewayCall) -> PromptResponse | None:
-            if call.sink is None:
-                return await gateway.complete(call.request, on_attempt=call.on_attempt)
-            stream = cast(AsyncGenerator[StreamItem, None], gateway.stream(call.request, on_attempt=call.on_attempt))
-            async with aclosing(stream):
-                async for item in stream:
-                    try:
-                        await call.sink.send(item)
-                    except anyio.BrokenResourceError:
-                        return None  # the reader has gone
-            return None
-
-        return Mailbox(serve, **bounds)
-
-    async def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> PromptResponse:
-        """The model's answer; see `PromptGateway`."""
-        response = await self._mailbox.ask_here(GatewayCall(request, on_attempt, None))
-        assert response is not None
-        return response
-
-    async def stream(self, request: PromptRequest, *, on_attempt: OnAttempt) -> AsyncIterator[StreamItem]:
-        """The answer as it is being made; see `PromptGateway`. A slow reader holds the provider back."""
-        send, receive = anyio.create_memory_object_stream[StreamItem](self._stream_buffer)
-        envelope: Envelope[GatewayCall, PromptResponse | None] | None = None
-        with send, receive:
-            try:
-                envelope = await self._mailbox.post(GatewayCall(request, on_attempt, send), on_done=send.close)
-                async for item in receive:
-                    yield item
-            except BaseException:
-                if envelope is not None:
-                    await self._mailbox.abandon(envelope)
-                raise
-        await self._mailbox.reply(envelope)

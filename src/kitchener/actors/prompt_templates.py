@@ -86,7 +86,16 @@ class _Choice:
     otherwise: "_Pieces"
 
 
-_Pieces = tuple["str | _Value | _Choice", ...]
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Either of two pieces, by whether the variable is there and not empty: `{% if x is defined and x %}`."""
+
+    name: str
+    then: "_Pieces"
+    otherwise: "_Pieces"
+
+
+_Pieces = tuple["str | _Value | _Choice | _Given", ...]
 _Test = Callable[[Variables], bool]
 
 
@@ -208,7 +217,7 @@ def _refuse_statements(tree: nodes.Template, file: str) -> None:
 
 def _pieces(body: Sequence[nodes.Node]) -> _Pieces | None:
     """The body as pieces, or None if it needs the engine."""
-    pieces: list[str | _Value | _Choice] = []
+    pieces: list[str | _Value | _Choice | _Given] = []
     for node in body:
         if isinstance(node, nodes.Output):
             for child in node.nodes:
@@ -225,16 +234,20 @@ def _pieces(body: Sequence[nodes.Node]) -> _Pieces | None:
     return tuple(pieces)
 
 
-def _choice(node: nodes.If) -> _Choice | None:
+def _choice(node: nodes.If) -> _Choice | _Given | None:
     otherwise: _Pieces | None = _pieces(node.else_)
     for other in reversed(node.elif_):
-        test, then = _test(other.test), _pieces(other.body)
-        if test is None or then is None or otherwise is None:
-            return None
-        otherwise = (_Choice(test, then, otherwise),)
+        choice = _either(other, otherwise)
+        otherwise = None if choice is None else (choice,)
+    return _either(node, otherwise)
+
+
+def _either(node: nodes.If, otherwise: _Pieces | None) -> _Choice | _Given | None:
     test, then = _test(node.test), _pieces(node.body)
     if test is None or then is None or otherwise is None:
         return None
+    if isinstance(test, partial) and test.func is _is_given and len(test.args[0]) == 1:
+        return _Given(test.args[0][0], then, otherwise)
     return _Choice(test, then, otherwise)
 
 
@@ -315,5 +328,9 @@ def _join(pieces: _Pieces, variables: Variables, emit: Emit, out: list[str]) -> 
             for key in piece.path:
                 value = value[key]
             out.append(emit(value))
+        elif type(piece) is _Given:
+            chosen = piece.then if variables.get(piece.name) else piece.otherwise
+            if chosen:
+                _join(chosen, variables, emit, out)
         elif type(piece) is _Choice:
             _join(piece.then if piece.test(variables) else piece.otherwise, variables, emit, out)

@@ -120,7 +120,11 @@ class CompiledContract:
     def _encoded(self, message: Message) -> bytes:
         """Canonical JSON of a message; of the system message, which is long, it is kept."""
         known = self._system
-        return known[2] if known is not None and message is known[1] else canonical_bytes(message.as_mapping())
+        if known is not None and message is known[1]:
+            return known[2]
+        if message.role == "user":  # it has nothing but its text, so no object need be made and walked over
+            return b'{"content":' + canonical_bytes(message.content) + b',"role":"user"}'
+        return canonical_bytes(message.as_mapping())
 
 
 class PromptLibrary:

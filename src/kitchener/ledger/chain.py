@@ -187,8 +187,8 @@ def chain_hash(previous: str, ledger_id: str, seq: int, entry_id: str, entry_has
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def render_batch(entries: Sequence[StoredEntry], chain: str, batch: int) -> tuple[list[bytes], str]:
-    """The lines of one commit, and the chain hash (hex digits) after it.
+def render_batch(entries: Sequence[StoredEntry], chain: str, batch: int) -> tuple[bytes, list[int], str]:
+    """The lines of one commit, the length of each, and the chain hash (hex digits) after them.
 
     Args:
         entries: what is committed together, in order
@@ -196,17 +196,21 @@ def render_batch(entries: Sequence[StoredEntry], chain: str, batch: int) -> tupl
         batch: number of the commit
     """
     sha256, size = hashlib.sha256, len(entries)
-    lines = []
+    # Every entry goes through here, so what is the same for all of them is put together once, and nothing is copied twice.
+    ledger_id = entries[0].ledger_id if entries else ""
+    opening, commit = f'{{"ledger_id":"{ledger_id}","seq":', f'","batch":[{batch},'
+    parts: list[bytes] = []
+    lengths: list[int] = []
     for place, entry in enumerate(entries, 1):
-        ledger_id, seq, entry_id, entry_hash = entry.ledger_id, entry.seq, entry.entry_id, entry.entry_hash
+        seq, entry_id, entry_hash, body = entry.seq, entry.entry_id, entry.entry_hash, entry.body
         chain = sha256(f"kitchener/1|sha256:{chain}|{ledger_id}|{seq}|{entry_id}|{entry_hash}".encode()).hexdigest()
-        lines.append(
-            f'{{"ledger_id":"{ledger_id}","seq":{seq},"entry_id":"{entry_id}","batch":[{batch},{place},{size}],'
-            f'"entry_hash":"{entry_hash}","chain_hash":"sha256:{chain}","entry":'.encode()
-            + entry.body
-            + b"}\n"
-        )
-    return lines, chain
+        head = (
+            f'{opening}{seq},"entry_id":"{entry_id}{commit}{place},{size}],'
+            f'"entry_hash":"{entry_hash}","chain_hash":"sha256:{chain}","entry":'
+        ).encode()
+        parts += (head, body, b"}\n")
+        lengths.append(len(head) + len(body) + 2)
+    return b"".join(parts), lengths, chain
 
 
 def split_line(line: bytes) -> Line | None:

@@ -56,12 +56,11 @@ class Journal:
         Raises:
             LedgerWriteError: now or earlier, something could not be written
         """
-        lines, chain = render_batch(entries, self.tip.chain, self.tip.batch + 1)
-        data = b"".join(lines)
+        data, lengths, chain = render_batch(entries, self.tip.chain, self.tip.batch + 1)
         self._guarded(lambda: self._write(data))
         last = entries[-1]
         self.tip = Mark(last.seq, self.tip.offset + len(data), chain, self.tip.batch + 1, last.timestamp)
-        return [len(line) for line in lines]
+        return lengths
 
     def sync(self) -> None:
         """Returns when all that was appended is on disk; does nothing where it is already."""

@@ -1,10 +1,13 @@
 """Gives entries their time: never earlier than the entry before, and never from a clock that leapt ahead."""
 
 from datetime import datetime
+from typing import Final
 
 from kitchener.clock import Clock, elapsed_us, iso, to_us
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerClockError
+
+_THREE_DIGITS: Final = tuple(f"{number:03d}" for number in range(1_000))
 
 
 class Stamper:
@@ -21,7 +24,7 @@ class Stamper:
     """
 
     def __init__(self, ledger_id: str, clock: Clock, config: LedgerConfig, last: str) -> None:
-        self._ledger_id, self._clock = ledger_id, clock
+        self._ledger_id, self._time_us = ledger_id, clock.time_us
         self._max_jump_us = int(config.max_clock_jump_s * 1_000_000)
         self._accepts_jumps = config.accept_clock_jump
         self._last_us = to_us(datetime.fromisoformat(last)) if last else 0
@@ -42,20 +45,21 @@ class Stamper:
         Raises:
             LedgerClockError: the clock leapt ahead; nothing was stamped
         """
-        now = self._clock.time_us()
+        now = self._time_us()
         if now > self._last_us:
             if now - self._last_us > self._max_jump_us:
                 self._check_jump(now)
             self._last_us = now
-            second, micros = divmod(now, 1_000_000)
-            if second != self._second:
-                self._take(second)
-            self.last = f"{self._prefix}{str(micros).zfill(6)}+00:00"
+            micros = now - self._second_us
+            if not 0 <= micros < 1_000_000:
+                self._take(now // 1_000_000)
+                micros = now - self._second_us
+            self.last = f"{self._prefix}{_THREE_DIGITS[micros // 1_000]}{_THREE_DIGITS[micros % 1_000]}+00:00"
         return self.last
 
     def _take(self, second: int) -> None:
         """Prepares the texts that are the same for a whole second."""
-        self._second = second
+        self._second_us = second * 1_000_000
         self._prefix = iso(second * 1_000_000)[:20]
         self.id_start = f"E-{self._prefix[:10]}-"
         """How the id of an entry with the last stamp begins."""

@@ -219,6 +219,10 @@ def open_storage(
 
 def _commits(entries: Sequence[StoredEntry]) -> Iterator[Sequence[StoredEntry]]:
     """The entries in portions that one commit may hold; nearly always one."""
+    if len(entries) <= _COMMIT_ENTRIES and sum([len(entry.body) for entry in entries]) <= _COMMIT_BYTES:
+        if entries:
+            yield entries
+        return
     start = size = 0
     for position, entry in enumerate(entries):
         size += len(entry.body)

@@ -20,7 +20,8 @@ Batch = list[tuple[int, int, dict[str, Any]]]
 
 _STAMP = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}(?:Z|\+00:00)")
 _BRACE: Final = ord("}")
-_FIELDS: Final = ["entity_id", "entry_type", "payload", "timestamp"]
+_UTC: Final = b"+00:00"
+_FIELDS: Final = ("entity_id", "entry_type", "payload", "timestamp")
 
 
 class _Due(NamedTuple):
@@ -68,7 +69,7 @@ class Verifier:
         sha256, loads, dumps, in_order = hashlib.sha256, orjson.loads, orjson.dumps, orjson.OPT_SORT_KEYS
         ledger_id, seq, offset, chain = self.ledger_id, self.seq, self.offset, self._chain
         batch, place, size, timestamp = self._batch, self._place, self._size, self._timestamp
-        second, id_start = b"", ""
+        second, id_start, opening, commit = b"", "", f'{{"ledger_id":"{ledger_id}","seq":', f'","batch":[{batch},'
         entries, collects = self._entries, self._each is not None
         try:
             for line in lines:
@@ -78,25 +79,26 @@ class Verifier:
                 number = seq + 1
                 stamp = body[-34:-2]
                 # Within one second only the fraction differs. Text order is time order.
-                if stamp[:20] != second or stamp < timestamp or stamp[26:] != b"+00:00" or not stamp[20:26].isdigit():
+                if stamp[:20] != second or stamp < timestamp or stamp[26:] != _UTC or not stamp[20:26].isdigit():
                     stamp = _checked_stamp(line, body, _Due(ledger_id, number, chain, batch, place, size, timestamp))
                     second, id_start = stamp[:20], f"E-{stamp[:10].decode()}-"
                 if place == size:
                     batch, place, size = batch + 1, 0, _batch_size(line, after_batch)
+                    commit = f'","batch":[{batch},'
                 place += 1
                 entry_hash = sha256(body).hexdigest()
-                entry_id = f"{id_start}{number:012d}"
+                entry_id = id_start + str(number).zfill(12)
                 link = sha256(
                     f"kitchener/1|sha256:{chain}|{ledger_id}|{number}|{entry_id}|sha256:{entry_hash}".encode()
                 ).hexdigest()
                 head = (
-                    f'{{"ledger_id":"{ledger_id}","seq":{number},"entry_id":"{entry_id}","batch":[{batch},{place},{size}],'
+                    f'{opening}{number},"entry_id":"{entry_id}{commit}{place},{size}],'
                     f'"entry_hash":"sha256:{entry_hash}","chain_hash":"sha256:{link}","entry":'
                 ).encode()
                 if len(head) != start or not line.startswith(head) or line[-1] != _BRACE or place > size:
                     raise _fault(line, _Due(ledger_id, number, chain, batch, place, size if place > 1 else None, timestamp))
                 fields = loads(body)
-                if dumps(fields, option=in_order) != body or [*fields] != _FIELDS or type(fields["payload"]) is not dict:
+                if dumps(fields, option=in_order) != body or tuple(fields) != _FIELDS or type(fields["payload"]) is not dict:
                     _check_body(fields, body)
                 if collects:
                     entries.append((offset, len(line) + 1, fields))
@@ -152,7 +154,7 @@ def _is_moment(stamp: bytes) -> bool:
 
 def _check_body(fields: dict[str, Any], body: bytes) -> None:
     """The long way for a body that the fast encoder does not give back byte for byte."""
-    if sorted(fields) != _FIELDS or not isinstance(fields["payload"], dict):
+    if sorted(fields) != [*_FIELDS] or not isinstance(fields["payload"], dict):
         raise BadLine("entry", "entity_id, entry_type, payload and timestamp", shown(body))
     try:
         canonical = rfc8785.dumps(fields)

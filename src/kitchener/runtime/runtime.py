@@ -20,16 +20,8 @@ from kitchener.actors.assembly import Host
 from kitchener.actors.budget import TokenBudgeter
 from kitchener.actors.consolidation import Afterwards
 from kitchener.actors.executor import HO1Executor
-from kitchener.actors.mailbox import (
-    BACKGROUND,
-    INTERACTIVE,
-    GatewayCall,
-    HostedExecutor,
-    HostedGateway,
-    LaneLimits,
-    LaneStatistics,
-    Mailbox,
-)
+from kitchener.actors.hosts import GatewayCall, HostedExecutor, HostedGateway
+from kitchener.actors.mailbox import BACKGROUND, INTERACTIVE, LaneLimits, LaneStatistics, Mailbox
 from kitchener.actors.prompts import PromptLibrary
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools import Tool, ToolRegistry, load_tools
