@@ -70,7 +70,7 @@ def test_every_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blo
         ("", {"KITCHENER_LEDGER__LINGER_MS": "soon"}),
         ("\n\n\n\n\n\n[agents.RESIDENT:bo]", {}),
         ("[router.providers.local]\nbase_url = 'http://127.0.0.1:1'\nmodel = 'm'\napi_key = 'env:LOCAL_API_KEY'", {}),
-        ("[agents.ADMIN]\ncontext_mode = 'enforce'", {}),
+        ("[agents.ADMIN]\ncontext_mode = 'on'", {}),
     ],
 )
 def test_every_error_that_the_page_shows_is_what_one_gets(

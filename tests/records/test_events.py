@@ -20,11 +20,11 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "ledger-entries.md"
 
 def test_an_entry_type_is_spelt_as_its_name() -> None:
     assert len(ENTRY_TYPES) >= 23
-    assert all(re.fullmatch(r"[A-Z][A-Z_]+", value) for value in ENTRY_TYPES.values())
+    assert all(re.fullmatch(r"[A-Z][A-Z0-9_]+", value) for value in ENTRY_TYPES.values())
 
 
 def test_the_page_lists_every_entry_type_and_no_other() -> None:
-    rows = re.findall(r"^\| `([A-Z_]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| `([A-Z0-9_]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert set(rows) == set(ENTRY_TYPES)
 
 
@@ -94,7 +94,21 @@ def test_a_message_is_found_by_its_key_in_its_scope() -> None:
     assert of_subject != of_session
 
 
-@pytest.mark.parametrize("entry_type", sorted(set(ENTRY_TYPES) - {"SESSION_START", "SESSION_END", "TURN_STARTED"}))
+def test_a_turn_is_found_by_its_id_by_its_subject_and_by_the_lines_it_was_shown() -> None:
+    begun = events.index_keys(events.TURN_STARTED, {**started(SUBJECT, "k"), "turn_id": "T-1"})
+    assert begun == (events.turn_index_key("T-1"), events.idempotency_index_key("subject", SUBJECT, "k"))
+    payload = {"session_id": SESSION, "subject_id": SUBJECT}
+    assert events.index_keys(events.TURN_COMPLETED, payload) == (events.subject_index_key(SUBJECT),)
+    shown = {**payload, "attention": {"biases": ["ART-1", "ART-2"]}}
+    assert events.index_keys(events.WO_PLANNED, shown) == (
+        events.bias_index_key(SUBJECT, "ART-1"),
+        events.bias_index_key(SUBJECT, "ART-2"),
+    )
+
+
+@pytest.mark.parametrize(
+    "entry_type", sorted(set(ENTRY_TYPES) - {"SESSION_START", "SESSION_END", "TURN_STARTED", "TURN_COMPLETED"})
+)
 def test_other_entries_are_found_by_their_session_alone(entry_type: str) -> None:
     assert events.index_keys(entry_type, {"session_id": SESSION, "subject_id": SUBJECT, "external_id": "x"}) == ()
 
