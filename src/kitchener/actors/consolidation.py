@@ -81,6 +81,9 @@ class Consolidator:
             self._running.add(key)
             try:
                 wo = await self._consolidate(namespace, SubjectId(subject_id), signal_id, gate_ts)
+            except Exception:
+                self._note(key, failed=True)  # what cannot be written now is not tried again with every turn
+                raise
             finally:
                 self._running.discard(key)
             if wo is not None:
