@@ -96,12 +96,12 @@ class Consolidator:
     async def _consolidate(
         self, namespace: str, subject_id: SubjectId, signal_id: str, gate_ts: str | None
     ) -> WorkOrder | None:
-        """The work order of a signal whose gate is open; None where an answer from before a crash was taken up."""
+        """The work order of a signal whose gate is open; None where its window has one, be it one from before a crash."""
         opened = gate_ts if gate_ts is not None else self._parts.now()
         window_key = gate_window_key(opened, self._memory.config.gate_window_hours)
         session_id = consolidation_session(namespace, signal_id, window_key)
         earlier = await self._parts.ledgers.ho2m.last(session_id=session_id)
-        if earlier and await self._take_up(namespace, earlier[-1]):
+        if earlier and (earlier[-1].entry_type == events.WO_COMPLETED or await self._take_up(namespace, earlier[-1])):
             return None
         number = await self._next_number(session_id)
         position = self._parts.ledgers.positions().get(SIGNALS, 0)
