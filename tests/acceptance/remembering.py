@@ -107,10 +107,11 @@ class Pause:
 
 
 async def say(runtime: Runtime, message: str = "hello", *, subject_id: str = "ada", agent_class: str = "ADMIN") -> TurnResult:
-    """One turn in a session of its own."""
+    """One turn in a session of its own, that ends soon."""
     supervisor = runtime.supervisor(agent_class)
-    session_id = await supervisor.start_session(subject_id=subject_id)
-    return await supervisor.handle_turn(message, session_id=session_id)
+    with anyio.fail_after(20):
+        session_id = await supervisor.start_session(subject_id=subject_id)
+        return await supervisor.handle_turn(message, session_id=session_id)
 
 
 def memory_entries(root: Path, name: str) -> list[dict[str, Any]]:
