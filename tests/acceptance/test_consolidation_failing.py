@@ -279,7 +279,7 @@ async def test_a_memory_that_cannot_be_written_is_not_tried_with_every_turn(tmp_
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             afterwards = Afterwards(tasks, 10)
-            settings = {"consolidation": "auto", "consolidation_backoff_s": 3_000}
+            settings: dict[str, Any] = {"consolidation": "auto", "consolidation_backoff_s": 3_000}
             host = Host(afterwards=afterwards)
             async with open_remembering(tmp_path, provider=provider, wrap=Unwritable, host=host, **settings) as (stack, memory):
                 for n in range(4):
