@@ -14,7 +14,7 @@ import anyio
 from kitchener.actors.budget import TokenBudgeter
 from kitchener.actors.executor import HO1Executor
 from kitchener.actors.prompts import PromptLibrary
-from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.actors.supervisor import HO2Supervisor, Host
 from kitchener.actors.tools import ToolRegistry
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import HO2Config, HO3MemoryConfig, RouterConfig
@@ -107,10 +107,11 @@ class Pause:
 
 
 async def say(runtime: Runtime, message: str = "hello", *, subject_id: str = "ada", agent_class: str = "ADMIN") -> TurnResult:
-    """One turn in a session of its own."""
+    """One turn in a session of its own, that ends soon."""
     supervisor = runtime.supervisor(agent_class)
-    session_id = await supervisor.start_session(subject_id=subject_id)
-    return await supervisor.handle_turn(message, session_id=session_id)
+    with anyio.fail_after(20):
+        session_id = await supervisor.start_session(subject_id=subject_id)
+        return await supervisor.handle_turn(message, session_id=session_id)
 
 
 def memory_entries(root: Path, name: str) -> list[dict[str, Any]]:
@@ -177,6 +178,7 @@ async def open_remembering(
     memory_settings: Mapping[str, Any] | None = None,
     wrap: Callable[[HO3Memory], Any] = lambda memory: memory,
     clock: Clock | None = None,
+    host: Host | None = None,
     **settings: Any,
 ) -> AsyncIterator[tuple[Stack, Any]]:
     """A supervisor assembled by hand with a long-term memory whose gates one turn opens.
@@ -188,6 +190,7 @@ async def open_remembering(
         memory_settings: fields of `HO3MemoryConfig`
         wrap: what stands between the supervisor and the memory
         clock: None: the machine's
+        host: None: no runtime
         **settings: fields of `HO2Config`
     """
     scripted, clock = executor or ScriptedExecutor(learning()), clock or SystemClock()
@@ -206,6 +209,7 @@ async def open_remembering(
             config=config,
             ho3_memory=known,
             clock=clock,
+            host=host,
         )
         yield Stack(supervisor, ledgers, scripted), known
 

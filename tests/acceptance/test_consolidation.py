@@ -387,3 +387,43 @@ async def test_a_moment_without_a_zone_is_refused(scripted: OpenRuntime) -> None
             with pytest.raises(CallerError):
                 await runtime.supervisor().run_consolidation([QUESTIONS], namespace=ADA, gate_ts=moment)
         assert len(await runtime.supervisor().run_consolidation([QUESTIONS], namespace=ADA)) == 1
+
+
+async def test_two_spellings_of_a_signal_are_one(tmp_path: Path, scripted: OpenRuntime) -> None:
+    """Calls at once that name the same signal in two spellings give one work order, and it keeps its end."""
+    pause = Pause()
+    provider = student(gate=pause)
+    spellings = ("domain:two words", "domain:two_words", "domain:two?words")
+    async with scripted(provider, **MANUAL) as runtime:
+        await runtime.memory().log_signal("domain:two words", "SES-0000000a", namespace=ADA)
+
+        async def call(n: int) -> None:
+            await runtime.supervisor().run_consolidation(spellings[n:] + spellings[:n], namespace=ADA)
+
+        async def release() -> None:
+            await pause.arrived.wait()
+            await anyio.wait_all_tasks_blocked()
+            pause.released.set()
+
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(release)
+                for n in range(3):
+                    tasks.start_soon(call, n)
+    assert len(asked(provider)) == 1
+    assert list(lives(tmp_path).values()) == [DONE]
+    assert len(overlays(tmp_path)) == 1
+
+
+async def test_a_window_long_past_is_learned_from_once_too(tmp_path: Path, scripted: OpenRuntime) -> None:
+    """A program that catches up on recorded candidates may repeat itself: each recorded `gate_ts` is one consolidation."""
+    provider = student()
+    async with scripted(provider, **MANUAL, ho3_gate_window_hours=24) as runtime:
+        await say(runtime)
+        for moment in ("2026-03-01T12:00:00+00:00", "2026-03-01T12:00:00+00:00", "2026-03-01T13:00:00Z"):
+            await runtime.supervisor().run_consolidation([QUESTIONS], namespace=ADA, gate_ts=moment)
+        assert len(asked(provider)) == 1
+        await runtime.supervisor().run_consolidation([QUESTIONS], namespace=ADA, gate_ts="2026-03-05T12:00:00+00:00")
+        assert len(asked(provider)) == 2
+    assert [learned["window_end"][:10] for learned in overlays(tmp_path)] == ["2026-03-01", "2026-03-05"]
+    assert list(lives(tmp_path).values()) == [DONE, DONE]

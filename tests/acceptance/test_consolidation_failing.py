@@ -11,6 +11,8 @@ import anyio
 import pytest
 import structlog.testing
 
+from kitchener.actors.consolidation import Afterwards
+from kitchener.actors.supervisor import Host
 from kitchener.errors import ProviderError
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.turn import TurnResult
@@ -23,6 +25,7 @@ from tests.acceptance.remembering import (
     LESSON,
     MANUAL,
     QUESTIONS,
+    Around,
     Pause,
     asked,
     check_all,
@@ -254,3 +257,39 @@ async def test_a_refused_line_is_named_on_record(tmp_path: Path) -> None:
     (failed,) = [each for each in ledger_entries(tmp_path) if each["entry_type"] == "WO_FAILED"]
     assert failed["payload"]["error"]["reason"] == "QUALITY_GATE"
     assert "context_line" in failed["payload"]["error"]["detail"]
+
+
+class Unwritable(Around):
+    """A memory to which nothing that was learned can be written, until it is mended."""
+
+    is_broken = True
+    attempts = 0
+
+    async def log_overlay(self, *args: Any, **options: Any) -> str:
+        """Fails, or not."""
+        self.attempts += 1
+        if self.is_broken:
+            raise OSError("no space left")
+        return await self.memory.log_overlay(*args, **options)
+
+
+async def test_a_memory_that_cannot_be_written_is_not_tried_with_every_turn(tmp_path: Path) -> None:
+    """By itself it waits after such a failure as after any other; the recorded answer is not asked for again."""
+    provider = student()
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            afterwards = Afterwards(tasks, 10)
+            settings: dict[str, Any] = {"consolidation": "auto", "consolidation_backoff_s": 3_000}
+            host = Host(afterwards=afterwards)
+            async with open_remembering(tmp_path, provider=provider, wrap=Unwritable, host=host, **settings) as (stack, memory):
+                for n in range(4):
+                    result = await stack.turn(f"message {n}", subject_id="ada")
+                    assert (result.response, result.error) == (f"echo: message {n}", None)
+                    await afterwards.wait_idle()
+                assert memory.attempts == 1
+                memory.is_broken = False
+                await stack.supervisor.run_consolidation([QUESTIONS], namespace=ADA)
+    assert len(asked(provider)) == 1
+    assert len(overlays(tmp_path)) == 1
+    assert list(lives(tmp_path).values()) == [[*FAILED, "WO_COMPLETED"]]
+    check_all(tmp_path)

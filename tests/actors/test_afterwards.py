@@ -1,5 +1,7 @@
 """Work that begins when a reply is delivered: bounded, waited for, ended by a shutdown; explained in docs/memory.md."""
 
+from functools import partial
+
 import anyio
 import structlog.testing
 
@@ -22,7 +24,7 @@ async def test_it_runs_what_it_is_given_and_tells_when_nothing_is_left() -> None
             afterwards = Afterwards(tasks, 10)
             await afterwards.wait_idle()
             for n in range(3):
-                afterwards.start(lambda n=n: work(n))
+                afterwards.start(partial(work, n))
             assert (afterwards.pending, done) == (3, [])  # it never runs within the call
             await afterwards.wait_idle()
             assert (afterwards.pending, sorted(done)) == (0, [0, 1, 2])

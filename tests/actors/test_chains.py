@@ -1,5 +1,6 @@
 """Which work orders a turn needs, and what they add up to; explained in docs/work-orders.md."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,12 +10,14 @@ from kitchener.actors.chains import (
     ChainPlan,
     ToolRequest,
     cost_mapping,
+    labels_of,
     plan_chain,
+    signals_of,
     summarize,
     tighter,
     total_cost,
 )
-from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderType
+from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError, WorkOrderType
 
 LOOK, SEND = "look", "send"
 """A tool without effects, and one with."""
@@ -158,3 +161,69 @@ def test_a_cost_on_record_reads_back_as_the_same_cost() -> None:
     for wo in CHAIN:
         assert Cost.model_validate(cost_mapping(wo.cost)) == wo.cost
     assert cost_mapping(Cost()).keys() == Cost.model_fields.keys()
+
+
+def ended(wo_type: WorkOrderType, *tools: str, failed: bool = False, number: int = 1) -> WorkOrder:
+    """A work order with an end, that used these tools."""
+    wo = work_order(number, wo_type, Cost(tool_ids_used=tools, tool_calls=len(tools)))
+    return wo.failed(WorkOrderError(reason="QUALITY_GATE", detail="no")) if failed else wo
+
+
+@pytest.mark.parametrize(
+    ("classification", "chain", "expected"),
+    [
+        ({"speech_act": "question"}, [ended("synthesize")], ["intent:question", "outcome:success"]),
+        ({"speech_act": "question"}, [ended("classify")], ["intent:question", "outcome:unknown"]),
+        ({"speech_act": "question"}, [], ["intent:question", "outcome:unknown"]),
+        ({"speech_act": "question"}, [ended("synthesize", failed=True)], ["intent:question", "outcome:failed"]),
+        ({}, [ended("synthesize")], ["outcome:success"]),
+        ({"speech_act": ""}, [ended("synthesize")], ["outcome:success"]),
+        (UNCLASSIFIED, [ended("synthesize")], ["outcome:success"]),
+        (dict(UNCLASSIFIED), [ended("synthesize")], ["intent:unknown", "outcome:success"]),  # a model said so
+        (
+            {"speech_act": "command", "labels": {"task": "t", "domain": "d"}},
+            [ended("classify"), ended("tool_call", SEND), ended("synthesize", LOOK, LOOK)],
+            ["intent:command", "tool:send", "tool:look", "tool:look", "domain:d", "task:t", "outcome:success"],
+        ),
+    ],
+)
+def test_a_turn_gives_signals_of_what_was_asked_for_and_done(
+    classification: Mapping[str, Any], chain: list[WorkOrder], expected: list[str]
+) -> None:
+    assert signals_of(classification, chain) == expected
+
+
+def test_the_last_attempt_decides_the_outcome_and_all_of_them_used_their_tools() -> None:
+    first, second = ended("synthesize", LOOK, failed=True), ended("synthesize", SEND, number=2)
+    assert signals_of({}, [first, second]) == ["tool:look", "tool:send", "outcome:success"]
+    assert signals_of({}, [second, first]) == ["tool:send", "tool:look", "outcome:failed"]
+
+
+def test_a_verifier_has_no_outcome_of_its_own() -> None:
+    assert signals_of({}, [ended("synthesize"), ended("verify", failed=True, number=2)]) == ["outcome:success"]
+
+
+def test_what_a_turn_was_shown_gives_no_signal() -> None:
+    """Only the classification's own fields count: recalled lines and instructions beside them do not."""
+    beside = {"assembled_context": {"ho3_biases": ["domain:echo"]}, "domain": "echo", "instructions": "tool:echo"}
+    assert signals_of({"speech_act": "question", **beside}, [ended("synthesize")]) == ["intent:question", "outcome:success"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({"domain": "a", "task": "b"}, {"domain": "a", "task": "b"}),
+        ({"domain": ["a", "b"], "task": ("c",)}, {"domain": "a", "task": "c"}),
+        ({"domain": [], "task": ""}, {}),
+        ({"domain": None, "task": 5}, {}),
+        ({"domain": [5], "task": [None]}, {}),
+        ({"domain": [["a"]], "task": {"a": 1}}, {}),
+        ({"other": "a"}, {}),
+        ({}, {}),
+        (None, {}),
+        ("domain", {}),
+        (["domain"], {}),
+    ],
+)
+def test_a_turn_has_at_most_one_label_of_a_kind(labels: Any, expected: Mapping[str, str]) -> None:
+    assert labels_of({"speech_act": "question", "labels": labels}) == expected

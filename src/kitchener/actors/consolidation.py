@@ -74,13 +74,18 @@ class Consolidator:
         if agent_class != self._agent_class:
             raise CallerError(f"namespace {namespace!r}: expected one of agent class {self._agent_class!r}, `class/subject`")
         done = []
-        for signal_id in dict.fromkeys(signal_ids):
+        for each in dict.fromkeys(signal_ids):
+            gate = await self._memory.check_gate(each, namespace=namespace)
+            signal_id = gate.signal_id  # as it stands in the ledger: a caller may spell it in several ways
             key = (namespace, signal_id)
-            if key in self._running or (not is_asked_for and self._must_wait(key)):
+            if not gate.crossed or key in self._running or (not is_asked_for and self._must_wait(key)):
                 continue
             self._running.add(key)
             try:
                 wo = await self._consolidate(namespace, SubjectId(subject_id), signal_id, gate_ts)
+            except Exception:
+                self._note(key, failed=True)  # what cannot be written now is not tried again with every turn
+                raise
             finally:
                 self._running.discard(key)
             if wo is not None:
@@ -91,22 +96,19 @@ class Consolidator:
     async def _consolidate(
         self, namespace: str, subject_id: SubjectId, signal_id: str, gate_ts: str | None
     ) -> WorkOrder | None:
-        """The work order of one signal; None where its gate is not open, or an answer from before a crash was taken up."""
-        gate = await self._memory.check_gate(signal_id, namespace=namespace)
-        if not gate.crossed:
-            return None
+        """The work order of a signal whose gate is open; None where its window has one, be it one from before a crash."""
         opened = gate_ts if gate_ts is not None else self._parts.now()
         window_key = gate_window_key(opened, self._memory.config.gate_window_hours)
-        session_id = consolidation_session(namespace, gate.signal_id, window_key)
+        session_id = consolidation_session(namespace, signal_id, window_key)
         earlier = await self._parts.ledgers.ho2m.last(session_id=session_id)
-        if earlier and await self._take_up(namespace, earlier[-1]):
+        if earlier and (earlier[-1].entry_type == events.WO_COMPLETED or await self._take_up(namespace, earlier[-1])):
             return None
         number = await self._next_number(session_id)
         position = self._parts.ledgers.positions().get(SIGNALS, 0)
-        found = await self._memory.read_signals(gate.signal_id, namespace=namespace)
+        found = await self._memory.read_signals(signal_id, namespace=namespace)
         if not found:
             return None
-        case = Case(namespace, subject_id, gate.signal_id, opened, session_id, position, found[0])
+        case = Case(namespace, subject_id, signal_id, opened, session_id, position, found[0])
         return await self._dispatch(case, number)
 
     async def _dispatch(self, case: Case, number: int) -> WorkOrder:
