@@ -23,7 +23,7 @@ PYTHON ?= $(shell for each in python3 python3.13 python3.12 python3.11; do \
 
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq
 
-.PHONY: help chat demo test format bench load soak lock clean
+.PHONY: help chat demo test format bench load memory soak lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -50,6 +50,10 @@ bench: $(DEV) ## measure CPU time a turn
 
 load: $(DEV) ## measure 5,000 concurrent sessions
 	@$(BIN)/python benchmarks/sessions.py --sessions 5000 --turns 3 $(ARGS)
+
+memory: $(DEV) ## measure long-term memory: reads at size, replies while it learns
+	@$(BIN)/python benchmarks/memory.py
+	@$(BIN)/python benchmarks/consolidation.py
 
 soak: $(DEV) ## run the tests that take minutes
 	@$(BIN)/python -m pytest -m soak -o faulthandler_timeout=0 --timeout=3600 $(ARGS)
