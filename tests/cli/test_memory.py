@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import read_lines
+from tests.cli.commands import read_lines, write_messages
 from tests.cli.conftest import Cli
 from tests.cli.memories import DISK, OVERLAYS, PACKAGES, SIGNALS, as_lines, is_one_line, learned
 
@@ -202,6 +202,34 @@ class TestExplain:
             outcome = taught("memory", command[0], artifact, *command[1:], *more)
             assert is_one_line(outcome, 2)
             assert words in outcome.err
+
+    def test_of_many_turns_the_first_are_shown_and_json_has_them_all(self, cli: Cli, tmp_path: Path) -> None:
+        settings = "[memory]\ngate_count_threshold = 25\ngate_session_threshold = 1\n[agents.ADMIN]\nho3_enabled = true\n"
+        (tmp_path / "kitchener.toml").write_text(settings, encoding="utf-8")
+        cli("run", write_messages(tmp_path / "in", *[("a", "hello")] * 30))
+        artifact = learned(cli, "of a")["intent:greeting"]["artifact_id"]
+        turns = len(cli("memory", "explain", artifact, "--json").json["turns"])
+        assert turns >= 25
+        text = cli("memory", "explain", artifact).out
+        assert f"  and {turns - 20} more turns (--json has them all)\n" in text
+        assert text.partition("what became of it")[0].count("    > hello\n") == 20
+
+    def test_sealed_text_is_opened_with_its_key_and_said_to_be_sealed_without(self, cli: Cli, tmp_path: Path) -> None:
+        settings = "[memory]\ngate_count_threshold = 1\ngate_session_threshold = 1\n[agents.ADMIN]\nho3_enabled = true\n"
+        (tmp_path / "kitchener.toml").write_text(f'[ledger]\nkeyring = "keys"\n{settings}', encoding="utf-8")
+        cli("run", write_messages(tmp_path / "in", *[("a", "hello")] * 3))
+        question = learned(cli, "of a")["intent:greeting"]
+        cli("memory", "deactivate", question["artifact_id"], "--reason", "a private reason")
+        text = cli("memory", "explain", question["artifact_id"]).out
+        assert f"{question['artifact_id']}: {question['line']}\n" in text
+        assert "    > hello\n" in text
+        assert "deactivated: a private reason\n" in text
+        for key in (tmp_path / "keys").rglob("*.key"):
+            key.unlink()
+        text = cli("memory", "explain", question["artifact_id"]).out
+        assert f"{question['artifact_id']}: (no text)\n" in text
+        assert "deactivated: (sealed)\n" in text
+        assert "a private reason" not in (tmp_path / OVERLAYS).read_text(encoding="utf-8") + text
 
 
 class TestDeactivate:

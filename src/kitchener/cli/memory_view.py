@@ -159,7 +159,7 @@ def _last_reason(key: str, subject: SubjectMemory, cut: Cut) -> str:
     visible = [each for each in subject.history(key) if each.seq <= cut.overlays_seq and each.logged_us <= cut.as_of_us]
     newest = visible[-1] if visible else None
     if newest is None or newest.entry_type != events.HO3_OVERLAY_DEACTIVATED:
-        return "it was not enabled when it was written, or its text cannot be opened"
+        return "it came in disabled, or its text is sealed and cannot be opened"
     return f"{newest.reason or '(sealed)'}{', its signal is blocked' if newest.blocks else ''}"
 
 
@@ -168,7 +168,7 @@ def where_it_speaks(overlay: Overlay) -> str:
     if overlay.scope == "global":
         return "shown in every turn"
     if overlay.labels is None:
-        return "shown in turns without labels"
+        return "shown in turns without labels" if overlay.artifact_id is None else "its labels cannot be opened"
     named = [f"{kind} {', '.join(found)}" for kind, found in sorted(overlay.labels.items()) if found]
     return harmless(f"shown in turns of {' or '.join(named)}" if named else "shown in no turn, it has no labels")
 
