@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from kitchener.cli.main import invoke
 from tests.cli.commands import Outcome
+from tests.cli.memories import fill
 
 Cli = Callable[..., Outcome]
 
@@ -37,3 +39,18 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     # Commands that run an agent tune the collector for their whole process, which here is the test suite's.
     gc.unfreeze()
     gc.set_threshold(*thresholds)
+
+
+@pytest.fixture(scope="session")
+def memory_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root in which something was learned; not to be changed."""
+    directory = tmp_path_factory.mktemp("memory")
+    fill(directory)
+    return directory
+
+
+@pytest.fixture
+def taught(cli: Cli, memory_root: Path, tmp_path: Path) -> Cli:
+    """The command line, beside a root of its own in which something was learned; see `memories.py`."""
+    shutil.copytree(memory_root, tmp_path, dirs_exist_ok=True)
+    return cli

@@ -14,6 +14,9 @@ from tests.cli.conftest import Cli
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = ("commands.md", "configuration.md")
 PLACEHOLDER = "SES-0a1b2c3d"
+ARTIFACT = "ART-0a1b2c3d4e5f"
+MEMORY = "[agents.ADMIN]\nho3_enabled = true\n[memory]\ngate_count_threshold = 1\ngate_session_threshold = 1\n"
+"""So that the few turns of the page are enough to learn from."""
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -28,13 +31,18 @@ def newest_session(cli: Cli) -> str:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_line_runs(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
-    """In one directory, from the top of the page to its end; a session's id stands for one that is there."""
+    """In one directory, from the top of the page to its end; ids stand for some that are there."""
     (tmp_path / "dialogues.jsonl").write_text("".join(blocks(page, "json")), encoding="utf-8")
+    if page == "commands.md":
+        (tmp_path / "kitchener.toml").write_text(MEMORY, encoding="utf-8")
     lines = [line.removeprefix("$ ") for block in blocks(page, "console") for line in block.splitlines()]
     assert len(lines) >= 6
     for line in lines:
         if PLACEHOLDER in line:
             line = line.replace(PLACEHOLDER, newest_session(cli))
+        if ARTIFACT in line:
+            biases = cli("memory", "biases", "--subject", "ada", "--json").json["biases"]
+            line = line.replace(ARTIFACT, biases[0]["artifact_id"])
         feed, _, command = line.rpartition(" | ")
         words = shlex.split(command)
         stdin = subprocess.run(["sh", "-c", feed], stdout=subprocess.PIPE, check=True).stdout if feed else b""

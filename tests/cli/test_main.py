@@ -19,6 +19,13 @@ LEAVES = [
     "session list",
     "session show",
     "session end",
+    "memory signals",
+    "memory biases",
+    "memory explain",
+    "memory deactivate",
+    "memory quarantine",
+    "memory import",
+    "memory export",
     "ledger verify",
     "ledger tail",
     "config check",
@@ -53,7 +60,7 @@ def test_every_command_explains_itself_with_an_example(cli: Cli, command: str) -
     assert f"kitchener {command}" in outcome.out.split("For example:")[1]
 
 
-@pytest.mark.parametrize("command", ["init", "chat", "run", "doctor", "session", "ledger", "config"])
+@pytest.mark.parametrize("command", ["init", "chat", "run", "doctor", "session", "memory", "ledger", "config"])
 def test_the_list_says_of_a_command_what_its_own_help_says_first(command: str) -> None:
     listed = build_app(is_listing=True)[command].help
     own = build_app(is_listing=False)[command].help.strip().splitlines()[0]
@@ -71,6 +78,11 @@ def test_the_list_says_of_a_command_what_its_own_help_says_first(command: str) -
         (["session", "list", "--config", "no.toml"], "no.toml: cannot be read"),
         (["session", "show", "SES-x"], "is not a session id"),
         (["run", "no.jsonl"], "no.jsonl: cannot be read"),
+        (["memory", "explain"], "ARTIFACT"),
+        (["memory", "deactivate", "ART-0a1b2c3d4e5f"], "--reason"),
+        (["memory", "quarantine", "intent:question"], "--reason"),
+        (["memory", "signals", "--min-count", "-1"], "--min-count"),
+        (["memory", "import", "no.jsonl"], "no.jsonl: cannot be read"),
     ],
 )
 def test_a_mistake_gives_one_line_and_exit_code_2(cli: Cli, arguments: list[str], words: str) -> None:

@@ -13,16 +13,16 @@ import pytest
 from kitchener.actors import prompts
 from kitchener.cli.init import settings_text
 from kitchener.cli.toml import toml_lines, toml_value
-from kitchener.config import HO2Config, ProviderConfig, RuntimeConfig
+from kitchener.config import HO2Config, HO3MemoryConfig, ProviderConfig, RuntimeConfig
 from kitchener.runtime.loading import load_config
 from tests.cli.conftest import Cli
 
 
-def test_init_writes_settings_that_are_right_and_change_nothing(cli: Cli, tmp_path: Path) -> None:
+def test_init_writes_settings_that_are_right_and_turn_memory_on(cli: Cli, tmp_path: Path) -> None:
     assert cli("init").code == 0
     assert cli("config", "check").code == 0
     config = load_config("kitchener.toml", environ={}).config
-    agent = HO2Config(instructions="You are a helpful assistant.")
+    agent = HO2Config(instructions="You are a helpful assistant.", ho3_enabled=True)
     assert config == RuntimeConfig(plane_root=str(tmp_path / ".kitchener"), agents={"ADMIN": agent})
 
 
@@ -34,10 +34,13 @@ def test_every_line_that_init_comments_out_is_a_setting_with_its_default(tmp_pat
     unset = {line.split(" = ")[0] for line in text.splitlines() if line.endswith("# unset by default")}
     agent = config.agents["ADMIN"]
     shown = tomllib.loads(text)
-    for key in shown["agents"]["ADMIN"].keys() - unset - {"instructions"}:
+    for key in shown["agents"]["ADMIN"].keys() - unset - {"instructions", "ho3_enabled"}:
         assert getattr(agent, key) == getattr(HO2Config(), key)
     for key in shown["router"]["providers"]["local"].keys() - unset:
         assert getattr(config.router.providers["local"], key) == getattr(ProviderConfig(), key)
+    for key in shown["memory"].keys() - unset:
+        assert getattr(config.memory, key) == getattr(HO3MemoryConfig(), key)
+    assert config.router.domain_tag_routes["consolidation"].provider_id == "local"
     assert (config.ledger, config.limits) == (RuntimeConfig().ledger, RuntimeConfig().limits)
     assert "RESIDENT:bo" in config.agents
 
@@ -98,6 +101,12 @@ def test_show_prints_settings_that_read_back_the_same(cli: Cli, tmp_path: Path) 
     assert cli("config", "show", "--json").json == json.loads(config.model_dump_json())
 
 
+def test_a_wrong_threshold_of_the_memory_is_named(cli: Cli) -> None:
+    Path("kitchener.toml").write_text("[memory]\ngate_count_threshold = 0\n", encoding="utf-8")
+    outcome = cli("config", "check", "--json")
+    assert (outcome.code, outcome.json["key"]) == (2, "memory.gate_count_threshold")
+
+
 def test_show_lays_variables_and_options_over_the_file(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("kitchener.toml").write_text('plane_root = "a"\n', encoding="utf-8")
     monkeypatch.setenv("KITCHENER_LEDGER__DURABILITY", "os")
@@ -117,10 +126,12 @@ def test_show_prints_no_key_that_stands_in_the_file(cli: Cli) -> None:
 def test_schema_lists_every_setting_with_its_meaning(cli: Cli) -> None:
     text = cli("config", "schema").out
     assert "\n[agents.<class>]\n" in text
-    for model in (*(type(each) for each in (RuntimeConfig().ledger, RuntimeConfig().limits)), HO2Config, ProviderConfig):
+    own = [type(each) for each in (RuntimeConfig().ledger, RuntimeConfig().limits, RuntimeConfig().memory)]
+    for model in (*own, HO2Config, ProviderConfig):
         for name, field in model.model_fields.items():
-            assert f"\n{name}: " in text
+            assert f"\n{name}: " in text or f".{name}.<" in text  # a table of tables has a heading of its own
             assert field.description, f"{name} has no docstring"
+    assert "\n[memory.gate_overrides.<kind>]\n" in text
     assert 'durability: "fsync" | "os" | "none" = "fsync"\n' in text
     assert "budget_ceiling: whole number = unset\n" in text
 

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
 from kitchener.cli.interrupt import on_signal
+from kitchener.cli.memory_brief import ChatMemory
 from kitchener.cli.options import Options, Places
 from kitchener.cli.output import dim, harmless, is_interactive, say
 from kitchener.cli.typed import TypedLines, terminal_kept
@@ -20,6 +21,7 @@ from kitchener.records.turn import CostSummary, TextDelta, TextRetracted, ToolRa
 from kitchener.runtime import open_runtime, tune_gc
 
 _HELP: Final = """\
+/memory   what recurs, how near it is to being learned, and what was learned
 /cost     what this chat has used
 /session  which session this is, and how to come back to it
 /help     this list
@@ -60,6 +62,7 @@ async def _chat(options: Options, session_id: str | None, subject_id: str | None
         tune_gc()
         talk = _Talk(
             supervisor=runtime.supervisor(agent_class),
+            memory=ChatMemory.of(runtime, Places(loaded.config), agent_class),
             session_id=session_id,
             subject_id=subject_id,
             resume=f"kitchener chat{options.as_text()} --session",
@@ -74,6 +77,7 @@ class _Talk:
     """One chat: the loop over lines, the running turn, and what an interrupt does to it."""
 
     supervisor: HO2Supervisor
+    memory: ChatMemory
     session_id: str | None
     subject_id: str | None
     resume: str
@@ -103,7 +107,9 @@ class _Talk:
     async def _take(self, line: str) -> bool:
         """Deals with one line; False: leave."""
         word = line.strip()
-        if word == "/cost":
+        if word == "/memory":
+            await self._show_memory()
+        elif word == "/cost":
             print(self._cost(), flush=True)
         elif word == "/session":
             print(self._session(), flush=True)
@@ -136,6 +142,17 @@ class _Talk:
             self._turn = None
         if self._was_cancelled and self.is_interactive and not self._everything.cancel_called:
             print(dim("(turn cancelled)"), flush=True)
+
+    async def _show_memory(self) -> None:
+        """What is known of who is talking; a memory that fails does not end the chat."""
+        try:
+            subject_id = self.subject_id
+            if self.session_id is not None:
+                subject_id = (await self.supervisor.session(self.session_id)).subject_id
+            print(await self.memory.text(subject_id), flush=True)
+        except KitchenerError as error:
+            say(f"kitchener: {error}")
+            self.exit_code = self.exit_code or NEGATIVE
 
     async def _stream(self, message: str) -> TurnResult:
         """Shows the turn as it happens. A pipe gets the final reply only, since nothing can be taken back from it."""

@@ -31,7 +31,7 @@ _SLOW_SYNC_MS: Final = 20.0
 _PACKAGES: Final = ("kitchener", "anyio", "pydantic", "orjson", "structlog", "jsonschema-rs", "cyclopts", "rich")
 _EXTRAS: Final = {"cryptography": "crypto", "pydantic-ai-slim": "models"}
 
-_LEDGERS: Final[tuple[LedgerName, ...]] = ("ho2m", "ho1m", "context")
+_LEDGERS: Final[tuple[LedgerName, ...]] = ("ho2m", "ho1m", "context", "signals", "overlays")
 
 _EVERYTHING = Options()
 
@@ -148,12 +148,12 @@ def _providers(config: RuntimeConfig) -> Iterator[Finding]:
 
 async def _ledgers(config: RuntimeConfig) -> list[Finding]:
     places = Places(config)
-    findings = [
-        await _ledger(places, agent_class, name)
-        for agent_class in places.agent_classes()
-        for name in _LEDGERS
-        if places.ledger(agent_class, name).exists()
-    ]
+    found: dict[Path, tuple[str, LedgerName]] = {}
+    # Classes may share a memory; it is looked at once, under the name of the first.
+    for agent_class in ("ADMIN", *places.agent_classes()):
+        for name in _LEDGERS:
+            found.setdefault(places.ledger(agent_class, name), (agent_class, name))
+    findings = [await _ledger(places, *found[path]) for path in found if path.exists()]
     if not findings:
         return [Finding("ledgers", "ok", f"none under {places.root} yet")]
     index = [path for path in (places.root / "index").glob("*.sqlite") if path.is_file()]

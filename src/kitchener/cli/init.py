@@ -11,7 +11,17 @@ from kitchener.cli.exits import OK
 from kitchener.cli.options import DEFAULT_FILE
 from kitchener.cli.output import meaning
 from kitchener.cli.toml import toml_value
-from kitchener.config import HO2Config, LedgerConfig, LimitsConfig, ProviderConfig, RouterConfig, RuntimeConfig, Settings
+from kitchener.config import (
+    HO2Config,
+    HO3MemoryConfig,
+    LedgerConfig,
+    LimitsConfig,
+    ProviderConfig,
+    Route,
+    RouterConfig,
+    RuntimeConfig,
+    Settings,
+)
 from kitchener.errors import ConfigError
 
 _WIDTH: Final = 100
@@ -34,6 +44,12 @@ _EXAMPLES: Final[dict[str, Any]] = {
     "tools": ["my_bot.tools:list_packages"],
     "prompt_dir": "prompts",
     "budget_ceiling": 1_000_000,
+    "memory_dir": "memory",
+    "gate_overrides": {"tool": {"count": 10, "sessions": 3}},
+    "custom_kinds": ["mood"],
+    "provider_id": "local",
+    "model_id": "llama-3-8b",
+    "consolidation": "auto",
     "labels_vocabulary": {"domain": ["system", "travel"], "task": ["lookup", "booking"]},
 }
 
@@ -51,6 +67,19 @@ _PROVIDER = (
     "timeout_s",
     "max_retries",
 )
+_MEMORY = (
+    "memory_dir",
+    "gate_count_threshold",
+    "gate_session_threshold",
+    "gate_window_hours",
+    "decay_half_life_hours",
+    "salience_floor",
+    "gate_exclude",
+    "gate_overrides",
+    "custom_kinds",
+    "supersede_on_renewal",
+)
+_ROUTE = ("provider_id", "model_id")
 _AGENT = (
     "standing_rules",
     "tools",
@@ -62,6 +91,9 @@ _AGENT = (
     "tool_timeout_s",
     "verify_with_model",
     "labels_vocabulary",
+    "ho3_bias_budget",
+    "consolidation",
+    "consolidation_budget",
     "recent_turns",
     "attention_budget_tokens",
     "attention_timeout_ms",
@@ -82,7 +114,8 @@ def init(
 ) -> int:
     """Write a documented `kitchener.toml`.
 
-    Its defaults need no network and no key: the offline provider answers, and ledgers go to `.kitchener` beside the file.
+    What it sets needs no network and no key: the offline provider answers, ledgers go to `.kitchener` beside the file, and
+    long-term memory is on.
 
     For example:
 
@@ -110,7 +143,12 @@ def settings_text() -> str:
     parts += ["", "[router.providers.offline]", *_knob(ProviderConfig, "kind", active="offline")]
     parts += ["", "# A server on this machine or elsewhere: name it in `default_provider`."]
     parts += ["# [router.providers.local]", *_knobs(ProviderConfig, _PROVIDER)]
+    parts += ["", "# Where the requests go that learn from what recurs: a small local model will do."]
+    parts += ["# [router.domain_tag_routes.consolidation]", *_knobs(Route, _ROUTE)]
+    parts += ["", "# Long-term memory of the agents that have `ho3_enabled`."]
+    parts += ["[memory]", *_knobs(HO3MemoryConfig, _MEMORY)]
     parts += ["", "[agents.ADMIN]", *_knob(HO2Config, "instructions", active="You are a helpful assistant."), ""]
+    parts += [*_knob(HO2Config, "ho3_enabled", active=True), ""]
     parts += _knobs(HO2Config, _AGENT)
     parts += ["", "# Another agent, with sessions and ledgers of its own: kitchener chat --agent RESIDENT:bo"]
     parts += ['# [agents."RESIDENT:bo"]', '# instructions = "You are Bo. You answer briefly."']
@@ -124,7 +162,7 @@ def _knobs(model: type[Settings], keys: tuple[str, ...]) -> Iterator[str]:
         yield from _knob(model, key)
 
 
-def _knob(model: type[Settings], key: str, *, active: str | None = None) -> Iterator[str]:
+def _knob(model: type[Settings], key: str, *, active: str | bool | None = None) -> Iterator[str]:
     """The lines of one setting: what it means, and its default as a comment, or a value in force."""
     field = model.model_fields[key]
     for line in textwrap.wrap(meaning(field), _WIDTH, break_on_hyphens=False, break_long_words=False):
@@ -133,5 +171,8 @@ def _knob(model: type[Settings], key: str, *, active: str | None = None) -> Iter
         yield f"{key} = {toml_value(active)}"
         return
     default = field.get_default(call_default_factory=True)
+    if field.is_required():
+        yield f"# {key} = {toml_value(_EXAMPLES[key])}"
+        return
     is_unset = default is None or default in ((), {})
     yield f"# {key} = {toml_value(_EXAMPLES[key] if is_unset else default)}{'  # unset by default' if is_unset else ''}"

@@ -54,6 +54,7 @@ _COMMANDS: Final = (
     ("chat", "chat:chat", "Talk to an agent."),
     ("run", "run:run", "Run the conversations of a file."),
     ("session", "sessions:app", "List, show and end sessions."),
+    ("memory", "memory:app", "See what was learned about subjects, and take it back."),
     ("ledger", "ledgers:app", "Verify ledgers and look into them."),
     ("config", "settings:app", "Check and show settings."),
     ("doctor", "doctor:doctor", "Say whether this machine, the settings and the ledgers are in order."),

@@ -1,7 +1,7 @@
 """The options that all commands share, and the places they lead to: settings, ledger files, the class of a session."""
 
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,19 +10,25 @@ from urllib.parse import unquote
 
 from cyclopts import Parameter
 
-from kitchener.config import HO2Config, RuntimeConfig
+from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.errors import CallerError, ConfigError, UnknownSession
 from kitchener.ids import is_agent_class, is_session_id, path_part
 from kitchener.ledger import LedgerReader
+from kitchener.ledger.chain import IndexKeys
+from kitchener.memory.index import overlay_keys, signal_keys
+from kitchener.memory.reading import memory_dir
 from kitchener.records.events import SEALED_FIELDS, index_keys
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
+from kitchener.runtime.memories import memory_config
 from kitchener.sealing import Keyring, Sealer
 
 DEFAULT_FILE = "kitchener.toml"
 """The settings file that commands use where none is named and this one is there."""
 
-LedgerName = Literal["ho2m", "ho1m", "context"]
-"""The ledgers of one agent class."""
+LedgerName = Literal["ho2m", "ho1m", "context", "signals", "overlays"]
+"""The ledgers of one agent class. Those of the memory, `signals` and `overlays`, it may share with others."""
+
+_INDEX_KEYS: Mapping[LedgerName, IndexKeys] = {"ho2m": index_keys, "signals": signal_keys, "overlays": overlay_keys}
 
 
 @Parameter(name="*", group="Common options")
@@ -80,10 +86,25 @@ class Places:
 
     def ledger(self, agent_class: str, name: LedgerName) -> Path:
         """The file of one ledger, whether it exists or not."""
-        agent = self.config.agents.get(agent_class, HO2Config())
-        own = {"ho2m": agent.ho2m_path, "ho1m": agent.ho1m_path, "context": None}[name]
+        agent = self.agent(agent_class)
+        if name in ("signals", "overlays"):
+            return memory_dir(self.root, self.memory_config(agent_class)) / f"{name}.jsonl"
+        own = {"ho2m": agent.ho2m_path, "ho1m": agent.ho1m_path}.get(name)
         tier = "HO1" if name == "ho1m" else "HO2"
         return Path(own) if own else self.root / tier / path_part(agent_class) / f"{name}.jsonl"
+
+    def agent(self, agent_class: str) -> HO2Config:
+        """The settings of an agent class; one that is not configured has the defaults."""
+        return self.config.agents.get(agent_class) or HO2Config(agent_class=agent_class)
+
+    def memory_config(self, agent_class: str) -> HO3MemoryConfig:
+        """The settings of the memory as an agent class uses it."""
+        return memory_config(self.config.memory, self.agent(agent_class))
+
+    def sealer(self) -> Sealer | None:
+        """Opens and seals what subjects said; None where it is stored plainly."""
+        keyring = self.config.ledger.keyring
+        return Sealer(Keyring(Path(keyring)), SEALED_FIELDS) if keyring else None
 
     @asynccontextmanager
     async def reader(self, agent_class: str, name: LedgerName = "ho2m") -> AsyncIterator[LedgerReader | None]:
@@ -92,11 +113,7 @@ class Places:
         if not path.exists():
             yield None
             return
-        keyring = self.config.ledger.keyring
-        sealer = Sealer(Keyring(Path(keyring)), SEALED_FIELDS) if keyring else None
-        opened = LedgerReader.open(
-            path, index_dir=self.root / "index", index_keys=index_keys if name == "ho2m" else None, sealer=sealer
-        )
+        opened = LedgerReader.open(path, index_dir=self.root / "index", index_keys=_INDEX_KEYS.get(name), sealer=self.sealer())
         async with opened as reader:
             yield reader
 
@@ -108,8 +125,8 @@ class Places:
     def ledgers(self) -> Iterator[Path]:
         """Every ledger file there is: all `*.jsonl` under the root, and those that the settings put elsewhere."""
         found = set(self.root.rglob("*.jsonl"))
-        for agent_class in self.config.agents:
-            found.update(self.ledger(agent_class, name) for name in ("ho2m", "ho1m"))
+        for agent_class in ("ADMIN", *self.config.agents):
+            found.update(self.ledger(agent_class, name) for name in ("ho2m", "ho1m", "signals", "overlays"))
         return (path for path in sorted(found) if path.exists())
 
     async def class_of(self, session_id: str, preferred: str) -> str:

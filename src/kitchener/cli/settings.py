@@ -106,7 +106,7 @@ def _described(model: type[Settings], table: str = "") -> Iterator[str]:
         yield from _described(settings, place)
 
 
-_NAMES = {"agents": "class", "domain_tag_routes": "tag"}
+_NAMES = {"agents": "class", "domain_tag_routes": "tag", "gate_overrides": "kind"}
 
 
 def _settings_in(annotation: Any) -> type[Settings] | None:

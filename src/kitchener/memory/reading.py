@@ -14,13 +14,14 @@ from typing import Final
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import SIGNAL_KINDS, HO3MemoryConfig
 from kitchener.errors import CallerError
-from kitchener.ledger import LedgerReader
+from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory.gate import GateResult
 from kitchener.memory.index import OVERLAYS, SIGNALS, artifact_key, fold_subject, overlay_keys, signal_keys
 from kitchener.memory.moments import us_of
 from kitchener.memory.overlays import Overlay
 from kitchener.memory.signals import Cut, RecordedEvent, SignalAccumulator, normalise
 from kitchener.memory.subject import SubjectMemory
+from kitchener.records.events import HO3_QUARANTINED
 from kitchener.records.ref import Ref
 from kitchener.sealing import Sealer
 
@@ -141,6 +142,20 @@ class ReadOperations(ABC):
             and each.salience(cut.as_of_us, config.decay_half_life_hours) >= config.salience_floor
         ]
 
+    async def snapshot(
+        self,
+        as_of_ts: Moment | None = None,
+        *,
+        up_to: Mapping[str, int] | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> tuple[SubjectMemory, Cut]:
+        """Everything known of a namespace and the cut that the arguments of `read_signals` mean, for many questions at once.
+
+        For reading only; use it before the next wait.
+        """
+        subject = await self._known(namespace)
+        return subject, self._cut(subject, as_of_ts, up_to)
+
     async def _known(self, namespace: str) -> SubjectMemory:
         if not isinstance(namespace, str) or not 1 <= len(namespace) <= _MAX_NAMESPACE or not namespace.isprintable():
             raise CallerError(f"namespace = {namespace!r:.80}: expected 1 to {_MAX_NAMESPACE} printable characters")
@@ -197,3 +212,13 @@ class MemoryReader(ReadOperations):
         """The namespaces that have an artifact of this id, in the order in which it came up."""
         found = [entry.payload["namespace"] async for entry in self.overlays.read(key=artifact_key(artifact_id))]
         return list(dict.fromkeys(found))
+
+    async def read_records(self, artifact_id: str, *, namespace: str) -> list[StoredEntry]:
+        """The entries that make an artifact what it is: its overlay and what became of it, oldest first."""
+        found = [entry async for entry in self.overlays.read(key=artifact_key(artifact_id))]
+        return [entry for entry in found if entry.payload["namespace"] == namespace]
+
+    async def read_quarantines(self, *, namespace: str) -> list[StoredEntry]:
+        """The entries that put signals and events of a namespace in quarantine, oldest first."""
+        (key,) = overlay_keys(HO3_QUARANTINED, {"namespace": namespace})
+        return [entry async for entry in self.overlays.read(key=key, entry_type=HO3_QUARANTINED)]

@@ -1,0 +1,185 @@
+"""Whose memory a command means: where it is, which subjects there are, and which of them has what was named.
+
+Reading takes no lock and works on a root that has no memory yet; writing holds the ledgers.
+"""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from kitchener.cli.options import Options, Places
+from kitchener.cli.output import harmless
+from kitchener.config import SIGNAL_KINDS, HO3MemoryConfig, dotted_key
+from kitchener.errors import CallerError, UnknownArtifact
+from kitchener.ids import memory_namespace, split_namespace
+from kitchener.memory import HO3Memory, MemoryReader
+from kitchener.memory.signals import normalise
+from kitchener.records import events
+
+
+@dataclass(slots=True)
+class SubjectCounts:
+    """How much the ledgers hold about one subject."""
+
+    subject_id: str
+    signal_ids: set[str] = field(default_factory=set)
+    events: int = 0
+    artifact_ids: set[str] = field(default_factory=set)
+
+    def as_json(self) -> dict[str, str | int]:
+        """The counts by name."""
+        counts = {"signals": len(self.signal_ids), "events": self.events, "learned": len(self.artifact_ids)}
+        return {"subject_id": self.subject_id, **counts}
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlace:
+    """The long-term memory as one agent class uses it."""
+
+    places: Places
+    agent_class: str
+
+    @classmethod
+    def of(cls, options: Options) -> "MemoryPlace":
+        """The one that a command's options mean.
+
+        Raises:
+            ConfigError: the settings or the agent class are wrong
+        """
+        return cls(Places(options.load().config), options.agent)
+
+    @property
+    def config(self) -> HO3MemoryConfig:
+        """Thresholds and bounds."""
+        return self.places.memory_config(self.agent_class)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the class learns."""
+        return self.places.agent(self.agent_class).ho3_enabled
+
+    def namespace(self, subject_id: str) -> str:
+        """Where a subject's memory is."""
+        return memory_namespace(self.agent_class, subject_id)
+
+    @asynccontextmanager
+    async def reader(self) -> AsyncIterator[MemoryReader | None]:
+        """Reads the memory; None where nothing was ever written. It takes no lock.
+
+        Raises:
+            LedgerDamaged: what was written once does not verify
+        """
+        if not any(self.places.ledger(self.agent_class, name).exists() for name in ("signals", "overlays")):
+            yield None
+            return
+        async with MemoryReader.open(self.places.root, self.config, sealer=self.places.sealer()) as reader:
+            yield reader
+
+    @asynccontextmanager
+    async def writer(self) -> AsyncIterator[HO3Memory]:
+        """Holds the memory's ledgers; what was written is durable when the block is left.
+
+        Raises:
+            LedgerLocked: another process holds them
+            LedgerDamaged: what was written once does not verify
+        """
+        opened = HO3Memory.open(
+            self.places.root, self.config, ledger_config=self.places.config.ledger, sealer=self.places.sealer()
+        )
+        async with opened as memory:
+            yield memory
+
+    async def subjects(self, reader: MemoryReader) -> list[SubjectCounts]:
+        """Every subject of the agent class of whom something is known, in alphabetical order. Scans both ledgers."""
+        found: dict[str, SubjectCounts] = {}
+
+        def counts(namespace: str) -> SubjectCounts | None:
+            agent_class, subject_id = split_namespace(namespace)
+            if agent_class != self.agent_class:
+                return None
+            return found.setdefault(subject_id, SubjectCounts(subject_id))
+
+        async for entry in reader.signals.read(entry_type=events.HO3_SIGNAL):
+            if (subject := counts(entry.payload["namespace"])) is not None:
+                subject.events += 1
+                subject.signal_ids.add(entry.payload["signal_id"])
+        async for entry in reader.overlays.read(entry_type=events.HO3_OVERLAY):
+            if (subject := counts(entry.payload["namespace"])) is not None:
+                subject.artifact_ids.add(entry.payload.get("artifact_id") or entry.payload["overlay_id"])
+        return [found[subject_id] for subject_id in sorted(found)]
+
+    async def owner_of(self, reader: MemoryReader | None, artifact_id: str, subject_id: str | None) -> str:
+        """The subject of whom an artifact was learned.
+
+        Args:
+            reader: the memory; None: there is none yet
+            artifact_id: `ART-…`, or `OVL-…` of the older shape
+            subject_id: who is meant; None: whoever has it, if that is one
+
+        Raises:
+            UnknownArtifact: nobody of the agent class has it, or not the subject that is meant
+            CallerError: several subjects have it, or another agent class does
+        """
+        namespaces = [] if reader is None else await reader.namespaces_of(artifact_id)
+        owners = [split_namespace(each) for each in namespaces]
+        mine = [owner for agent_class, owner in owners if agent_class == self.agent_class]
+        if subject_id is not None and subject_id in mine:
+            return subject_id
+        if subject_id is not None and mine:
+            raise CallerError(f"artifact {artifact_id!r} was not learned about {subject_id!r}, but about {_named(mine)}")
+        if len(mine) > 1:
+            raise CallerError(f"artifact {artifact_id!r} was learned about {_named(mine)}; choose one with --subject")
+        if mine:
+            return mine[0]
+        others = sorted({agent_class for agent_class, _ in owners if agent_class is not None})
+        if others:
+            raise CallerError(
+                f"artifact {artifact_id!r} was not learned by agent class {self.agent_class!r}; use --agent {others[0]}"
+            )
+        raise UnknownArtifact(artifact_id, self.agent_class if subject_id is None else self.namespace(subject_id))
+
+    async def holder_of(self, reader: MemoryReader | None, target: str, subject_id: str | None) -> str:
+        """The subject who gave a signal or an event.
+
+        Raises:
+            InvalidSignal: it can be neither
+            CallerError: nobody of the agent class gave it, or several did
+        """
+        if not target.startswith("EVT-"):
+            target = normalise(target, signal_kinds(self.config))
+        holders: dict[str, None] = {}
+        if reader is not None:
+            async for entry in reader.signals.read(entry_type=events.HO3_SIGNAL):
+                if target in (entry.payload["event_id"], entry.payload["signal_id"]):
+                    agent_class, holder = split_namespace(entry.payload["namespace"])
+                    if agent_class == self.agent_class:
+                        holders[holder] = None
+        if subject_id is not None and subject_id in holders:
+            return subject_id
+        if len(holders) == 1 and subject_id is None:
+            return next(iter(holders))
+        if not holders:
+            raise CallerError(f"nobody of agent class {self.agent_class!r} gave {target!r}; nothing was written")
+        choice = "choose one with --subject" if subject_id is None else f"not {subject_id!r}; nothing was written"
+        raise CallerError(f"{target!r} came from {_named(holders)}; {choice}")
+
+    def how_to_turn_on(self) -> str:
+        """What to write where, so that the class learns."""
+        table = dotted_key(("agents", self.agent_class))
+        return (
+            f"long-term memory of {self.agent_class} is off; `ho3_enabled = true` below [{table}] of kitchener.toml turns it on"
+        )
+
+
+def signal_kinds(config: HO3MemoryConfig) -> frozenset[str]:
+    """The kinds of signals there are."""
+    return frozenset((*SIGNAL_KINDS, *config.custom_kinds))
+
+
+_NAMED_AT_MOST = 8
+
+
+def _named(subjects: Iterable[str]) -> str:
+    names = [repr(harmless(each)) for each in sorted(subjects)]
+    rest = f" and {len(names) - _NAMED_AT_MOST} more" if len(names) > _NAMED_AT_MOST else ""
+    return ", ".join(names[:_NAMED_AT_MOST]) + rest
