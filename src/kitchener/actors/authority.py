@@ -57,7 +57,7 @@ class SessionThread:
         is_shadow: turns and work orders belong to the shadow's intents, whatever their entries say
     """
 
-    __slots__ = ("bases", "intent_id", "is_shadow", "prior_intent_id", "ranking", "state")
+    __slots__ = ("bases", "intent_id", "is_shadow", "prior_intent_id", "projection", "ranking", "state")
 
     def __init__(self, state: ContextState, *, is_shadow: bool) -> None:
         self.state = state
@@ -68,6 +68,8 @@ class SessionThread:
         """The intent that the running turn serves."""
         self.prior_intent_id: str | None = None
         """The intent that was left last, to which a message may go back."""
+        self.projection: Projection | None = None
+        """What the running turn's model is shown."""
         self.ranking = TurnRanking()
 
     def apply(self, entry_type: str, entity_id: str, timestamp: str, payload: Mapping[str, Any], ref: Ref) -> None:
@@ -196,6 +198,7 @@ class ContextAuthority:
             tokens_left=tokens_left,
             mode=self._mode,
         )
+        thread.projection = projection
         return projection, render(projection, self.projector.estimate, elsewhere=SHOWN_ELSEWHERE)
 
     async def record(

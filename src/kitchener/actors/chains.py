@@ -38,6 +38,8 @@ class ChainPlan:
     """The tool to run first, or None."""
     offers_tools: bool
     """Whether the model may ask for tools while it writes the reply."""
+    offers_items: bool = False
+    """Whether it may fetch in full what its context shows as stubs."""
 
 
 def plan_chain(
@@ -56,12 +58,12 @@ def plan_chain(
     """
     speech_act = str(classification.get("speech_act", ""))
     if speech_act in _NO_TOOLS or not allowed:
-        return ChainPlan(None, offers_tools=False)
+        return ChainPlan(None, offers_tools=False, offers_items=speech_act not in _NO_TOOLS)
     request = _tool_request(classification.get("tool_request"))
     may_run = request is not None and request.tool_id in allowed and room >= _TOOL_AND_REPLY
     if request is not None and may_run and (speech_act in _COMMANDS or request.tool_id in read_only):
-        return ChainPlan(request, offers_tools=False)
-    return ChainPlan(None, offers_tools=True)
+        return ChainPlan(request, offers_tools=False, offers_items=True)
+    return ChainPlan(None, offers_tools=True, offers_items=True)
 
 
 def tighter(constraints: Constraints, attempt: int) -> Constraints:

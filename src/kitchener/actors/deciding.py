@@ -78,12 +78,21 @@ class TurnAuthority:
         return self._authority.is_shadow
 
     @property
+    def shows_stubs(self) -> bool:
+        """Whether the model sees stubs of which it may want to read the whole."""
+        projection = self._thread.projection
+        if projection is None or self.is_shadow:
+            return False
+        return any(each.form == "STUB" and each.tokens for each in (*projection.head, *projection.placed))
+
+    @property
     def intent_id(self) -> str | None:
         """The intent that the turn is recorded under."""
         return None if self.is_shadow else self._thread.intent_id
 
     async def open(self) -> OwnAnswer | None:
         """Sees to it that the session has the intent it needs, and that only one is active; an answer where it is not."""
+        self._thread.projection = None
         first = self._authority.first_intent(self._thread, self._session.session_id, self._turn_id)
         if first is not None:
             await self._write(TransitionDecision("DECLARE", (first,), (), "the session's first intent", first.entity_id))

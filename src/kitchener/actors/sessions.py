@@ -225,6 +225,11 @@ class SessionDirectory:
         session = self._active.get(session_id)
         return session.state.window if session is not None else ()
 
+    def thread(self, session_id: str) -> SessionThread | None:
+        """What the Context Authority keeps of an active session; None of one that is not, or where it is off."""
+        session = self._active.get(session_id)
+        return session.thread if session is not None else None
+
     async def find_open(self, session_id: str, *, subject_id: str | None = None) -> SessionManager:
         """As `find`, and the session has not ended."""
         session = await self.find(session_id, subject_id=subject_id)

@@ -18,6 +18,7 @@ from kitchener.actors.attention_templates import load_templates, resolve_templat
 from kitchener.actors.authority import ContextAuthority
 from kitchener.actors.budget import TokenBudgeter
 from kitchener.actors.consolidation import Consolidator
+from kitchener.actors.context_items import ContextItems
 from kitchener.actors.idempotency import IdempotencyKeys, OnSession, Scope
 from kitchener.actors.intents import IntentCalls
 from kitchener.actors.mailbox import CALLING_CHAIN
@@ -60,6 +61,7 @@ class HO2Supervisor:
         attention: gathers context; None: from the session's own history, by the template that serves the class
         degraded_call: answers when HO1 is broken; None: the turn says that it could not
         tools: what the executor may run; None: nothing
+        context_items: its built-in tool that reads what the context shows as stubs; None: there is none
         clock: time of day
         ids: fresh session ids
         host: what the runtime lends
@@ -77,6 +79,7 @@ class HO2Supervisor:
         attention: AttentionRetriever | None = None,
         degraded_call: DegradedCall | None = None,
         tools: ToolRegistry | None = None,
+        context_items: ContextItems | None = None,
         clock: Clock | None = None,
         ids: IdSource | None = None,
         host: Host | None = None,
@@ -96,6 +99,8 @@ class HO2Supervisor:
             authority=authority,
             memory=ho3_memory if config.ho3_enabled else None,
         )
+        if context_items is not None:
+            context_items.bind(self._sessions.thread)
         if attention is None:
             template = resolve_template(load_templates(config.attention_templates), agent_class)
             attention = AttentionRetriever(SessionContext(self._sessions, config), config, template)

@@ -169,6 +169,7 @@ class ToolRegistry:
         timeout_s: longest run of a tool that sets no own limit, seconds
         max_result_bytes: largest result kept, bytes of its JSON; a longer one is cut and says so
         max_threads: synchronous tools that run at the same time; others wait, within their own time limit
+        builtin: tools that run where a work order allows them by name, and are listed nowhere
 
     Raises:
         ToolError: two tools have one name
@@ -181,6 +182,7 @@ class ToolRegistry:
         timeout_s: float = 30.0,
         max_result_bytes: int = 65_536,
         max_threads: int = 32,
+        builtin: Iterable[Tool[..., Any]] = (),
     ) -> None:
         self._tools: dict[str, Tool[..., Any]] = {}
         for each in tools:
@@ -188,6 +190,11 @@ class ToolRegistry:
             if declared.tool_id in self._tools:
                 raise ToolError(f"two tools are called {declared.tool_id!r}; give one of them another name=…")
             self._tools[declared.tool_id] = declared
+        self._listed = tuple(self._tools)
+        for each in builtin:
+            if each.tool_id in self._tools:
+                raise ToolError(f"tool {each.tool_id!r} has the name of a built-in one; give it another name=…")
+            self._tools[each.tool_id] = each
         self._timeout_s, self._max_result_bytes, self._max_threads = timeout_s, max_result_bytes, max_threads
         # Each event loop has its own, so that one registry serves several runs.
         self._threads = RunVar[anyio.CapacityLimiter]("kitchener tool threads")
@@ -196,8 +203,8 @@ class ToolRegistry:
 
     @property
     def tool_ids(self) -> tuple[str, ...]:
-        """The ids of all tools, in the order given."""
-        return tuple(self._tools)
+        """The ids of all tools but the built-in ones, in the order given."""
+        return self._listed
 
     def is_read_only(self, tool_id: str) -> bool:
         """Whether this tool exists and has no effect."""

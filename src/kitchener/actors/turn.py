@@ -260,7 +260,8 @@ class Turn:
     ) -> dict[str, Any]:
         """3 and 4: the reply, accepted by the quality gate, retried with tighter constraints, or given up."""
         prepared = self._parts.prepared
-        constraints = prepared.with_tools if plan.offers_tools else prepared.synthesize
+        has_stubs = self._authority is not None and self._authority.shows_stubs
+        constraints = prepared.synthesis(offers_tools=plan.offers_tools, offers_items=plan.offers_items and has_stubs)
         inputs = {
             "user_message": self._message,
             "assembled_context": context.as_assembled(),

@@ -16,6 +16,7 @@ from kitchener.actors.attention import AttentionContext, AttentionRetriever
 from kitchener.actors.authority import ContextAuthority
 from kitchener.actors.budget import Scope, TokenBudgeter
 from kitchener.actors.chains import cost_json
+from kitchener.actors.context_items import ITEM_TOOL
 from kitchener.actors.quality import QualityGate
 from kitchener.actors.remembering import Crossed, TurnMemory
 from kitchener.actors.session_state import book_cost, forget_failed, note_failed
@@ -70,10 +71,27 @@ class Prepared:
         self.with_tools = self.synthesize.model_copy(
             update={"turn_limit": config.tool_turn_limit, "allowed_tools": self.allowed_tools}
         )
+        fetching = {"turn_limit": config.tool_turn_limit, "allowed_tools": (ITEM_TOOL,)}
+        self.with_items = self.synthesize.model_copy(update=fetching)
+        self.with_both = self.with_tools.model_copy(update={"allowed_tools": (*self.allowed_tools, ITEM_TOOL)})
         self.tool_call = Constraints(allowed_tools=self.allowed_tools, token_budget=config.turn_budget)
         self.verify = Constraints(prompt_contract_id=config.verify_contract_id, token_budget=config.turn_budget)
-        known = (self.classify, self.synthesize, self.with_tools, self.tool_call, self.verify)
+        known = (
+            self.classify,
+            self.synthesize,
+            self.with_tools,
+            self.with_items,
+            self.with_both,
+            self.tool_call,
+            self.verify,
+        )
         self._mappings = {id(each): _mapping_of(each) for each in known}
+
+    def synthesis(self, *, offers_tools: bool, offers_items: bool) -> Constraints:
+        """The constraints of a reply."""
+        if offers_items:
+            return self.with_both if offers_tools else self.with_items
+        return self.with_tools if offers_tools else self.synthesize
 
     def mapping_of(self, constraints: Constraints) -> dict[str, Any]:
         """What of the constraints differs from the defaults, as JSON types."""

@@ -19,6 +19,7 @@ from kitchener.actors.admission import TurnLimiter
 from kitchener.actors.assembly import Host
 from kitchener.actors.budget import TokenBudgeter
 from kitchener.actors.consolidation import Afterwards
+from kitchener.actors.context_items import ContextItems
 from kitchener.actors.executor import HO1Executor
 from kitchener.actors.hosts import GatewayCall, HostedExecutor, HostedGateway
 from kitchener.actors.mailbox import BACKGROUND, INTERACTIVE, LaneLimits, LaneStatistics, Mailbox
@@ -163,7 +164,8 @@ class _Agent:
         injected, limits = runtime._parts.injected, runtime.config.limits
         self._later = _LaterLedgers()
         self.ledgers = cast(Ledgers, self._later)
-        tools = _tools_of(config, injected.tools)
+        items = ContextItems() if config.context_mode == "enforce" else None
+        tools = _tools_of(config, injected.tools, (items.tool,) if items is not None else ())
         self.afterwards = Afterwards(runtime._tasks, config.consolidation_queue)
         host = Host(
             limits=limits,
@@ -200,6 +202,7 @@ class _Agent:
             ho3_memory=self._memory,
             degraded_call=injected.degraded_call,
             tools=tools,
+            context_items=items,
             clock=injected.clock,
             ids=injected.ids,
             host=host,
@@ -346,7 +349,7 @@ def _sealer(config: LedgerConfig) -> Sealer | None:
     return Sealer(Keyring(Path(config.keyring)), SEALED_FIELDS) if config.keyring else None
 
 
-def _tools_of(config: HO2Config, given: Sequence[Callable[..., Any]]) -> ToolRegistry:
+def _tools_of(config: HO2Config, given: Sequence[Callable[..., Any]], builtin: Sequence[Tool[..., Any]]) -> ToolRegistry:
     """The tools of an agent class: all that were given, or those its setting names."""
     known = {declared.tool_id: declared for declared in (each if isinstance(each, Tool) else Tool(each) for each in given)}
     chosen: list[Tool[..., Any]] = list(known.values())
@@ -357,7 +360,7 @@ def _tools_of(config: HO2Config, given: Sequence[Callable[..., Any]]) -> ToolReg
                 expected = f"expected `module:attribute`, or a tool given to open_runtime: {', '.join(known) or 'none was'}"
                 raise ConfigError(f"agents.{config.agent_class}", "tools", name, expected)
         chosen = [*load_tools(name for name in config.tools if ":" in name), *(known[name] for name in named)]
-    return ToolRegistry(chosen, timeout_s=config.tool_timeout_s, max_result_bytes=config.tool_result_max_bytes)
+    return ToolRegistry(chosen, timeout_s=config.tool_timeout_s, max_result_bytes=config.tool_result_max_bytes, builtin=builtin)
 
 
 def _restarts(limits: LimitsConfig) -> dict[str, Any]:
