@@ -241,6 +241,7 @@ async def test_it_runs_under_a_session_of_its_own(tmp_path: Path, scripted: Open
     assert [entry.entity_id for entry in own] == [f"WO-{cons}-001"] * 3
     assert len(str(cons)) == len("CONS-") + 16
     assert all(entry.payload.get("turn_id") is None for entry in own)
+    assert {(entry.payload["session_id"], entry.payload["subject_id"]) for entry in own} == {(cons, "ada")}
     assert listed == [session_id]
     assert not any(entry.entity_id.startswith("WO-CONS") for entry in entries)
     for request in asked(provider, "synthesize"):

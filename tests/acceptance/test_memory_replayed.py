@@ -4,14 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from kitchener.config import HO3MemoryConfig
 from kitchener.memory import HO3Memory, MemoryReader, select_biases
 from kitchener.records import events
+from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import Runtime
 from kitchener.testing import FakeClock
 from tests.acceptance.conftest import OpenRuntime
-from tests.acceptance.remembering import ADA, EASY, LESSON, QUESTIONS, say, signals, student
+from tests.acceptance.remembering import ADA, EASY, LESSON, QUESTIONS, asked, knows, say, signals, student
 from tests.acceptance.stack import QUESTION, read_all
 
 LABELS = ("one", "two", "three")
@@ -85,3 +87,36 @@ async def test_concurrent_turns_of_one_subject_are_told_apart_by_their_positions
     assert len(signals(tmp_path)) == 240
     async with MemoryReader.open(tmp_path, config, clock=clock) as reader:
         await check(reader, turns)
+
+
+async def test_what_is_learned_while_a_turn_runs_is_for_the_next_one(tmp_path: Path, scripted: OpenRuntime) -> None:
+    """A turn has begun and not yet recalled: a line learned at that very moment is not shown to it, and the record says so."""
+    begun, learned = anyio.Event(), anyio.Event()
+
+    async def gate(request: PromptRequest) -> None:
+        if request.wo_type == "classify" and request.variables["user_message"].startswith("held"):
+            begun.set()
+            await learned.wait()
+
+    lesson = {**LESSON, "labels": {"domain": [], "task": []}}
+    provider, clock = student(lesson, classified, gate=gate), FakeClock()
+    settings = {**EASY, "ho3_gate_count_threshold": 2, "ho3_gate_session_threshold": 2}
+    async with scripted(provider, clock=clock, **settings) as runtime:
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(say, runtime, "held about one")
+                await begun.wait()
+                for _ in range(2):
+                    await say(runtime, "quick about two")
+                await runtime.supervisor().run_consolidation([QUESTIONS], namespace=ADA)
+                while len(await runtime.memory().read_active_biases(namespace=ADA)) < 2:
+                    await anyio.lowlevel.checkpoint()
+                learned.set()
+            await say(runtime, "next about one")
+            await runtime.drain()
+            turns = await recorded(runtime)
+            await check(runtime.memory(), turns)
+    held, *_, after = turns
+    assert held[0]["user_message"] == "held about one"
+    assert (held[1], len(after[1])) == ([], 2)
+    assert knows()(next(each for each in asked(provider, "synthesize") if "held" in each.variables["user_message"]))
