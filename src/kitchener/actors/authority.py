@@ -8,10 +8,9 @@ change nothing. Explained in `docs/context.md`.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-import structlog
-
 from kitchener.actors.ranking import TurnRanking
 from kitchener.actors.recalling import SubjectTurns
+from kitchener.actors.recorded_bases import RecordedBases
 from kitchener.config import HO2Config
 from kitchener.context import (
     Base,
@@ -27,13 +26,10 @@ from kitchener.context import (
     SessionIntents,
     TransitionDecision,
     base_of,
-    base_of_lists,
-    base_ref,
     bridge_declaration,
     conflict_flag_payload,
     make_event,
     projection_payload,
-    read_lists,
     render,
     resolve_active,
 )
@@ -42,11 +38,10 @@ from kitchener.ledger import LedgerEntry, Ledgers, StoredEntry
 from kitchener.records import events
 from kitchener.records.ref import Ref
 
-logger = structlog.get_logger(__name__)
-
 SHOWN_ELSEWHERE: Final = ("rule", "bias")
 """Kinds of items that a prompt shows in places of their own: rules among the instructions, learned lines in their block."""
 _OF_A_TURN: Final = (events.WO_PLANNED, events.TURN_COMPLETED)
+_LEAVES: Final = (events.INTENT_SUPERSEDED, events.INTENT_CLOSED, events.INTENT_ABANDONED)
 
 
 class SessionThread:
@@ -54,42 +49,51 @@ class SessionThread:
 
     Args:
         state: the session's fold
-        is_shadow: turns and work orders belong to the shadow's intents, whatever their entries say
+        ruleset: the policy
+        is_shadow: a turn that no real intent claims belongs, with its work orders, to the shadow's intent
     """
 
-    __slots__ = ("bases", "intent_id", "is_shadow", "prior_intent_id", "projection", "ranking", "state")
+    __slots__ = ("_ruleset", "bases", "intent_id", "is_shadow", "last_left", "projection", "ranking", "state")
 
-    def __init__(self, state: ContextState, *, is_shadow: bool) -> None:
+    def __init__(self, state: ContextState, ruleset: Ruleset, *, is_shadow: bool) -> None:
         self.state = state
+        self._ruleset = ruleset
         self.is_shadow = is_shadow
         self.bases: dict[str | None, Base] = {}
         """The last projection on record under each intent."""
         self.intent_id: str | None = None
         """The intent that the running turn serves."""
-        self.prior_intent_id: str | None = None
-        """The intent that was left last, to which a message may go back."""
+        self.last_left: str | None = None
+        """The intent that was closed, abandoned or gave way last."""
         self.projection: Projection | None = None
         """What the running turn's model is shown."""
         self.ranking = TurnRanking()
 
+    @property
+    def prior_intent_id(self) -> str | None:
+        """The intent that was left last, to which a message may go back; None where it is live, or there is none."""
+        record = self.state.intents.get(self.last_left or "")
+        return self.last_left if record is not None and not record.is_live else None
+
     def apply(self, entry_type: str, entity_id: str, timestamp: str, payload: Mapping[str, Any], ref: Ref) -> None:
         """Takes an entry as it is written, or as it is read back."""
-        if self.is_shadow and entry_type in _OF_A_TURN:
+        if self.is_shadow and entry_type in _OF_A_TURN and payload.get("intent_id") is None:
             payload = {**payload, "intent_id": self.intent_id}
         event = make_event(entry_type, entity_id, timestamp, payload, ref)
-        if event is not None:
-            self.state.apply(event)
-            if entry_type in (events.INTENT_SUPERSEDED, events.INTENT_CLOSED, events.INTENT_ABANDONED):
-                self.prior_intent_id = event.entity_id
+        if event is None:
+            return
+        self.state.apply(event)
+        if entry_type in _LEAVES and ref not in self.state.invalid:
+            self.last_left = event.entity_id
+        elif entry_type == events.TURN_STARTED and self.is_shadow:
+            self.intent_id = resolve_active(self.state, self._ruleset).active
 
-    def apply_all(self, shadow: Iterable[StoredEntry]) -> None:
-        """Takes decisions that the shadow made earlier."""
-        for entry in shadow:
-            self.intent_id = entry.payload.get("intent_id")
-            decided = entry.payload.get("events")
-            for number, each in enumerate(decided if isinstance(decided, list) else ()):
-                ref = _part(entry.ref, number)
-                self.apply(each["entry_type"], each["entity_id"], entry.timestamp, each["payload"], ref)
+    def apply_decision(self, entry: StoredEntry) -> None:
+        """Takes a decision that the shadow made earlier."""
+        decided = entry.payload.get("events")
+        for number, each in enumerate(decided if isinstance(decided, list) else ()):  # sealed, and its key gone: none
+            self.apply(each["entry_type"], each["entity_id"], entry.timestamp, each["payload"], _part(entry.ref, number))
+        self.intent_id = entry.payload.get("intent_id")
 
 
 class ContextAuthority:
@@ -112,47 +116,24 @@ class ContextAuthority:
 
     def thread(self, session_id: str) -> SessionThread:
         """The thread of a session that begins."""
-        return SessionThread(ContextState(self.projector.estimate, session_id), is_shadow=self.is_shadow)
+        return SessionThread(ContextState(self.projector.estimate, session_id), self.ruleset, is_shadow=self.is_shadow)
 
     async def read_back(self, session_id: str, entries: Iterable[StoredEntry]) -> SessionThread:
         """The thread of a session that comes back from the ledgers: the same fold over the same entries."""
-        thread, shadow = self.thread(session_id), list[StoredEntry]()
-        newest: StoredEntry | None = None
+        thread, bases = self.thread(session_id), RecordedBases()
+        decided: dict[str, list[StoredEntry]] = {}
         async for entry in self._ledgers.context.read(session_id=session_id):
-            if entry.entry_type == events.INTENT_SHADOW_DECISION and self.is_shadow:
-                shadow.append(entry)
-            elif entry.entry_type == events.PROJECTION_COMPUTED:
-                newest = entry
-        decided: dict[tuple[str, str], list[StoredEntry]] = {}
-        for entry in shadow:
-            payload = events.read_payload(entry.entry_type, entry.payload)
-            decided.setdefault((payload["turn_id"], payload["step"]), []).append(entry)
+            if entry.entry_type == events.PROJECTION_COMPUTED:
+                bases.read(entry)
+            elif entry.entry_type == events.INTENT_SHADOW_DECISION and self.is_shadow:
+                decided.setdefault(str(entry.payload.get("decided_after")), []).append(entry)
         for entry in entries:
-            if entry.entry_type == events.TURN_COMPLETED:
-                thread.apply_all(decided.get((entry.entity_id, "after"), ()))
             payload = events.read_payload(entry.entry_type, entry.payload)
             thread.apply(entry.entry_type, entry.entity_id, entry.timestamp, payload, entry.ref)
-            if entry.entry_type == events.TURN_STARTED:
-                thread.apply_all(decided.get((entry.entity_id, "before"), ()))
-        if newest is not None:
-            base = await self._base_of(newest)
-            if base is not None:
-                thread.bases[newest.payload.get("intent_id")] = base
+            for decision in decided.get(entry.entry_id, ()):
+                thread.apply_decision(decision)
+        thread.bases = bases.all()
         return thread
-
-    async def _base_of(self, newest: StoredEntry) -> Base | None:
-        """What the next projection may refer to: the last one's lists, rebuilt along the changes that lead to it."""
-        chain: list[StoredEntry] = [newest]
-        while (before := base_ref(chain[-1].payload)) is not None:
-            found = await self._ledgers.context.get(int(before.entry_id.rpartition("-")[2]))
-            if found is None or found.entry_hash != before.entry_hash:
-                logger.warning("projection refers to one that is not there", entry_id=chain[-1].entry_id)
-                return None
-            chain.append(found)
-        lists = read_lists(chain.pop().payload)
-        while chain:
-            lists = read_lists(chain.pop().payload, lists)
-        return base_of_lists(lists, newest.ref)
 
     def resolve(self, thread: SessionThread) -> Resolution:
         """The active intent of a session, or what stands in the way."""
@@ -189,6 +170,8 @@ class ContextAuthority:
     ) -> tuple[Projection, Rendering]:
         """What the model is shown, and its text."""
         self._ranking = thread.ranking
+        if resolution.active is not None and self.ruleset.admission == "lexical":
+            thread.ranking.follow(thread.state.turns)
         projection = self.projector.project(
             thread.state,
             resolution,
@@ -237,6 +220,7 @@ class ContextAuthority:
         base: Mapping[str, Any],
         decision: TransitionDecision,
         step: Literal["before", "after"],
+        decided_after: str,
     ) -> None:
         """Writes `INTENT_SHADOW_DECISION` and lets the shadow's own state follow it.
 
@@ -245,11 +229,13 @@ class ContextAuthority:
             base: what every payload carries
             decision: what was decided
             step: before the reply or after it: which of the decision's events this entry is about
+            decided_after: the session's last entry in HO2m, after which the decision was made
         """
         intent_id = decision.intent_id
         decided = decision.before_turn if step == "before" else decision.after_turn
         fields = {
             "step": step,
+            "decided_after": decided_after,
             "action": decision.action,
             "reason": decision.reason,
             "intent_id": intent_id,
@@ -258,9 +244,9 @@ class ContextAuthority:
         }
         context = self._ledgers.context
         ref = await context.write(LedgerEntry(events.INTENT_SHADOW_DECISION, base["turn_id"], {**base, **fields}))
-        thread.intent_id = intent_id
         for number, each in enumerate(decided):
             thread.apply(each.entry_type, each.entity_id, context.last_timestamp, each.payload, _part(ref, number))
+        thread.intent_id = intent_id
 
     def _rank(self, message: str, items: Sequence[Item]) -> Iterable[int]:
         # One ranking for the class, as the projector wants it; the session's own index is set before each projection.

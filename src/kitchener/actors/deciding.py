@@ -4,7 +4,7 @@ In `enforce` its word holds: it may answer a message itself (which of two thread
 `shadow` it goes through the same steps, and nothing of it reaches the turn. Explained in `docs/context.md`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from kitchener.actors.attention import AttentionContext, BudgetUsed, ContextFragment
@@ -69,6 +69,7 @@ class TurnAuthority:
         self._thread: SessionThread = session.thread
         self._decision: TransitionDecision | None = None
         self._transition: list[Ref] = []
+        self._is_blocked = self._has_answered = False
         self.projection_ref: Ref | None = None
         """Its projection on record; None where there is none, and in the shadow."""
 
@@ -103,6 +104,7 @@ class TurnAuthority:
             await self._flag(resolution)
         if resolution.blocked_by is not None:
             self._thread.intent_id = None
+            self._is_blocked = True
             text = "This session's record has an impossible entry, so nothing can be shown to the model."
             return self._answer(text, "INVALID_LIFECYCLE", resolution.flags[0].detail if resolution.flags else "")
         self._thread.intent_id = resolution.active
@@ -122,6 +124,8 @@ class TurnAuthority:
     async def decide(self, classification: Mapping[str, Any]) -> OwnAnswer | None:
         """2a: what the message makes of the active intent; an answer where the policy is to ask."""
         thread = self._thread
+        if self._is_blocked:  # in the shadow, which has nobody to ask: with nothing decided, there is nothing to follow
+            return None
         decision = self._decision = resolve_intent_transition(
             thread.intent_id,
             classification,
@@ -147,7 +151,8 @@ class TurnAuthority:
         biases = await self._bias_items(overlays, memory) if memory is not None and overlays else ()
         resolution = authority.resolve(thread)
         if resolution.blocked_by is not None:  # only in the shadow, or by what this very turn wrote
-            await self._flag(resolution)
+            if not self._is_blocked:
+                await self._flag(resolution)
             return gathered
         projection, rendering = authority.project(
             thread,
@@ -166,11 +171,10 @@ class TurnAuthority:
 
     async def finish(self, output: Mapping[str, Any], *, is_failed: bool) -> None:
         """After step 4: a closing message closes its intent now, a reply that completes it does, failures are counted."""
-        thread, decision = self._thread, self._decision
-        if decision is None:
-            return
-        after = decision
-        if decision.action != "CLOSE":
+        thread, after = self._thread, self._decision
+        if self._has_answered or self._is_blocked:
+            return  # no model was asked, so nothing failed and nothing was completed
+        if after is None or after.action != "CLOSE":
             after = resolve_after_turn(
                 thread.intent_id,
                 output,
@@ -184,12 +188,19 @@ class TurnAuthority:
         if after.after_turn:
             await self._write(after, "after")
 
-    def concerns(self, wo_id: str) -> bool:
-        """Whether an earlier failed work order belongs to the turn's intent, so that this turn puts it away."""
+    def done_with(self, earlier: Sequence[str], own: Container[str]) -> list[str]:
+        """The failed work orders that this turn puts away, now that it completes: its intent's, and those of no intent.
+
+        Args:
+            earlier: failed ones of earlier turns, as far as the session keeps count of them
+            own: the turn's own work orders
+        """
         if self.is_shadow:
-            return True
-        record = self._thread.state.work_orders.get(wo_id)
-        return record is None or record.facts.intent_id in (None, self._thread.intent_id)
+            return list(earlier)
+        state = self._thread.state
+        known, attached = state.work_orders, state.attached(self._thread.intent_id).work_orders
+        loose = [wo_id for wo_id in earlier if wo_id not in known or known[wo_id].facts.intent_id is None]
+        return [*loose, *[wo_id for wo_id, each in attached.items() if each.status == "failed" and wo_id not in own]]
 
     async def _settle(self, resolution: Resolution) -> OwnAnswer | None:
         """Several threads compete: a message that names one of them settles it, any other is answered with the question."""
@@ -197,6 +208,7 @@ class TurnAuthority:
         if self.is_shadow:  # it has nobody to ask
             await self._flag(resolution)
             self._thread.intent_id = None
+            self._is_blocked = True
             return None
         chosen = choose_thread(self._message, competing, intents)
         if chosen is None:
@@ -205,9 +217,11 @@ class TurnAuthority:
             return self._answer(describe_conflict(competing, intents), "CONFLICT", resolution.flags[-1].detail)
         await self._write(TransitionDecision("KEEP", keep_intent(chosen, competing), (), "the user chose", chosen))
         self._thread.intent_id = chosen
+        self._has_answered = True
         return OwnAnswer(f"Good, we go on with: {intents[chosen].facts.objective}", None)
 
     def _answer(self, response: str, kind: str, detail: str) -> OwnAnswer:
+        self._has_answered = True
         return OwnAnswer(response, TurnError(kind, detail))
 
     async def _recalled(self, active: str | None) -> Sequence[Item]:
@@ -220,7 +234,7 @@ class TurnAuthority:
         others: Mapping[str, Item] = thread.state.turns
         if ruleset.recall_scope == "subject":
             others = await self._authority.recalling.of(self._session.subject_id, self._position)
-        thread.ranking.add(others.values())
+        thread.ranking.follow(thread.state.turns, others if others is not thread.state.turns else {})
         own, found = thread.state.attached(active).turns, dict[str, Item]()
         mine = {item.entity_id for item in own}
         for turn in thread.ranking.best(self._message):
@@ -241,7 +255,7 @@ class TurnAuthority:
     async def _write(self, decision: TransitionDecision, step: Literal["before", "after"] = "before") -> None:
         """Puts a decision's events on record: in HO2m, or in the shadow on the context ledger."""
         if self.is_shadow:
-            await self._authority.record_shadow(self._thread, self._base(), decision, step)
+            await self._authority.record_shadow(self._thread, self._base(), decision, step, self._session.state.head)
             return
         for each in decision.before_turn if step == "before" else decision.after_turn:
             self._authority.check(self._thread, each, self._turn_ts)

@@ -8,10 +8,11 @@ from typing import Final, get_args
 
 from kitchener.actors.admission import Admission
 from kitchener.actors.authority import ContextAuthority, SessionThread
+from kitchener.actors.mailbox import CALLING_CHAIN
 from kitchener.actors.sessions import SessionDirectory, SessionManager
 from kitchener.context import IntentEvent, SessionIntents, keep_intent
 from kitchener.context.transitions import Scope, abandoned, closed, declared, forked, next_intent_id, reopened
-from kitchener.errors import CallerError, InvalidLifecycle, SessionEnded
+from kitchener.errors import CallerError, InvalidLifecycle, ReentrantTurn, SessionEnded
 from kitchener.ids import IntentId
 
 _SCOPES: Final = get_args(Scope)
@@ -39,6 +40,10 @@ class IntentCalls:
         _check_text("objective", objective)
         if scope not in _SCOPES:
             raise CallerError(f"scope = {scope!r}: expected one of {', '.join(_SCOPES)}")
+        if isinstance(targets, str):
+            raise CallerError(f"targets = {targets!r:.80}: expected a list of texts")
+        for each in targets:
+            _check_text("targets", each)
 
         def made(intents: SessionIntents, thread: SessionThread) -> list[IntentEvent]:
             if parent is not None and parent not in intents.intents:
@@ -60,7 +65,7 @@ class IntentCalls:
             raise CallerError(f"active = {active}: expected a position in objectives, 0 to {len(objectives) - 1}")
 
         def made(intents: SessionIntents, thread: SessionThread) -> list[IntentEvent]:
-            _check_known(intent_id, intents)
+            _check_live(intent_id, intents)  # before its children are written
             known, children = dict(intents.intents), list[IntentEvent]()
             for objective in objectives:
                 new = next_intent_id(intents._replace(intents=known))
@@ -106,11 +111,16 @@ class IntentCalls:
         authority = self._authority
         if authority is None:
             raise CallerError('intents need context_mode = "enforce"; without it there are none')
+        if session_id in CALLING_CHAIN.get():
+            raise ReentrantTurn(f"session {session_id!r} runs the turn that asks for this; its intents change after the turn")
         session = await self._sessions.find_open(session_id)
         async with self._admission.call(session):
             thread = session.thread
             if session.state.is_ended or thread is None:
                 raise SessionEnded(session_id)
+            first = authority.first_intent(thread, session_id) if thread.state.turns else None
+            if first is not None:  # the session is older than the Authority: its turns so far have an intent of their own
+                await self._append(authority, session, thread, [first])
             made = make(SessionIntents(session.session_id, "", thread.state.intents), thread)
             await self._append(authority, session, thread, made)
             await session.commit()
@@ -129,6 +139,9 @@ def _check_text(what: str, text: str) -> None:
         raise CallerError(f"{what} = {text!r:.80}: expected 1 to {_MAX_TEXT} characters of text")
 
 
-def _check_known(intent_id: str, intents: SessionIntents) -> None:
-    if intent_id not in intents.intents:
+def _check_live(intent_id: str, intents: SessionIntents) -> None:
+    record = intents.intents.get(intent_id)
+    if record is None:
         raise InvalidLifecycle(intent_id, f"intent {intent_id} was never declared")
+    if not record.is_live:
+        raise InvalidLifecycle(intent_id, f"intent {intent_id} was {record.status} before")

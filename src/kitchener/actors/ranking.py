@@ -1,25 +1,51 @@
-"""Ranks a session's turns against a message: the lexical index, fed with turns as they come up for ranking."""
+"""Ranks turns against a message: the lexical index of a session, fed with its turns in the order of the ledger.
 
-from collections.abc import Iterable, Iterator, Sequence
+How well a turn ranks depends on the other turns in the index. So all of the session's turns are in it, whatever intent they
+belong to: what was ranked before, and whether the process was restarted since, makes no difference.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final
 
 from kitchener.context import Item
 from kitchener.context.lexical import LexicalIndex, LexicalTurn
 
 _USER, _ASSISTANT = "user: ", "\nassistant: "
+_NONE: Final[Mapping[str, Item]] = {}
 
 
 class TurnRanking:
-    """The index of the turns that one session, or one subject, was ever offered. Grows with them; each is read once."""
+    """The index of one session's turns, and of those of its subject where they may be recalled. Each is read once."""
 
-    __slots__ = ("_index", "_known", "_turns")
+    __slots__ = ("_index", "_known", "_source", "_taken", "_turns")
 
     def __init__(self) -> None:
+        self._source: Mapping[str, Item] | None = None
+        self._reset()
+
+    def _reset(self) -> None:
         self._index: LexicalIndex | None = None
         self._turns: list[str] = []
         self._known: set[str] = set()
+        self._taken = 0
 
-    def add(self, items: Iterable[Item]) -> None:
-        """Takes further turns, oldest first; known ones are left out."""
+    def follow(self, turns: Mapping[str, Item], others: Mapping[str, Item] = _NONE) -> None:
+        """Takes what is new; to be called before each ranking.
+
+        Args:
+            turns: the session's, in order: `ContextState.turns`, which only grows until the state is folded again
+            others: the subject's, in order, those of this session among them
+        """
+        if turns is not self._source:  # folded again: an entry was declared void, or came late
+            self._reset()
+            self._source = turns
+        if others:
+            self._add(others.values())
+        self._add(islice(turns.values(), self._taken, None))
+        self._taken = len(turns)
+
+    def _add(self, items: Iterable[Item]) -> None:
         if self._index is None:
             self._index = LexicalIndex()
         for item in items:
@@ -31,12 +57,9 @@ class TurnRanking:
 
     def rank(self, message: str, items: Sequence[Item]) -> Iterator[int]:
         """Positions in `items`, best first; a turn may come twice, for each of its two sides."""
-        self.add(items)
-        if self._index is None:
-            return
         where = {item.entity_id: n for n, item in enumerate(items)}
-        for position in self._index.rank(message):
-            found = where.get(self._turns[position])
+        for turn in self.best(message):
+            found = where.get(turn)
             if found is not None:
                 yield found
 

@@ -62,7 +62,7 @@ class SubjectTurns:
             item = await self._item(entry)
             if item is not None and item.entity_id not in kept.items:
                 kept.items[item.entity_id] = item
-                self._held += 1
+                self._held += self._subjects.get(subject_id) is kept  # else it was put away while it was being read
         kept.read_to = max(kept.read_to, position)
         while self._held > _MAX_TURNS and len(self._subjects) > 1:
             _, dropped = self._subjects.popitem(last=False)

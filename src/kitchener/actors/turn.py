@@ -28,7 +28,6 @@ from kitchener.actors.remembering import Crossed, Learned, bias_fragments
 from kitchener.actors.session_state import begin_turn, complete_turn, forget_failed
 from kitchener.actors.sessions import SessionManager, close_open_turn
 from kitchener.actors.work_order_chain import APOLOGIES, APOLOGY, CutShort, TurnParts, WorkOrderChain
-from kitchener.errors import LedgerError
 from kitchener.ids import SessionId, TurnId
 from kitchener.ledger import compute_trace_hash
 from kitchener.memory.overlays import Overlay
@@ -184,8 +183,6 @@ class Turn:
             return await step
         try:
             return await step
-        except LedgerError:
-            raise
         except Exception as error:  # noqa: BLE001  the shadow is there to be compared, never to be felt
             self._authority = None
             logger.error("context shadow failed", turn_id=self.turn_id, error=repr(error))
@@ -341,7 +338,7 @@ class Turn:
         """Writes what the chain added up to, then `TURN_COMPLETED`: from here on nothing aborts the turn."""
         chain = tuple(self._chain.work_orders.values())
         cost, trace_hash = total_cost(chain), self._trace_hash()
-        for wo_id in filter(self._is_done_with, self._earlier_failures):  # so that an outage does not stay in view for ever
+        for wo_id in self._done_with():  # so that an outage does not stay in view for ever
             forget_failed(self._session.state, wo_id)
             await self._chain.write(events.WO_ABANDONED, wo_id, {"wo_id": wo_id, "reason": "turn_over"})
         fields = {
@@ -381,8 +378,10 @@ class Turn:
         self._chain.close()
         return result
 
-    def _is_done_with(self, wo_id: str) -> bool:
-        return self._authority is None or self._authority.concerns(wo_id)
+    def _done_with(self) -> Sequence[str]:
+        """Failed work orders of earlier turns that this one puts away."""
+        earlier = self._earlier_failures
+        return earlier if self._authority is None else self._authority.done_with(earlier, self._chain.work_orders)
 
     def _trace_hash(self) -> str:
         """Over the executor's entries so far; the accepted gate's and the chain's are the same, so it is kept."""
