@@ -10,6 +10,7 @@ import anyio
 from cyclopts import Parameter
 
 from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.cli.chat_context import ChatContext, is_about_context
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
 from kitchener.cli.interrupt import on_signal
 from kitchener.cli.memory_brief import ChatMemory
@@ -24,6 +25,8 @@ _HELP: Final = """\
 /memory   what recurs, how near it is to being learned, and what was learned
 /cost     what this chat has used
 /session  which session this is, and how to come back to it
+/why      what the last reply saw, and what was left out
+/intents  the threads of this session; `/intents keep N` settles which of several goes on
 /help     this list
 /quit     leave (so does the end of the input)
 A line that begins with // is a message that begins with /. Ctrl-C cancels the running turn; at the prompt it leaves."""
@@ -67,6 +70,7 @@ async def _chat(options: Options, session_id: str | None, subject_id: str | None
             subject_id=subject_id,
             resume=f"kitchener chat{options.as_text()} --session",
             grace_s=loaded.config.limits.shutdown_grace_s,
+            context=ChatContext(Places(loaded.config), runtime.supervisor(agent_class)),
         )
         await talk.run()
     return talk.exit_code
@@ -84,6 +88,7 @@ class _Talk:
     """The command that comes back to the session, up to its id."""
     grace_s: float
     """How long a termination lets the running turn go on, seconds."""
+    context: ChatContext
     is_interactive: bool = field(default_factory=is_interactive)
     exit_code: int = OK
     turns: int = 0
@@ -113,6 +118,8 @@ class _Talk:
             print(self._cost(), flush=True)
         elif word == "/session":
             print(self._session(), flush=True)
+        elif is_about_context(word):
+            await self._show_context(word)
         elif word == "/help":
             print(_HELP, flush=True)
         elif word == "/quit":
@@ -205,6 +212,14 @@ class _Talk:
         if self.session_id is None:
             return "no session yet; it starts with your first message"
         return f"{self.session_id} of {self.supervisor.agent_class}; come back with: {self.resume} {self.session_id}"
+
+    async def _show_context(self, word: str) -> None:
+        """What the last reply saw, or the threads; a question that has no answer does not end the chat."""
+        try:
+            print(await self.context.text(word, self.session_id), flush=True)
+        except KitchenerError as error:
+            say(f"kitchener: {error}")
+            self.exit_code = self.exit_code or NEGATIVE
 
     def _on_signal(self, number: signal.Signals) -> bool:
         """Cancels the turn of a person who pressed Ctrl-C once; everything else leaves. True: more signals may come."""

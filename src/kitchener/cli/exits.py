@@ -7,6 +7,10 @@ NEGATIVE: Final = 1
 """The command did its work, and the answer is no: a result has an error, there is no such session."""
 USAGE: Final = 2
 """The command line, the input or the settings are wrong; nothing was started."""
+BLOCKED: Final = 3
+"""Several intents compete, so nothing can be shown before somebody chose."""
+INVALID: Final = 4
+"""An intent or a work order has an impossible life, on record or as it was asked for."""
 DAMAGED: Final = 6
 """A ledger is not what was written."""
 LOCKED: Final = 7

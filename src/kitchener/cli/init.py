@@ -103,6 +103,11 @@ _AGENT = (
     "turn_deadline_s",
     "admission_deadline_s",
     "idle_passivate_s",
+    "context_budget",
+    "intent_conflict_policy",
+    "unclear_policy",
+    "invalid_lifecycle_policy",
+    "recall_scope",
 )
 
 
@@ -150,6 +155,9 @@ def settings_text() -> str:
     parts += ["", "[agents.ADMIN]", *_knob(HO2Config, "instructions", active="You are a helpful assistant."), ""]
     parts += [*_knob(HO2Config, "ho3_enabled", active=True), ""]
     parts += _knobs(HO2Config, _AGENT)
+    parts += ["", "# `kitchener context explain` and /why in a chat say what a turn was shown, and why."]
+    parts += _knob(HO2Config, "context_mode", active="enforce")
+    parts += ["", *_knob(HO2Config, "intent_mode", active="classified")]
     parts += ["", "# Another agent, with sessions and ledgers of its own: kitchener chat --agent RESIDENT:bo"]
     parts += ['# [agents."RESIDENT:bo"]', '# instructions = "You are Bo. You answer briefly."']
     return "\n".join(parts) + "\n"

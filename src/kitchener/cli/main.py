@@ -14,10 +14,11 @@ from typing import Final
 import structlog
 from cyclopts import App, CycloptsError
 
-from kitchener.cli.exits import DAMAGED, INTERRUPTED, LOCKED, NEGATIVE, OK, USAGE
+from kitchener.cli.exits import DAMAGED, INTERRUPTED, INVALID, LOCKED, NEGATIVE, OK, USAGE
 from kitchener.errors import (
     CallerError,
     ConfigError,
+    InvalidLifecycle,
     KitchenerError,
     LedgerDamaged,
     LedgerLocked,
@@ -32,6 +33,7 @@ from kitchener.errors import (
 _EXIT_CODES: Final = (
     (LedgerDamaged, DAMAGED),
     (LedgerLocked, LOCKED),
+    (InvalidLifecycle, INVALID),
     ((UnknownSession, SessionEnded), NEGATIVE),
     ((ConfigError, CallerError, LedgerPathError, PromptError, ToolError), USAGE),
 )
@@ -40,8 +42,8 @@ _HELP = """Run LLM agents whose every decision is on record.
 
 Start with `kitchener chat`: it needs no settings, no network and no key.
 
-Exit codes: 0 done, 1 the command's own negative answer, 2 wrong usage or settings, 6 a ledger is damaged,
-7 a ledger is in use by another process, 130 interrupted.
+Exit codes: 0 done, 1 the command's own negative answer, 2 wrong usage or settings, 3 blocked by a conflict,
+4 an invalid life cycle, 6 a ledger is damaged, 7 a ledger is in use by another process, 130 interrupted.
 """
 
 
@@ -53,7 +55,9 @@ _COMMANDS: Final = (
     ("init", "init:init", "Write a documented `kitchener.toml`."),
     ("chat", "chat:chat", "Talk to an agent."),
     ("run", "run:run", "Run the conversations of a file."),
-    ("session", "sessions:app", "List, show and end sessions."),
+    ("context", "context:app", "See what a model is shown, and why."),
+    ("intent", "intents:app", "List and steer what sessions are about."),
+    ("session", "sessions:app", "List, show, end and repair sessions."),
     ("memory", "memory:app", "See what was learned about subjects, and take it back."),
     ("ledger", "ledgers:app", "Verify ledgers and look into them."),
     ("config", "settings:app", "Check and show settings."),

@@ -7,7 +7,7 @@ characters before it reaches a terminal, where it could otherwise move the curso
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -57,6 +57,12 @@ def meaning(field: FieldInfo) -> str:
 
 def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Prints rows under the names of their columns, aligned; numbers to the right, a missing value as a dash."""
+    for line in table_lines(columns, rows):
+        print(line)
+
+
+def table_lines(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The lines of such a table."""
     cells = [[_cell(row.get(column)) for column in columns] for row in rows]
     widths = [max(len(column), *(len(line[n]) for line in cells), 0) for n, column in enumerate(columns)]
     for line in ([column.replace("_", " ") for column in columns], *cells):
@@ -64,7 +70,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> No
             cell.rjust(width) if cell.replace(",", "").isdigit() else cell.ljust(width)
             for cell, width in zip(line, widths, strict=True)
         )
-        print("  ".join(padded).rstrip())
+        yield "  ".join(padded).rstrip()
 
 
 def _cell(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""`kitchener session`: what the ledger says about conversations. Only `end` writes."""
+"""`kitchener session`: what the ledger says about conversations. Only `end` and `repair` write."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,12 +12,14 @@ from kitchener.cli.exits import OK
 from kitchener.cli.interrupt import run_to_end
 from kitchener.cli.options import Json, Options, Places
 from kitchener.cli.output import harmless, print_json, print_table
+from kitchener.cli.repair import repair
 from kitchener.errors import UnknownSession
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.runtime import open_runtime
 
-app = App(name="session", help="List, show and end sessions.")
+app = App(name="session", help="List, show, end and repair sessions.")
+app.command(repair)
 
 SessionId = Annotated[str, Parameter(name="SESSION", help="A session id, such as SES-0a1b2c3d.")]
 
