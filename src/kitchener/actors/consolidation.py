@@ -6,7 +6,7 @@ in `docs/memory.md`.
 """
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import anyio
@@ -150,19 +150,19 @@ class Consolidator:
         """What the model is shown: the counts, and the newest events with what the subject said."""
         evidence = case.evidence
         newest = evidence.event_ids[-self._parts.config.consolidation_recent_events :]
-        recent = []
-        for event in await self._memory.read_events(newest, namespace=case.namespace):
-            message = await self._message_of(event.turn_id)
-            recent.append(
-                {
-                    "event_id": event.event_id,
-                    "session_id": event.session_id,
-                    "timestamp": event.timestamp,
-                    "turn_id": event.turn_id,
-                    "co_signals": list(event.co_signals),
-                    "user_message": message,
-                }
-            )
+        shown = await self._memory.read_events(newest, namespace=case.namespace)
+        messages = await self._messages_of(event.turn_id for event in shown if event.turn_id is not None)
+        recent = [
+            {
+                "event_id": event.event_id,
+                "session_id": event.session_id,
+                "timestamp": event.timestamp,
+                "turn_id": event.turn_id,
+                "co_signals": list(event.co_signals),
+                "user_message": messages.get(event.turn_id or ""),
+            }
+            for event in shown
+        ]
         return {
             "signal_id": case.signal_id,
             "count": evidence.count,
@@ -172,13 +172,15 @@ class Consolidator:
             "recent_events": recent,
         }
 
-    async def _message_of(self, turn_id: str | None) -> str | None:
-        if turn_id is None:
-            return None
-        started = await self._parts.ledgers.ho2m.last(key=events.turn_index_key(turn_id))
-        message = started[-1].payload.get("user_message") if started else None
-        limit = self._parts.config.consolidation_message_chars
-        return message[:limit] if isinstance(message, str) else None
+    async def _messages_of(self, turns: Iterable[str]) -> dict[str, str]:
+        """What the subject said in some turns, shortened, by turn."""
+        keys = {events.turn_index_key(turn): turn for turn in turns}
+        limit, messages = self._parts.config.consolidation_message_chars, dict[str, str]()
+        for key, entry in (await self._parts.ledgers.ho2m.last_of(keys)).items() if keys else ():
+            message = entry.payload.get("user_message")
+            if isinstance(message, str):
+                messages[keys[key]] = message[:limit]
+        return messages
 
     async def _plan(self, case: Case, wo: WorkOrder) -> tuple[WorkOrder, int]:
         """Writes `WO_PLANNED` with what a later start needs to finish it; returns the tokens that it takes."""

@@ -58,8 +58,10 @@ class SubjectTurns:
         """Takes the turns that were completed since."""
         ho2m = self._ledgers.ho2m
         completed = ho2m.read(key=events.subject_index_key(subject_id), after_seq=kept.read_to, up_to_seq=position)
-        async for entry in completed:
-            item = await self._item(entry)
+        found = [entry async for entry in completed]
+        started = await ho2m.last_of(events.turn_index_key(entry.entity_id) for entry in found) if found else {}
+        for entry in found:
+            item = self._item(entry, started.get(events.turn_index_key(entry.entity_id)))
             if item is not None and item.entity_id not in kept.items:
                 kept.items[item.entity_id] = item
                 self._held += self._subjects.get(subject_id) is kept  # else it was put away while it was being read
@@ -68,10 +70,9 @@ class SubjectTurns:
             _, dropped = self._subjects.popitem(last=False)
             self._held -= len(dropped.items)
 
-    async def _item(self, entry: StoredEntry) -> Item | None:
+    def _item(self, entry: StoredEntry, started: StoredEntry | None) -> Item | None:
         payload = entry.payload
-        started = await self._ledgers.ho2m.last(key=events.turn_index_key(entry.entity_id))
-        message = started[-1].payload.get("user_message") if started else None
+        message = started.payload.get("user_message") if started is not None else None
         response = payload.get("response")
         if not isinstance(message, str) or not isinstance(response, str):
             return None  # erased

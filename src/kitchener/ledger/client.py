@@ -254,6 +254,30 @@ class LedgerClient:
 
         return await self._in_thread(look_up)
 
+    async def known_keys(self, keys: Iterable[str]) -> set[str]:
+        """Which of these keys have entries here; one look-up for all of them."""
+        stored, memory, wanted = self._stored, self._pending[:], set(keys)
+
+        def look_up() -> set[str]:
+            late = {key for entry in memory for key in entry.keys if key in wanted}
+            return self._storage.known_keys(wanted, stored) | late
+
+        return await self._in_thread(look_up)
+
+    async def last_of(self, keys: Iterable[str]) -> dict[str, StoredEntry]:
+        """The newest entry of each of these keys, by key; one visit for all of them. Keys without entries are left out."""
+        stored, memory, wanted = self._stored, self._pending[:], set(keys)
+
+        def newest() -> dict[str, StoredEntry]:
+            found = {key: entry for entry in memory for key in entry.keys if key in wanted}
+            for key in wanted.difference(found):
+                earlier = self._storage.newest(make_query(key=key), stored, 1)
+                if earlier:
+                    found[key] = earlier[-1]
+            return found
+
+        return await self._in_thread(newest)
+
     async def get(self, seq: int) -> StoredEntry | None:
         """The entry with a number, or None if there is none."""
         async for entry in self.read(after_seq=seq - 1, up_to_seq=seq):

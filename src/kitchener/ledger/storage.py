@@ -6,7 +6,7 @@ The client above runs these methods in worker threads: `flush` and `note` in the
 
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from kitchener.ledger.chain import START, IndexKeys, Mark, Opener, StoredEntry
 from kitchener.ledger.files import FileOps, ensure_directory, path_problem
 from kitchener.ledger.index import Index, Known, find_known, index_path, keys_name, open_index, remove_index
 from kitchener.ledger.journal import Journal, holds, open_journal
-from kitchener.ledger.places import IndexDamaged, Tail, session_key
+from kitchener.ledger.places import IndexDamaged, Tail, other_key, session_key
 from kitchener.ledger.reading import NO_END, Query, Shelf, make_query
 from kitchener.ledger.verifier import Batch
 from kitchener.ledger.verifying import VerifyReport, verify_part
@@ -94,12 +94,19 @@ class Storage:
     def known_sessions(self, session_ids: Collection[str], end: Mark) -> set[str]:
         """Which of these sessions have entries before a place; one question for all of them."""
         keys = {session_key(each): each for each in session_ids}
+        return self._known(keys, lambda each: make_query(session_id=each), end)
+
+    def known_keys(self, wanted: Collection[str], end: Mark) -> set[str]:
+        """The same for other keys."""
+        return self._known({other_key(each): each for each in wanted}, lambda each: make_query(key=each), end)
+
+    def _known(self, keys: Mapping[str, str], query_of: Callable[[str], Query], end: Mark) -> set[str]:
         # The tail first: what moves from it into the index meanwhile is then found twice, not missed.
         tail = self.tail
         late = {each for key, each in keys.items() if tail is not None and tail.find(key, 0, NO_END)}
         early = self.ask(lambda index, _: find_known(index, keys))
         if early is None or tail is None:
-            return {each for each in keys.values() if self.newest(make_query(session_id=each), end, 1)}
+            return {each for each in keys.values() if self.newest(query_of(each), end, 1)}
         return late | {keys[key] for key in early}
 
     def verify(self, from_seq: int, end: Mark) -> VerifyReport:

@@ -7,7 +7,7 @@ costs by the subject's own memory at the first time and by nothing that grows af
 """
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, Protocol
 
 import anyio
@@ -70,16 +70,35 @@ async def fold_subject(namespace: str, signals: Readable, overlays: Readable) ->
     return subject
 
 
+class _Look:
+    """One look-up for all who ask while it is being got ready."""
+
+    __slots__ = ("done", "known", "wanted")
+
+    def __init__(self) -> None:
+        self.wanted: set[str] = set()
+        self.known: Collection[str] | None = None
+        self.done = anyio.Event()
+
+
 class Residents:
     """The subjects in use, folded.
 
     Args:
         load: folds a namespace from its entries
+        find_known: which of some namespaces have entries at all: most that are asked for first have none yet
         max_events: signal events kept in all of them together; the longest unused go first
     """
 
-    def __init__(self, load: Callable[[str], Awaitable[SubjectMemory]], max_events: int) -> None:
-        self._load, self._max_events = load, max_events
+    def __init__(
+        self,
+        load: Callable[[str], Awaitable[SubjectMemory]],
+        find_known: Callable[[Collection[str]], Awaitable[Collection[str]]],
+        max_events: int,
+    ) -> None:
+        self._load, self._find_known, self._max_events = load, find_known, max_events
+        self._gathering: _Look | None = None
+        self._looking = anyio.Lock()
         self._subjects: OrderedDict[str, SubjectMemory] = OrderedDict()
         self._loading: dict[str, anyio.Event] = {}
         self._pins: dict[str, int] = {}
@@ -118,13 +137,38 @@ class Residents:
     async def _fetch(self, namespace: str) -> SubjectMemory:
         done = self._loading[namespace] = anyio.Event()
         try:
-            subject = await self._load(namespace)
+            subject = await self._load(namespace) if await self._is_known(namespace) else SubjectMemory(namespace)
             self._subjects[namespace] = subject
             self.grown(_cost(subject))
             return subject
         finally:
             del self._loading[namespace]
             done.set()
+
+    async def _is_known(self, namespace: str) -> bool:
+        """Whether a namespace has entries. A look-up waits for a thread, so those who ask meanwhile share the next one."""
+        while True:
+            look = self._gathering
+            if look is not None:
+                look.wanted.add(namespace)
+                await look.done.wait()
+            else:
+                look = self._gathering = _Look()
+                look.wanted.add(namespace)
+                await self._perform(look)
+            if look.known is not None:  # else whoever looked was cancelled
+                return namespace in look.known
+
+    async def _perform(self, look: _Look) -> None:
+        try:
+            await anyio.lowlevel.checkpoint()  # so that all who come now are counted
+            async with self._looking:
+                self._gathering = None
+                look.known = await self._find_known(look.wanted)
+        finally:
+            if self._gathering is look:
+                self._gathering = None
+            look.done.set()
 
     def _put_away(self) -> None:
         newest = next(reversed(self._subjects))

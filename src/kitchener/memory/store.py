@@ -53,7 +53,7 @@ class HO3Memory(ReadOperations):
         super().__init__(config, clock)
         self.signals, self.overlays = signals, overlays
         self._timestamps = TimestampText()
-        self._residents = Residents(self._fold, config.resident_events)
+        self._residents = Residents(self._fold, self._find_known, config.resident_events)
         self._changing = anyio.Lock()  # what is known of an artifact and what is written about it belong together
 
     @classmethod
@@ -359,6 +359,11 @@ class HO3Memory(ReadOperations):
         with self._residents.pinned(subject):
             ref = await self.overlays.write(LedgerEntry(entry_type, entity_id, payload))
             subject.apply_overlay(self.overlays.position, self.overlays.last_timestamp, entry_type, payload, ref)
+
+    async def _find_known(self, namespaces: Collection[str]) -> set[str]:
+        keys = {f"in:{namespace}": namespace for namespace in namespaces}
+        known = await self.signals.known_keys(keys) | await self.overlays.known_keys(keys)
+        return {keys[key] for key in known}
 
     async def _fold(self, namespace: str) -> SubjectMemory:
         return await fold_subject(namespace, self.signals, self.overlays)
