@@ -343,3 +343,22 @@ async def test_the_number_of_a_turn_that_only_its_signals_know_is_not_given_agai
     assert signals(tmp_path)[: len(logged)] == logged
     assert len({payload["event_id"] for payload in signals(tmp_path)}) == len(logged) + 2
     check_all(tmp_path)
+
+
+async def test_a_signal_of_the_programs_own_does_not_hide_the_turn_before_it(tmp_path: Path, scripted: OpenRuntime) -> None:
+    """The newest signal of the session names no turn: the number of the lost turn is still known."""
+    async with scripted(student(), ho3_enabled=True) as runtime:
+        session_id = await runtime.supervisor().start_session(subject_id="ada")
+        await runtime.ledgers().commit()
+        before = {name: places(tmp_path)[name].read_bytes() for name in ("ho1m", "ho2m")}
+        lost = await turn_of(runtime, session_id, "lost")
+        await runtime.memory().log_signal("domain:own", session_id, namespace=ADA)
+    for name, text in before.items():
+        places(tmp_path)[name].write_bytes(text)
+    for path in tmp_path.glob("index/*"):
+        if "HO" in path.name:
+            path.unlink()
+    async with scripted(student(), ho3_enabled=True) as runtime:
+        result = await turn_of(runtime, session_id, "again")
+    assert (lost.turn_id[-6:], result.turn_id[-6:]) == ("000001", "000002")
+    assert len(signal_ids(tmp_path)) == 5

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import anyio
 
@@ -44,6 +44,9 @@ from kitchener.memory.signals import normalise, plain_id
 from kitchener.memory.subject import SubjectMemory
 from kitchener.records import events
 from kitchener.sealing import Sealer
+
+_LOOK_BACK: Final = 100
+"""Signals of a session among which the one of its newest turn is looked for."""
 
 
 class HO3Memory(ReadOperations):
@@ -123,10 +126,13 @@ class HO3Memory(ReadOperations):
 
     async def last_turn_id(self, session_id: str) -> str | None:
         """The turn of the newest signal of a session, so that its number is not given out again after a crash."""
-        newest = await self.signals.last(session_id=session_id)
-        metadata = newest[-1].payload.get("metadata") if newest else None
-        turn_id = metadata.get("turn_id") if isinstance(metadata, dict) else None
-        return turn_id if isinstance(turn_id, str) else None
+        newest = await self.signals.last(session_id=session_id, limit=_LOOK_BACK)
+        for entry in reversed(newest):  # a program may log signals of a session beside its turns
+            metadata = entry.payload.get("metadata")
+            turn_id = metadata.get("turn_id") if isinstance(metadata, dict) else None
+            if isinstance(turn_id, str):
+                return turn_id
+        return None
 
     async def log_signal(
         self,
