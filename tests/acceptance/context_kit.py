@@ -20,6 +20,7 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
 from kitchener.testing import FakeClock, ScriptedProvider
+from tests.acceptance.remembering import LESSON
 from tests.acceptance.stack import QUESTION, open_scripted, read_all
 
 SID = "SES-0000000a"
@@ -48,6 +49,8 @@ def parts_of(message: str) -> tuple[str, str]:
 
 def talk(request: PromptRequest) -> Mapping[str, Any] | BaseException:
     """The model: classifies as the message's word says, and repeats its text."""
+    if request.wo_type == "consolidate":
+        return LESSON
     word, text = parts_of(request.variables["user_message"])
     if request.wo_type == "classify":
         if word == "deaf":
@@ -133,6 +136,20 @@ class Talk:
 def actions(entries: Sequence[StoredEntry]) -> list[str]:
     """What happened to intents, without the prefix."""
     return [entry.entry_type.removeprefix("INTENT_") for entry in entries]
+
+
+_OF_THE_CONFIGURATION = ("ruleset_hash", "config_hash", "trace_hash", "timeout_ms", "duration_ms", "latency_ms", "elapsed_ms")
+
+
+def without_hashes(value: Any) -> Any:
+    """A payload without what differs because the configuration or the clock does."""
+    if isinstance(value, Mapping):
+        return {
+            key: without_hashes(each)
+            for key, each in value.items()
+            if key not in _OF_THE_CONFIGURATION and key != "entry_hash" and key != "read_positions"
+        }
+    return [without_hashes(each) for each in value] if isinstance(value, list) else value
 
 
 @asynccontextmanager

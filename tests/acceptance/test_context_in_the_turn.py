@@ -1,7 +1,6 @@
 """The Context Authority in running conversations: what the model is shown, what is on record, what a shadow leaves alone."""
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,7 +17,7 @@ from kitchener.records import events
 from kitchener.records.ref import Ref
 from kitchener.runtime import open_runtime
 from kitchener.testing import FakeClock, ScriptedProvider
-from tests.acceptance.context_kit import BRIDGE, ENFORCE, OTHER, SHADOW, SID, Talk, actions, talk, talking
+from tests.acceptance.context_kit import BRIDGE, ENFORCE, OTHER, SHADOW, SID, Talk, actions, talk, talking, without_hashes
 from tests.acceptance.stack import places, read_all
 
 SCRIPT = (
@@ -72,20 +71,6 @@ async def recorded(root: Path, **config: Any) -> tuple[list[Any], list[Any]]:
         asked = [(request.wo_type, request.variables, request.messages) for request in ada.provider.requests]
         entries = [*await read_all(ada.ledgers.ho2m), *await read_all(ada.ledgers.ho1m)]
         return asked, [(entry.entry_type, entry.entity_id, without_hashes(entry.payload)) for entry in entries]
-
-
-_OF_THE_CONFIGURATION = ("ruleset_hash", "config_hash", "trace_hash", "timeout_ms", "duration_ms", "latency_ms", "elapsed_ms")
-
-
-def without_hashes(value: Any) -> Any:
-    """A payload without what differs because the configuration or the clock does."""
-    if isinstance(value, Mapping):
-        return {
-            key: without_hashes(each)
-            for key, each in value.items()
-            if key not in _OF_THE_CONFIGURATION and key != "entry_hash" and key != "read_positions"
-        }
-    return [without_hashes(each) for each in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize("intent_mode", ["bridge", "classified"])

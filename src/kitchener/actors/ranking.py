@@ -18,7 +18,7 @@ _NONE: Final[Mapping[str, Item]] = {}
 class TurnRanking:
     """The index of one session's turns, and of those of its subject where they may be recalled. Each is read once."""
 
-    __slots__ = ("_index", "_known", "_source", "_taken", "_turns")
+    __slots__ = ("_index", "_known", "_ranked", "_source", "_taken", "_turns")
 
     def __init__(self) -> None:
         self._source: Mapping[str, Item] | None = None
@@ -29,6 +29,7 @@ class TurnRanking:
         self._turns: list[str] = []
         self._known: set[str] = set()
         self._taken = 0
+        self._ranked: tuple[str, int, list[int]] = ("", 0, [])
 
     def follow(self, turns: Mapping[str, Item], others: Mapping[str, Item] = _NONE) -> None:
         """Takes what is new; to be called before each ranking.
@@ -65,9 +66,12 @@ class TurnRanking:
 
     def best(self, message: str) -> Iterator[str]:
         """Ids of the turns, best first; each may come twice."""
-        if self._index is not None:
-            for position in self._index.rank(message):
-                yield self._turns[position]
+        if self._index is None:
+            return
+        if self._ranked[:2] != (message, len(self._turns)):  # else the same turn asks for it again
+            self._ranked = (message, len(self._turns), self._index.rank(message))
+        for position in self._ranked[2]:
+            yield self._turns[position]
 
 
 def _said(text: str) -> Iterator[tuple[str, str]]:

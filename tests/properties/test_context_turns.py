@@ -1,0 +1,174 @@
+"""The Context Authority over random conversations: what a running session keeps is what its ledger says, at every step.
+
+Turns go on, switch, close, fail and are cut off; users declare, fork, close, abandon and reopen in between; the process ends
+and another one goes on.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kitchener.context import base_ref, read_lists
+from kitchener.errors import InvalidLifecycle
+from kitchener.records import events
+from kitchener.testing import FakeClock
+from tests.acceptance.context_kit import SID, Talk, talking, without_hashes
+
+Step = tuple[str, int]
+
+_WORDS = ("", "", "", "switch", "back", "close", "unclear", "vague", "ghost", "fail", "empty", "deaf", "done", "1")
+_SAYS = st.tuples(st.sampled_from([f"say {word}" for word in _WORDS]), st.integers(0, 5))
+_CALLS = st.tuples(
+    st.sampled_from(["declare", "fork", "close", "abandon", "reopen", "keep", "cut", "restart"]), st.integers(0, 5)
+)
+steps = st.lists(st.one_of(_SAYS, _SAYS, _CALLS), min_size=4, max_size=16)
+
+configs = st.fixed_dictionaries(
+    {
+        "intent_mode": st.sampled_from(["bridge", "classified", "classified"]),
+        "unclear_policy": st.sampled_from(["continue_and_flag", "continue", "declare", "ask"]),
+        "intent_conflict_policy": st.sampled_from(["block", "most_recent_wins"]),
+        "admission": st.sampled_from(["newest_first", "lexical"]),
+        "recall_scope": st.sampled_from(["intent", "session", "subject"]),
+        "context_budget": st.sampled_from([20, 100, 2_400]),
+        "newest_turns": st.integers(0, 2),
+    }
+)
+
+
+async def hold(request: Any) -> None:
+    """A model that never answers a message to be cut off."""
+    if request.wo_type == "synthesize" and request.variables["user_message"].endswith("cut"):
+        await anyio.sleep_forever()
+
+
+async def cut_off(ada: Talk, message: str) -> None:
+    """A turn that is cancelled while its reply is being made, or ends before that."""
+    async with anyio.create_task_group() as tasks:
+        done = anyio.Event()
+
+        async def speak() -> None:
+            await ada.say(message)
+            done.set()
+
+        seen = len(ada.provider.requests)
+        tasks.start_soon(speak)
+        with anyio.fail_after(10):
+            while not done.is_set() and not any(each.wo_type == "synthesize" for each in ada.provider.requests[seen:]):
+                await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+
+
+async def take(ada: Talk, step: Step) -> None:
+    """One step of a conversation; what cannot be is refused."""
+    what, number = step
+    ada.clock.advance(1)
+    if what.startswith("say "):
+        word = what.removeprefix("say ")
+        await ada.say(word if word == "1" else f"[{word}] topic {number}" if word else f"topic {number}")
+        return
+    if what == "cut":
+        await cut_off(ada, f"[{('switch', 'close', 'fail')[number % 3]}] cut")
+        return
+    us, known = ada.supervisor, [entry.entity_id for entry in await ada.intents() if entry.entry_type == "INTENT_DECLARED"]
+    chosen = known[number % len(known)] if known else "INT-none"
+    calls = {
+        "declare": lambda: us.declare_intent(SID, f"aim {number}", parent_intent_id=chosen if known and number % 2 else None),
+        "fork": lambda: us.fork_intent(SID, chosen, ["left", "right"], active=number % 2 if number < 4 else None),
+        "close": lambda: us.close_intent(SID, chosen, "done"),
+        "abandon": lambda: us.abandon_intent(SID, chosen, "no more"),
+        "reopen": lambda: us.reopen_intent(SID, chosen, "after all"),
+        "keep": lambda: us.resolve_conflict(SID, keep=chosen),
+    }
+    with suppress(InvalidLifecycle):
+        await calls[what]()
+
+
+async def check(ada: Talk) -> None:
+    """What the session keeps equals a fold of its ledger, and no entry of our own was impossible."""
+    kept, recomputed = await ada.kept(), await ada.state()
+    assert kept == recomputed.snapshot()
+    assert not recomputed.invalid
+
+
+async def check_lists(ada: Talk) -> None:
+    """Every recorded projection can be rebuilt, and names entries of HO2m that stand there."""
+    found: dict[str, Any] = {}
+    state = await ada.state()
+    known = {each.declared.ref for each in state.intents.values()} | {each.opened.ref for each in state.work_orders.values()}
+    known |= {each.ref for each in state.turns.values()}
+    for entry in await ada.decisions(events.PROJECTION_COMPUTED):
+        base = base_ref(entry.payload)
+        lists = found[entry.entry_id] = read_lists(entry.payload, found[base.entry_id] if base is not None else None)
+        assert {*lists.eligible, *lists.visible} <= known
+        recalled = set(lists.visible) | {ref for ref, _ in lists.suppressed}
+        assert set(lists.eligible) <= recalled
+
+
+@settings(max_examples=25)
+@given(conversation=steps, config=configs)
+async def test_a_session_keeps_what_its_ledger_says(
+    anyio_backend: str, conversation: Sequence[Step], config: Mapping[str, Any]
+) -> None:
+    clock, left = FakeClock(), list(conversation)
+    with TemporaryDirectory() as root:
+        while left:
+            async with talking(Path(root), clock, context_mode="enforce", **config) as ada:
+                ada.provider._gate = hold
+                await check(ada)
+                while left and (step := left.pop(0))[0] != "restart":
+                    await take(ada, step)
+                    await check(ada)
+                await check_lists(ada)
+
+
+async def run(config: Mapping[str, Any], conversation: Sequence[Step], *, restarts: bool) -> tuple[Any, Any, Any]:
+    """What the model was shown, what is on record of it, and what the session keeps in the end."""
+    clock, left, shown, kept = FakeClock(), list(conversation), list[Any](), None
+    with TemporaryDirectory() as root:
+        while left:
+            async with talking(Path(root), clock, **config) as ada:
+                ada.provider._gate = hold
+                while left:
+                    step = left.pop(0)
+                    if step[0] != "restart":
+                        await take(ada, step)
+                    elif restarts:
+                        break
+                shown += [each.variables for each in ada.provider.requests]
+                kept, recorded = await ada.kept(), await ada.decisions(events.PROJECTION_COMPUTED)
+        async with talking(Path(root), clock, **config) as ada:
+            again = await ada.kept()
+            assert again == kept
+    return shown, [without_hashes(entry.payload) for entry in recorded], without_refs(kept)
+
+
+def without_refs(kept: Any) -> Any:
+    """What a session keeps, without the hashes of entries: those hold the real time that a turn had left."""
+    return {"turns": list(kept["turns"]), "intents": list(kept["intents"]), "live": kept["live_intents"]}
+
+
+@settings(max_examples=20)
+@given(conversation=steps, config=configs)
+async def test_a_restart_changes_nothing(anyio_backend: str, conversation: Sequence[Step], config: Mapping[str, Any]) -> None:
+    whole = {"context_mode": "enforce", **config}
+    assert await run(whole, conversation, restarts=False) == await run(whole, conversation, restarts=True)
+
+
+@settings(max_examples=15)
+@given(
+    conversation=st.lists(st.one_of(_SAYS, st.sampled_from([("cut", 0), ("restart", 0)])), min_size=4, max_size=14),
+    config=configs,
+)
+async def test_a_restart_changes_nothing_in_the_shadow(
+    anyio_backend: str, conversation: Sequence[Step], config: Mapping[str, Any]
+) -> None:
+    whole = {"context_mode": "shadow", **config}
+    assert await run(whole, conversation, restarts=False) == await run(whole, conversation, restarts=True)
