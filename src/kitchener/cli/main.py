@@ -24,6 +24,7 @@ from kitchener.errors import (
     LedgerPathError,
     PromptError,
     SessionEnded,
+    SigningError,
     ToolError,
     UnknownSession,
 )
@@ -33,7 +34,7 @@ _EXIT_CODES: Final = (
     (LedgerDamaged, DAMAGED),
     (LedgerLocked, LOCKED),
     ((UnknownSession, SessionEnded), NEGATIVE),
-    ((ConfigError, CallerError, LedgerPathError, PromptError, ToolError), USAGE),
+    ((ConfigError, CallerError, LedgerPathError, PromptError, SigningError, ToolError), USAGE),
 )
 
 _HELP = """Run LLM agents whose every decision is on record.
