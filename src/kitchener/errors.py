@@ -37,6 +37,7 @@
     │   ├── EventVersionError       the payload was written by a newer version of Kitchener
     │   └── StaleHead               the session's last entry is not the one the caller expected
     ├── SealingError                a value cannot be sealed or opened (no key, wrong key, changed bytes)
+    ├── SigningError                no key to sign with: not configured, not there, not private, not an Ed25519 key
     ├── PromptError                 a contract or prompt pack is missing, changed, or lacks a variable
     ├── ToolError                   a tool is unknown, not allowed, or was declared wrongly
     ├── ProviderError               a model call failed; carries the reason and whether a retry can help
@@ -330,6 +331,10 @@ class StaleHead(LedgerError):
 
 class SealingError(KitchenerError):
     """A value cannot be sealed or opened."""
+
+
+class SigningError(KitchenerError):
+    """There is no key to sign with, or none to check a signature with. Its text never shows a key."""
 
 
 class PromptError(KitchenerError):

@@ -25,6 +25,7 @@ from kitchener.errors import (
     LedgerPathError,
     PromptError,
     SessionEnded,
+    SigningError,
     ToolError,
     UnknownSession,
 )
@@ -35,7 +36,7 @@ _EXIT_CODES: Final = (
     (LedgerLocked, LOCKED),
     (InvalidLifecycle, INVALID),
     ((UnknownSession, SessionEnded), NEGATIVE),
-    ((ConfigError, CallerError, LedgerPathError, PromptError, ToolError), USAGE),
+    ((ConfigError, CallerError, LedgerPathError, PromptError, SigningError, ToolError), USAGE),
 )
 
 _HELP = """Run LLM agents whose every decision is on record.

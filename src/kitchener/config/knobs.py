@@ -43,6 +43,9 @@ class LedgerConfig(Settings):
     """`checkpoint`: verify what came after the index was last written. `full`: recompute every hash on open."""
     keyring: str | None = None
     """Directory of per-subject keys. Set: what subjects said and what was derived from it is stored encrypted. None: plain."""
+    signing_key: str | None = None
+    """File of the Ed25519 key that signs heads of ledgers and projections; `kitchener ledger key --new PATH` makes one. None:
+    nothing is signed."""
 
 
 class LimitsConfig(Settings):

@@ -19,11 +19,21 @@ import structlog
 from anyio.abc import TaskGroup
 
 from kitchener.canonical import canonical_bytes
-from kitchener.clock import Clock, SystemClock
+from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import LedgerConfig
-from kitchener.errors import CallerError, EntryRefused, EntryTooLarge, LedgerClosed, LedgerError, LedgerWriteError, StaleHead
+from kitchener.errors import (
+    CallerError,
+    EntryRefused,
+    EntryTooLarge,
+    LedgerClosed,
+    LedgerError,
+    LedgerWriteError,
+    SigningError,
+    StaleHead,
+)
 from kitchener.ids import EntryId
 from kitchener.ledger.chain import ENVELOPE_BYTES, IndexKeys, LedgerEntry, StoredEntry, is_ledger_id, session_of
+from kitchener.ledger.checkpoint import Checkpoint, check_tail, sign_ledger
 from kitchener.ledger.files import FileOps
 from kitchener.ledger.group import CommitGroup
 from kitchener.ledger.reading import Entries, Query, check_key, make_query
@@ -33,6 +43,7 @@ from kitchener.ledger.storage import Storage, open_storage
 from kitchener.ledger.verifying import VerifyReport
 from kitchener.records.ref import Ref
 from kitchener.sealing import Sealer
+from kitchener.signing import load_signer
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -136,6 +147,7 @@ class LedgerClient:
             )
         )
         try:
+            await anyio.to_thread.run_sync(check_tail, path, ledger_id, storage.journal.tip)
             stamper = Stamper(ledger_id, clock, config, storage.journal.tip.timestamp)
         except BaseException:
             storage.abandon()
@@ -311,6 +323,25 @@ class LedgerClient:
         """Recomputes every hash and number of what is durable, from an entry on."""
         end = self._stored
         return await self._in_thread(lambda: self._storage.verify(from_seq, end))
+
+    async def checkpoint(self) -> Checkpoint | None:
+        """Commits, signs the head with the configured key, and keeps it in `<file>.checkpoint`; None while there is no entry.
+
+        Everything since the last signed head is verified first, and that head must be in the chain.
+
+        Raises:
+            SigningError: no key is configured, or it cannot be used
+            LedgerDamaged: the file is not what was written; nothing is signed
+            LedgerWriteError: what was written last, or the head, could not be made durable
+        """
+        key = self.config.signing_key
+        if key is None:
+            raise SigningError(
+                f"{self.path}: no key to sign with: set signing_key in [ledger]; see `kitchener ledger key --new`"
+            )
+        await self.commit()
+        time_us, find_stop = self._stamper.time_us, self._storage.find_stop
+        return await self._in_thread(lambda: sign_ledger(self.path, load_signer(key), iso(time_us()), find_stop))
 
     def content_digest(self, subject_id: str, data: bytes) -> str:
         """`sha256:…` of some content, or, where content is sealed, `hmac-sha256:…` under the subject's key.

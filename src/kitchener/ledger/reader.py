@@ -23,9 +23,9 @@ from kitchener.ledger.journal import holds
 from kitchener.ledger.places import IndexDamaged, Tail
 from kitchener.ledger.reading import Entries, Query, Shelf, check_key, make_query
 from kitchener.ledger.recovery import check_is_crash, tail_missing
-from kitchener.ledger.scanning import verify_range
+from kitchener.ledger.scanning import ledger_id_of, verify_range
 from kitchener.ledger.verifier import Batch, Verifier
-from kitchener.ledger.verifying import VerifyReport, ledger_id_of, verify_part
+from kitchener.ledger.verifying import VerifyReport, verify_part
 from kitchener.sealing import Sealer
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ class Stamper:
     """
 
     def __init__(self, ledger_id: str, clock: Clock, config: LedgerConfig, last: str) -> None:
-        self._ledger_id, self._time_us = ledger_id, clock.time_us
+        self._ledger_id, self.time_us = ledger_id, clock.time_us
         self._max_jump_us = int(config.max_clock_jump_s * 1_000_000)
         self._accepts_jumps = config.accept_clock_jump
         self._last_us = to_us(datetime.fromisoformat(last)) if last else 0
@@ -45,7 +45,7 @@ class Stamper:
         Raises:
             LedgerClockError: the clock leapt ahead; nothing was stamped
         """
-        now = self._time_us()
+        now = self.time_us()
         if now > self._last_us:
             if now - self._last_us > self._max_jump_us:
                 self._check_jump(now)

@@ -114,6 +114,10 @@ class Storage:
         start = self._shelf.find_stop(from_seq - 1)
         return verify_part(self.journal.path, self.journal.ledger_id, self.journal.read, start, end.offset)
 
+    def find_stop(self, seq: int) -> Mark:
+        """A place at or before the end of an entry, from which verifying can start."""
+        return self._shelf.find_stop(seq)
+
     def ask(self, question: Callable[[sqlite3.Connection, Known], T]) -> T | None:
         """The answer of the index; None once it turned out to be damaged. Then files are scanned until the next opening."""
         if not self._answers:

@@ -2,18 +2,17 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
 from kitchener.errors import LedgerDamaged
-from kitchener.ledger.chain import OPENING, START, BadLine, Mark
+from kitchener.ledger.chain import START, BadLine, Mark
+from kitchener.ledger.checkpoint import Checkpoint, check_held, read_checkpoint
 from kitchener.ledger.files import FileOps, check_ledger_file, path_problem, read_or_tell
 from kitchener.ledger.recovery import damage
-from kitchener.ledger.scanning import ReadBytes, verify_range
+from kitchener.ledger.scanning import ReadBytes, ledger_id_of, verify_range
 from kitchener.ledger.verifier import Verifier
-
-_FIRST_BYTES = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +33,8 @@ class VerifyReport:
     """The first thing that is wrong; None: nothing."""
     seconds: float
     """How long it took."""
+    checkpoint: Checkpoint | None = None
+    """The signed head that stands beside the file and was checked too; None: there is none, or the file has a fault before."""
 
     @property
     def ok(self) -> bool:
@@ -41,17 +42,28 @@ class VerifyReport:
         return self.fault is None
 
 
-def verify_file(path: Path | str, *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
-    """Checks a ledger's file from its first byte to its last. Blocks: call it in a worker thread.
+def verify_file(
+    path: Path | str, *, progress: Callable[[int, int], None] | None = None, public_key: str | None = None
+) -> VerifyReport:
+    """Checks a ledger's file from its first byte to its last, and that it holds the signed head beside it, if there is one.
+
+    Blocks: call it in a worker thread.
 
     Args:
         path: the file
         progress: told `(bytes done, bytes in all)` now and then
+        public_key: 64 hex digits; the head must be signed with this key, and there must be one. None: with its own
 
     Raises:
         LedgerPathError: it cannot be read
+        SigningError: there is a signed head, and the `crypto` extra is not installed
     """
     path, ops = Path(path), FileOps()
+    # Read before the file, which may be growing: the head is then in the part that is looked at.
+    try:
+        held, misfit = read_checkpoint(path), None
+    except LedgerDamaged as error:
+        held, misfit = None, error
     try:
         fd = ops.open(path, os.O_RDONLY)
     except OSError as error:
@@ -63,7 +75,11 @@ def verify_file(path: Path | str, *, progress: Callable[[int, int], None] | None
             return read_or_tell(ops, path, fd, length, offset)
 
         note = None if progress is None else (lambda done: progress(done, size))
-        return verify_part(path, ledger_id_of(read), read, START, size, note)
+        report = verify_part(path, ledger_id_of(read), read, START, size, note)
+        if report.fault is None:
+            misfit = misfit or check_held(held, path, read, report.ledger_id, report.entries, public_key)
+            report = replace(report, fault=misfit, checkpoint=held)
+        return report
     finally:
         ops.close(fd)
 
@@ -97,9 +113,3 @@ def verify_part(
         fault,
         perf_counter() - began,
     )
-
-
-def ledger_id_of(read: ReadBytes) -> str:
-    """The ledger id that a file's first line gives; "" where it gives none."""
-    name, end, _ = read(_FIRST_BYTES, 0).removeprefix(OPENING).partition(b'"')
-    return name.decode("ascii", "replace") if end and read(len(OPENING), 0) == OPENING else ""

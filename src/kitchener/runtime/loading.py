@@ -37,6 +37,7 @@ EMBEDDED: Final = "embedded defaults"
 _PATH_KEYS: Final[tuple[tuple[str, ...], ...]] = (
     ("plane_root",),
     ("ledger", "keyring"),
+    ("ledger", "signing_key"),
     ("agents", "*", "prompt_dir"),
     ("agents", "*", "attention_templates"),
     ("memory", "memory_dir"),

@@ -1,0 +1,288 @@
+"""Signed heads: a ledger's last number and chain hash under a signature, so that a rebuilt chain does not pass for the first.
+
+Makes the file `<ledger>.checkpoint` beside a ledger and holds a ledger against it. A signature cannot be made again from the
+ledger, so it does not live in `index`, which may be deleted at any time. Knows nothing of entries' meaning; keys and signatures
+are `kitchener.signing`'s. Blocks, so it runs in a worker thread. Explained in `docs/proof.md`.
+"""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from kitchener.canonical import canonical_bytes
+from kitchener.errors import LedgerDamaged, LedgerTailMissing, LedgerWriteError
+from kitchener.ledger.chain import START, BadLine, Mark, shown, split_line
+from kitchener.ledger.files import FileOps, check_ledger_file, path_problem, read_or_tell, write_all
+from kitchener.ledger.recovery import check_is_crash, damage
+from kitchener.ledger.scanning import ReadBytes, find_line, ledger_id_of, verify_range
+from kitchener.ledger.verifier import Verifier
+from kitchener.signing import Signer, is_public_key, is_signed, signer_id
+
+SUFFIX: Final = ".checkpoint"
+"""What is added to a ledger's file name to name the file of its signed head."""
+_MAX_BYTES: Final = 65_536
+_CHAIN = re.compile(r"sha256:[0-9a-f]{64}")
+
+FindStop = Callable[[int], Mark]
+"""A number to a place at or before the end of that entry, from which verifying can start."""
+
+
+class Checkpoint(NamedTuple):
+    """A signed head."""
+
+    ledger_id: str
+    """Whose head it is."""
+    seq: int
+    """Number of the last entry when it was signed."""
+    chain_hash: str
+    """That entry's chain hash: it stands for every entry up to it."""
+    timestamp: str
+    """When it was signed, ISO, UTC."""
+    signer: str
+    """Names the key."""
+    public_key: str
+    """Checks the signature; 64 hex digits. It proves something only to who knows whose it is."""
+    sig: str
+    """Ed25519 over `signed_bytes`; 128 hex digits."""
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """What is signed: plain text, so that no JSON library is needed to check it."""
+        return f"kitchener/1/head|{self.ledger_id}|{self.seq}|{self.chain_hash}|{self.timestamp}".encode()
+
+    def problem(self, public_key: str | None = None) -> BadLine | None:
+        """What is wrong with its key or signature; None: nothing.
+
+        Args:
+            public_key: the key that must have signed it; None: the one it names
+        """
+        named = signer_id(self.public_key)
+        if self.signer != named:
+            return BadLine("signer", named, self.signer)
+        if public_key is not None and public_key != self.public_key:
+            return BadLine("public_key", f"{public_key} ({signer_id(public_key)})", f"{self.public_key} ({named})")
+        if not is_signed(self.public_key, self.signed_bytes, self.sig):
+            return BadLine("sig", f"a signature by {named} over this head", self.sig)
+        return None
+
+
+def sign_head(ledger_id: str, seq: int, chain_hash: str, timestamp: str, signer: Signer) -> Checkpoint:
+    """A head under a signature."""
+    head = Checkpoint(ledger_id, seq, chain_hash, timestamp, signer.signer, signer.public_key, "")
+    return head._replace(sig=signer.sign(head.signed_bytes))
+
+
+def read_head(fields: Any) -> Checkpoint | None:
+    """A signed head out of its JSON object, or None if that has not the form of one."""
+    names = Checkpoint._fields
+    if not isinstance(fields, dict) or set(fields) != set(names):
+        return None
+    head = Checkpoint(**fields)
+    texts = (head.ledger_id, head.chain_hash, head.timestamp, head.signer, head.sig)
+    is_one = all(isinstance(each, str) and each.isascii() and "|" not in each for each in texts)
+    fits = is_one and type(head.seq) is int and head.seq > 0 and _CHAIN.fullmatch(head.chain_hash) is not None
+    return head if fits and is_public_key(head.public_key) else None
+
+
+def checkpoint_path(path: Path) -> Path:
+    """The file of a ledger's signed head."""
+    return path.with_name(path.name + SUFFIX)
+
+
+def read_checkpoint(path: Path) -> Checkpoint | None:
+    """The signed head beside a ledger, unchecked; None: there is none.
+
+    Raises:
+        LedgerDamaged: the file there is none
+        LedgerPathError: it cannot be read
+    """
+    file = checkpoint_path(path)
+    try:
+        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as opened:
+            data = opened.read(_MAX_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise path_problem(file, error) from error
+    try:
+        head = read_head(orjson.loads(data))
+    except orjson.JSONDecodeError:
+        head = None
+    if head is None or _written(head) != data:
+        wanted = "a signed head as it was written; bring it back from a backup"
+        raise LedgerDamaged(str(file), line=1, offset=0, field="framing", expected=wanted, found=shown(data))
+    return head
+
+
+def check_held(
+    held: Checkpoint | None,
+    path: Path,
+    read: ReadBytes,
+    ledger_id: str,
+    entries: int,
+    public_key: str | None = None,
+    *,
+    start: Mark = START,
+) -> LedgerDamaged | None:
+    """What is wrong with a ledger that verifies, in the light of a signed head; None: nothing.
+
+    Args:
+        held: the signed head
+        path: the ledger's file, for errors
+        read: its bytes
+        ledger_id: which ledger it is; "" where it has no entry
+        entries: how many it has
+        public_key: the key that must have signed; None: the head's own, and then no head is fine too
+        start: a place before the head's entry
+    """
+    if held is None:
+        if public_key is None or not entries:
+            return None
+        return _fault(
+            path, "checkpoint", f"a head signed by {signer_id(public_key)}", "none; `kitchener ledger checkpoint` signs"
+        )
+    problem = held.problem(public_key)
+    if problem is not None:
+        return _fault(checkpoint_path(path), problem.field, problem.expected, problem.found)
+    return _misfit(held, path, read, ledger_id, entries, start)
+
+
+def check_tail(path: Path, ledger_id: str, tip: Mark) -> None:
+    """Refuses a ledger that ends before its signed head, or ends with another chain hash: a quick look, for opening.
+
+    Raises:
+        LedgerTailMissing: entries that were there when it was signed are gone
+        LedgerDamaged: the head is another ledger's, another chain's, or none
+    """
+    held = read_checkpoint(path)
+    if held is None:
+        return
+    if held.ledger_id != ledger_id:
+        raise _fault(checkpoint_path(path), "ledger_id", ledger_id, held.ledger_id)
+    if held.seq > tip.seq:
+        raise _too_short(held, path, tip.seq, tip.offset)
+    if held.seq == tip.seq and held.chain_hash != f"sha256:{tip.chain}":
+        raise _other_chain(held, path, f"sha256:{tip.chain}", tip.offset)
+
+
+def sign_ledger(path: Path, signer: Signer, timestamp: str, find_stop: FindStop = lambda _: START) -> Checkpoint | None:
+    """Signs the head of a ledger and puts it beside the file, after verifying and syncing everything since the last one.
+
+    Takes no lock; what a writer is just appending is left to the next head. A head that is signed with this key already is
+    left as it is.
+
+    Args:
+        path: the ledger's file
+        signer: the key
+        timestamp: now, ISO
+        find_stop: places that need not be verified again; the start of the file where nothing is known
+
+    Returns:
+        the head; None: the ledger has no entry yet
+
+    Raises:
+        LedgerDamaged: it does not verify, or does not hold the head that was signed before; nothing is signed
+        LedgerPathError, LedgerWriteError: it cannot be read, or the head cannot be written
+    """
+    ops, held = FileOps(), read_checkpoint(path)
+    try:
+        fd = ops.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise path_problem(path, error) from error
+    try:
+        size = check_ledger_file(ops, path, fd).st_size
+
+        def read(length: int, offset: int) -> bytes:
+            return read_or_tell(ops, path, fd, length, offset)
+
+        ledger_id = ledger_id_of(read)
+        start = find_stop(held.seq - 1) if held is not None else START
+        whole = _verified(path, ledger_id, read, start, size)
+        misfit = check_held(held, path, read, ledger_id, whole.seq, start=start)
+        if misfit is not None:
+            raise misfit
+        if held is not None and (held.seq, held.public_key) == (whole.seq, signer.public_key):
+            return held
+        if not ledger_id or whole.seq == 0:
+            return None
+        head = sign_head(ledger_id, whole.seq, f"sha256:{whole.chain}", timestamp, signer)
+        try:
+            ops.sync(fd)  # another process may have written what was read here, and not synced it yet
+            _write(ops, path, head)
+        except OSError as error:
+            raise LedgerWriteError(str(checkpoint_path(path)), error.strerror or str(error)) from error
+        return head
+    finally:
+        ops.close(fd)
+
+
+def _verified(path: Path, ledger_id: str, read: ReadBytes, start: Mark, size: int) -> Mark:
+    """The end of the last whole commit; raises LedgerDamaged where something before it is wrong."""
+    verifier = Verifier(ledger_id, start)
+    try:
+        verify_range(verifier, read, size)
+    except BadLine as fault:
+        if not ledger_id:
+            raise damage(path, verifier, fault) from None
+        check_is_crash(path, verifier, fault, read, size, 0)
+    return verifier.whole
+
+
+def _misfit(held: Checkpoint, path: Path, read: ReadBytes, ledger_id: str, entries: int, start: Mark) -> LedgerDamaged | None:
+    if entries and held.ledger_id != ledger_id:
+        return _fault(checkpoint_path(path), "ledger_id", ledger_id, held.ledger_id)
+    if held.seq > entries:
+        return _too_short(held, path, entries, 0)
+    found = find_line(read, held.seq, start)
+    line = split_line(found[1]) if found is not None else None
+    if found is None or line is None:
+        return _too_short(held, path, entries, 0)
+    chain_hash = f"sha256:{line.chain_hash}"
+    return None if chain_hash == held.chain_hash else _other_chain(held, path, chain_hash, found[0])
+
+
+def _too_short(held: Checkpoint, path: Path, entries: int, offset: int) -> LedgerTailMissing:
+    return LedgerTailMissing(
+        str(path),
+        line=entries + 1,
+        offset=offset,
+        field="end",
+        expected=f"at least {held.seq} entries, as the head says that {held.signer} signed",
+        found=f"{entries} entries, so the end was cut off or an older copy was restored",
+    )
+
+
+def _other_chain(held: Checkpoint, path: Path, found: str, offset: int) -> LedgerDamaged:
+    expected = f"{held.chain_hash}, as {held.signer} signed it"
+    return LedgerDamaged(str(path), line=held.seq, offset=offset, field="chain_hash", expected=expected, found=found)
+
+
+def _fault(path: Path, field: str, expected: str, found: str) -> LedgerDamaged:
+    return LedgerDamaged(str(path), line=1, offset=0, field=field, expected=expected, found=found)
+
+
+def _written(head: Checkpoint) -> bytes:
+    return canonical_bytes(head._asdict()) + b"\n"
+
+
+def _write(ops: FileOps, path: Path, head: Checkpoint) -> None:
+    """Puts the file in place, whole or not at all, and on disk."""
+    file = checkpoint_path(path)
+    draft = file.with_name(f".{file.name}.{os.getpid()}.new")
+    fd = ops.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        try:
+            write_all(ops, fd, _written(head))
+            ops.sync(fd)
+        finally:
+            ops.close(fd)
+        os.replace(draft, file)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    ops.sync_directory(file.parent)

@@ -1,0 +1,157 @@
+"""Signs bytes with Ed25519 and checks signatures, so that who can write a file cannot also vouch for it.
+
+Turns a key file into a `Signer`, and bytes into signatures. Knows nothing of what the bytes mean: heads of ledgers
+(`ledger/checkpoint.py`) and projections (`actors/authority.py`) are signed with it. Needs the `crypto` extra, which is imported
+when a key is made, loaded or checked with: most programs have none. Explained in `docs/proof.md`.
+"""
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from kitchener.errors import SigningError
+
+_SCHEME: Final = "ed25519:"
+_MAX_BYTES: Final = 4_096
+_PUBLIC_KEY = re.compile(r"[0-9a-f]{64}")
+_SIGNATURE = re.compile(r"[0-9a-f]{128}")
+_MISSING: Final = "the `crypto` extra is not installed: pip install 'kitchener[crypto]'"
+
+
+class Signer:
+    """A private key, ready to sign. It never shows the key. Made by `load_signer` and `make_key`."""
+
+    __slots__ = ("_sign", "public_key", "signer")
+
+    def __init__(self, public_key: str, sign: Callable[[bytes], bytes]) -> None:
+        self.public_key = public_key
+        """The key that checks what this one signs: 64 hex digits."""
+        self.signer = signer_id(public_key)
+        """Names the key: `ed25519:` and 16 hex digits."""
+        self._sign = sign
+
+    def sign(self, data: bytes) -> str:
+        """The signature of some bytes: 128 hex digits; the same bytes give the same signature."""
+        return self._sign(data).hex()
+
+    def __repr__(self) -> str:
+        return f"<Signer {self.signer}>"  # never the key
+
+
+def signer_id(public_key: str) -> str:
+    """The name of a key: `ed25519:` and the first 16 hex digits of the SHA-256 of the raw public key.
+
+    Args:
+        public_key: 64 hex digits
+    """
+    return f"{_SCHEME}{hashlib.sha256(bytes.fromhex(public_key)).hexdigest()[:16]}"
+
+
+def is_public_key(text: object) -> bool:
+    """Whether `text` has the form of a public key: 64 lower-case hex digits."""
+    return isinstance(text, str) and _PUBLIC_KEY.fullmatch(text) is not None
+
+
+def is_signed(public_key: str, data: bytes, signature: str) -> bool:
+    """Whether the owner of a public key signed these very bytes. False also where key or signature have not the form of one.
+
+    Raises:
+        SigningError: the `crypto` extra is not installed
+    """
+    if not is_public_key(public_key) or _SIGNATURE.fullmatch(signature) is None:
+        return False
+    ed = _ed25519()
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        ed.Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key)).verify(bytes.fromhex(signature), data)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def load_signer(path: Path | str) -> Signer:
+    """The key of a file. Blocks.
+
+    Raises:
+        SigningError: there is none, it cannot be read, others than its owner can read it, or it holds no Ed25519 key
+    """
+    path, ed = Path(path), _ed25519()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    text = _read_private(path)
+    # What the library says of a key file it cannot read might quote it, so only the kind of the error is kept.
+    try:
+        key = load_pem_private_key(text, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise SigningError(f"{path}: is not an unencrypted private key in PEM form ({type(error).__name__})") from None
+    if not isinstance(key, ed.Ed25519PrivateKey):
+        raise SigningError(f"{path}: holds another kind of key; make an Ed25519 one with `kitchener ledger key --new PATH`")
+    return _signer(key)
+
+
+def make_key(path: Path | str) -> Signer:
+    """Makes a key file (PKCS8 PEM, mode 0600) that must not be there yet, and loads it. Blocks.
+
+    Raises:
+        SigningError: there is a file already, or none can be made
+    """
+    path, ed = Path(path), _ed25519()
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    key = ed.Ed25519PrivateKey.generate()
+    text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    with _os_errors(path):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, text)
+            os.fsync(fd)
+        except BaseException:
+            path.unlink()  # half a key is none
+            raise
+        finally:
+            os.close(fd)
+    return _signer(key)
+
+
+def _signer(key: Any) -> Signer:  # an Ed25519PrivateKey of a library that may not be there
+    return Signer(key.public_key().public_bytes_raw().hex(), key.sign)
+
+
+def _read_private(path: Path) -> bytes:
+    with _os_errors(path):
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            mode = os.fstat(fd).st_mode
+            if not stat.S_ISREG(mode):
+                raise SigningError(f"{path}: is not a regular file; name the key file itself")
+            if mode & 0o077:
+                raise SigningError(f"{path}: others than its owner can use it (mode {mode & 0o777:04o}); chmod 600 it")
+            return file.read(_MAX_BYTES)
+
+
+def _ed25519() -> Any:
+    try:
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError as error:
+        raise SigningError(f"signatures are wanted, but {_MISSING}") from error
+    return ed25519
+
+
+@contextmanager
+def _os_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileExistsError as error:
+        raise SigningError(f"{path}: there is a file already; a key is never replaced, name another path") from error
+    except FileNotFoundError as error:
+        raise SigningError(f"{path}: there is no such file; make a key with `kitchener ledger key --new PATH`") from error
+    except OSError as error:
+        raise SigningError(f"{path}: {error.strerror or error}") from error
