@@ -11,8 +11,8 @@ import anyio
 import pytest
 import structlog.testing
 
+from kitchener.actors.assembly import Host
 from kitchener.actors.consolidation import Afterwards
-from kitchener.actors.supervisor import Host
 from kitchener.errors import ProviderError
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.turn import TurnResult

@@ -308,7 +308,10 @@ class TestExplain:
         outcome = cli("context", "explain", "--turn", turn(session, 3), "--json")
         assert outcome.json["is_exact"] is False
         assert verdicts(outcome) == before
-        assert "the settings or the estimate of tokens have changed since" in cli("context", "explain", "--turn", turn(session, 3)).out
+        assert (
+            "the settings or the estimate of tokens have changed since"
+            in cli("context", "explain", "--turn", turn(session, 3)).out
+        )
 
     def test_a_long_session_is_read_along_its_recorded_changes(self, cli: Cli) -> None:
         configure(context_budget="400", intent_mode='"bridge"', admission='"newest_first"')
@@ -339,7 +342,9 @@ class TestDiff:
         found = cli("context", "diff", turn(session, 3), turn(session, 5), "--json").json
         assert (found["before"], found["after"]) == (turn(session, 3), turn(session, 5))
         assert [each["entity_id"] for each in found["came_in"]] == [second, turn(session, 4)]
-        assert [each["entity_id"] for each in found["went_out"]] == [first, turn(session, 1), turn(session, 2)][: len(found["went_out"])]
+        assert [each["entity_id"] for each in found["went_out"]] == [first, turn(session, 1), turn(session, 2)][
+            : len(found["went_out"])
+        ]
         assert all("was not there yet" in each["why"] for each in found["came_in"])
         assert all(f"{first}" in each["why"] and "not live" in each["why"] for each in found["went_out"])
         assert found["notes"] == [f"intent: {first} before, {second} after"]
@@ -427,7 +432,12 @@ def test_reading_works_beside_a_running_process_and_writing_names_it(cli: Cli, t
 
 @pytest.mark.parametrize(
     "command",
-    [["context", "project", "--session", "{}"], ["context", "explain", "--turn", "{}"], ["intent", "list"], ["session", "repair", "{}"]],
+    [
+        ["context", "project", "--session", "{}"],
+        ["context", "explain", "--turn", "{}"],
+        ["intent", "list"],
+        ["session", "repair", "{}"],
+    ],
 )
 def test_a_damaged_ledger_is_refused(cli: Cli, session: str, tmp_path: Path, command: list[str]) -> None:
     path = tmp_path / HO2M

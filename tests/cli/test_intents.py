@@ -47,7 +47,9 @@ def test_the_list_says_what_became_of_each_intent(cli: Cli, session: str) -> Non
 
 def test_an_intent_is_declared_below_another_and_competes_where_it_is_not(cli: Cli, session: str) -> None:
     parent = intents(cli, session)[1]["intent_id"]
-    outcome = cli("intent", "declare", "find the station", "--session", session, "--parent", parent, "--target", "map", "--json")
+    outcome = cli(
+        "intent", "declare", "find the station", "--session", session, "--parent", parent, "--target", "map", "--json"
+    )
     assert outcome.code == 0
     child = outcome.json["intent_id"]
     assert outcome.json == {"session_id": session, "intent_id": child, "status": "live", "competing": []}
