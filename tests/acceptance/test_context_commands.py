@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.commands import read_lines
 from tests.cli.conftest import Cli, cli
 from tests.cli.contexts import CONTEXT, HO2M, append, completed, declared, superseded
-from tests.cli.commands import read_lines
 
 __all__ = ["cli"]
 

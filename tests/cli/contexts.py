@@ -59,7 +59,11 @@ def append(path: Path, *entries: tuple[str, str, dict[str, Any]]) -> list[str]:
 
 def declared(intent_id: str, **more: Any) -> tuple[str, str, dict[str, Any]]:
     """`INTENT_DECLARED` with no more than it needs."""
-    return ("INTENT_DECLARED", intent_id, {"intent_id": intent_id, "scope": "SESSION", "objective": f"goal {intent_id}", **more})
+    return (
+        "INTENT_DECLARED",
+        intent_id,
+        {"intent_id": intent_id, "scope": "SESSION", "objective": f"goal {intent_id}", **more},
+    )
 
 
 def superseded(intent_id: str, by: str, **more: Any) -> tuple[str, str, dict[str, Any]]:

@@ -13,6 +13,7 @@ from tests.cli.conftest import Cli
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = ("commands.md", "configuration.md")
+TURN, INTENT = "T-0a1b2c3d-", "INT-0a1b2c3d4e5f6071"
 PLACEHOLDER = "SES-0a1b2c3d"
 
 
@@ -26,13 +27,25 @@ def newest_session(cli: Cli) -> str:
     return str(sessions[-1])
 
 
+def with_context_ids(cli: Cli, line: str) -> str:
+    """A line with the turns and the first intent of the newest session in place of those of the page."""
+    if TURN in line or INTENT in line:
+        session = newest_session(cli)
+        line = line.replace(TURN, f"T-{session[4:]}-")
+        if INTENT in line:
+            line = line.replace(INTENT, cli("intent", "list", "--session", session, "--json").json[0]["intent_id"])
+    return line
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_line_runs(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
     """In one directory, from the top of the page to its end; a session's id stands for one that is there."""
     (tmp_path / "dialogues.jsonl").write_text("".join(blocks(page, "json")), encoding="utf-8")
     lines = [line.removeprefix("$ ") for block in blocks(page, "console") for line in block.splitlines()]
     assert len(lines) >= 6
+    monkeypatch.setenv("KITCHENER_AGENTS__ADMIN__CONTEXT_MODE", "enforce")  # some lines are about what it decides
     for line in lines:
+        line = with_context_ids(cli, line)
         if PLACEHOLDER in line:
             line = line.replace(PLACEHOLDER, newest_session(cli))
         feed, _, command = line.rpartition(" | ")
@@ -70,7 +83,7 @@ def test_every_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blo
         ("", {"KITCHENER_LEDGER__LINGER_MS": "soon"}),
         ("\n\n\n\n\n\n[agents.RESIDENT:bo]", {}),
         ("[router.providers.local]\nbase_url = 'http://127.0.0.1:1'\nmodel = 'm'\napi_key = 'env:LOCAL_API_KEY'", {}),
-        ("[agents.ADMIN]\ncontext_mode = 'enforce'", {}),
+        ("[agents.ADMIN]\ncontext_mode = 'on'", {}),
     ],
 )
 def test_every_error_that_the_page_shows_is_what_one_gets(
