@@ -56,7 +56,7 @@ def head_lines(view: TurnView) -> Iterator[str]:
     if view.projection is not None:
         yield f"  intent {intent_words(view.state, view.projection.intent_id)}"
     if not view.is_exact:
-        yield "  the settings or the estimate of tokens have changed since; what was shown is as recorded, sizes are today's"
+        yield "  settings have changed since, or something was erased; what was shown is as recorded, sizes are today's"
 
 
 def nothing_lines(view: TurnView) -> Iterator[str]:
