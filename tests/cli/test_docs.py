@@ -13,6 +13,7 @@ from tests.cli.conftest import Cli
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = ("commands.md", "configuration.md")
+TURN, INTENT = "T-0a1b2c3d-", "INT-0a1b2c3d4e5f6071"
 PLACEHOLDER = "SES-0a1b2c3d"
 ARTIFACT = "ART-0a1b2c3d4e5f"
 MEMORY = "[agents.ADMIN]\nho3_enabled = true\n[memory]\ngate_count_threshold = 1\ngate_session_threshold = 1\n"
@@ -29,6 +30,16 @@ def newest_session(cli: Cli) -> str:
     return str(sessions[-1])
 
 
+def with_context_ids(cli: Cli, line: str) -> str:
+    """A line with the turns and the first intent of the newest session in place of those of the page."""
+    if TURN in line or INTENT in line:
+        session = newest_session(cli)
+        line = line.replace(TURN, f"T-{session[4:]}-")
+        if INTENT in line:
+            line = line.replace(INTENT, cli("intent", "list", "--session", session, "--json").json[0]["intent_id"])
+    return line
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_line_runs(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
     """In one directory, from the top of the page to its end; ids stand for some that are there."""
@@ -37,7 +48,9 @@ def test_every_command_line_runs(cli: Cli, tmp_path: Path, monkeypatch: pytest.M
         (tmp_path / "kitchener.toml").write_text(MEMORY, encoding="utf-8")
     lines = [line.removeprefix("$ ") for block in blocks(page, "console") for line in block.splitlines()]
     assert len(lines) >= 6
+    monkeypatch.setenv("KITCHENER_AGENTS__ADMIN__CONTEXT_MODE", "enforce")  # some lines are about what it decides
     for line in lines:
+        line = with_context_ids(cli, line)
         if PLACEHOLDER in line:
             line = line.replace(PLACEHOLDER, newest_session(cli))
         if ARTIFACT in line:

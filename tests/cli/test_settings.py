@@ -18,11 +18,13 @@ from kitchener.runtime.loading import load_config
 from tests.cli.conftest import Cli
 
 
-def test_init_writes_settings_that_are_right_and_turn_memory_on(cli: Cli, tmp_path: Path) -> None:
+def test_init_writes_settings_that_are_right_and_turn_memory_and_the_context_authority_on(cli: Cli, tmp_path: Path) -> None:
     assert cli("init").code == 0
     assert cli("config", "check").code == 0
     config = load_config("kitchener.toml", environ={}).config
-    agent = HO2Config(instructions="You are a helpful assistant.", ho3_enabled=True)
+    agent = HO2Config(
+        instructions="You are a helpful assistant.", ho3_enabled=True, context_mode="enforce", intent_mode="classified"
+    )
     assert config == RuntimeConfig(plane_root=str(tmp_path / ".kitchener"), agents={"ADMIN": agent})
 
 
@@ -34,7 +36,8 @@ def test_every_line_that_init_comments_out_is_a_setting_with_its_default(tmp_pat
     unset = {line.split(" = ")[0] for line in text.splitlines() if line.endswith("# unset by default")}
     agent = config.agents["ADMIN"]
     shown = tomllib.loads(text)
-    for key in shown["agents"]["ADMIN"].keys() - unset - {"instructions", "ho3_enabled"}:
+    own = {"instructions", "ho3_enabled", "context_mode", "intent_mode"}
+    for key in shown["agents"]["ADMIN"].keys() - unset - own:
         assert getattr(agent, key) == getattr(HO2Config(), key)
     for key in shown["router"]["providers"]["local"].keys() - unset:
         assert getattr(config.router.providers["local"], key) == getattr(ProviderConfig(), key)

@@ -1,6 +1,7 @@
 """Why something was shown or not, in values and in words."""
 
 from kitchener.context import Explanation, diff_projections, explain
+from kitchener.context.explaining import explain_all
 from kitchener.context.ruleset import Ruleset
 from tests.context.history import History
 
@@ -129,3 +130,15 @@ def test_a_difference_says_what_came_and_went_and_why() -> None:
     assert {each.why for each in back.went_out} == {"T-07 is not eligible any more"}
     same = diff_projections(after, after)
     assert (same.came_in, same.went_out, same.notes) == ((), (), ())
+
+
+def test_everything_at_once_is_what_each_would_be_alone() -> None:
+    history = session()
+    history.close("INT-0")
+    state, projection = history.state(), history.project(TIGHT)
+    found = list(explain_all(state, projection))
+    known = {*state.intents, *state.work_orders, *state.turns}
+    assert {each.entity_id for each in found} == known
+    alone = [explain(each.entity_id, state, projection) for each in found if each.verdict != "invalid"]
+    assert [each for each in found if each.verdict != "invalid"] == alone
+    assert found[-1] == explain(history.events[-1].ref.entry_id, state, projection)

@@ -12,7 +12,7 @@ from kitchener.cli.context_past import read_past
 from kitchener.cli.context_project import ConflictPolicy, Projected, Wanted, project_session, record
 from kitchener.cli.context_text import conflict_lines, flag_lines, invalid_lines, projected_lines
 from kitchener.cli.context_turns import TurnView, read_turn
-from kitchener.cli.context_why import entry_lines, explain_all, turn_lines, view_json
+from kitchener.cli.context_why import entry_lines, turn_lines, view_json
 from kitchener.cli.exits import BLOCKED, INVALID, OK
 from kitchener.cli.options import Json, Options, Places
 from kitchener.cli.output import print_json, say
@@ -86,7 +86,7 @@ def explain(
             lines = entry_lines(view, found) if found is not None else turn_lines(view)
             answers = [found] if found is not None else []
         else:
-            lines, answers = turn_lines(view), explain_all(view) if json else []
+            lines, answers = turn_lines(view), view.explain_all() if json else []
         if json:
             print_json(view_json(view, answers))
         else:

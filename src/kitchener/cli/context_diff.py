@@ -53,7 +53,7 @@ def _changes(before: TurnView, after: TurnView) -> tuple[list[tuple[Change, str]
     found = diff_projections(before.projection, after.projection, state=after.state)
     notes = [*found.notes]
     if not (before.is_exact and after.is_exact):
-        notes.append("settings have changed since; what was shown is as recorded, sizes are today's")
+        notes.append("settings have changed since, or something was erased; what was shown is as recorded, sizes are today's")
     came_in = [(each, f"before: {_why(before, each)}") for each in found.came_in]
     went_out = [(each, f"after: {_why(after, each)}") for each in found.went_out]
     return came_in, went_out, notes

@@ -46,10 +46,9 @@ def shown_lines(projection: Projection) -> Iterator[str]:
     yield from _table(("tokens", "id", "kind", "why", "text"), [_visible_row(each) for each in visible])
     if suppressed:
         yield f"left out: {_count(len(suppressed), 'item')}"
-        # The newest are what somebody misses; of thousands of old turns the count is enough.
-        yield from _table(
-            ("needs", "id", "kind", "shown_as", "why"), [_suppressed_row(each, projection) for each in suppressed]
-        )
+        columns = ("needs", "id", "kind", "shown_as", "why")
+        yield from _table(columns, [_suppressed_row(each, projection) for each in _most_missed(suppressed)])
+        yield from _rest(len(suppressed))
     if projection.counted is not None:
         yield f"  {harmless(projection.counted.text)}"
 
@@ -105,10 +104,15 @@ def invalid_lines(state: ContextState, session_id: str) -> Iterator[str]:
 
 def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if rows:
-        # The newest are what somebody misses; of thousands of old turns the count is enough.
-        for line in table_lines(columns, rows[-MOST:]):
+        for line in table_lines(columns, rows):
             yield f"  {line}"
-    yield from _rest(len(rows))
+
+
+def _most_missed(suppressed: Sequence[Placed]) -> list[Placed]:
+    """Those that somebody is likely to ask about: what nearly fitted goes before what was not admitted, the newest of each."""
+    nearly = [each for each in suppressed if each.reason != "LOW_URGENCY"][-MOST:]
+    others = [each for each in suppressed if each.reason == "LOW_URGENCY"]
+    return [*nearly, *others[max(0, len(others) + len(nearly) - MOST) :]]
 
 
 def _rest(count: int) -> Iterator[str]:

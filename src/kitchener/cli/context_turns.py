@@ -22,7 +22,7 @@ from kitchener.context import (
     read_lists,
     recalled,
 )
-from kitchener.context.explaining import find_placed
+from kitchener.context.explaining import explain_all, find_placed
 from kitchener.errors import CallerError
 from kitchener.ids import session_of_turn
 from kitchener.ledger import LedgerReader, StoredEntry
@@ -85,13 +85,9 @@ class TurnView:
             text = f"{name} is a {known.entry_type}, which says nothing about context"
         return found._replace(text=text, since=known.ref)
 
-    def others(self) -> list[Explanation]:
-        """Every intent, work order and turn that was not eligible, in the order of the ledger, then impossible entries."""
-        if self.projection is None:
-            return []
-        taken = {item.entity_id for item in (*self.projection.eligible(), *self.projection.recalled)}
-        names = [name for name in (*self.state.intents, *self.state.work_orders, *self.state.turns) if name not in taken]
-        return [self.explain(name) for name in (*names, *[ref.entry_id for ref in self.state.invalid])]
+    def explain_all(self) -> list[Explanation]:
+        """What became of everything; empty where nothing was projected."""
+        return list(explain_all(self.state, self.projection)) if self.projection is not None else []
 
 
 async def read_turn(places: Places, preferred: str, turn_id: str) -> TurnView:

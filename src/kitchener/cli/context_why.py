@@ -29,14 +29,6 @@ def explanation_json(found: Explanation) -> dict[str, Any]:
     }
 
 
-def explain_all(view: TurnView) -> list[Explanation]:
-    """Every item of a turn: visible, suppressed, then those that were not eligible."""
-    if view.projection is None:
-        return []
-    items = [each.item for each in (*view.projection.visible, *view.projection.suppressed())]
-    return [*[view.explain(item.entity_id) for item in items], *view.others()]
-
-
 def view_json(view: TurnView, found: Sequence[Explanation]) -> dict[str, Any]:
     """What `context explain --json` prints."""
     projection = view.projection
@@ -64,7 +56,7 @@ def head_lines(view: TurnView) -> Iterator[str]:
     if view.projection is not None:
         yield f"  intent {intent_words(view.state, view.projection.intent_id)}"
     if not view.is_exact:
-        yield "  the settings or the estimate of tokens have changed since; what was shown is as recorded, sizes are today's"
+        yield "  settings have changed since, or something was erased; what was shown is as recorded, sizes are today's"
 
 
 def nothing_lines(view: TurnView) -> Iterator[str]:
@@ -89,7 +81,7 @@ def turn_lines(view: TurnView) -> Iterator[str]:
     yield from shown_lines(view.projection)
     for flag in view.flags:
         yield f"flag {flag.get('kind')}: {harmless(str(flag.get('detail')))}"
-    others = view.others()
+    others = [each for each in view.explain_all() if each.verdict not in ("visible", "suppressed")]
     ended = [each for each in others if each.verdict == "not_live" and each.entity_id in view.state.work_orders]
     told = [each for each in others if each not in ended]
     if others:

@@ -4,12 +4,13 @@ An explanation needs the state as it was and the projection that was made of it;
 both again. Nothing is recorded for it.
 """
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from kitchener.context.events import SourceEvent
 from kitchener.context.intents import ancestors
 from kitchener.context.items import TIER_TURN, Item, Reasons
-from kitchener.context.lifecycle import IntentRecord
+from kitchener.context.lifecycle import IntentRecord, InvalidEvent
 from kitchener.context.liveness import ContextState
 from kitchener.context.packing import Form, Placed, SuppressReason
 from kitchener.context.projection import Projection
@@ -49,12 +50,32 @@ def explain(name: str, state: ContextState, projection: Projection) -> Explanati
     event = state.find_entry(name) if placed is None else None
     if event is not None:
         if event.ref in state.invalid:
-            problem = state.invalid[event.ref].problem
-            text = f"{event.kind} in {name} changed nothing: {problem}"
-            return Explanation(event.entity_id, "invalid", text, since=event.ref)
+            return _of_invalid(state.invalid[event.ref])
         name = event.entity_id
         placed = find_placed(projection, name)
     return _of_placed(placed, projection) if placed is not None else _of_others(name, state, projection)
+
+
+def explain_all(state: ContextState, projection: Projection) -> Iterator[Explanation]:
+    """What became of everything, in one pass: what is visible, what is suppressed, what is not eligible, what could not be.
+
+    The first two in the order of the projection, the third in the order of the ledger: intents, work orders, turns.
+    """
+    taken: set[str] = set()
+    for placed in (*projection.visible, *projection.suppressed()):
+        taken.add(placed.item.entity_id)
+        yield _of_placed(placed, projection)
+    for name in (*state.intents, *state.work_orders, *state.turns):
+        if name not in taken:
+            yield _of_others(name, state, projection)
+    for invalid in state.invalid.values():
+        yield _of_invalid(invalid)
+
+
+def _of_invalid(invalid: InvalidEvent) -> Explanation:
+    event = invalid.event
+    text = f"{event.kind} in {event.ref.entry_id} changed nothing: {invalid.problem}"
+    return Explanation(event.entity_id, "invalid", text, since=event.ref)
 
 
 def find_placed(projection: Projection, name: str) -> Placed | None:
