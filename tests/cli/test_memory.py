@@ -91,7 +91,9 @@ class TestBiases:
         found = learned(taught)
         assert list(found) == ["intent:question", "domain:software"]
         question, software = found.values()
-        assert f"{question['artifact_id']}  Messages are often of the kind question.\n" in outcome.out
+        assert (
+            f"{question['artifact_id']}  Mostly asks questions: answer first, explain after (mostly software).\n" in outcome.out
+        )
         assert "  interaction_style from intent:question; shown in every turn\n" in outcome.out
         assert "  topic_affinity from domain:software; shown in turns of domain software\n" in outcome.out
         assert f"  weight {software['weight']:.2f} now, {software['weight']:.2f} when set; learned " in outcome.out
@@ -115,7 +117,7 @@ class TestBiases:
             "salience_weight": 0.5,
             "decay_modifier": 1.0,
             "source_event_ids": ["EVT-1"],
-            "content": {"bias": "likes \x1b[2Jred"},
+            "content": {"bias": "likes red", "category": "\x1b[2J"},
             "created_at": "2026-02-18T10:30:00+00:00",
         }
         (tmp_path / "older").write_text(as_lines(older), encoding="utf-8")
@@ -132,7 +134,7 @@ class TestExplain:
         assert (outcome.code, outcome.err) == (0, "")
         found = taught("memory", "explain", artifact, "--subject", "ada", "--json").json
         lines = outcome.out.splitlines()
-        assert lines[0] == f"{artifact}: Messages are often of the kind question."
+        assert lines[0] == f"{artifact}: Mostly asks questions: answer first, explain after (mostly software)."
         assert "  its gate opened at 5 events in 3 sessions; it needs 5 in 3, 8 in 4 count now (already_consolidated)" in lines
         assert "because of 5 events in 3 sessions:" in lines
         assert lines.count(f"    > {PACKAGES}") == 4
@@ -297,7 +299,7 @@ class TestQuarantine:
         assert (outcome.code, outcome.err) == (0, "")
         first, second, *_ = outcome.out.splitlines()
         assert first == f"{event} of bo is in quarantine and counts no more; without it these are deactivated:"
-        assert second == f"  {artifact}: Messages are often of the kind question."
+        assert second == f"  {artifact}: Mostly asks questions: answer first, explain after (mostly software)."
 
     def test_what_supports_nothing_takes_nothing(self, taught: Cli) -> None:
         outcome = taught("memory", "quarantine", "task:lookup", "--agent", "RESIDENT:solo", "--reason", "a test")

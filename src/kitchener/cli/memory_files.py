@@ -1,7 +1,7 @@
 """What was learned as a file of JSON lines, out and in again.
 
 A line of an export holds the overlay, whose it is, the events it was learned from and what became of it. A line that comes in
-needs the overlay only, in today's shape or in the older flat one; everything is checked before anything is written.
+is of the older flat shape, or is turned into it: its sources stay behind. Everything is checked before anything is written.
 """
 
 import os
@@ -17,9 +17,19 @@ from kitchener.canonical import canonical_bytes
 from kitchener.cli.memory_places import MemoryPlace, signal_kinds
 from kitchener.errors import ConfigError, EntryRefused, KitchenerError
 from kitchener.memory import MemoryReader, Overlay
-from kitchener.memory.overlays import parse_overlay
+from kitchener.memory.overlays import parse_older
 from kitchener.memory.signals import normalise
 
+_OLDER: Final = (
+    "overlay_id",
+    "signal_id",
+    "decay_modifier",
+    "source_event_ids",
+    "window_start",
+    "window_end",
+    "created_at",
+)
+"""What an exported line keeps where it comes in, beside its text and weight."""
 _ENVELOPE: Final = 4_096
 """Bytes kept free for what an entry holds beside the overlay."""
 
@@ -111,6 +121,7 @@ def read_import(path: Path, place: MemoryPlace, subject_id: str | None) -> dict[
         if not isinstance(record, dict):
             raise _bad(path, number, "expected an object with the fields of an overlay")
         owner = _owner(path, number, record, subject_id, place.agent_class)
+        record = _older(record)
         try:
             _check(record, place)
         except KitchenerError as error:
@@ -141,6 +152,15 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise ConfigError(str(path), "", "", f"cannot be read: {error.strerror or error}") from error
 
 
+def _older(record: dict[str, Any]) -> dict[str, Any]:
+    """A line of an export in the older flat shape: elsewhere it has no sources, so it has no identity there and can only fade."""
+    if record.get("artifact_id") is None:
+        return record
+    content = {**(record.get("content") or {}), "bias": record.get("context_line")}
+    weight = record.get("weight", record.get("salience_weight"))
+    return {**{name: record[name] for name in _OLDER if name in record}, "content": content, "salience_weight": weight}
+
+
 def _owner(path: Path, number: int, record: dict[str, Any], subject_id: str | None, agent_class: str) -> str:
     """Whose a line is. Nothing that was learned about one subject may reach another's memory by a slip."""
     named, of_class = record.get("subject_id"), record.get("agent_class", agent_class)
@@ -157,7 +177,7 @@ def _owner(path: Path, number: int, record: dict[str, Any], subject_id: str | No
 
 def _check(record: dict[str, Any], place: MemoryPlace) -> None:
     """What the memory would refuse, before anything is written: either all lines come in or none does."""
-    overlay: Overlay = parse_overlay(record)
+    overlay: Overlay = parse_older(record, place.config.max_line_chars)
     normalise(overlay.signal_id, signal_kinds(place.config))
     if not overlay.source_event_ids:
         raise EntryRefused("source_event_ids", "expected the events that it was learned from")
