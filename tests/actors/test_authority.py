@@ -419,6 +419,7 @@ async def test_calls_wait_for_the_turn_before_them(tmp_path: Path) -> None:
                 tasks.start_soon(ada.say, "wait")
                 await held.wait()
                 tasks.start_soon(ada.supervisor.close_intent, SID, first, "closed from outside")
+                await anyio.wait_all_tasks_blocked()
                 tasks.start_soon(ada.say, "after it")
                 await anyio.wait_all_tasks_blocked()
                 assert actions(await ada.intents()) == ["DECLARED"]
@@ -502,7 +503,7 @@ async def calls_of_turn(ada: Talk, message: str) -> int:
 async def test_a_turn_costs_the_same_in_a_long_session(tmp_path: Path) -> None:
     # A budget that is full by the twentieth turn: what is shown stops growing, and so must everything else.
     async with talking(tmp_path, admission="newest_first", context_budget=200, **ENFORCE) as ada:
-        early, late = [], []
+        early, late = list[int](), list[int]()
         for n in range(310):
             message = f"message {n:03d}"
             if n in (20, 21, 22, 300, 301, 302):

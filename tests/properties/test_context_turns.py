@@ -4,7 +4,7 @@ Turns go on, switch, close, fail and are cut off; users declare, fork, close, ab
 and another one goes on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,7 +28,7 @@ _SAYS = st.tuples(st.sampled_from([f"say {word}" for word in _WORDS]), st.intege
 _CALLS = st.tuples(
     st.sampled_from(["declare", "fork", "close", "abandon", "reopen", "keep", "cut", "restart"]), st.integers(0, 5)
 )
-steps = st.lists(st.one_of(_SAYS, _SAYS, _CALLS), min_size=4, max_size=16)
+steps = st.lists(st.one_of(_SAYS, _SAYS, _CALLS), min_size=4, max_size=12)
 
 configs = st.fixed_dictionaries(
     {
@@ -79,7 +79,7 @@ async def take(ada: Talk, step: Step) -> None:
         return
     us, known = ada.supervisor, [entry.entity_id for entry in await ada.intents() if entry.entry_type == "INTENT_DECLARED"]
     chosen = known[number % len(known)] if known else "INT-none"
-    calls = {
+    calls: dict[str, Callable[[], Awaitable[Any]]] = {
         "declare": lambda: us.declare_intent(SID, f"aim {number}", parent_intent_id=chosen if known and number % 2 else None),
         "fork": lambda: us.fork_intent(SID, chosen, ["left", "right"], active=number % 2 if number < 4 else None),
         "close": lambda: us.close_intent(SID, chosen, "done"),
@@ -112,7 +112,7 @@ async def check_lists(ada: Talk) -> None:
         assert set(lists.eligible) <= recalled
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(conversation=steps, config=configs)
 async def test_a_session_keeps_what_its_ledger_says(
     anyio_backend: str, conversation: Sequence[Step], config: Mapping[str, Any]
@@ -155,16 +155,16 @@ def without_refs(kept: Any) -> Any:
     return {"turns": list(kept["turns"]), "intents": list(kept["intents"]), "live": kept["live_intents"]}
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(conversation=steps, config=configs)
 async def test_a_restart_changes_nothing(anyio_backend: str, conversation: Sequence[Step], config: Mapping[str, Any]) -> None:
     whole = {"context_mode": "enforce", **config}
     assert await run(whole, conversation, restarts=False) == await run(whole, conversation, restarts=True)
 
 
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(
-    conversation=st.lists(st.one_of(_SAYS, st.sampled_from([("cut", 0), ("restart", 0)])), min_size=4, max_size=14),
+    conversation=st.lists(st.one_of(_SAYS, st.sampled_from([("cut", 0), ("restart", 0)])), min_size=4, max_size=10),
     config=configs,
 )
 async def test_a_restart_changes_nothing_in_the_shadow(
