@@ -11,10 +11,11 @@ from typing import Any
 
 import anyio
 
+from kitchener.actors.assembly import Host
 from kitchener.actors.budget import TokenBudgeter
 from kitchener.actors.executor import HO1Executor
 from kitchener.actors.prompts import PromptLibrary
-from kitchener.actors.supervisor import HO2Supervisor, Host
+from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools import ToolRegistry
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import HO2Config, HO3MemoryConfig, RouterConfig

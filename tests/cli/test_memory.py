@@ -94,7 +94,7 @@ class TestBiases:
         assert (
             f"{question['artifact_id']}  Mostly asks questions: answer first, explain after (mostly software).\n" in outcome.out
         )
-        assert "  interaction_style from intent:question; shown in every turn\n" in outcome.out
+        assert "  interaction_style from intent:question; shown in turns of domain software" in outcome.out
         assert "  topic_affinity from domain:software; shown in turns of domain software\n" in outcome.out
         assert f"  weight {software['weight']:.2f} now, {software['weight']:.2f} when set; learned " in outcome.out
         assert (software["state"], software["why"], software["line"]) == ("speaks", None, "Often talks about software.")

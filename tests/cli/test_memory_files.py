@@ -54,11 +54,12 @@ def test_an_export_comes_in_again_elsewhere_and_only_once(taught: Cli, tmp_path:
     assert taught("memory", "import", "learned.jsonl", *there).out == "imported 0 learned lines; 4 known already\n"
     for subject in ("ada", "bo"):
         before, after = learned(taught, subject), learned(taught, subject, *there)
-        assert [(each["line"], each["weight"], each["labels"], each["learned_at"]) for each in before.values()] == [
-            (each["line"], each["weight"], each["labels"], each["learned_at"]) for each in after.values()
+        assert [(each["line"], each["weight"]) for each in before.values()] == [
+            (each["line"], each["weight"]) for each in after.values()
         ]
-    artifact = learned(taught)["intent:question"]["artifact_id"]
-    text = taught("memory", "explain", artifact, "--subject", "ada", *there).out
+        assert {(each["artifact_id"], each["labels"]) for each in after.values()} == {(None, None)}
+    overlay = learned(taught)["intent:question"]["overlay_id"]
+    text = taught("memory", "explain", overlay, "--subject", "ada", *there).out
     assert text.count("(imported; no ledger here knows it)") == 5
     assert taught("ledger", "verify", *there).code == 0
 
@@ -105,12 +106,12 @@ def test_the_older_shape_comes_in_with_its_category_and_unverified_sources(cli: 
     [
         ("{", "is not JSON"),
         ("[]", "expected an object"),
-        ({**OLDER, "source_event_ids": []}, "source_event_ids: expected the events that it was learned from"),
+        ({**OLDER, "source_event_ids": []}, "overlay source_event_ids = []: expected the events that"),
         ({**OLDER, "salience_weight": 2}, "overlay salience_weight = 2"),
         ({**OLDER, "signal_id": "mood:sad"}, "expected kind:value with a kind out of"),
         ({**OLDER, "created_at": "2026-02-18T10:30:00"}, "expected an aware datetime or ISO text with a zone"),
         ({**OLDER, "content": {"bias": "x", "n": 2**60}}, "content.n"),
-        ({**OLDER, "content": {"bias": "x" * 1_100_000}}, "max_entry_bytes"),
+        ({**OLDER, "content": {"bias": "x", "more": "x" * 1_100_000}}, "max_entry_bytes"),
         ({key: value for key, value in OLDER.items() if key != "overlay_id"}, "overlay_id"),
         ({**OLDER, "subject_id": "bo"}, "belongs to subject 'bo', not 'ada'"),
         ({**OLDER, "subject_id": 7}, "subject_id = 7: expected text"),

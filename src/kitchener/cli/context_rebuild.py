@@ -49,7 +49,10 @@ def rebuild(
     biases = [item for item in offered if item.kind == "bias"]
     recalled = [item for item in offered if item.kind == "evidence"]
     ruleset, budget = ruleset_of(config), int(payload["token_budget"])
-    projector = Projector(ruleset, rank=TurnRanking().rank)
+    ranking = TurnRanking()
+    # Of the subject's other turns only those are at hand that were offered; where that ranks otherwise, the record counts.
+    ranking.follow(state.turns, {item.entity_id: item for item in recalled})
+    projector = Projector(ruleset, rank=ranking.rank)
     again = projector.project(
         state,
         Resolution(payload["intent_id"], None, (), _flags(payload)),

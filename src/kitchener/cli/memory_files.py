@@ -153,7 +153,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _older(record: dict[str, Any]) -> dict[str, Any]:
-    """A line of an export in the older flat shape: elsewhere it has no sources, so it has no identity there and can only fade."""
+    """A line of an export in the older flat shape: elsewhere it has no sources, so no identity either, and can only fade."""
     if record.get("artifact_id") is None:
         return record
     content = {**(record.get("content") or {}), "bias": record.get("context_line")}

@@ -155,7 +155,9 @@ def _switch(active: str, suggestion: Suggestion, message: str, session: SessionI
         return _declare(active, suggestion, message, session, "switch")
     problem = _cannot_reopen(prior, session)
     if problem:
-        return _declare(active, suggestion, message, session, f"switch; {prior} {problem}")
+        # A name that nobody declared is a model's own words, and those stand in no reason: reasons are never sealed.
+        named = prior if prior in session.intents else "the intent that was named"
+        return _declare(active, suggestion, message, session, f"switch; {named} {problem}")
     events = (reopened(prior, "switch"), superseded(active, prior, "switch"))
     return TransitionDecision("REOPEN", events, (), f"switch back to {prior}", prior)
 
