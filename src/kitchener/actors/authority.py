@@ -105,7 +105,7 @@ class ContextAuthority:
         self.is_shadow = config.context_mode == "shadow"
         self.ruleset = ruleset_of(config)
         self._ranking: TurnRanking = TurnRanking()
-        self.projector = Projector(self.ruleset, rank=self._rank)
+        self.projector = Projector(self.ruleset, rank=self._rank, offer=self._offer)
         self._mode: Literal["enforce", "shadow"] = "shadow" if self.is_shadow else "enforce"
         self.recalling = SubjectTurns(ledgers, self.projector.estimate)
         self.recalled_turns = config.recalled_turns
@@ -265,6 +265,9 @@ class ContextAuthority:
     def _rank(self, message: str, items: Sequence[Item]) -> Iterable[int]:
         # One ranking for the class, as the projector wants it; the session's own index is set before each projection.
         return self._ranking.rank(message, items)
+
+    def _offer(self, items: Sequence[Item]) -> None:
+        self._ranking.add(items)
 
 
 def ruleset_of(config: HO2Config) -> Ruleset:

@@ -223,6 +223,8 @@ class TurnAuthority:
         thread.ranking.add(others.values())
         own, found = thread.state.attached(active).turns, dict[str, Item]()
         mine = {item.entity_id for item in own}
+        if all(turn in mine for turn in others):
+            return ()  # what is eligible anyway needs no recalling, so nothing has to be ranked
         for turn in thread.ranking.best(self._message):
             if turn not in mine and turn in others:
                 found.setdefault(turn, recalled(others[turn]))

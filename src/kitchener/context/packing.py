@@ -55,6 +55,11 @@ class Packer:
         self._max_stubs = max_stubs
         self._stubs = 0
 
+    @property
+    def free(self) -> int:
+        """Tokens that are left; negative where what must be shown took more."""
+        return self.budget - self.used
+
     def pack_unsuppressible(self, items: Sequence[Item], counted: Item | None) -> list[Placed]:
         """Places what must be shown; all of it in its shortest form if it is more than the budget.
 
