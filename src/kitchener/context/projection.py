@@ -165,9 +165,7 @@ class Projector:
             flags = (*flags, Flag("UNSUPPRESSIBLE_OVER_BUDGET", detail))
         turns = reach.turns if reach.turns is not None else []
         evidence = _once(recalled, state, reach) if recalled else ()
-        placed = packer.pack_admitted(
-            self._admitted(turns, evidence, message, resolution.active, packer.free), _groups(evidence)
-        )
+        placed = self._pack_turns(turns, evidence, message, resolution.active, packer)
         return Projection(
             resolution.active,
             mode,
@@ -202,7 +200,7 @@ class Projector:
         estimate = self.estimate
         must = list(self._rules)
         for n, record in enumerate(reach.intents):
-            must.append(intent_item(record.declared, record.facts, record.last.ref, estimate, is_active=n == 0))
+            must.append(record.header(estimate, is_active=n == 0))
         others, failed = [], []
         if reach.deferred is not None:
             record = reach.deferred
@@ -222,19 +220,24 @@ class Projector:
         shown = len(failed) - self.ruleset.max_failed_items
         return must + failed[max(0, shown) :], others, failed[: max(0, shown)]
 
-    def _admitted(
-        self, turns: list[Item], recalled: Sequence[Item], message: str, active: str | None, free: int
-    ) -> Iterable[Item]:
+    def _pack_turns(
+        self, turns: list[Item], evidence: Sequence[Item], message: str, active: str | None, packer: Packer
+    ) -> tuple[Placed, ...]:
+        """Tier 6, and evidence."""
+        by_rank = active is not None and self.ruleset.admission == "lexical"
+        if by_rank and self._offer is not None and _has_room(turns, evidence, packer.free):
+            # Each is placed in full, and what is placed stands by age: the order in which they come changes nothing.
+            offered = [*turns, *evidence]
+            self._offer(offered)
+            return packer.pack_everything(offered)
+        return packer.pack_admitted(self._admitted(turns, evidence, message, active), _groups(evidence))
+
+    def _admitted(self, turns: list[Item], recalled: Sequence[Item], message: str, active: str | None) -> Iterable[Item]:
         """Turns and evidence in the order in which they may take what is left of the budget."""
         if active is None:
             return sorted(recalled, key=_place_of, reverse=True)
         if self._rank is None or self.ruleset.admission == "newest_first":
             return reversed(turns)
-        if self._offer is not None and _has_room(turns, recalled, free):
-            # Each is placed in full, and what is placed stands by age: the order in which they come changes nothing.
-            offered = [*turns, *recalled]
-            self._offer(offered)
-            return offered
         return self._ranked(turns, recalled, message, self._rank)
 
     def _ranked(self, turns: list[Item], recalled: Sequence[Item], message: str, rank: Rank) -> Iterator[Item]:
