@@ -1,6 +1,7 @@
 """What is shown under a budget, in which form, for which reason, and in which order."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -387,3 +388,47 @@ def test_tokens_are_estimated_by_name_or_by_a_plugged_in_tokenizer() -> None:
 def test_a_reference_of_an_entry_names_it_everywhere() -> None:
     history = talk(1)
     assert history.project().visible[-1].item.ref == entry_ref(3)
+
+
+# --- where everything fits ----------------------------------------------------------------------------------------------------
+
+
+def _ranks_all(message: str, items: Sequence[Item]) -> list[int]:
+    """A ranking that leaves nothing out: words in common first, the others after them, and every second one twice."""
+    best = word_rank(message, items)
+    return [*best, *[n for n in range(len(items)) if n not in best], *best[::2]]
+
+
+@given(
+    st.lists(st.integers(0, 60), max_size=7),
+    st.lists(st.tuples(st.integers(0, 40), st.none() | st.just("tool call")), max_size=3),
+    st.integers(0, 3),
+    st.integers(-2, 2),
+    st.booleans(),
+)
+def test_what_is_not_ranked_because_it_fits_is_decided_as_if_it_were(
+    lengths: list[int], elsewhere: list[tuple[int, str | None]], newest: int, spare: int, exactly: bool
+) -> None:
+    """Around the very budget that is enough for everything: the same projection with and without the short way."""
+    history = History()
+    history.declare("INT-1")
+    for n, length in enumerate(lengths):
+        history.turn(f"T-{n:02d}", "INT-1", words=length)
+    found = [
+        evidence_item(f"T-x{n}", entry_ref(900 + n), second(n), "answer " * length, ESTIMATE, group=group)
+        for n, (length, group) in enumerate(elsewhere)
+    ]
+    state, offered = history.state(), list[str]()
+
+    def note(items: Sequence[Item]) -> None:
+        offered.extend(item.entity_id for item in items)
+
+    roomy = Ruleset(context_budget=100_000, newest_turns=newest, max_stubs=2)
+    needed = Projector(roomy, rank=_ranks_all).project(state, resolve_active(state, roomy), recalled=found).tokens_used
+    ruleset = replace(roomy, context_budget=needed + spare) if exactly else roomy
+    resolution = resolve_active(state, ruleset)
+    ranked = Projector(ruleset, rank=_ranks_all).project(state, resolution, message="word answer", recalled=found)
+    short = Projector(ruleset, rank=_ranks_all, offer=note).project(state, resolution, message="word answer", recalled=found)
+    assert short == ranked
+    has_room = ruleset.context_budget > needed
+    assert offered == ([*[f"T-{n:02d}" for n in range(len(lengths))], *[each.entity_id for each in found]] if has_room else [])

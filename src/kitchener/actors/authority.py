@@ -109,7 +109,7 @@ class ContextAuthority:
         self.is_shadow = config.context_mode == "shadow"
         self.ruleset = ruleset_of(config)
         self._ranking: TurnRanking = TurnRanking()
-        self.projector = Projector(self.ruleset, rank=self._rank)
+        self.projector = Projector(self.ruleset, rank=self._rank, offer=self._offer)
         self._mode: Literal["enforce", "shadow"] = "shadow" if self.is_shadow else "enforce"
         self.recalling = SubjectTurns(ledgers, self.projector.estimate)
         self.recalled_turns = config.recalled_turns
@@ -251,6 +251,9 @@ class ContextAuthority:
     def _rank(self, message: str, items: Sequence[Item]) -> Iterable[int]:
         # One ranking for the class, as the projector wants it; the session's own index is set before each projection.
         return self._ranking.rank(message, items)
+
+    def _offer(self, items: Sequence[Item]) -> None:
+        """Nothing has to be noted where nothing is ranked: the ranking follows all turns of its session anyway."""
 
 
 def ruleset_of(config: HO2Config) -> Ruleset:

@@ -5,6 +5,7 @@ In `enforce` its word holds: it may answer a message itself (which of two thread
 """
 
 from collections.abc import Container, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from kitchener.actors.attention import AttentionContext, BudgetUsed, ContextFragment
@@ -237,6 +238,8 @@ class TurnAuthority:
         thread.ranking.follow(thread.state.turns, others if others is not thread.state.turns else {})
         own, found = thread.state.attached(active).turns, dict[str, Item]()
         mine = {item.entity_id for item in own}
+        if all(turn in mine for turn in others):
+            return ()  # what is eligible anyway needs no recalling, so nothing has to be ranked
         for turn in thread.ranking.best(self._message):
             if turn not in mine and turn in others:
                 found.setdefault(turn, recalled(others[turn]))
@@ -278,9 +281,17 @@ def _as_context(
     """A projection as the context of a work order: its text, what stands in it, and the learned lines that are visible."""
     visible = projection.visible
     fragments = tuple(
-        ContextFragment(each.item.kind, each.item.entity_id, "", each.tokens) for each in visible if each.item.kind != "bias"
+        [_fragment(each.item.kind, each.item.entity_id, each.tokens) for each in visible if each.item.kind != "bias"]
     )
-    spoken = {each.item.entity_id for each in visible if each.item.kind == "bias"}
-    lines = bias_fragments([each for each in overlays if each.key in spoken], estimator)
+    lines: tuple[ContextFragment, ...] = ()
+    if overlays:
+        spoken = {each.item.entity_id for each in visible if each.item.kind == "bias"}
+        lines = bias_fragments([each for each in overlays if each.key in spoken], estimator)
     used = BudgetUsed(projection.tokens_used)
     return AttentionContext(rendering.text, rendering.text_hash, fragments, template_id, used, lines)
+
+
+@lru_cache(8_192)
+def _fragment(kind: str, entity_id: str, tokens: int) -> ContextFragment:
+    """One piece of the context without its text; kept, because a turn that is shown once is shown again in the next."""
+    return ContextFragment(kind, entity_id, "", tokens)

@@ -16,9 +16,13 @@ _NONE: Final[Mapping[str, Item]] = {}
 
 
 class TurnRanking:
-    """The index of one session's turns, and of those of its subject where they may be recalled. Each is read once."""
+    """The index of one session's turns, and of those of its subject where they may be recalled.
 
-    __slots__ = ("_index", "_known", "_ranked", "_source", "_taken", "_turns")
+    Turns are noted as they come and read when something is ranked: a session whose turns all fit into its budget never has one
+    read.
+    """
+
+    __slots__ = ("_index", "_known", "_ranked", "_source", "_taken", "_turns", "_unread")
 
     def __init__(self) -> None:
         self._source: Mapping[str, Item] | None = None
@@ -28,11 +32,12 @@ class TurnRanking:
         self._index: LexicalIndex | None = None
         self._turns: list[str] = []
         self._known: set[str] = set()
+        self._unread: list[Item] = []
         self._taken = 0
         self._ranked: tuple[str, int, list[int]] = ("", 0, [])
 
     def follow(self, turns: Mapping[str, Item], others: Mapping[str, Item] = _NONE) -> None:
-        """Takes what is new; to be called before each ranking.
+        """Takes note of what is new; to be called before each ranking.
 
         Args:
             turns: the session's, in order: `ContextState.turns`, which only grows until the state is folded again
@@ -42,19 +47,9 @@ class TurnRanking:
             self._reset()
             self._source = turns
         if others:
-            self._add(others.values())
-        self._add(islice(turns.values(), self._taken, None))
+            self._note(others.values())
+        self._note(islice(turns.values(), self._taken, None))
         self._taken = len(turns)
-
-    def _add(self, items: Iterable[Item]) -> None:
-        if self._index is None:
-            self._index = LexicalIndex()
-        for item in items:
-            if item.entity_id not in self._known:
-                self._known.add(item.entity_id)
-                for speaker, text in _said(item.text):
-                    self._index.append(LexicalTurn(text, item.session_id or "", speaker, item.timestamp[:10] or None))
-                    self._turns.append(item.entity_id)
 
     def rank(self, message: str, items: Sequence[Item]) -> Iterator[int]:
         """Positions in `items`, best first; a turn may come twice, for each of its two sides."""
@@ -66,12 +61,30 @@ class TurnRanking:
 
     def best(self, message: str) -> Iterator[str]:
         """Ids of the turns, best first; each may come twice."""
-        if self._index is None:
+        index = self._read()
+        if index is None:
             return
         if self._ranked[:2] != (message, len(self._turns)):  # else the same turn asks for it again
-            self._ranked = (message, len(self._turns), self._index.rank(message))
+            self._ranked = (message, len(self._turns), index.rank(message))
         for position in self._ranked[2]:
             yield self._turns[position]
+
+    def _note(self, items: Iterable[Item]) -> None:
+        for item in items:
+            if item.entity_id not in self._known:
+                self._known.add(item.entity_id)
+                self._unread.append(item)
+
+    def _read(self) -> LexicalIndex | None:
+        """The index with all that was noted; None: nothing was."""
+        if self._unread:
+            index = self._index = self._index if self._index is not None else LexicalIndex()
+            for item in self._unread:
+                for speaker, text in _said(item.text):
+                    index.append(LexicalTurn(text, item.session_id or "", speaker, item.timestamp[:10] or None))
+                    self._turns.append(item.entity_id)
+            self._unread.clear()
+        return self._index
 
 
 def _said(text: str) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from kitchener.context import events as ev
 from kitchener.context.events import SourceEvent
-from kitchener.context.items import Estimator, Item, work_order_item
+from kitchener.context.items import Estimator, Item, intent_item, work_order_item
 
 IntentStatus = Literal["live", "deferred", "closed", "superseded", "abandoned"]
 WorkOrderStatus = Literal["open", "deferred", "failed", "closed", "superseded", "abandoned"]
@@ -18,7 +18,7 @@ WorkOrderStatus = Literal["open", "deferred", "failed", "closed", "superseded", 
 class IntentRecord:
     """One intent as its events left it. Do not change it."""
 
-    __slots__ = ("declared", "facts", "fork", "intent_id", "last", "status", "superseded_by")
+    __slots__ = ("_header", "declared", "facts", "fork", "intent_id", "last", "status", "superseded_by")
 
     def __init__(self, event: SourceEvent, facts: ev.Declared) -> None:
         self.intent_id = event.entity_id
@@ -33,11 +33,21 @@ class IntentRecord:
         """While it is superseded, by whom."""
         self.fork: ev.Forked | None = None
         """Its latest fork."""
+        self._header: tuple[SourceEvent, Estimator, bool, Item] | None = None
 
     @property
     def is_live(self) -> bool:
         """Whether it is neither closed, superseded nor abandoned."""
         return self.status == "live" or self.status == "deferred"
+
+    def header(self, estimate: Estimator, *, is_active: bool) -> Item:
+        """It as the header of the context, kept until an event moves it on: every turn shows the same one."""
+        kept = self._header
+        if kept is not None and kept[0] is self.last and kept[1] is estimate and kept[2] is is_active:
+            return kept[3]
+        item = intent_item(self.declared, self.facts, self.last.ref, estimate, is_active=is_active)
+        self._header = (self.last, estimate, is_active, item)
+        return item
 
 
 class WorkOrderRecord:

@@ -55,6 +55,11 @@ class Packer:
         self._max_stubs = max_stubs
         self._stubs = 0
 
+    @property
+    def free(self) -> int:
+        """Tokens that are left; negative where what must be shown took more."""
+        return self.budget - self.used
+
     def pack_unsuppressible(self, items: Sequence[Item], counted: Item | None) -> list[Placed]:
         """Places what must be shown; all of it in its shortest form if it is more than the budget.
 
@@ -125,6 +130,13 @@ class Packer:
                 break
         for unit, short_by in missed:
             placed += self._stub_all(unit, short_by)
+        placed.sort(key=_place_of)
+        return tuple(placed)
+
+    def pack_everything(self, items: Iterable[Item]) -> tuple[Placed, ...]:
+        """Places turns and evidence of which the caller knows that there is room for all."""
+        placed = [tuple.__new__(Placed, (item, "FULL", item.tokens, None, 0, False)) for item in items]  # Placed(…), but fast
+        self.used += sum([each.tokens for each in placed])
         placed.sort(key=_place_of)
         return tuple(placed)
 

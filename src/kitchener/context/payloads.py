@@ -7,6 +7,7 @@ position among what is eligible. So an entry stays as short in the thousandth tu
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -113,10 +114,13 @@ def projection_payload(
         "stable_prefix_tokens": rendering.stable_prefix_tokens,
         "stable_prefix_hash": rendering.stable_prefix_hash,
         "ruleset_hash": projection.ruleset_hash,
-        "flags": [{"kind": flag.kind, "details_ref": _json(flag.details_ref)} for flag in projection.flags],
+        "flags": [
+            {"kind": flag.kind, "details_ref": _json(flag.details_ref) if flag.details_ref is not None else None}
+            for flag in projection.flags
+        ],
         "authority": dict(authority),
         **(lists or _written_out(projection)),
-        "proof_refs": [ref.as_json() for ref in _proofs(projection, transition_refs, is_short=lists is None)],
+        "proof_refs": [_json(ref) for ref in _proofs(projection, transition_refs, is_short=lists is None)],
     }
 
 
@@ -144,8 +148,10 @@ def conflict_flag_payload(
     }
 
 
-def _json(ref: Ref | None) -> orjson.Fragment | None:
-    return ref.as_json() if ref is not None else None
+@lru_cache(4_096)
+def _json(ref: Ref) -> orjson.Fragment:
+    """A reference as JSON. Kept, because most of them stand in three lists, and again in the next projection."""
+    return ref.as_json()
 
 
 def _key(ref: Ref) -> str:
@@ -163,15 +169,15 @@ def _proofs(projection: Projection, transition_refs: Iterable[Ref], *, is_short:
 def _written_out(projection: Projection) -> dict[str, Any]:
     every = [*projection.eligible()]
     return {
-        "eligible_refs": [item.ref.as_json() for item in every],
-        "visible_refs": [each.item.ref.as_json() for each in projection.visible],
+        "eligible_refs": [_json(item.ref) for item in every],
+        "visible_refs": [_json(each.item.ref) for each in projection.visible],
         "suppressed_refs": [_suppressed(each) for each in projection.suppressed()],
         "eligibility_reasons": {_key(item.ref): item.reasons for item in (*every, *projection.recalled)},
     }
 
 
 def _suppressed(placed: Placed) -> dict[str, Any]:
-    return {"ref": placed.item.ref.as_json(), "reason": placed.reason}
+    return {"ref": _json(placed.item.ref), "reason": placed.reason}
 
 
 def _changed_lists(projection: Projection, base: Base) -> dict[str, Any] | None:
@@ -207,10 +213,14 @@ def _changed_lists(projection: Projection, base: Base) -> dict[str, Any] | None:
 def _indexed(projection: Projection, evidence: set[Ref]) -> Iterable[tuple[int, Placed]]:
     """What was placed of the eligible items, with its position among them, in order."""
     yield from enumerate(projection.head)
+    turns, count, index, before = projection.turns, projection.turn_count, -1, len(projection.head)
     for each in projection.placed:
-        if each.item.ref not in evidence:
-            index = bisect_left(projection.turns, each.item.place, hi=projection.turn_count, key=_place_of)
-            yield len(projection.head) + index, each
+        item = each.item
+        if item.ref not in evidence:
+            index += 1  # both are in order, and most turns that are shown stand next to each other
+            if index >= count or turns[index] is not item:
+                index = bisect_left(turns, item.place, index, count, key=_place_of)
+            yield before + index, each
 
 
 def _edits(projection: Projection, base: Base) -> tuple[list[Any], int]:

@@ -30,6 +30,8 @@ _place_of: Final = attrgetter("place")
 
 Rank = Callable[[str, Sequence[Item]], Iterable[int]]
 """`(message, items)` to positions in `items`, best first. Those it leaves out are not admitted."""
+Offer = Callable[[Sequence[Item]], None]
+"""Takes note of items that needed no ranking, because all of them are admitted whatever their order."""
 Mode = Literal["enforce", "shadow"]
 
 NOT_ADMITTED: Final[SuppressReason] = "LOW_URGENCY"
@@ -107,17 +109,20 @@ class Projector:
         ruleset: the policy
         estimate: a plugged-in tokenizer; None: the built-in one that the ruleset names
         rank: ranks turns against the message; needed where the ruleset admits by `lexical`
+        offer: called in the place of `rank` where there is room for everything; only for one that never leaves an item out
 
     Raises:
         ConfigError: a ranking is needed and missing, or the estimator's name is unknown
     """
 
-    def __init__(self, ruleset: Ruleset, *, estimate: Estimator | None = None, rank: Rank | None = None) -> None:
+    def __init__(
+        self, ruleset: Ruleset, *, estimate: Estimator | None = None, rank: Rank | None = None, offer: Offer | None = None
+    ) -> None:
         if ruleset.admission == "lexical" and rank is None:
             raise ConfigError("ruleset", "admission", "'lexical'", "needs a ranking; pass one, or take 'newest_first'")
         self.ruleset = ruleset
         self.estimate = estimate if estimate is not None else estimator(ruleset.token_estimator)
-        self._rank = rank
+        self._rank, self._offer = rank, offer
         self._rules = rule_items(ruleset.standing_rules, self.estimate)
 
     def project(
@@ -160,7 +165,7 @@ class Projector:
             flags = (*flags, Flag("UNSUPPRESSIBLE_OVER_BUDGET", detail))
         turns = reach.turns if reach.turns is not None else []
         evidence = _once(recalled, state, reach) if recalled else ()
-        placed = packer.pack_admitted(self._admitted(turns, evidence, message, resolution.active), _groups(evidence))
+        placed = self._pack_turns(turns, evidence, message, resolution.active, packer)
         return Projection(
             resolution.active,
             mode,
@@ -195,7 +200,7 @@ class Projector:
         estimate = self.estimate
         must = list(self._rules)
         for n, record in enumerate(reach.intents):
-            must.append(intent_item(record.declared, record.facts, record.last.ref, estimate, is_active=n == 0))
+            must.append(record.header(estimate, is_active=n == 0))
         others, failed = [], []
         if reach.deferred is not None:
             record = reach.deferred
@@ -215,6 +220,18 @@ class Projector:
         shown = len(failed) - self.ruleset.max_failed_items
         return must + failed[max(0, shown) :], others, failed[: max(0, shown)]
 
+    def _pack_turns(
+        self, turns: list[Item], evidence: Sequence[Item], message: str, active: str | None, packer: Packer
+    ) -> tuple[Placed, ...]:
+        """Tier 6, and evidence."""
+        by_rank = active is not None and self.ruleset.admission == "lexical"
+        if by_rank and self._offer is not None and _has_room(turns, evidence, packer.free):
+            # Each is placed in full, and what is placed stands by age: the order in which they come changes nothing.
+            offered = [*turns, *evidence]
+            self._offer(offered)
+            return packer.pack_everything(offered)
+        return packer.pack_admitted(self._admitted(turns, evidence, message, active), _groups(evidence))
+
     def _admitted(self, turns: list[Item], recalled: Sequence[Item], message: str, active: str | None) -> Iterable[Item]:
         """Turns and evidence in the order in which they may take what is left of the budget."""
         if active is None:
@@ -233,6 +250,16 @@ class Projector:
                 continue
             taken.add(index)
             yield offered[index]
+
+
+def _has_room(turns: Sequence[Item], recalled: Sequence[Item], free: int) -> bool:
+    """Whether all of them fit and leave something: packing stops where nothing is left. Looks at no more than may fit."""
+    for items in (recalled, turns):
+        for item in items:
+            free -= item.tokens
+            if free <= 0:
+                return False
+    return free > 0
 
 
 def _once(recalled: Sequence[Item], state: ContextState, reach: Reach) -> tuple[Item, ...]:

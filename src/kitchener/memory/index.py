@@ -101,7 +101,6 @@ class Residents:
         self._looking = anyio.Lock()
         self._subjects: OrderedDict[str, SubjectMemory] = OrderedDict()
         self._loading: dict[str, anyio.Event] = {}
-        self._pins: dict[str, int] = {}
         self._held = 0
 
     def __len__(self) -> int:
@@ -112,21 +111,23 @@ class Residents:
         """Events in memory, counting a small sum for each subject."""
         return self._held
 
+    def at_hand(self, namespace: str) -> SubjectMemory | None:
+        """The memory of a namespace that is in use; None: it has to be asked for with `get`."""
+        subject = self._subjects.get(namespace)
+        if subject is not None:
+            self._subjects.move_to_end(namespace)
+        return subject
+
     async def get(self, namespace: str) -> SubjectMemory:
         """The memory of a namespace. Use it before the next wait, or pin it: it may be put away then."""
         while True:
-            subject = self._subjects.get(namespace)
+            subject = self.at_hand(namespace)
             if subject is not None:
-                self._subjects.move_to_end(namespace)
                 return subject
             others = self._loading.get(namespace)
             if others is None:
                 return await self._fetch(namespace)
             await others.wait()
-
-    def pinned(self, subject: SubjectMemory) -> "_Pin":
-        """Keeps a subject in memory while an entry of it is being written, so that no other fold can miss that entry."""
-        return _Pin(self._pins, subject.namespace)
 
     def grown(self, events: int) -> None:
         """Takes note of events that were added to a subject."""
@@ -175,27 +176,8 @@ class Residents:
         for namespace in list(self._subjects):
             if self._held <= self._max_events or namespace == newest:
                 return
-            if namespace not in self._pins:
+            if not self._subjects[namespace].pins:
                 self._held -= _cost(self._subjects.pop(namespace))
-
-
-class _Pin:
-    """Counts up on entering and down on leaving; a class, because a generator takes twice as long and each signal has one."""
-
-    __slots__ = ("_namespace", "_pins")
-
-    def __init__(self, pins: dict[str, int], namespace: str) -> None:
-        self._pins, self._namespace = pins, namespace
-
-    def __enter__(self) -> None:
-        self._pins[self._namespace] = self._pins.get(self._namespace, 0) + 1
-
-    def __exit__(self, *exc_info: object) -> None:
-        left = self._pins[self._namespace] - 1
-        if left:
-            self._pins[self._namespace] = left
-        else:
-            del self._pins[self._namespace]
 
 
 def _cost(subject: SubjectMemory) -> int:

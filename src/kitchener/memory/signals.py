@@ -107,15 +107,15 @@ class SignalLog:
     def __len__(self) -> int:
         return len(self._event_ids)
 
-    def append(self, event: SignalEvent) -> None:
-        """Takes the next event."""
-        self.first_in.setdefault(event.session_id, len(self._event_ids))
-        self._seqs.append(event.seq)
-        self._logged.append(event.logged_us)
-        self._seen.append(event.seen_us)
-        self._event_ids.append(event.event_id)
-        self._sessions.append(event.session_id)
-        self._turns.append(event.turn_id)
+    def append(self, seq: int, logged_us: int, seen_us: int, event_id: str, session_id: str, turn_id: str) -> None:
+        """Takes the fields of the next event, in the order of `SignalEvent`."""
+        self.first_in.setdefault(session_id, len(self._event_ids))
+        self._seqs.append(seq)
+        self._logged.append(logged_us)
+        self._seen.append(seen_us)
+        self._event_ids.append(event_id)
+        self._sessions.append(session_id)
+        self._turns.append(turn_id)
 
     def __getitem__(self, position: int) -> SignalEvent:
         return SignalEvent(
@@ -234,6 +234,14 @@ def plain_id(what: str, value: object, prefix: str = "") -> str:
         return str.__str__(value)  # an enumeration's member is text of another type
     expected = f"{prefix}… of" if prefix else "1 to"
     raise CallerError(f"{what} = {value!r:.80}: expected {expected} {_MAX_ID_CHARS} printable characters; nothing was written")
+
+
+def known_id(what: str, value: object) -> str:
+    """`plain_id` for ids that come again and again: all signals of a turn name their session and their turn."""
+    return _kept_id(what, value) if type(value) is str else plain_id(what, value)
+
+
+_kept_id = lru_cache(1_024)(plain_id)
 
 
 def event_id(session_id: str, turn_id: str, signal_id: str, n: int) -> str:

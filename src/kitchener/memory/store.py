@@ -40,7 +40,7 @@ from kitchener.memory.reading import (
     memory_dir,
 )
 from kitchener.memory.signals import event_id as event_id_of
-from kitchener.memory.signals import normalise, plain_id
+from kitchener.memory.signals import known_id, normalise, plain_id
 from kitchener.memory.subject import SubjectMemory
 from kitchener.records import events
 from kitchener.sealing import Sealer
@@ -119,6 +119,11 @@ class HO3Memory(ReadOperations):
         """Everything known of a namespace, folded. For reading only; use it before the next wait."""
         return await self._residents.get(namespace)
 
+    async def _known(self, namespace: str) -> SubjectMemory:
+        # One that is in use was checked when it came; a turn asks nine times.
+        subject = self._residents.at_hand(namespace) if type(namespace) is str else None
+        return subject if subject is not None else await super()._known(namespace)
+
     async def commit(self) -> None:
         """Returns when everything logged so far is durable. A turn's own commit covers it already."""
         await self.signals.commit()
@@ -157,7 +162,7 @@ class HO3Memory(ReadOperations):
             CallerError: an id is none
             EntryRefused, EntryTooLarge, LedgerWriteError: it cannot be written
         """
-        signal_id, session_id = normalise(signal_id, self.kinds), plain_id("session_id", session_id)
+        signal_id, session_id = normalise(signal_id, self.kinds), known_id("session_id", session_id)
         extra, turn_id = _checked(metadata)
         if event_id is not None:
             event_id = plain_id("event_id", event_id, "EVT-")
@@ -176,14 +181,15 @@ class HO3Memory(ReadOperations):
             "timestamp": self._timestamps.render(self._clock.time_us()),
             "metadata": extra,
         }
-        with self._residents.pinned(subject):
-            subject.promised.add(event_id)
-            try:
-                await self.signals.write(LedgerEntry(events.HO3_SIGNAL, signal_id, payload))
-            finally:
-                subject.promised.discard(event_id)
+        subject.pins += 1
+        subject.promised.add(event_id)
+        try:
+            await self.signals.write(LedgerEntry(events.HO3_SIGNAL, signal_id, payload))
             known = subject.event_count
             subject.apply_signal(self.signals.position, self.signals.last_timestamp, payload)
+        finally:
+            subject.promised.discard(event_id)
+            subject.pins -= 1
         self._residents.grown(subject.event_count - known)
         return event_id
 
@@ -362,9 +368,12 @@ class HO3Memory(ReadOperations):
 
     async def _append(self, subject: SubjectMemory, entry_type: str, entity_id: str, fields: Mapping[str, Any]) -> None:
         payload = {**self._base(subject.namespace), **fields}
-        with self._residents.pinned(subject):
+        subject.pins += 1
+        try:
             ref = await self.overlays.write(LedgerEntry(entry_type, entity_id, payload))
             subject.apply_overlay(self.overlays.position, self.overlays.last_timestamp, entry_type, payload, ref)
+        finally:
+            subject.pins -= 1
 
     async def _find_known(self, namespaces: Collection[str]) -> set[str]:
         keys = {f"in:{namespace}": namespace for namespace in namespaces}
@@ -386,11 +395,11 @@ def _subject_of(namespace: str) -> str:
 
 def _checked(metadata: Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:
     """A signal's metadata as they are stored, and the turn that they name, "" where they name none."""
-    if metadata is not None and not isinstance(metadata, Mapping):
+    if metadata is not None and type(metadata) is not dict and not isinstance(metadata, Mapping):
         raise CallerError(f"metadata = {metadata!r:.80}: expected names with values; nothing was written")
     extra = dict(metadata or {})
     turn_id = extra.get("turn_id")
-    return extra, plain_id("metadata turn_id", turn_id) if turn_id not in (None, "") else ""
+    return extra, known_id("metadata turn_id", turn_id) if turn_id not in (None, "") else ""
 
 
 def _stored(overlay: Overlay) -> dict[str, Any]:

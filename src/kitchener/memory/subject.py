@@ -45,6 +45,7 @@ class SubjectMemory:
         "last_us",
         "namespace",
         "overlay_refs",
+        "pins",
         "promised",
     )
 
@@ -58,6 +59,8 @@ class SubjectMemory:
         """The newest entry that holds an artifact, and its time."""
         self.promised: set[str] = set()
         """Ids of events that are being written: the next one needs another."""
+        self.pins = 0
+        """Entries of it that are being written: meanwhile it stays in memory, so that no other fold can miss one."""
         self._logs: dict[str, SignalLog] = {}
         self._events: dict[str, tuple[str, int]] = {}
         self._histories: dict[str, OverlayHistory] = {}
@@ -67,7 +70,8 @@ class SubjectMemory:
     def apply_signal(self, seq: int, timestamp: str, payload: Mapping[str, Any]) -> None:
         """Takes an entry of the signals ledger. An event id that is known already counts once."""
         logged_us = us_of(timestamp, "timestamp")
-        self.last_us = max(self.last_us, logged_us)
+        if logged_us > self.last_us:
+            self.last_us = logged_us
         event_id = payload["event_id"]
         if event_id in self._events:
             return
@@ -81,7 +85,7 @@ class SubjectMemory:
         seen = payload["timestamp"]
         seen_us = logged_us if seen == timestamp else us_of(seen, "timestamp")
         turn = turn_id if isinstance(turn_id, str) else ""
-        log.append(SignalEvent(seq, logged_us, seen_us, event_id, sys.intern(payload["session_id"]), sys.intern(turn)))
+        log.append(seq, logged_us, seen_us, event_id, sys.intern(payload["session_id"]), sys.intern(turn))
         self.event_count += 1
 
     def apply_overlay(
@@ -139,13 +143,14 @@ class SubjectMemory:
         """The gate of a signal; see `gate.py`."""
         log, without = self._logs.get(signal_id), self.quarantined(cut)
         is_quarantined = signal_id in without
-        histories = [self._histories[key] for key in self._by_signal.get(signal_id, ())]
+        keys = self._by_signal.get(signal_id)
+        histories = [self._histories[key] for key in keys] if keys else ()
         return judge(
             signal_id,
             (0, 0) if log is None or is_quarantined else log.tally(cut, without),
             config,
-            is_consolidated=any(self._is_consolidated(each, cut, config) for each in histories),
-            is_blocked=any(each.is_blocked(cut) for each in histories),
+            is_consolidated=bool(histories) and any(self._is_consolidated(each, cut, config) for each in histories),
+            is_blocked=bool(histories) and any(each.is_blocked(cut) for each in histories),
             is_quarantined=is_quarantined,
         )
 
