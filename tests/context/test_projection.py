@@ -432,3 +432,19 @@ def test_what_is_not_ranked_because_it_fits_is_decided_as_if_it_were(
     assert short == ranked
     has_room = ruleset.context_budget > needed
     assert offered == ([*[f"T-{n:02d}" for n in range(len(lengths))], *[each.entity_id for each in found]] if has_room else [])
+
+
+@given(st.lists(st.integers(0, 60), max_size=7), st.integers(-2, 2))
+def test_the_newest_come_first_and_stand_by_age_around_the_budget_that_is_enough(lengths: list[int], spare: int) -> None:
+    """One token too few leaves out the oldest turn; from the very budget on, all are shown, oldest first."""
+    history = History()
+    history.declare("INT-1")
+    for n, length in enumerate(lengths):
+        history.turn(f"T-{n:02d}", "INT-1", words=length)
+    needed = history.project(newest(context_budget=100_000)).tokens_used
+    projection = history.project(newest(context_budget=needed + spare, max_stubs=0))
+    full = [each.item.entity_id for each in projection.placed if each.form == "FULL"]
+    expected = [f"T-{n:02d}" for n in range(len(lengths))]
+    assert full == (expected if spare >= 0 else expected[1:])
+    if spare >= 0:
+        assert projection.free == spare

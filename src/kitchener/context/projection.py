@@ -224,12 +224,14 @@ class Projector:
         self, turns: list[Item], evidence: Sequence[Item], message: str, active: str | None, packer: Packer
     ) -> tuple[Placed, ...]:
         """Tier 6, and evidence."""
-        by_rank = active is not None and self.ruleset.admission == "lexical"
-        if by_rank and self._offer is not None and _has_room(turns, evidence, packer.free):
-            # Each is placed in full, and what is placed stands by age: the order in which they come changes nothing.
-            offered = [*turns, *evidence]
-            self._offer(offered)
-            return packer.pack_everything(offered)
+        if active is not None:
+            by_age = self.ruleset.admission == "newest_first"
+            offered = turns if by_age or not evidence else [*turns, *evidence]
+            # Where all are placed in full, and stand by age, the order in which they come changes nothing.
+            if (by_age or self._offer is not None) and _has_room(offered, packer.free):
+                if self._offer is not None and not by_age:
+                    self._offer(offered)
+                return packer.pack_everything(offered)
         return packer.pack_admitted(self._admitted(turns, evidence, message, active), _groups(evidence))
 
     def _admitted(self, turns: list[Item], recalled: Sequence[Item], message: str, active: str | None) -> Iterable[Item]:
@@ -252,13 +254,12 @@ class Projector:
             yield offered[index]
 
 
-def _has_room(turns: Sequence[Item], recalled: Sequence[Item], free: int) -> bool:
+def _has_room(items: Sequence[Item], free: int) -> bool:
     """Whether all of them fit and leave something: packing stops where nothing is left. Looks at no more than may fit."""
-    for items in (recalled, turns):
-        for item in items:
-            free -= item.tokens
-            if free <= 0:
-                return False
+    for item in items:
+        free -= item.tokens
+        if free <= 0:
+            return False
     return free > 0
 
 
