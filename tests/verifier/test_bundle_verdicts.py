@@ -9,9 +9,11 @@ import orjson
 import pytest
 
 from kitchener.canonical import canonical_bytes
+from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.ledger.chain import split_line
-from kitchener.ledger.checkpoint import sign_head
-from kitchener.signing import make_key
+from kitchener.ledger.checkpoint import sign_head, sign_ledger
+from kitchener.ledger.proof import Wanted, write_bundle
+from kitchener.signing import Signer, make_key
 from tests.verifier.kit import needs_node, node, refused, relinked, rewritten
 from tests.verifier.proofs import Proven, bundle, fill, types_in
 
@@ -201,6 +203,46 @@ def _forge(fields: dict[str, Any]) -> None:
     fields["payload"]["metadata"] = {"turn_id": fields["payload"]["metadata"]["turn_id"], "forged": True}
 
 
+def _unsign(found: dict[str, Any]) -> None:
+    found["head"] = {"chain_hash": found["rows"][-1][4], "ledger_id": found["ledger_id"], "seq": found["rows"][-1][0]}
+
+
+async def by_hand(directory: Path, signer: Signer, sig: str) -> Path:
+    """The bundle of a turn that was not completed, whose projection has a given signature."""
+    session, turn = "SES-0a1b2c3d", "T-0a1b2c3d-000001"
+    base = {"v": 1, "session_id": session, "subject_id": "ada"}
+    authority = {"tier": "HO2", "signer": signer.signer, "sig": sig}
+    ledgers = {
+        "HO2M:ADMIN": [("SESSION_START", session, base), ("TURN_STARTED", turn, {**base, "turn_id": turn})],
+        "CONTEXT:ADMIN": [("PROJECTION_COMPUTED", turn, {**base, "turn_id": turn, "authority": authority})],
+    }
+    wanted, pieces = list[Wanted](), list[bytes]()
+    for ledger_id, entries in ledgers.items():
+        path = directory / f"{ledger_id[:4]}.jsonl"
+        async with LedgerClient.open(path, ledger_id=ledger_id) as ledger:
+            for entry in entries:
+                await ledger.write(LedgerEntry(*entry))
+            await ledger.commit()
+            wanted.append(Wanted(path, ledger_id, tuple(range(1, len(entries) + 1)), ledger.head()))
+        sign_ledger(path, signer, MOMENT)
+    write_bundle(pieces.append, turn, session, wanted, max_bytes=100_000)
+    (directory / "bundle.json").write_bytes(b"".join(pieces))
+    return directory / "bundle.json"
+
+
+async def test_a_projection_has_a_signature_of_its_own(tmp_path: Path) -> None:
+    """Beside that of its ledger's head: the one says who decided, the other that it is still what was written."""
+    signer, unsigned = make_key(tmp_path / "key.pem"), {"v": 1, "session_id": "SES-0a1b2c3d", "subject_id": "ada"}
+    right = signer.sign(canonical_bytes({**unsigned, "turn_id": "T-0a1b2c3d-000001"}))
+    wrong = signer.sign(canonical_bytes({**unsigned, "turn_id": "T-0a1b2c3d-000002"}))
+    paths = []
+    for name, sig in (("right", right), ("wrong", wrong), ("none", "")):
+        (tmp_path / name).mkdir()
+        paths.append(await by_hand(tmp_path / name, signer, sig))
+    assert refused(paths) == refused(paths, signer.public_key) == paths[1:]
+    assert f"authority.sig: expected a signature by {signer.signer}" in node(paths[1:2])[0]
+
+
 def test_a_chain_built_anew_is_refused_by_the_signed_head_alone(
     proven: Proven, change: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -209,8 +251,7 @@ def test_a_chain_built_anew_is_refused_by_the_signed_head_alone(
     assert refused([kept]) == [kept]
 
     def unsigned(content: Bundle) -> None:
-        found = _rebuilt(content, "SIGNALS", "HO3_SIGNAL", _forge)
-        found["head"] = {"chain_hash": found["rows"][-1][4], "ledger_id": "SIGNALS", "seq": found["rows"][-1][0]}
+        _unsign(_rebuilt(content, "SIGNALS", "HO3_SIGNAL", _forge))
 
     def signed_by_another(content: Bundle) -> None:
         found = _rebuilt(content, "SIGNALS", "HO3_SIGNAL", _forge)
