@@ -14,6 +14,7 @@ from kitchener.config import SIGNAL_KINDS, HO2Config, LimitsConfig, without_secr
 from kitchener.errors import CallerError
 from kitchener.ledger import LedgerClient, Ledgers
 from kitchener.records.turn import UpdateListener
+from kitchener.signing import Signer
 
 _NOT_POLICY = frozenset(
     """ho2m_path ho1m_path ho3_memory_dir prompt_dir attention_templates session_queue idle_passivate_s session_id_digits
@@ -33,6 +34,7 @@ class Host:
         tasks: where streamed turns run; None where there is no runtime
         afterwards: where consolidation runs once the reply is delivered; None where there is no runtime
         ready: waits until the ledgers are open; None where they are
+        signer: signs projections; None where no key is configured
     """
 
     limits: LimitsConfig = field(default_factory=LimitsConfig)
@@ -41,6 +43,7 @@ class Host:
     tasks: TaskGroup | None = None
     afterwards: Afterwards | None = None
     ready: Callable[[], Awaitable[None]] | None = None
+    signer: Signer | None = None
 
 
 def turn_memory(agent_class: str, config: HO2Config, ledgers: Ledgers, memory: LongTermMemory | None) -> TurnMemory | None:

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from kitchener.actors.ranking import TurnRanking
 from kitchener.actors.recalling import SubjectTurns
 from kitchener.actors.recorded_bases import RecordedBases
+from kitchener.canonical import canonical_bytes
 from kitchener.config import HO2Config
 from kitchener.context import (
     Base,
@@ -37,6 +38,7 @@ from kitchener.errors import InvalidLifecycle
 from kitchener.ledger import LedgerEntry, Ledgers, StoredEntry
 from kitchener.records import events
 from kitchener.records.ref import Ref
+from kitchener.signing import Signer
 
 SHOWN_ELSEWHERE: Final = ("rule", "bias")
 """Kinds of items that a prompt shows in places of their own: rules among the instructions, learned lines in their block."""
@@ -102,10 +104,11 @@ class ContextAuthority:
     Args:
         config: mode and policy
         ledgers: where decisions go
+        signer: signs projections; None: they are not signed
     """
 
-    def __init__(self, config: HO2Config, ledgers: Ledgers) -> None:
-        self._ledgers = ledgers
+    def __init__(self, config: HO2Config, ledgers: Ledgers, signer: Signer | None = None) -> None:
+        self._ledgers, self._signer = ledgers, signer
         self.is_shadow = config.context_mode == "shadow"
         self.ruleset = ruleset_of(config)
         self._ranking: TurnRanking = TurnRanking()
@@ -202,7 +205,12 @@ class ContextAuthority:
             base=thread.bases.get(projection.intent_id),
             transition_refs=transition_refs,
         )
-        ref = await self._ledgers.context.write(LedgerEntry(events.PROJECTION_COMPUTED, base["turn_id"], {**base, **payload}))
+        payload = {**base, **payload}
+        if self._signer is not None:
+            del payload["authority"]
+            signature = self._signer.sign(canonical_bytes(payload, at="payload"))
+            payload["authority"] = {"tier": "HO2", "signer": self._signer.signer, "sig": signature}
+        ref = await self._ledgers.context.write(LedgerEntry(events.PROJECTION_COMPUTED, base["turn_id"], payload))
         thread.bases[projection.intent_id] = base_of(projection, ref)
         return ref
 

@@ -88,7 +88,7 @@ class HO2Supervisor:
         limits = self._host.limits
         self.agent_class, self.config = agent_class, config
         self._ledgers = ledgers
-        authority = ContextAuthority(config, ledgers) if config.context_mode != "off" else None
+        authority = ContextAuthority(config, ledgers, self._host.signer) if config.context_mode != "off" else None
         self._sessions = SessionDirectory(
             agent_class=agent_class,
             ledgers=ledgers,

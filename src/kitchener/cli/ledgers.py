@@ -1,4 +1,7 @@
-"""`kitchener ledger`: are the records what was written, and what do they say. Takes no lock."""
+"""`kitchener ledger`: are the records what was written, and what do they say. Takes no lock.
+
+Signing and proving stand in `proofs.py`.
+"""
 
 import sys
 from collections import deque
@@ -16,10 +19,13 @@ from kitchener.cli.exits import DAMAGED, OK
 from kitchener.cli.interrupt import run_to_end
 from kitchener.cli.options import Json, LedgerName, Options, Places
 from kitchener.cli.output import harmless, one_line, print_json
+from kitchener.cli.proofs import PublicKey, checkpoint, is_bundle, key, proof, public_key_of, verify_proof
 from kitchener.errors import ConfigError, KitchenerError
 from kitchener.ledger import StoredEntry, VerifyReport, verify_file
 
-app = App(name="ledger", help="Verify ledgers and look into them.")
+app = App(name="ledger", help="Verify ledgers, look into them, sign their heads and prove what they say.")
+for command in (checkpoint, key, proof):
+    app.command(command)
 
 _EVERYTHING = Options()
 _PAYLOAD_WIDTH = 90
@@ -27,13 +33,14 @@ _PAYLOAD_WIDTH = 90
 
 @app.command
 def verify(
-    path: Annotated[Path | None, Parameter(name="PATH", help="One ledger file, or a directory of them.")] = None,
+    path: Annotated[Path | None, Parameter(name="PATH", help="One ledger file, a directory of them, or a bundle.")] = None,
     /,
     *,
     options: Options = _EVERYTHING,
+    public_key: PublicKey = None,
     json: Json = False,
 ) -> int:
-    """Recompute every hash of every ledger under the root, or of one file.
+    """Recompute every hash of every ledger under the root, or of one file. Signed heads and bundles are checked too.
 
     Names file, line, byte offset, field, and what was expected and found, of the first fault of each file, and exits with 6.
     Nothing is changed, and a process that writes is not disturbed.
@@ -42,8 +49,12 @@ def verify(
 
         kitchener ledger verify
         kitchener ledger verify .kitchener/HO2/ADMIN/ho2m.jsonl --json
+        kitchener ledger verify --public-key 3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c
     """
-    return run_to_end(partial(_verify, options, path, is_json=json))
+    trusted = public_key_of(public_key)
+    if path is not None and is_bundle(path):
+        return verify_proof(path, trusted, is_json=json)
+    return run_to_end(partial(_verify, options, path, trusted, is_json=json))
 
 
 @app.command
@@ -75,12 +86,12 @@ def tail(
     return OK
 
 
-async def _verify(options: Options, path: Path | None, *, is_json: bool) -> int:
+async def _verify(options: Options, path: Path | None, public_key: str | None, *, is_json: bool) -> int:
     files = _files(options, path)
     reports = []
     for number, file in enumerate(files, 1):
         progress = _Progress(f"{number}/{len(files)}  {file}")
-        report = await anyio.to_thread.run_sync(partial(verify_file, file, progress=progress))
+        report = await anyio.to_thread.run_sync(partial(verify_file, file, progress=progress, public_key=public_key))
         progress.clear()
         reports.append(report)
         if not is_json:
@@ -104,7 +115,9 @@ def _files(options: Options, path: Path | None) -> list[Path]:
 
 def _line(report: VerifyReport) -> str:
     if report.fault is None:
-        return f"ok       {report.path}: {report.entries:,} entries, head {report.head}, {report.seconds:.2f} s"
+        held = report.checkpoint
+        signed = f"; entry {held.seq:,} signed by {held.signer}" if held is not None else ""
+        return f"ok       {report.path}: {report.entries:,} entries, head {report.head}, {report.seconds:.2f} s{signed}"
     return f"damaged  {harmless(str(report.fault))}"
 
 
@@ -118,6 +131,7 @@ def _report_as_json(report: VerifyReport) -> dict[str, Any]:
         "batches": report.batches,
         "head": report.head,
         "seconds": round(report.seconds, 3),
+        "checkpoint": report.checkpoint._asdict() if report.checkpoint is not None else None,
         "fault": None
         if fault is None
         else {

@@ -21,6 +21,7 @@ Batch = list[tuple[int, int, dict[str, Any]]]
 _STAMP = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}(?:Z|\+00:00)")
 _BRACE: Final = ord("}")
 _UTC: Final = b"+00:00"
+_STRICT: Final = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 _FIELDS: Final = ("entity_id", "entry_type", "payload", "timestamp")
 
 
@@ -66,7 +67,7 @@ class Verifier:
             BadLine: line `seq` + 1, at `offset`, is wrong; nothing after it was looked at
         """
         # Millions of lines go through here: names are local, and what only changes with the second is kept from line to line.
-        sha256, loads, dumps, in_order = hashlib.sha256, orjson.loads, orjson.dumps, orjson.OPT_SORT_KEYS
+        sha256, loads, dumps, in_order = hashlib.sha256, orjson.loads, orjson.dumps, _STRICT
         ledger_id, seq, offset, chain = self.ledger_id, self.seq, self.offset, self._chain
         batch, place, size, timestamp = self._batch, self._place, self._size, self._timestamp
         second, id_start, opening, commit = b"", "", f'{{"ledger_id":"{ledger_id}","seq":', f'","batch":[{batch},'
@@ -99,7 +100,7 @@ class Verifier:
                     raise _fault(line, _Due(ledger_id, number, chain, batch, place, size if place > 1 else None, timestamp))
                 fields = loads(body)
                 if dumps(fields, option=in_order) != body or tuple(fields) != _FIELDS or type(fields["payload"]) is not dict:
-                    _check_body(fields, body)
+                    check_body(fields, body)
                 if collects:
                     entries.append((offset, len(line) + 1, fields))
                 seq, chain, timestamp, offset = number, link, stamp, offset + len(line) + 1
@@ -108,6 +109,8 @@ class Verifier:
                     entries = self._entries
         except orjson.JSONDecodeError as error:
             raise BadLine("entry", "canonical JSON", f"{shown(body)} ({error})") from error
+        except orjson.JSONEncodeError as error:  # an integer that others would read as another number
+            raise BadLine("entry", "canonical JSON (RFC 8785)", f"{shown(body)} ({error})") from error
         finally:
             self.seq, self.offset, self._chain, self._timestamp = seq, offset, chain, timestamp
             self._batch, self._place, self._size = batch, place, size
@@ -132,7 +135,7 @@ def _batch_size(line: bytes, end: int) -> int:
 def _checked_stamp(line: bytes, body: bytes, due: _Due) -> bytes:
     """The time of an entry, looked at closely; raises BadLine where it cannot be that."""
     stamp = _stamp(body)
-    if not _is_moment(stamp):
+    if not is_moment(stamp):
         parts = split_line(line)
         if parts is None or not parts.fits_itself:
             raise _fault(line, due)
@@ -142,7 +145,8 @@ def _checked_stamp(line: bytes, body: bytes, due: _Due) -> bytes:
     return stamp
 
 
-def _is_moment(stamp: bytes) -> bool:
+def is_moment(stamp: bytes) -> bool:
+    """Whether this is the time of an entry: UTC with microseconds, on a day that there is."""
     if _STAMP.fullmatch(stamp) is None:
         return False
     try:
@@ -152,7 +156,7 @@ def _is_moment(stamp: bytes) -> bool:
     return True
 
 
-def _check_body(fields: dict[str, Any], body: bytes) -> None:
+def check_body(fields: dict[str, Any], body: bytes) -> None:
     """The long way for a body that the fast encoder does not give back byte for byte."""
     if sorted(fields) != [*_FIELDS] or not isinstance(fields["payload"], dict):
         raise BadLine("entry", "entity_id, entry_type, payload and timestamp", shown(body))

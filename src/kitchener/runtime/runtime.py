@@ -39,6 +39,7 @@ from kitchener.records.prompt import PromptGateway, PromptResponse, Provider
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import open_memories
 from kitchener.sealing import Keyring, Sealer
+from kitchener.signing import Signer, load_signer
 
 
 class Runtime:
@@ -142,6 +143,7 @@ class _Parts:
     injected: _Injected
     gateway_mailbox: Mailbox[GatewayCall, PromptResponse | None]
     sealer: Sealer | None
+    signer: Signer | None
     memories: Mapping[str, HO3Memory]
     """Long-term memory by agent class, for those that use it."""
     tasks: TaskGroup
@@ -173,6 +175,7 @@ class _Agent:
             tasks=runtime._tasks,
             afterwards=self.afterwards,
             ready=self.ready,
+            signer=runtime._parts.signer,
         )
         self._memory = runtime._parts.memories.get(config.agent_class)
         executor = HO1Executor(
@@ -280,6 +283,7 @@ async def open_runtime(
     Raises:
         ConfigError: a setting is wrong; names file, key and value
         LedgerError: a ledger is damaged, locked, or cannot be where it should
+        SigningError: a key to sign with is configured and cannot be used
         ActorStopped: on leaving, if an actor failed too often; its last failure is the cause
     """
     loaded = _load(config, root, providers or {})
@@ -322,13 +326,14 @@ async def _hold(loaded: LoadedConfig, injected: "_Injected", *, task_status: Tas
                 lanes={INTERACTIVE: LaneLimits(limits.gateway_concurrency, limits.gateway_queue)},
                 **_restarts(limits),
             )
-            sealer = _sealer(config.ledger)
+            sealer, key = _sealer(config.ledger), config.ledger.signing_key
+            signer = await anyio.to_thread.run_sync(load_signer, key) if key is not None else None
             async with (
                 mailbox.open(),
                 open_memories(config, clock=injected.clock, sealer=sealer) as memories,
                 anyio.create_task_group() as tasks,
             ):
-                task_status.started(Runtime(loaded, _Parts(injected, mailbox, sealer, memories, tasks, scope)))
+                task_status.started(Runtime(loaded, _Parts(injected, mailbox, sealer, signer, memories, tasks, scope)))
                 await anyio.sleep_forever()
 
 

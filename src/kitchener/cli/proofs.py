@@ -1,0 +1,222 @@
+"""`kitchener ledger key`, `checkpoint` and `proof`: sign the heads of ledgers, and hand out what one turn rests on.
+
+They take no lock and work beside a running process. Explained in `docs/proof.md`.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from kitchener.cli.exits import DAMAGED, OK
+from kitchener.cli.options import Json, Options, Places
+from kitchener.cli.output import harmless, print_json
+from kitchener.cli.proof_entries import evidence_of
+from kitchener.clock import SystemClock, iso
+from kitchener.errors import ConfigError, KitchenerError, LedgerDamaged, SigningError
+from kitchener.ids import session_of_turn
+from kitchener.ledger import Checkpoint
+from kitchener.ledger.checkpoint import sign_ledger
+from kitchener.ledger.proof import Part, Wanted, write_bundle
+from kitchener.ledger.proof_check import ProofReport, verify_bundle
+from kitchener.signing import Signer, is_public_key, load_signer, make_key
+
+PublicKey = Annotated[
+    str | None,
+    Parameter(help="Whose signatures count: 64 hex digits, as `kitchener ledger key` prints them. Then one is required."),
+]
+_EVERYTHING = Options()
+_BUNDLE_BEGINS = b'{"entries":'
+_MIB = 1_048_576
+
+
+def key(
+    *,
+    options: Options = _EVERYTHING,
+    new: Annotated[Path | None, Parameter(help="Make a key in this file, which must not be there yet.")] = None,
+    json: Json = False,
+) -> int:
+    """Show the public half of the signing key, or make a key.
+
+    Give the public key to whoever shall check signatures. The file itself is private: who has it can sign.
+
+    For example:
+
+        kitchener ledger key --new keys/signing.pem
+        kitchener ledger key --json
+    """
+    path = new if new is not None else _key_file(options)
+    signer = make_key(path) if new is not None else load_signer(path)
+    facts = {"path": str(path), "signer": signer.signer, "public_key": signer.public_key}
+    if json:
+        print_json(facts)
+        return OK
+    print(f"{'made' if new is not None else 'key'}         {path}")
+    print(f"signer      {signer.signer}\npublic key  {signer.public_key}")
+    if new is not None:
+        print(f'\nUse it in kitchener.toml:\n\n[ledger]\nsigning_key = "{path}"')
+    return OK
+
+
+def checkpoint(*, options: Options = _EVERYTHING, json: Json = False) -> int:
+    """Sign the head of every ledger under the root with the configured key.
+
+    What comes after the last signed head is verified first, and that head must be in the chain; otherwise nothing is signed for
+    that ledger and the exit code is 6. The head is kept beside the ledger, in `<file>.checkpoint`; keep a copy elsewhere.
+
+    For example:
+
+        kitchener ledger checkpoint
+        kitchener ledger checkpoint --json
+    """
+    signer = load_signer(_key_file(options))
+    heads: list[tuple[Path, Checkpoint]] = []
+    faults: list[LedgerDamaged] = []
+    for path in Places(options.load().config).ledgers():
+        try:
+            head = sign_ledger(path, signer, iso(SystemClock().time_us()))
+        except LedgerDamaged as fault:
+            faults.append(fault)
+            continue
+        if head is not None:
+            heads.append((path, head))
+    _tell_heads(signer, heads, faults, is_json=json)
+    return DAMAGED if faults else OK
+
+
+def proof(
+    turn: Annotated[str, Parameter(name="TURN", help="A turn id, such as T-0a1b2c3d-000001.")],
+    /,
+    *,
+    options: Options = _EVERYTHING,
+    output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="The bundle; else `./<turn>.proof.json`.")] = None,
+    max_mib: Annotated[int, Parameter(validator=Number(gte=1), help="How large the bundle may become, MiB.")] = 64,
+    json: Json = False,
+) -> int:
+    """Write the evidence of one turn as a bundle that anybody can verify without Kitchener and without the ledgers.
+
+    It holds the turn's own entries as they are stored (what is sealed stays sealed) and, of all others up to the head, numbers
+    and hashes only. Where a head is not signed, the bundle proves no more than that it is whole, and says so.
+
+    For example:
+
+        kitchener ledger checkpoint
+        kitchener ledger proof T-0a1b2c3d-000001 -o evidence.json
+        node verify/verify.mjs evidence.json
+    """
+    path = output if output is not None else Path(f"{turn}.proof.json")
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ConfigError("--output", "", repr(str(path)), "must be a file in a directory that exists")
+    wanted = anyio.run(evidence_of, options, turn)
+    parts = _write(path, turn, wanted, max_mib * _MIB)
+    _tell_parts(turn, path, parts, is_json=json)
+    return OK
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a file is a bundle, by how it begins."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_BUNDLE_BEGINS)) == _BUNDLE_BEGINS
+
+
+def public_key_of(text: str | None) -> str | None:
+    """The key of `--public-key`; raises ConfigError where it is none."""
+    if text is None or is_public_key(text):
+        return text
+    raise ConfigError(
+        "--public-key", "", repr(text[:80]), "must be 64 lower-case hex digits; `kitchener ledger key` prints them"
+    )
+
+
+def verify_proof(path: Path, public_key: str | None, *, is_json: bool) -> int:
+    """Verifies a bundle, prints what was found and returns the exit code."""
+    report = verify_bundle(path, public_key=public_key)
+    if is_json:
+        print_json(_proof_as_json(report))
+    elif report.fault is not None:
+        print(f"damaged  {path}: {harmless(str(report.fault))}")
+    else:
+        print(f"ok       {path}: {report.entries:,} entries of turn {harmless(report.turn_id)}")
+        for line in report.heads:
+            print(f"         vouched for: {harmless(line)}")
+        for note in report.notes:
+            print(f"         note: {harmless(note)}")
+    return OK if report.ok else DAMAGED
+
+
+def _proof_as_json(report: ProofReport) -> dict[str, Any]:
+    fault = report.fault
+    told = {"where": fault.where, "field": fault.field, "expected": fault.expected, "found": fault.found} if fault else None
+    return {
+        "path": report.path,
+        "ok": report.ok,
+        "turn_id": report.turn_id,
+        "entries": report.entries,
+        "heads": report.heads,
+        "notes": report.notes,
+        "fault": told,
+    }
+
+
+def _key_file(options: Options) -> Path:
+    path = options.load().config.ledger.signing_key
+    if path is None:
+        raise SigningError(
+            "no key to sign with: make one with `kitchener ledger key --new PATH` and set signing_key in [ledger]"
+        )
+    return Path(path)
+
+
+def _tell_heads(signer: Signer, heads: list[tuple[Path, Checkpoint]], faults: list[LedgerDamaged], *, is_json: bool) -> None:
+    if is_json:
+        signed = [{"path": str(path), **head._asdict()} for path, head in heads]
+        print_json({"ok": not faults, "signer": signer.signer, "heads": signed, "faults": [str(fault) for fault in faults]})
+        return
+    for path, head in heads:
+        print(f"signed   {path}: entry {head.seq:,}, head {head.chain_hash}, by {head.signer}")
+    for fault in faults:
+        print(f"damaged  {harmless(str(fault))}")
+    if not heads and not faults:
+        print("no entries yet, nothing to sign")
+
+
+def _write(path: Path, turn_id: str, wanted: list[Wanted], max_bytes: int) -> list[Part]:
+    """Writes the bundle, whole or not at all, and only if it verifies; nobody but its owner can read it."""
+    session_id = str(session_of_turn(turn_id))
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.absolute().parent, prefix=f".{path.name}.", delete=False) as file:
+            try:
+                parts = write_bundle(file.write, turn_id, session_id, wanted, max_bytes=max_bytes)
+                file.flush()
+                report = verify_bundle(file.name)
+                if report.fault is not None:
+                    raise KitchenerError(f"{report.fault}; `kitchener ledger verify` says more, no bundle was written")
+                os.fsync(file.fileno())
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+    except OSError as error:
+        raise ConfigError(str(path), "", "", f"cannot be written: {error.strerror or error}") from error
+    return parts
+
+
+def _tell_parts(turn_id: str, path: Path, parts: list[Part], *, is_json: bool) -> None:
+    size, entries = path.stat().st_size, sum(part.entries for part in parts)
+    is_signed = all(part.checkpoint is not None for part in parts)
+    if is_json:
+        facts = {"turn_id": turn_id, "path": str(path), "bytes": size, "entries": entries, "signed": is_signed}
+        print_json({**facts, "ledgers": [part.as_json() for part in parts]})
+        return
+    print(f"{turn_id}: {entries} entries of {len(parts)} ledgers, {size:,} bytes, in {path}")
+    for part in parts:
+        by = f"signed by {part.checkpoint.signer}" if part.checkpoint is not None else "NOT signed"
+        print(f"  {part.ledger_id:<16} {part.entries:>4} entries from {part.first:,} on, head {part.head_seq:,} {by}")
+    if not is_signed:
+        print("Without a signature it proves only that it is whole: `kitchener ledger checkpoint` signs, then write it again.")

@@ -1,0 +1,211 @@
+"""Whole ledgers, right and wrong in every way: Kitchener and the Node script say the same (docs/proof.md)."""
+
+import hashlib
+import random
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kitchener.ledger.chain import NO_HASH
+from kitchener.ledger.checkpoint import checkpoint_path, sign_ledger
+from kitchener.signing import Signer, make_key
+from tests.verifier.kit import NODE, SCRIPT, needs_node, node, refused, relinked, rewritten
+
+pytestmark = needs_node
+
+SAMPLE = Path(__file__).resolve().parents[1] / "vectors" / "ledger_sample.jsonl"
+LINES = SAMPLE.read_bytes().splitlines(keepends=True)
+MOMENT = "2026-02-18T12:00:00.000000+00:00"
+
+
+@pytest.fixture
+def signer(tmp_path: Path) -> Signer:
+    return make_key(tmp_path / "signing.pem")
+
+
+def write(path: Path, lines: list[bytes]) -> Path:
+    path.write_bytes(b"".join(lines))
+    return path
+
+
+def test_the_sample_is_right() -> None:
+    assert node([SAMPLE])[0].startswith(f"ok       {SAMPLE}: 8 entries, head sha256:75d2b526b5f687cd")
+    assert refused([SAMPLE]) == []
+
+
+def test_an_empty_ledger_is_right(tmp_path: Path) -> None:
+    assert refused([write(tmp_path / "empty.jsonl", [])]) == []
+
+
+def test_every_byte_of_a_line_is_guarded(tmp_path: Path) -> None:
+    """One bit of each byte of two whole lines, LF included; which bit is drawn, the same at every run."""
+    draw, paths = random.Random(1), []
+    for number in (1, 2):
+        for place in range(len(LINES[number])):
+            changed = bytearray(LINES[number])
+            changed[place] ^= 1 << draw.randrange(8)
+            paths.append(write(tmp_path / f"{number}-{place}.jsonl", [*LINES[:number], bytes(changed), *LINES[number + 1 :]]))
+    assert len(paths) > 900
+    assert refused(paths) == paths
+
+
+def edited(number: int, old: bytes, new: bytes) -> list[bytes]:
+    assert old in LINES[number]
+    return [*LINES[:number], LINES[number].replace(old, new), *LINES[number + 1 :]]
+
+
+def consistent(number: int, field: str, value: object) -> list[bytes]:
+    """A ledger in which one field was edited and every hash after it is fresh."""
+    lines = [line.rstrip(b"\n") for line in LINES]
+    lines[number] = rewritten(lines[number], lambda fields: fields.__setitem__(field, value))
+    return [line + b"\n" for line in relinked(lines, NO_HASH)]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(LINES[1:], id="the first line is gone"),
+        pytest.param([*LINES[:3], *LINES[4:]], id="a line is gone"),
+        pytest.param([*LINES[:4], *LINES[3:]], id="a line stands there twice"),
+        pytest.param([*LINES[:2], LINES[3], LINES[2], *LINES[4:]], id="two lines are swapped"),
+        pytest.param(LINES[:-1], id="the last commit is not whole"),
+        pytest.param([*LINES[:-1], LINES[-1][:-1]], id="the last LF is gone"),
+        pytest.param([*LINES, b"\n"], id="a blank line"),
+        pytest.param([b"\xef\xbb\xbf", *LINES], id="a byte order mark"),
+        pytest.param([line.replace(b"\n", b"\r\n") for line in LINES], id="CR"),
+        pytest.param([*LINES, b"\0" * 9], id="NUL bytes at the end"),
+        pytest.param(edited(1, b'"seq":2', b'"seq":02'), id="a number with a zero before it"),
+        pytest.param(edited(1, b'"batch":[2,1,3]', b'"batch":[2,1,4]'), id="another size of a commit"),
+        pytest.param(edited(0, b'"batch":[1,1,1]', b'"batch":[2,1,1]'), id="commits count from 2"),
+        pytest.param(edited(0, b'"seq":1', b'"seq": 1'), id="a blank"),
+        pytest.param(consistent(3, "timestamp", "2026-02-18T10:00:00.000000+00:00"), id="time goes back"),
+        pytest.param(consistent(3, "timestamp", "2026-02-30T12:00:00.000000+00:00"), id="a day that there is not"),
+        pytest.param(consistent(3, "timestamp", "2026-02-18 12:00:00.000000+00:00"), id="another form of time"),
+        pytest.param(consistent(3, "timestamp", "2026-02-19T12:00:00.000000+00:00"), id="another day than the entry id's"),
+        pytest.param(consistent(3, "more", 1), id="a fifth field"),
+        pytest.param(consistent(3, "payload", [1]), id="a payload that is no object"),
+    ],
+)
+def test_what_is_not_as_it_was_written_is_refused(tmp_path: Path, lines: list[bytes]) -> None:
+    path = write(tmp_path / "ledger.jsonl", lines)
+    assert refused([path]) == [path]
+
+
+def test_a_body_that_is_not_canonical_is_refused_although_its_hashes_fit(tmp_path: Path) -> None:
+    paths = []
+    for number, (old, new) in enumerate(
+        [
+            (b'"scope":"SESSION"', b'"scope": "SESSION"'),
+            (b'"scope":"SESSION"', b'"scope":"\\u0053ESSION"'),
+            (b'"scope":"SESSION"', b'"scope":"SESSION","scope":"SESSION"'),
+            (b'"scope":"SESSION"', b'"scope":9007199254740993'),
+            (b'"scope":"SESSION"', b'"scope":"\xff"'),
+            (b'"scope":"SESSION"', b'"scope":NaN'),
+            (b'"scope":"SESSION"', b'"scope":"\\ud800"'),
+        ]
+    ):
+        lines = [line.rstrip(b"\n") for line in LINES]
+        raw = lines[1].replace(old, new)
+        assert raw != lines[1]
+        lines[1] = fresh(raw)
+        paths.append(write(tmp_path / f"{number}.jsonl", [line + b"\n" for line in relinked(lines, NO_HASH)]))
+    assert refused(paths) == paths
+
+
+def fresh(raw: bytes) -> bytes:
+    """A line with the hash that its body has now."""
+    body = raw[raw.index(b'"entry":{') + 8 : -1]
+    return re.sub(
+        rb'"entry_hash":"sha256:[0-9a-f]{64}"',
+        b'"entry_hash":"sha256:%s"' % hashlib.sha256(body).hexdigest().encode(),
+        raw,
+        count=1,
+    )
+
+
+def test_a_line_is_named_with_field_expected_and_found(tmp_path: Path) -> None:
+    path = write(tmp_path / "ledger.jsonl", edited(2, b'"a":true', b'"a":null'))
+    (line,) = node([path])
+    offset = len(LINES[0]) + len(LINES[1])
+    assert line.startswith(f"damaged  {path}: line 3 (byte {offset}): entry_hash: expected sha256:6b351f1aac52")
+    assert ", found sha256:" in line
+
+
+# --- signed heads -------------------------------------------------------------------------------------------------------
+
+
+def resigned(path: Path, signer: Signer, then: Callable[[], object]) -> Path:
+    """A ledger that was signed and then changed."""
+    write(path, LINES)
+    sign_ledger(path, signer, MOMENT)
+    then()
+    return path
+
+
+def test_a_signed_ledger_is_right_and_its_key_is_told(tmp_path: Path, signer: Signer) -> None:
+    path = resigned(tmp_path / "ledger.jsonl", signer, lambda: None)
+    assert refused([path]) == refused([path], signer.public_key) == []
+    assert f"entry 8 signed by {signer.signer} (the given key)" in node([path], signer.public_key)[0]
+    assert f"entry 8 signed by {signer.signer} (a key it names itself)" in node([path])[0]
+
+
+def test_another_key_and_a_missing_head_are_refused_where_a_key_is_given(tmp_path: Path, signer: Signer) -> None:
+    signed, plain = resigned(tmp_path / "signed.jsonl", signer, lambda: None), write(tmp_path / "plain.jsonl", LINES)
+    other = make_key(tmp_path / "other.pem").public_key
+    assert refused([signed, plain], other) == [signed, plain]
+    assert refused([plain], signer.public_key) == [plain]
+    assert refused([plain]) == []
+
+
+@pytest.mark.parametrize("kept", [0, 1, 4])
+def test_a_cut_tail_is_refused_where_the_head_is_signed(tmp_path: Path, signer: Signer, kept: int) -> None:
+    path = tmp_path / "ledger.jsonl"
+    resigned(path, signer, lambda: path.write_bytes(b"".join(LINES[:kept])))
+    assert refused([path]) == [path]
+    assert "at least 8 entries" in node([path])[0]
+    checkpoint_path(path).unlink()
+    assert refused([path]) == []  # the chain alone cannot see it
+
+
+@pytest.mark.parametrize("first", [0, 3, 7])
+def test_a_chain_built_anew_is_refused_by_the_signed_head_alone(tmp_path: Path, signer: Signer, first: int) -> None:
+    path = tmp_path / "ledger.jsonl"
+    lines = consistent(first, "entity_id", "somebody else")
+    resigned(path, signer, lambda: path.write_bytes(b"".join(lines)))
+    assert refused([path]) == [path]
+    assert ": line 8 (byte " in node([path])[0]
+    assert ": chain_hash: expected sha256:75d2b526b5f687cd" in node([path])[0]
+    checkpoint_path(path).unlink()
+    assert refused([path]) == []
+
+
+def test_entries_after_the_signed_head_are_no_fault(tmp_path: Path, signer: Signer) -> None:
+    path = write(tmp_path / "ledger.jsonl", LINES[:4])
+    sign_ledger(path, signer, MOMENT)
+    write(path, LINES)
+    assert refused([path], signer.public_key) == []
+
+
+def test_every_byte_of_a_signed_head_is_guarded(tmp_path: Path, signer: Signer) -> None:
+    draw, paths = random.Random(2), []
+    path = resigned(tmp_path / "ledger.jsonl", signer, lambda: None)
+    head = checkpoint_path(path).read_bytes()
+    for place in range(len(head)):
+        changed = bytearray(head)
+        changed[place] ^= 1 << draw.randrange(8)
+        copy = write(tmp_path / f"{place}.jsonl", LINES)
+        checkpoint_path(copy).write_bytes(changed)
+        paths.append(copy)
+    assert refused(paths, signer.public_key) == paths
+    assert refused(paths) == paths
+
+
+def test_wrong_usage_is_told_apart_from_a_verdict(tmp_path: Path) -> None:
+    for arguments in ([], ["--public-key", "xyz", str(SAMPLE)], ["--public-key"]):
+        done = subprocess.run([str(NODE), str(SCRIPT), *arguments], capture_output=True, text=True, timeout=30)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("usage: ")
+    assert node([tmp_path / "missing.jsonl"])[0].startswith("damaged  ")
