@@ -1,0 +1,108 @@
+"""What was recorded comes out again: in every mode, with memory, tools, failures, retries, aborted turns and restarts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kitchener.config import HO2Config, RuntimeConfig
+from kitchener.replaying import replay_session
+from kitchener.runtime import open_runtime
+from kitchener.testing import ScriptedProvider
+from tests.replay.recording import MESSAGES, TOOLS, cut_off, model, record, say_all
+
+LEARNING: dict[str, Any] = {"ho3_enabled": True, "ho3_gate_count_threshold": 3, "ho3_gate_session_threshold": 1}
+MODES: list[dict[str, Any]] = [
+    {"context_mode": "off"},
+    {"context_mode": "shadow", "intent_mode": "classified"},
+    {"context_mode": "enforce"},
+    {"context_mode": "enforce", "intent_mode": "classified", "recall_scope": "subject", "newest_turns": 1},
+]
+
+
+def files(root: Path) -> dict[Path, bytes]:
+    """All that is under a root."""
+    return {path: path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("memory", [{}, LEARNING], ids=["forgetful", "learning"])
+@pytest.mark.parametrize("mode", MODES, ids=["off", "shadow", "bridge", "classified"])
+async def test_sessions_replay_identical(tmp_path: Path, mode: dict[str, Any], memory: dict[str, Any]) -> None:
+    """Each of several sessions of one subject, whose later ones show what was learned in the earlier ones."""
+    config, sessions = await record(tmp_path, sessions=2, standing_rules=("Be brief.",), **mode, **memory)
+    before = files(tmp_path)
+    for session_id in sessions:
+        report = await replay_session(session_id, config=config, tools=TOOLS)
+        assert report.is_identical, report.text()
+        assert len(report.turns) == len(MESSAGES)
+        assert report.policy is None
+    assert files(tmp_path) == before
+    assert any(any(each.startswith("ART-") for each in items) for items in report.visible.values()) == bool(memory)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=["off", "shadow", "bridge", "classified"])
+async def test_failures_and_retries_replay_identical(tmp_path: Path, mode: dict[str, Any]) -> None:
+    """Tools that work and fail, a model that fails, a reply that the quality gate rejects, and what comes after each."""
+    messages = ("tool please", "tool, broken", "outage", "hello", "empty at first", "thanks")
+    config, (session_id,) = await record(tmp_path, messages, **mode, **LEARNING)
+    report = await replay_session(session_id, config=config, tools=TOOLS)
+    assert report.is_identical, report.text()
+    assert len(report.turns) == len(messages)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=["off", "shadow", "bridge", "classified"])
+async def test_aborted_turn_is_skipped(tmp_path: Path, mode: dict[str, Any]) -> None:
+    """A turn that was cut off is taken as given, and so is a restart: what follows rests on both."""
+    config, (session_id,) = await record(tmp_path, MESSAGES[:3], **mode, **LEARNING)
+    await cut_off(tmp_path, config, session_id, "cut off")
+    async with open_runtime(config, providers={"scripted": ScriptedProvider(model)}, tools=TOOLS) as runtime:
+        await say_all(runtime, session_id, MESSAGES[3:])
+        beside = await replay_session(session_id, config=config, tools=TOOLS)
+    report = await replay_session(session_id, config=config, tools=TOOLS)
+    assert report.is_identical, report.text()
+    assert list(report.skipped.values()) == ["aborted: cancelled"]
+    assert report.turns == beside.turns == tuple(f"T-{session_id[4:]}-{n:06d}" for n in (1, 2, 3, 5, 6))
+
+
+async def test_intents_of_a_user_are_taken_as_given(tmp_path: Path) -> None:
+    """What a user declared between two turns was nobody's decision; the turns after it rest on it."""
+    config, (session_id,) = await record(tmp_path, MESSAGES[:2], context_mode="enforce")
+    async with open_runtime(config, providers={"scripted": ScriptedProvider(model)}, tools=TOOLS) as runtime:
+        supervisor = runtime.supervisor()
+        other = await supervisor.declare_intent(session_id, "the garden")
+        await say_all(runtime, session_id, ["which of them?"])
+        await supervisor.resolve_conflict(session_id, keep=other)
+        await say_all(runtime, session_id, ["and now?"])
+    report = await replay_session(session_id, config=config, tools=TOOLS)
+    assert report.is_identical, report.text()
+    assert other in report.visible[report.turns[-1]]
+
+
+async def test_broken_executor_breaks_again(tmp_path: Path) -> None:
+    """A step for which HO1 itself failed, and the turn that was answered without it."""
+
+    def broken(request: Any) -> Any:
+        if request.wo_type == "synthesize" and request.variables["user_message"] == "break":
+            raise RuntimeError("a bug in a provider")
+        return model(request)
+
+    config, (session_id,) = await record(tmp_path, ("hello", "break", "thanks"), provider=ScriptedProvider(broken))
+    report = await replay_session(session_id, config=config, tools=TOOLS)
+    assert report.is_identical, report.text()
+    assert len(report.turns) == 3
+
+
+@pytest.mark.parametrize("mode", ["off", "enforce"])
+async def test_offline_model_replays_identical(tmp_path: Path, mode: str) -> None:
+    """The built-in model, by path of a settings file, without saying whose session it is."""
+    agent = HO2Config(agent_class="RESIDENT:bo", context_mode=mode, intent_mode="classified", ho3_enabled=True)
+    config = RuntimeConfig(plane_root=str(tmp_path), agents={"ADMIN": HO2Config(), "RESIDENT:bo": agent})
+    async with open_runtime(config) as runtime:
+        supervisor = runtime.supervisor("RESIDENT:bo")
+        session_id = await supervisor.start_session()
+        for message in MESSAGES:
+            await supervisor.handle_turn(message, session_id=session_id, idempotency_key=message)
+            await runtime.drain()
+    report = await replay_session(session_id, config=config)
+    assert report.is_identical, report.text()
+    assert (report.agent_class, len(report.turns)) == ("RESIDENT:bo", len(MESSAGES))
