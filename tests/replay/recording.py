@@ -50,8 +50,8 @@ def model(request: PromptRequest) -> Any:
         return LESSON
     message = request.variables["user_message"]
     if request.wo_type == "classify":
-        relation = "new" if message.startswith("new:") else "continue"
-        return {**QUESTION, "intent_relation": relation, "labels": {"domain": "software"}, "new_objective": message}
+        relation = "switch" if message.startswith("new:") else "close" if "that is all" in message else "continue"
+        return {**QUESTION, "intent_relation": relation, "labels": {"domain": "software"}, "candidate_objective": message}
     if message == "outage":
         raise ProviderError("scripted", "bad_request", "no such model")
     if message.startswith("tool") and not any(each.role == "tool" for each in request.messages):
@@ -72,7 +72,7 @@ async def record(
 ) -> tuple[RuntimeConfig, list[str]]:
     """Sessions of one subject with these messages, and the configuration they ran under."""
     config = scripted_config(root, **admin)
-    made = []
+    made: list[str] = []
     providers = {"scripted": provider or ScriptedProvider(model)}
     async with open_runtime(config, providers=providers, tools=tools) as runtime:
         for _ in range(sessions):

@@ -1,7 +1,7 @@
 """What was recorded comes out again: in every mode, with memory, tools, failures, retries, aborted turns and restarts."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -93,7 +93,7 @@ async def test_broken_executor_breaks_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["off", "enforce"])
-async def test_offline_model_replays_identical(tmp_path: Path, mode: str) -> None:
+async def test_offline_model_replays_identical(tmp_path: Path, mode: Literal["off", "enforce"]) -> None:
     """The built-in model, by path of a settings file, without saying whose session it is."""
     agent = HO2Config(agent_class="RESIDENT:bo", context_mode=mode, intent_mode="classified", ho3_enabled=True)
     config = RuntimeConfig(plane_root=str(tmp_path), agents={"ADMIN": HO2Config(), "RESIDENT:bo": agent})

@@ -7,6 +7,8 @@ NEGATIVE: Final = 1
 """The command did its work, and the answer is no: a result has an error, there is no such session."""
 USAGE: Final = 2
 """The command line, the input or the settings are wrong; nothing was started."""
+DIVERGED: Final = 5
+"""A replay came out otherwise than it was recorded."""
 DAMAGED: Final = 6
 """A ledger is not what was written."""
 LOCKED: Final = 7

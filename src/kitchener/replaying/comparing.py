@@ -35,6 +35,8 @@ _FIRST: Final = (
     "attention",
 )
 """What says most stands first."""
+_REFS: Final = frozenset(("part_refs", "input_refs", "proof_refs"))
+"""What an entry rests on: it differs where one of those did, so it stands last."""
 _ABSENT: Final = "(absent)"
 
 
@@ -85,5 +87,6 @@ def _in_value(recorded: Any, recomputed: Any, at: str) -> Difference | None:
     return None if is_equal else Difference(at, recorded, recomputed)
 
 
-def _rank(key: str) -> tuple[bool, int, str]:
-    return (key.endswith("_hash"), _FIRST.index(key) if key in _FIRST else len(_FIRST), key)
+def _rank(key: str) -> tuple[int, int, str]:
+    late = 2 if key.endswith("_ref") or key in _REFS else 1 if key.endswith("_hash") else 0
+    return (late, _FIRST.index(key) if key in _FIRST else len(_FIRST), key)

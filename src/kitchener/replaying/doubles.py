@@ -72,14 +72,19 @@ class RecordedGateway:
     async def _answer(self, request: PromptRequest) -> PromptResponse:
         try:
             return await self._provider.complete(request)
-        except RequestChanged as error:
-            packs = {"prompt_pack_version": error.recording.prompt_pack_version}
-            now = {"prompt_pack_version": request.prompt_pack_version}
-            about = self._about(request)
-            self._tape.diverge("request_hash", error.recording.request_hash, error.found, about, payload=packs, now=now)
-        except NotRecorded:
+        except (RequestChanged, NotRecorded) as error:
+            problem = error
+        if isinstance(problem, NotRecorded):
             call = f"call {request.call}: {request.wo_type}"
             self._tape.diverge("request", None, call, (events.LLM_CALL, request.wo_id, None), payload={}, now={})
+        self._tape.diverge(
+            "request_hash",
+            problem.recording.request_hash,
+            problem.found,
+            self._about(request),
+            payload={"prompt_pack_version": problem.recording.prompt_pack_version},
+            now={"prompt_pack_version": request.prompt_pack_version},
+        )
 
     def _about(self, request: PromptRequest) -> tuple[str, str, str | None]:
         turn = self._tape.turn

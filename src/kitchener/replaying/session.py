@@ -248,6 +248,9 @@ class _Replay:
                 await self._run(turn)
                 self._done[turn.turn_id] = tape.visible_items()
         except Diverged as stop:
+            # A turn that fails is aborted, which no completed turn was; its own error says more.
+            if isinstance(stop.__context__, Exception):
+                raise stop.__context__ from None
             divergence = stop.divergence
         return ReplayReport(
             session_id=tape.session_id,

@@ -91,6 +91,8 @@ class Tape:
         self.seen: dict[str, int] = {}
         """How far each ledger is visible."""
         self.policy_differs = False
+        self.first: ReplayDivergence | None = None
+        """The first divergence found."""
         self._left: dict[str, deque[StoredEntry]] = {}
         self._lists: dict[str, ProjectionLists] = {}
         self._by_ref = {(entry.ledger_id, entry.entry_id): entry for each in entries.values() for entry in each}
@@ -191,8 +193,8 @@ class Tape:
             now: the payload that was to be written
         """
         entry_type, entity_id, entry_id = about
-        raise Diverged(
-            ReplayDivergence(
+        if self.first is None:  # what a turn still writes when it is stopped says nothing
+            self.first = ReplayDivergence(
                 turn_id=self.turn.turn_id if self.turn is not None else None,
                 field=path,
                 recorded=self._named(recorded),
@@ -202,7 +204,7 @@ class Tape:
                 entity_id=entity_id,
                 entry_id=entry_id,
             )
-        )
+        raise Diverged(self.first)
 
     def recordings(self) -> dict[tuple[str, int], Recording]:
         """The session's model calls by work order and call number."""
