@@ -26,7 +26,7 @@ from kitchener.ids import memory_namespace
 from kitchener.ledger import LedgerReader, Ledgers, StoredEntry
 from kitchener.memory.index import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
-from kitchener.records.prompt import PromptRequest
+from kitchener.records.prompt import PromptGateway, PromptRequest
 from kitchener.replaying.doubles import RecordedClock, RecordedExecutor, RecordedGateway, RecordedMemory, RecordedTools
 from kitchener.replaying.ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.places import RecordedLedgers, agent_classes, class_of, open_recorded, settings_of
@@ -103,16 +103,19 @@ class Replays:
         if not entries.get(self.recorded.ho2m):
             raise UnknownSession(session_id, self.agent_class)
         subject_id = str(entries[self.recorded.ho2m][0].payload["subject_id"])
-        return Tape(session_id, entries, ho2m=self.recorded.ho2m, names=await self._learned(subject_id))
+        return Tape(session_id, entries, ho2m=self.recorded.ho2m, names=await self._names(subject_id))
 
-    async def _learned(self, subject_id: str) -> dict[tuple[str, str], str]:
-        """The artifacts in the memory of a subject, by their entries."""
-        found, reader = dict[tuple[str, str], str](), self.recorded.readers.get(OVERLAYS)
-        if reader is not None:
+    async def _names(self, subject_id: str) -> dict[tuple[str, str], str]:
+        """What a subject's sessions may be shown from beyond: learned lines, and turns of other sessions where they are."""
+        recorded, found = self.recorded, dict[tuple[str, str], str]()
+        overlays, ho2m = recorded.readers.get(OVERLAYS), recorded.readers.get(recorded.ho2m)
+        if overlays is not None:
             (key,) = signal_keys("", {"namespace": memory_namespace(self.agent_class, subject_id)})
-            async for entry in reader.read(key=key):
-                payload = entry.payload
-                found[OVERLAYS, entry.entry_id] = str(payload.get("artifact_id") or entry.entity_id)
+            async for entry in overlays.read(key=key):
+                found[OVERLAYS, entry.entry_id] = str(entry.payload.get("artifact_id") or entry.entity_id)
+        if ho2m is not None and recorded.agent.recall_scope == "subject":
+            async for entry in ho2m.read(key=events.subject_index_key(subject_id)):
+                found[recorded.ho2m, entry.entry_id] = entry.entity_id
         return found
 
     def ledgers_for(self, tape: Tape) -> ReplayLedgers:
@@ -124,24 +127,37 @@ class Replays:
 
         return ReplayLedgers(ledger(recorded.ho1m), ledger(recorded.ho2m), ledger(recorded.context), tape)
 
-    def memory_for(self, tape: Tape, clock: RecordedClock) -> RecordedMemory | None:
+    def memory_for(
+        self, tape: Tape, clock: RecordedClock, kind: type[RecordedMemory] = RecordedMemory
+    ) -> RecordedMemory | None:
         """The memory as the session's turns used it; None: they use none, or there is none."""
         readers, config = self.recorded.readers, self.recorded.memory
         if config is None or SIGNALS not in readers or OVERLAYS not in readers:
             return None
-        return RecordedMemory(readers[SIGNALS], readers[OVERLAYS], config, clock, tape)
+        return kind(readers[SIGNALS], readers[OVERLAYS], config, clock, tape)
 
     def supervisor_for(
-        self, tape: Tape, ledgers: ReplayLedgers, clock: RecordedClock, memory: RecordedMemory | None
+        self,
+        tape: Tape,
+        ledgers: ReplayLedgers,
+        clock: RecordedClock,
+        memory: RecordedMemory | None,
+        gateway: PromptGateway | None = None,
     ) -> HO2Supervisor:
-        """The supervisor that the session runs through, with doubles below it."""
+        """The supervisor that the session runs through, with doubles below it.
+
+        Args:
+            tape: the session
+            ledgers, clock, memory: made for it
+            gateway: None: gives recorded answers to the recorded requests and to no others
+        """
         agent = self.recorded.agent.model_copy(update=_NO_LIMIT)
         tools = cast(ToolRegistry, RecordedTools(self._tools, tape))
         lent = cast(Ledgers, ledgers)
         provider = RecordedProvider(tape.recordings(), request_hash=self._hashed_by(ledgers))
         executor = HO1Executor(
             ledgers=lent,
-            gateway=RecordedGateway(tape, provider),
+            gateway=gateway or RecordedGateway(tape, provider),
             prompts=self._prompts,
             tools=tools,
             clock=clock,

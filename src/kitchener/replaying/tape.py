@@ -96,7 +96,7 @@ class Tape:
         self._left: dict[str, deque[StoredEntry]] = {}
         self._lists: dict[str, ProjectionLists] = {}
         self._by_ref = {(entry.ledger_id, entry.entry_id): entry for each in entries.values() for entry in each}
-        self._names = names
+        self.names = names
         self._cut()
 
     @property
@@ -274,7 +274,7 @@ class Tape:
         entry = self._by_ref.get((ref.ledger_id, ref.entry_id))
         if entry is not None:
             return entry.entity_id
-        return self._names.get((ref.ledger_id, ref.entry_id), ref.entry_id)
+        return self.names.get((ref.ledger_id, ref.entry_id), ref.entry_id)
 
     def _difference(self, expected: StoredEntry, recorded: Mapping[str, Any], payload: dict[str, Any]) -> Any:
         if expected.entry_type != events.PROJECTION_COMPUTED:
