@@ -90,3 +90,24 @@ def test_nothing_recorded(cli: Cli) -> None:
     """No sessions are no failure."""
     outcome = cli("replay", "--all")
     assert (outcome.code, outcome.out) == (0, "0 sessions, 0 turns identical, 0 sessions diverged\n")
+
+
+def test_another_policy(recorded: Cli, tmp_path: Path) -> None:
+    """What would have been shown under other settings, by turn, with one line for all sessions; nothing is written."""
+    other = tmp_path / "other.toml"
+    other.write_text('[agents.ADMIN]\ncontext_mode = "enforce"\nstanding_rules = ["Be kind."]\n', encoding="utf-8")
+    outcome = recorded("replay", "--session", sessions(recorded)[0], "--with-config", other)
+    assert (outcome.code, outcome.err) == (0, "")
+    lines = outcome.out.splitlines()
+    assert lines[0].endswith("turns would have been shown something else")
+    assert "    + INV-1" in lines
+    assert lines[-1].startswith("1 sessions, ")
+    told = recorded("replay", "--all", "--with-config", other, "--json").json
+    assert told["summary"]["sessions"] == len(told["sessions"]) == 3
+    assert told["sessions"][0]["turns"][0]["came_in"] == ["INV-1"]
+    assert recorded("replay", "--all").code == 0
+
+
+def test_another_policy_that_is_not_there(recorded: Cli, tmp_path: Path) -> None:
+    """A mistake in the command line."""
+    assert recorded("replay", "--all", "--with-config", "none.toml").code == 2

@@ -1,10 +1,11 @@
 """`kitchener replay`: do recorded turns come out again as they were recorded? Takes no lock and changes nothing."""
 
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import anyio.to_thread
 from cyclopts import Parameter
@@ -17,9 +18,15 @@ from kitchener.cli.output import harmless, print_json
 from kitchener.cli.progress import progress_bar
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
-from kitchener.replaying import ReplayReport, open_replays
-from kitchener.replaying.places import agent_classes, class_of
+from kitchener.replaying import ReplayReport, WhatIfReport, open_replays, open_what_if, summary_of, summary_text
+from kitchener.replaying.places import agent_classes, class_of, settings_of
 
+
+class _Report(Protocol):
+    def text(self) -> str: ...
+
+
+R = TypeVar("R", bound=_Report)
 _EVERYTHING = Options()
 
 
@@ -34,6 +41,10 @@ def replay(
             name="--tool", negative="", help="`module:attribute` of a tool that the program gave to `open_runtime`; not run."
         ),
     ] = (),
+    with_config: Annotated[
+        Path | None,
+        Parameter(help="Settings of another policy: tell what a model would have been shown under it, with no model call."),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Run recorded turns again, and say where they come out otherwise.
@@ -45,10 +56,20 @@ def replay(
 
         kitchener replay --session SES-0a1b2c3d
         kitchener replay --all --json
+        kitchener replay --all --with-config other.toml
     """
     if (session is None) != is_all:
         raise CallerError("replay: expected either --session SES-… or --all")
+    if with_config is not None:
+        return run_to_end(partial(_what_if, options, session, tools, with_config, is_json=json))
     return run_to_end(partial(_replay, options, session, tools, is_json=json))
+
+
+class _Work(NamedTuple, Generic[R]):
+    """What is to be done with the sessions of an agent class."""
+
+    sessions: Callable[[], Awaitable[list[str]]]
+    do: Callable[[str], Awaitable[R]]
 
 
 async def _replay(options: Options, session: str | None, tools: Sequence[str], *, is_json: bool) -> int:
@@ -63,19 +84,53 @@ async def _replay(options: Options, session: str | None, tools: Sequence[str], *
     return OK if _is_fine(reports) else DIVERGED
 
 
+async def _what_if(options: Options, session: str | None, tools: Sequence[str], other: Path, *, is_json: bool) -> int:
+    config, given = await anyio.to_thread.run_sync(_settings, options, tools)
+    policy = await anyio.to_thread.run_sync(settings_of, other, config.plane_root)
+
+    async def compare(agent_class: str, opened: AsyncExitStack) -> _Work[WhatIfReport]:
+        what_if = await opened.enter_async_context(open_what_if(config, policy, agent_class, tools=given))
+        return _Work(what_if.sessions, what_if.compare)
+
+    reports = [report async for report in _worked(config, options.agent, session, compare, is_json=is_json)]
+    if is_json:
+        print_json({"summary": summary_of(reports), "sessions": [report.as_json() for report in reports]})
+    else:
+        print(summary_text(reports))
+    return OK
+
+
 async def _reports(
     config: RuntimeConfig, preferred: str, session: str | None, tools: Sequence[Callable[..., Any]], *, is_json: bool
 ) -> AsyncIterator[ReplayReport]:
     """A report of each session, told as it comes."""
+
+    async def replays(agent_class: str, opened: AsyncExitStack) -> _Work[ReplayReport]:
+        found = await opened.enter_async_context(open_replays(config, agent_class, tools=tools))
+        return _Work(found.sessions, found.replay)
+
+    async for report in _worked(config, preferred, session, replays, is_json=is_json):
+        yield report
+
+
+async def _worked(
+    config: RuntimeConfig,
+    preferred: str,
+    session: str | None,
+    open_work: Callable[[str, AsyncExitStack], Awaitable[_Work[R]]],
+    *,
+    is_json: bool,
+) -> AsyncIterator[R]:
+    """What came of the session, or of all sessions of all agent classes, told as it comes."""
     known = [preferred, *(name for name in agent_classes(config) if name != preferred)]
     classes = known if session is None else [await class_of(config, session, known)]
     for agent_class in classes:
-        async with open_replays(config, agent_class, tools=tools) as replays:
-            sessions = [session] if session is not None else await replays.sessions()
-            done: list[str] = []
+        async with AsyncExitStack() as opened:
+            work = await open_work(agent_class, opened)
+            sessions, done = [session] if session is not None else await work.sessions(), list[str]()
             async with progress_bar(f"sessions of {agent_class}", len(sessions), done.__len__):
                 for each in sessions:
-                    report = await replays.replay(each)
+                    report = await work.do(each)
                     done.append(each)
                     if not is_json:
                         print(harmless(report.text()), flush=True)
