@@ -1,14 +1,25 @@
 """What was recorded comes out again: in every mode, with memory, tools, failures, retries, aborted turns and restarts."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+import anyio
 import pytest
 
-from kitchener.config import HO2Config, RuntimeConfig
+from kitchener.actors.budget import TokenBudgeter
+from kitchener.actors.executor import HO1Executor
+from kitchener.actors.prompts import PromptLibrary
+from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.actors.tools import ToolRegistry
+from kitchener.clock import SystemClock
+from kitchener.config import HO2Config, HO3MemoryConfig, RouterConfig, RuntimeConfig
+from kitchener.gateway import LLMGateway
+from kitchener.ledger import open_ledgers
+from kitchener.memory import HO3Memory
 from kitchener.replaying import replay_session
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider
+from tests.acceptance.stack import QUICK, Hold, places
 from tests.replay.recording import MESSAGES, TOOLS, cut_off, model, record, say_all
 
 LEARNING: dict[str, Any] = {"ho3_enabled": True, "ho3_gate_count_threshold": 3, "ho3_gate_session_threshold": 1}
@@ -106,3 +117,90 @@ async def test_offline_model_replays_identical(tmp_path: Path, mode: Literal["of
     report = await replay_session(session_id, config=config)
     assert report.is_identical, report.text()
     assert (report.agent_class, len(report.turns)) == ("RESIDENT:bo", len(MESSAGES))
+
+
+async def test_sealed_session_replays_identical(tmp_path: Path) -> None:
+    """Content that is encrypted, and whose digests are keyed; without the keys there is nothing to replay."""
+    ledger = QUICK.model_copy(update={"keyring": str(tmp_path / "keys")})
+    config, (session_id,) = await record(tmp_path / "root", ledger=ledger, **MODES[3], **LEARNING)
+    before = files(tmp_path)
+    report = await replay_session(session_id, config=config, tools=TOOLS)
+    assert report.is_identical, report.text()
+    assert files(tmp_path) == before
+    assert b"which packages are there?" not in (tmp_path / "root" / "HO2" / "ADMIN" / "ho2m.jsonl").read_bytes()
+
+
+async def test_long_session_replays_identical(tmp_path: Path) -> None:
+    """Projections that are recorded as changes of earlier ones, across a restart and threads that come and go."""
+    messages = [f"{'new: ' if n % 24 == 23 else ''}message {n}" for n in range(48)]
+    config, (session_id,) = await record(tmp_path, messages[:42], **MODES[2] | {"intent_mode": "classified"})
+    async with open_runtime(config, providers={"scripted": ScriptedProvider(model)}, tools=TOOLS) as runtime:
+        await say_all(runtime, session_id, messages[42:])
+    assert b'"edits"' in (tmp_path / "HO2" / "ADMIN" / "context.jsonl").read_bytes()
+    report = await replay_session(session_id, config=config, tools=TOOLS)
+    assert report.is_identical, report.text()
+    assert len(report.turns) == len(messages)
+
+
+async def test_only_the_turns_that_had_ended(tmp_path: Path) -> None:
+    """While a turn runs, the session replays as far as it is; a session without a turn is identical too."""
+    config, (empty,) = await record(tmp_path, ())
+    hold = Hold("wait")
+    async with open_runtime(config, providers={"scripted": ScriptedProvider(model, gate=hold)}, tools=TOOLS) as runtime:
+        session_id = await runtime.supervisor().start_session()
+        await say_all(runtime, session_id, ["hello"])
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(say_all, runtime, session_id, ["wait"])
+            await hold.arrived["wait"].wait()
+            await runtime.ledgers().commit()
+            running = await replay_session(session_id, config=config, tools=TOOLS)
+            hold.released["wait"].set()
+    assert (running.is_identical, len(running.turns), list(running.skipped.values())) == (True, 1, ["open"])
+    assert (await replay_session(empty, config=config, tools=TOOLS)).is_identical
+
+
+class Forgetful:
+    """A memory that fails where it is told to; everything else it passes on."""
+
+    def __init__(self, memory: HO3Memory, fails_in: str) -> None:
+        self._memory, self._fails_in = memory, fails_in
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._fails_in:
+            raise OSError("the disk is gone")
+        return getattr(self._memory, name)
+
+
+@pytest.mark.parametrize("fails_in", ["read_active_biases", "log_signal", "check_gate"])
+async def test_failing_memory_fails_again(tmp_path: Path, fails_in: str) -> None:
+    """A turn that went on without its memory does so again, at the same place."""
+    agent = HO2Config(ho3_enabled=True, consolidation="manual")
+    config = RuntimeConfig(plane_root=str(tmp_path), agents={"ADMIN": agent})
+    async with (
+        HO3Memory.open(tmp_path, HO3MemoryConfig()) as memory,
+        open_ledgers(**places(tmp_path), config=QUICK, also=memory.ledgers) as ledgers,
+    ):
+        gateway = LLMGateway(RouterConfig(default_provider="scripted"), {"scripted": ScriptedProvider(model)})
+        executor = HO1Executor(
+            ledgers=ledgers,
+            gateway=gateway,
+            prompts=PromptLibrary.load(),
+            tools=ToolRegistry(),
+            clock=SystemClock(),
+            config=agent,
+        )
+        supervisor = HO2Supervisor(
+            agent_class="ADMIN",
+            ho1_executor=executor,
+            ledgers=ledgers,
+            token_budgeter=TokenBudgeter(),
+            config=agent,
+            ho3_memory=cast(HO3Memory, Forgetful(memory, fails_in)),
+        )
+        session_id = await supervisor.start_session()
+        for message in MESSAGES[:3]:
+            await supervisor.handle_turn(message, session_id=session_id)
+        degraded = [entry async for entry in ledgers.ho2m.read(entry_type="DEGRADATION")]
+    assert len(degraded) == 3
+    report = await replay_session(session_id, config=config)
+    assert report.is_identical, report.text()

@@ -97,9 +97,10 @@ class Replays:
             UnknownSession: nothing
         """
         entries: dict[str, list[StoredEntry]] = {}
-        for ledger_id, reader in self.recorded.readers.items():
-            if ledger_id != OVERLAYS:
-                entries[ledger_id] = [entry async for entry in reader.read(session_id=session_id)]
+        # HO2m first: what a turn rests on is durable before its end is, so the others then have all of it.
+        for ledger_id in sorted(self.recorded.readers.keys() - {OVERLAYS}, key=lambda each: (each != self.recorded.ho2m, each)):
+            reader = self.recorded.readers[ledger_id]
+            entries[ledger_id] = [entry async for entry in reader.read(session_id=session_id)]
         if not entries.get(self.recorded.ho2m):
             raise UnknownSession(session_id, self.agent_class)
         subject_id = str(entries[self.recorded.ho2m][0].payload["subject_id"])

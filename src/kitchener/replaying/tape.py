@@ -97,6 +97,8 @@ class Tape:
         self._lists: dict[str, ProjectionLists] = {}
         self._by_ref = {(entry.ledger_id, entry.entry_id): entry for each in entries.values() for entry in each}
         self.names = names
+        own = [entry.seq for entry in entries.get(ho2m, ())]
+        self._before = dict(zip(own, [0, *own], strict=False))
         self._cut()
 
     @property
@@ -119,8 +121,11 @@ class Tape:
 
     def follows(self, turn: TurnTape) -> bool:
         """Whether nothing was written to the session between what was replayed last and this turn."""
-        own = [entry.seq for entry in self.entries[self.ho2m] if entry.seq < turn.started.seq]
-        return bool(own) and self.seen.get(self.ho2m) == own[-1]
+        return self.seen.get(self.ho2m) == self.before(turn)
+
+    def before(self, turn: TurnTape) -> int:
+        """Number of the session's last entry in HO2m before a turn; 0 where there is none."""
+        return self._before[turn.started.seq]
 
     def next_of(self, ledger_id: str) -> StoredEntry | None:
         """The recorded entry that is expected next."""

@@ -204,11 +204,19 @@ class _OpenTape(Tape):
         self.projection: Mapping[str, Any] | None = None
         """The one that the turn's context is made of."""
         self._written: dict[tuple[str, str], str] = {}
+        self._intents: list[tuple[str, str]] = []
 
     def begin(self, turn: TurnTape | None) -> None:
         """Puts the tape to a turn."""
         super().begin(turn)
-        self.projection = None
+        self.projection, self._intents = None, []
+
+    def is_on_record(self, turn: TurnTape) -> bool:
+        """Whether the session's past is the recorded one: the turn before this made the intents that it made then."""
+        if self.turn is None or self.before(turn) != self.turn.entries[self.ho2m][-1].seq:
+            return False
+        then = [(each.entry_type, each.entity_id) for each in self.turn.entries[self.ho2m]]
+        return self._intents == [each for each in then if each[0].startswith("INTENT_")]
 
     def next_of(self, ledger_id: str) -> StoredEntry | None:
         """Nothing is expected."""
@@ -235,6 +243,8 @@ class _OpenTape(Tape):
         self._written[ledger_id, stored.entry_id] = entry.entity_id
         if entry.entry_type == events.TURN_STARTED and self.turn is not None and self.turn.end is not None:
             self.positions = self.turn.end.payload.get("read_positions", self.positions)
+        if ledger_id == self.ho2m and entry.entry_type.startswith("INTENT_"):
+            self._intents.append((entry.entry_type, entry.entity_id))
         if entry.entry_type == events.PROJECTION_COMPUTED:
             self.projection = stored.payload if stored.payload["mode"] == "enforce" else None
             if self.projection is not None:
@@ -324,11 +334,14 @@ class _Run:
         for turn in tape.turns:
             if not turn.is_completed:
                 continue
+            is_on_record = tape.is_on_record(turn)
             tape.begin(turn)
             gateway.begin()
             clock.put_to(turn.started.payload["turn_ts"])
-            if supervisor is None or has_intents:
+            if supervisor is None or (has_intents and not is_on_record):
                 supervisor = self._replays.supervisor_for(tape, ledgers, clock, memory, gateway)
+            session = await supervisor.session(session_id)
+            session.state.turn_count = int(turn.turn_id.rpartition("-")[2]) - 1  # turns that were skipped had numbers too
             message, uses_memory = turn.started.payload["user_message"], turn.started.payload.get("memory", True)
             await supervisor.handle_turn(message, session_id=session_id, memory=uses_memory, deadline=_LONG)
             found[turn.turn_id] = shown = _shown(tape, gateway.context or {}, before, estimator)
