@@ -63,6 +63,7 @@ from kitchener.records.turn import (
     WorkOrderPlanned,
 )
 from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
+from kitchener.replaying import ReplayDivergence, ReplayReport, replay_session
 from kitchener.runtime import Runtime, open_runtime, tune_gc
 
 __all__ = [
@@ -106,6 +107,8 @@ __all__ = [
     "QualityGate",
     "QualityGateResult",
     "Ref",
+    "ReplayDivergence",
+    "ReplayReport",
     "Route",
     "RouterConfig",
     "Runtime",
@@ -135,6 +138,7 @@ __all__ = [
     "compute_artifact_id",
     "compute_trace_hash",
     "open_runtime",
+    "replay_session",
     "select_biases",
     "tool",
     "tune_gc",

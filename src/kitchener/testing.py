@@ -1,15 +1,73 @@
-"""For tests of programs that use Kitchener: scripted answers, a clock that stands still, and a lock on real model calls."""
+"""For tests of programs that use Kitchener: scripted answers, a clock that stands still, a lock on real model calls, replays.
 
+A recorded session is a test: `assert_replays` fails with the first decision that comes out otherwise. With pytest there is the
+fixture `replayed`, after `from kitchener.testing import replayed` in a `conftest.py`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio
 
+from kitchener.config import RuntimeConfig
 from kitchener.gateway.providers.scripted import ScriptedProvider, use_tool
 from kitchener.gateway.switch import forbid_model_calls
 from kitchener.records.prompt import Message, PromptRequest
 from kitchener.records.work_order import WorkOrderType
+from kitchener.replaying import ReplayReport, replay_session
 
-__all__ = ["FakeClock", "ScriptedProvider", "forbid_model_calls", "prompt_request", "use_tool"]
+__all__ = [
+    "FakeClock",
+    "ScriptedProvider",
+    "assert_replays",
+    "forbid_model_calls",
+    "prompt_request",
+    "replay_session",
+    "use_tool",
+]
+
+
+async def assert_replays(
+    session_id: str,
+    *,
+    items: Mapping[str, Sequence[str]] | None = None,
+    config: RuntimeConfig | str | Path | None = None,
+    root: str | Path | None = None,
+    tools: Sequence[Callable[..., Any]] = (),
+) -> ReplayReport:
+    """A recorded session as a regression test: it replays identical, and shows the model what it should.
+
+    Args:
+        session_id: which session
+        items: ids of what the model is shown, by turn id; turns that are left out are not looked at
+        config, root, tools: as for `replay_session`
+
+    Raises:
+        AssertionError: with the first divergence, or the first turn that shows something else
+    """
+    report = await replay_session(session_id, config=config, root=root, tools=tools)
+    if not report.is_identical:
+        raise AssertionError(report.text())
+    for turn_id, expected in (items or {}).items():
+        shown = report.visible.get(turn_id)
+        if shown != tuple(expected):
+            raise AssertionError(f"{turn_id} shows {shown}, expected {tuple(expected)}")
+    return report
+
+
+try:
+    import pytest
+except ImportError:  # programs that replay their sessions otherwise have no need of it
+    pass
+else:
+
+    @pytest.fixture
+    def replayed() -> Callable[..., Any]:
+        """`await replayed("SES-…", root="tests/recorded", items={…})`: see `assert_replays`."""
+        return assert_replays
+
+    __all__ += ["replayed"]
 
 
 def prompt_request(text: str, *, wo_type: WorkOrderType = "synthesize", within_s: float = 30.0, **fields: Any) -> PromptRequest:

@@ -11,6 +11,8 @@ BLOCKED: Final = 3
 """Several intents compete, so nothing can be shown before somebody chose."""
 INVALID: Final = 4
 """An intent or a work order has an impossible life, on record or as it was asked for."""
+DIVERGED: Final = 5
+"""A replay came out otherwise than it was recorded."""
 DAMAGED: Final = 6
 """A ledger is not what was written."""
 LOCKED: Final = 7

@@ -44,7 +44,7 @@ _HELP = """Run LLM agents whose every decision is on record.
 Start with `kitchener chat`: it needs no settings, no network and no key.
 
 Exit codes: 0 done, 1 the command's own negative answer, 2 wrong usage or settings, 3 blocked by a conflict,
-4 an invalid life cycle, 6 a ledger is damaged, 7 a ledger is in use by another process, 130 interrupted.
+4 an invalid life cycle, 5 a replay diverged, 6 a ledger is damaged, 7 a ledger is in use by another process, 130 interrupted.
 """
 
 
@@ -61,6 +61,7 @@ _COMMANDS: Final = (
     ("session", "sessions:app", "List, show, end and repair sessions."),
     ("memory", "memory:app", "See what was learned about subjects, and take it back."),
     ("ledger", "ledgers:app", "Verify ledgers and look into them."),
+    ("replay", "replay:replay", "Run recorded turns again, and say where they come out otherwise."),
     ("config", "settings:app", "Check and show settings."),
     ("doctor", "doctor:doctor", "Say whether this machine, the settings and the ledgers are in order."),
 )

@@ -167,7 +167,7 @@ class _Agent:
         self._later = _LaterLedgers()
         self.ledgers = cast(Ledgers, self._later)
         items = ContextItems() if config.context_mode == "enforce" else None
-        tools = _tools_of(config, injected.tools, (items.tool,) if items is not None else ())
+        tools = tools_of(config, injected.tools, (items.tool,) if items is not None else ())
         self.afterwards = Afterwards(runtime._tasks, config.consolidation_queue)
         host = Host(
             limits=limits,
@@ -354,7 +354,7 @@ def _sealer(config: LedgerConfig) -> Sealer | None:
     return Sealer(Keyring(Path(config.keyring)), SEALED_FIELDS) if config.keyring else None
 
 
-def _tools_of(config: HO2Config, given: Sequence[Callable[..., Any]], builtin: Sequence[Tool[..., Any]]) -> ToolRegistry:
+def tools_of(config: HO2Config, given: Sequence[Callable[..., Any]], builtin: Sequence[Tool[..., Any]] = ()) -> ToolRegistry:
     """The tools of an agent class: all that were given, or those its setting names."""
     known = {declared.tool_id: declared for declared in (each if isinstance(each, Tool) else Tool(each) for each in given)}
     chosen: list[Tool[..., Any]] = list(known.values())

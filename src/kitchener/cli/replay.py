@@ -1,0 +1,150 @@
+"""`kitchener replay`: do recorded turns come out again as they were recorded? Takes no lock and changes nothing."""
+
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Generic, NamedTuple, Protocol, TypeVar
+
+import anyio.to_thread
+from cyclopts import Parameter
+
+from kitchener.actors.tools import load_tools
+from kitchener.cli.exits import DIVERGED, OK
+from kitchener.cli.interrupt import run_to_end
+from kitchener.cli.options import Json, Options
+from kitchener.cli.output import harmless, print_json
+from kitchener.cli.progress import progress_bar
+from kitchener.config import RuntimeConfig
+from kitchener.errors import CallerError
+from kitchener.replaying import ReplayReport, WhatIfReport, open_replays, open_what_if, summary_of, summary_text
+from kitchener.replaying.places import agent_classes, class_of, settings_of
+
+
+class _Report(Protocol):
+    def text(self) -> str: ...
+
+
+R = TypeVar("R", bound=_Report)
+_EVERYTHING = Options()
+
+
+def replay(
+    *,
+    options: Options = _EVERYTHING,
+    session: Annotated[str | None, Parameter(help="This session, whatever its agent class.")] = None,
+    is_all: Annotated[bool, Parameter(name="--all", negative="", help="Every session of every agent class.")] = False,
+    tools: Annotated[
+        tuple[str, ...],
+        Parameter(
+            name="--tool", negative="", help="`module:attribute` of a tool that the program gave to `open_runtime`; not run."
+        ),
+    ] = (),
+    with_config: Annotated[
+        Path | None,
+        Parameter(help="Settings of another policy: tell what a model would have been shown under it, with no model call."),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Run recorded turns again, and say where they come out otherwise.
+
+    Verifies the ledgers, then takes each turn through the same code with what models and tools said then, and compares every
+    decision with the record. Exits with 0 if all are identical, with 5 at the first that is not, with 6 if a ledger is damaged.
+
+    For example:
+
+        kitchener replay --session SES-0a1b2c3d
+        kitchener replay --all --json
+        kitchener replay --all --with-config other.toml
+    """
+    if (session is None) != is_all:
+        raise CallerError("replay: expected either --session SES-… or --all")
+    if with_config is not None:
+        return run_to_end(partial(_what_if, options, session, tools, with_config, is_json=json))
+    return run_to_end(partial(_replay, options, session, tools, is_json=json))
+
+
+class _Work(NamedTuple, Generic[R]):
+    """What is to be done with the sessions of an agent class."""
+
+    sessions: Callable[[], Awaitable[list[str]]]
+    do: Callable[[str], Awaitable[R]]
+
+
+async def _replay(options: Options, session: str | None, tools: Sequence[str], *, is_json: bool) -> int:
+    config, given = await anyio.to_thread.run_sync(_settings, options, tools)
+    reports = [report async for report in _reports(config, options.agent, session, given, is_json=is_json)]
+    if is_json:
+        print_json({"ok": _is_fine(reports), "sessions": [report.as_json() for report in reports]})
+    elif len(reports) != 1:
+        turns = sum(len(report.turns) for report in reports)
+        diverged = sum(not report.is_identical for report in reports)
+        print(f"{len(reports):,} sessions, {turns:,} turns identical, {diverged:,} sessions diverged")
+    return OK if _is_fine(reports) else DIVERGED
+
+
+async def _what_if(options: Options, session: str | None, tools: Sequence[str], other: Path, *, is_json: bool) -> int:
+    config, given = await anyio.to_thread.run_sync(_settings, options, tools)
+    policy = await anyio.to_thread.run_sync(settings_of, other, config.plane_root)
+
+    async def compare(agent_class: str, opened: AsyncExitStack) -> _Work[WhatIfReport]:
+        what_if = await opened.enter_async_context(open_what_if(config, policy, agent_class, tools=given))
+        return _Work(what_if.sessions, what_if.compare)
+
+    reports = [report async for report in _worked(config, options.agent, session, compare, is_json=is_json)]
+    if is_json:
+        print_json({"summary": summary_of(reports), "sessions": [report.as_json() for report in reports]})
+    else:
+        print(summary_text(reports))
+    return OK
+
+
+async def _reports(
+    config: RuntimeConfig, preferred: str, session: str | None, tools: Sequence[Callable[..., Any]], *, is_json: bool
+) -> AsyncIterator[ReplayReport]:
+    """A report of each session, told as it comes."""
+
+    async def replays(agent_class: str, opened: AsyncExitStack) -> _Work[ReplayReport]:
+        found = await opened.enter_async_context(open_replays(config, agent_class, tools=tools))
+        return _Work(found.sessions, found.replay)
+
+    async for report in _worked(config, preferred, session, replays, is_json=is_json):
+        yield report
+
+
+async def _worked(
+    config: RuntimeConfig,
+    preferred: str,
+    session: str | None,
+    open_work: Callable[[str, AsyncExitStack], Awaitable[_Work[R]]],
+    *,
+    is_json: bool,
+) -> AsyncIterator[R]:
+    """What came of the session, or of all sessions of all agent classes, told as it comes."""
+    known = [preferred, *(name for name in agent_classes(config) if name != preferred)]
+    classes = known if session is None else [await class_of(config, session, known)]
+    for agent_class in classes:
+        async with AsyncExitStack() as opened:
+            work = await open_work(agent_class, opened)
+            sessions, done = [session] if session is not None else await work.sessions(), list[str]()
+            async with progress_bar(f"sessions of {agent_class}", len(sessions), done.__len__):
+                for each in sessions:
+                    report = await work.do(each)
+                    done.append(each)
+                    if not is_json:
+                        print(harmless(report.text()), flush=True)
+                    yield report
+
+
+def _settings(options: Options, tools: Iterable[str]) -> tuple[RuntimeConfig, tuple[Callable[..., Any], ...]]:
+    loaded = options.load()
+    for place in (str(loaded.base_dir), str(Path.cwd())):
+        if place not in sys.path:
+            # `module:attribute` means a module beside the settings or here; installed ones go first.
+            sys.path.append(place)
+    return loaded.config, load_tools(tools)
+
+
+def _is_fine(reports: Sequence[ReplayReport]) -> bool:
+    return all(report.is_identical for report in reports)

@@ -1,0 +1,92 @@
+"""Finds the first field in which two payloads of one entry differ. Pure.
+
+Left out is what no decision rests on: how long something took, what a caller chose, and hashes of the whole configuration,
+which a report tells apart. Hashes are compared after everything that they cover, so that a difference is found where it can be
+read.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from kitchener.records import events
+
+_LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
+    events.TURN_STARTED: frozenset(("idempotency_key", "idempotency_scope", "ruleset_hash", "config_hash", "overlap")),
+    events.PROJECTION_COMPUTED: frozenset(("ruleset_hash",)),
+    events.CONFLICT_FLAG: frozenset(("ruleset_hash",)),
+    events.INTENT_SHADOW_DECISION: frozenset(("ruleset_hash",)),
+    events.DEGRADATION: frozenset(("error",)),
+}
+"""Fields that are taken as given, by entry type."""
+_TIMES: Final = frozenset(("latency_ms", "elapsed_ms", "timeout_ms"))
+"""How long something took, or might have taken, wherever it stands."""
+_FIRST: Final = (
+    "wo_type",
+    "intent_id",
+    "action",
+    "decision",
+    "visible",
+    "suppressed",
+    "eligible",
+    "reasons",
+    "biases",
+    "error",
+    "constraints",
+    "attention",
+)
+"""What says most stands first."""
+_REFS: Final = frozenset(("part_refs", "input_refs", "proof_refs"))
+"""What an entry rests on: it differs where one of those did, so it stands last."""
+_ABSENT: Final = "(absent)"
+
+
+class Difference(NamedTuple):
+    """The first difference of two payloads."""
+
+    path: str
+    recorded: Any
+    recomputed: Any
+
+
+def first_difference(entry_type: str, recorded: Mapping[str, Any], recomputed: Mapping[str, Any]) -> Difference | None:
+    """Where two payloads of this type begin to differ, or None.
+
+    Args:
+        entry_type: of both
+        recorded: as it was read, opened where it was sealed
+        recomputed: as JSON types
+    """
+    left_out = _LEFT_OUT.get(entry_type, frozenset())
+    return _in_mapping(recorded, recomputed, "", left_out)
+
+
+def _in_mapping(
+    recorded: Mapping[str, Any], recomputed: Mapping[str, Any], at: str, left_out: frozenset[str] = frozenset()
+) -> Difference | None:
+    for key in sorted({*recorded, *recomputed} - left_out - _TIMES, key=_rank):
+        path = f"{at}.{key}" if at else key
+        found = _in_value(recorded.get(key, _ABSENT), recomputed.get(key, _ABSENT), path)
+        if found is not None:
+            return found
+    return None
+
+
+def _in_value(recorded: Any, recomputed: Any, at: str) -> Difference | None:
+    if isinstance(recorded, dict) and isinstance(recomputed, dict):
+        return _in_mapping(recorded, recomputed, at)
+    if isinstance(recorded, list) and isinstance(recomputed, list):
+        if len(recorded) != len(recomputed):
+            return Difference(at, recorded, recomputed)
+        if all(isinstance(each, str) for each in (*recorded, *recomputed)):
+            return Difference(at, recorded, recomputed) if recorded != recomputed else None
+        for number, (before, after) in enumerate(zip(recorded, recomputed, strict=True)):
+            if (found := _in_value(before, after, f"{at}[{number}]")) is not None:
+                return found
+        return None
+    is_equal = recorded == recomputed and isinstance(recorded, bool) == isinstance(recomputed, bool)
+    return None if is_equal else Difference(at, recorded, recomputed)
+
+
+def _rank(key: str) -> tuple[int, int, str]:
+    late = 2 if key.endswith("_ref") or key in _REFS else 1 if key.endswith("_hash") else 0
+    return (late, _FIRST.index(key) if key in _FIRST else len(_FIRST), key)

@@ -1,0 +1,264 @@
+"""What stands in the place of models, tools, memory and clock while a session is replayed: what they said then."""
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, Final
+
+from kitchener.actors.execution import WorkOrderFailed
+from kitchener.actors.tool_results import ToolOutcome
+from kitchener.actors.tools import ToolCall, ToolRegistry, Toolset
+from kitchener.config import HO3MemoryConfig
+from kitchener.errors import KitchenerError
+from kitchener.gateway.providers.recorded import NotRecorded, RecordedProvider, RequestChanged
+from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.memory.index import OVERLAYS, SIGNALS
+from kitchener.memory.moments import us_of
+from kitchener.memory.reading import MemoryReader
+from kitchener.memory.signals import normalise
+from kitchener.memory.subject import SubjectMemory
+from kitchener.records import events
+from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
+from kitchener.records.ref import Ref
+from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
+from kitchener.replaying.ledgers import ReplayLedger
+from kitchener.replaying.tape import Tape
+
+_FROM_OUTSIDE: Final = ("PROVIDER", "TIMEOUT")
+"""Reasons of failed work orders that come from beyond the executor and are given again; all others are worked out."""
+
+
+class RecordedClock:
+    """Stands still at a turn's recorded moment."""
+
+    def __init__(self) -> None:
+        self._time_us = 0
+
+    def put_to(self, moment: str) -> None:
+        """Puts it to an ISO time of a ledger."""
+        self._time_us = us_of(moment, "turn_ts")
+
+    def time_us(self) -> int:
+        """The moment, microseconds since the Unix epoch."""
+        return self._time_us
+
+
+class RecordedGateway:
+    """Gives each model call the attempts, the answer or the failure that it had."""
+
+    def __init__(self, tape: Tape, provider: RecordedProvider) -> None:
+        self._tape, self._provider = tape, provider
+
+    async def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> PromptResponse:
+        """The recorded answer to the request.
+
+        Raises:
+            WorkOrderFailed: the call had failed
+            Diverged: there was no such call, or with another request
+        """
+        response: PromptResponse | None = None
+        failure = self._failure(request)
+        if failure is None:
+            response = await self._answer(request)
+        for attempt in self._tape.attempts(request.wo_id, request.call):
+            await on_attempt(attempt)
+        if response is not None:
+            return response
+        assert failure is not None
+        raise failure
+
+    async def stream(self, request: PromptRequest, *, on_attempt: OnAttempt) -> AsyncIterator[StreamItem]:
+        """The same as a stream of one item; nobody watches a replay."""
+        yield await self.complete(request, on_attempt=on_attempt)
+
+    async def _answer(self, request: PromptRequest) -> PromptResponse:
+        try:
+            return await self._provider.complete(request)
+        except (RequestChanged, NotRecorded) as error:
+            problem = error
+        if isinstance(problem, NotRecorded):
+            call = f"call {request.call}: {request.wo_type}"
+            self._tape.diverge("request", None, call, (events.LLM_CALL, request.wo_id, None), payload={}, now={})
+        self._tape.diverge(
+            "request_hash",
+            problem.recording.request_hash,
+            problem.found,
+            self._about(request),
+            payload={"prompt_pack_version": problem.recording.prompt_pack_version},
+            now={"prompt_pack_version": request.prompt_pack_version},
+        )
+
+    def _about(self, request: PromptRequest) -> tuple[str, str, str | None]:
+        turn = self._tape.turn
+        for entry in turn.of_type(events.LLM_CALL) if turn is not None else ():
+            if entry.entity_id == request.wo_id and entry.payload["call"] == request.call:
+                return entry.entry_type, entry.entity_id, entry.entry_id
+        return events.LLM_CALL, request.wo_id, None
+
+    def _failure(self, request: PromptRequest) -> WorkOrderFailed | None:
+        """What the call failed with, if it did: it then has no answer on record, and its work order has such a failure."""
+        if self._about(request)[2] is not None or self._tape.turn is None:
+            return None
+        for entry in self._tape.turn.of_type(events.WO_FAILED):
+            error = entry.payload.get("error") or {}
+            if entry.entity_id == request.wo_id and error.get("reason") in _FROM_OUTSIDE:
+                return WorkOrderFailed(error["reason"], error["detail"], error.get("provider_reason"))
+        return None
+
+
+class RecordedTools:
+    """A `ToolRegistry` whose tools are not run: each call has the result that it had."""
+
+    def __init__(self, registry: ToolRegistry, tape: Tape) -> None:
+        self._registry, self._tape = registry, tape
+        self.tool_ids = registry.tool_ids
+
+    def is_read_only(self, tool_id: str) -> bool:
+        """See `ToolRegistry`."""
+        return self._registry.is_read_only(tool_id)
+
+    def toolset(self, allowed: tuple[str, ...]) -> Toolset:
+        """See `ToolRegistry`."""
+        return self._registry.toolset(allowed)
+
+    def specs(self, allowed: tuple[str, ...]) -> Any:
+        """See `ToolRegistry`."""
+        return self._registry.specs(allowed)
+
+    def validate(self, tool_id: str, arguments: Mapping[str, Any]) -> dict[str, Any] | str:
+        """See `ToolRegistry`."""
+        return self._registry.validate(tool_id, arguments)
+
+    async def run(self, tool_id: str, arguments: Mapping[str, Any], call: ToolCall) -> ToolOutcome:
+        """The recorded outcome; the start of the call, arguments included, was held against the record just before."""
+        turn = self._tape.turn
+        found = turn.of_type(events.TOOL_STARTED, events.TOOL_CALL) if turn is not None else []
+        own = [entry for entry in found if entry.entity_id == call.wo_id]
+        numbers = [each.payload["call"] for each in own if each.payload.get("idempotency_key") == call.idempotency_key]
+        for entry in own:
+            if entry.entry_type == events.TOOL_CALL and entry.payload["call"] in numbers:
+                payload = entry.payload
+                return ToolOutcome(result=payload.get("result"), error=payload.get("error"))
+        return ToolOutcome(error="the call has no recorded result")
+
+
+class RecordedExecutor:
+    """HO1 itself, but where it had broken down: there it does so again."""
+
+    def __init__(self, executor: HO1ExecutorProtocol, ho1m: ReplayLedger, tape: Tape) -> None:
+        self._executor, self._ho1m, self._tape = executor, ho1m, tape
+
+    async def execute(self, work_order: WorkOrder) -> WorkOrder:
+        """The work order as HO1 leaves it."""
+        broken = self._breakdown(work_order.wo_id)
+        if broken is None:
+            return await self._executor.execute(work_order)
+        while (entry := self._tape.next_of(self._ho1m.ledger_id)) is not None and entry.entity_id == work_order.wo_id:
+            self._ho1m.keep(self._tape.pass_over(self._ho1m.ledger_id))
+        raise broken
+
+    def _breakdown(self, wo_id: str) -> Exception | None:
+        turn = self._tape.turn
+        for entry in turn.of_type(events.DEGRADATION) if turn is not None else ():
+            if entry.payload.get("component") == "HO1" and entry.payload.get("wo_id") == wo_id:
+                failed = (
+                    [each for each in turn.of_type(events.WO_FAILED) if each.entity_id == wo_id] if turn is not None else []
+                )
+                detail = next((e.payload["error"]["detail"] for e in failed if isinstance(e.payload.get("error"), dict)), "")
+                return _again(detail)
+        return None
+
+
+class RecordedMemory(MemoryReader):
+    """The memory as it was: read as of recorded moments and positions, and what is logged is held against the record."""
+
+    def __init__(
+        self, signals: LedgerReader, overlays: LedgerReader, config: HO3MemoryConfig, clock: RecordedClock, tape: Tape
+    ) -> None:
+        super().__init__(signals, overlays, config, clock)
+        self._tape = tape
+        self._subjects: dict[str, SubjectMemory] = {}
+        self.last_logged_ts = ""
+        """ISO time of the recorded entry of the signal that was logged last."""
+
+    async def subject(self, namespace: str) -> SubjectMemory:
+        """Everything on record of a namespace, folded once; what came later lies beyond the cut of each question."""
+        found = self._subjects.get(namespace)
+        if found is None:
+            found = self._subjects[namespace] = await super().subject(namespace)
+        return found
+
+    async def read_active_biases(self, *args: Any, **options: Any) -> Any:
+        """See `MemoryReader`; fails where it had failed."""
+        self._fail_again()
+        return await super().read_active_biases(*args, **options)
+
+    async def read_refs(self, keys: Iterable[str], *, namespace: str = "default") -> dict[str, tuple[Ref, str]]:
+        """The entries that held artifacts when the turn began."""
+        found, end = {}, self._tape.positions.get(OVERLAYS, 0)
+        for key in keys:
+            records = await self.read_records(key, namespace=namespace)
+            held = [each for each in records if each.entry_type == events.HO3_OVERLAY and each.seq <= end]
+            if held:
+                found[key] = (held[-1].ref, held[-1].timestamp)
+        return found
+
+    async def check_gate(self, *args: Any, **options: Any) -> Any:
+        """See `MemoryReader`; fails where it had failed."""
+        self._fail_again()
+        return await super().check_gate(*args, **options)
+
+    async def log_signal(
+        self,
+        signal_id: str,
+        session_id: str,
+        event_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        namespace: str,
+    ) -> str:
+        """Holds a signal against the next recorded one of the turn."""
+        expected = self._tape.next_of(SIGNALS)
+        if expected is None:
+            self._fail_again()
+        given = {
+            "signal_id": normalise(signal_id, self.kinds),
+            "event_id": event_id,
+            "session_id": session_id,
+            "namespace": namespace,
+        }
+        recorded = {key: expected.payload[key] for key in given} if expected is not None else None
+        if expected is None or recorded != given:
+            entity_id = expected.entity_id if expected is not None else given["signal_id"]
+            about = (events.HO3_SIGNAL, str(entity_id), expected.entry_id if expected is not None else None)
+            self._tape.diverge(
+                "signal", recorded and recorded["signal_id"], given["signal_id"], about, payload=recorded or {}, now=given
+            )
+        self.last_logged_ts = self._tape.pass_over(SIGNALS).timestamp
+        return str(event_id)
+
+    async def log_overlay(self, overlay: Any, *, namespace: str) -> str:
+        """Nothing is learned in a replay."""
+        raise KitchenerError("a replay learns nothing")
+
+    async def last_turn_id(self, session_id: str) -> str | None:
+        """The turn of the newest signal of the session that may be seen."""
+        end = self._tape.seen.get(SIGNALS, 0)
+        newest: StoredEntry | None = None
+        for entry in self._tape.entries.get(SIGNALS, ()):
+            newest = entry if entry.seq <= end else newest
+        metadata = newest.payload.get("metadata") if newest is not None else None
+        turn_id = metadata.get("turn_id") if isinstance(metadata, dict) else None
+        return turn_id if isinstance(turn_id, str) else None
+
+    def _fail_again(self) -> None:
+        turn = self._tape.turn
+        expected = self._tape.next_of(self._tape.ho2m) if turn is not None else None
+        if expected is not None and expected.entry_type == events.DEGRADATION and expected.payload["component"] == "HO3":
+            raise _again(str(expected.payload.get("error")))
+
+
+def _again(detail: str) -> Exception:
+    """An error of the recorded type and text."""
+    name, _, text = detail.partition(": ")
+    kind = type(name, (Exception,), {}) if name.isidentifier() else RuntimeError
+    error: Exception = kind(text)
+    return error

@@ -1,0 +1,132 @@
+"""The ledgers of a replay: they read what was recorded up to where the replay has got, and write nothing.
+
+Each entry that is written must be the next recorded one, and gets its reference and its time. So every reference, hash and
+moment that later entries rest on is the recorded one.
+"""
+
+import hashlib
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from kitchener.config import LedgerConfig
+from kitchener.ledger import LedgerEntry, LedgerReader, StoredEntry
+from kitchener.records.ref import Ref
+from kitchener.replaying.tape import Tape
+from kitchener.sealing import Sealer
+
+_NO_TIME: Final = "1970-01-01T00:00:00.000000+00:00"
+
+
+class ReplayLedger:
+    """One ledger, in the place of a `LedgerClient`.
+
+    Args:
+        ledger_id: which one
+        reader: the recorded ledger; None: there is none
+        tape: the session
+        config: bounds of an entry
+        sealer: makes keyed digests where content is sealed
+    """
+
+    def __init__(
+        self, ledger_id: str, reader: LedgerReader | None, tape: Tape, config: LedgerConfig, sealer: Sealer | None
+    ) -> None:
+        self.ledger_id, self.config = ledger_id, config
+        self._reader, self._tape, self._sealer = reader, tape, sealer
+        self._watchers: list[list[StoredEntry]] = []
+        self.last_timestamp = _NO_TIME
+        """Time of the entry that was written last."""
+
+    @property
+    def position(self) -> int:
+        """Number of the last entry that the replay may see."""
+        return self._tape.seen.get(self.ledger_id, 0)
+
+    async def write(self, entry: LedgerEntry, *, expected_head: object = None) -> Ref:
+        """Holds an entry against the next recorded one and returns that one's reference."""
+        return self.keep(self._tape.take(self.ledger_id, entry))
+
+    def keep(self, stored: StoredEntry) -> Ref:
+        """Takes note of an entry that counts as written now."""
+        self.last_timestamp = stored.timestamp
+        for watcher in self._watchers:
+            watcher.append(stored)
+        return stored.ref
+
+    async def read(
+        self, *, session_id: str | None = None, up_to_seq: int | None = None, **filters: Any
+    ) -> AsyncIterator[StoredEntry]:
+        """The recorded entries that meet all conditions and may be seen; see `LedgerClient.read`."""
+        end = self.position if up_to_seq is None else min(up_to_seq, self.position)
+        if session_id == self._tape.session_id and not filters:
+            for entry in self._tape.entries.get(self.ledger_id, ()):
+                if entry.seq <= end:
+                    yield entry
+        elif self._reader is not None:
+            async for entry in self._reader.read(session_id=session_id, up_to_seq=end, **filters):
+                yield entry
+
+    async def last(self, *, session_id: str | None = None, key: str | None = None, limit: int = 1) -> list[StoredEntry]:
+        """The newest recorded entries of a session or a key that may be seen, ascending."""
+        filters: dict[str, Any] = {} if key is None else {"key": key}
+        return [entry async for entry in self.read(session_id=session_id, **filters)][-limit:]
+
+    async def get(self, seq: int) -> StoredEntry | None:
+        """The entry with a number, if it may be seen."""
+        async for entry in self.read(after_seq=seq - 1, up_to_seq=seq):
+            return entry
+        return None
+
+    async def known_sessions(self, session_ids: Iterable[str]) -> set[str]:
+        """None: a replay draws no session ids."""
+        return set()
+
+    @contextmanager
+    def watch(self, session_id: str) -> Iterator[list[StoredEntry]]:
+        """A list of the entries as they are written, until the block is left."""
+        entries: list[StoredEntry] = []
+        self._watchers.append(entries)
+        try:
+            yield entries
+        finally:
+            self._watchers[:] = [each for each in self._watchers if each is not entries]
+
+    def content_digest(self, subject_id: str, data: bytes) -> str:
+        """The digest of some content, as the recorded ledger makes it."""
+        if self._sealer is None:
+            return "sha256:" + hashlib.sha256(data).hexdigest()
+        return self._sealer.content_digest(subject_id, data)
+
+    async def commit(self) -> None:
+        """Nothing is written."""
+
+    def request_commit(self) -> None:
+        """Nothing is written."""
+
+
+class ReplayLedgers:
+    """The three ledgers of an agent class, in the place of `Ledgers`."""
+
+    def __init__(self, ho1m: ReplayLedger, ho2m: ReplayLedger, context: ReplayLedger, tape: Tape) -> None:
+        self.ho1m, self.ho2m, self.context, self._tape = ho1m, ho2m, context, tape
+
+    async def commit(self) -> None:
+        """Nothing is written."""
+
+    def request_commit(self) -> None:
+        """Nothing is written."""
+
+    def enter_turn(self) -> None:
+        """No commit waits for it."""
+
+    def leave_turn(self) -> None:
+        """No commit waited for it."""
+
+    def covers(self, ledgers: Iterable[object]) -> bool:
+        """Nothing is written, so nothing can be left out."""
+        return True
+
+    def positions(self) -> dict[str, int]:
+        """The positions that the turn read at this point."""
+        return dict(self._tape.positions)

@@ -1,0 +1,113 @@
+"""`kitchener replay`: exit codes, texts for people and JSON for programs."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import write_messages
+from tests.cli.conftest import Cli
+
+SETTINGS = '[agents.ADMIN]\ncontext_mode = "enforce"\n[agents."RESIDENT:bo"]\ncontext_mode = "enforce"\n'
+
+
+@pytest.fixture
+def recorded(cli: Cli, tmp_path: Path) -> Cli:
+    """The command line, beside two sessions of ADMIN and one of another class."""
+    (tmp_path / "kitchener.toml").write_text(SETTINGS, encoding="utf-8")
+    mine = write_messages(tmp_path / "mine.txt", ("one", "hello"), ("one", "which packages?"), ("two", "hello"))
+    theirs = write_messages(tmp_path / "theirs.txt", ("three", "good morning"))
+    assert cli("run", mine, "-o", "mine.out").code == 0
+    assert cli("run", theirs, "-o", "theirs.out", "--agent", "RESIDENT:bo").code == 0
+    return cli
+
+
+def sessions(cli: Cli, *options: str) -> list[str]:
+    return [each["session_id"] for each in cli("session", "list", "--json", *options).json]
+
+
+def test_all_sessions_of_all_classes(recorded: Cli) -> None:
+    """One line for each, and one for all of them."""
+    outcome = recorded("replay", "--all")
+    assert (outcome.code, outcome.err) == (0, "")
+    *lines, last = outcome.out.splitlines()
+    assert len(lines) == 3
+    assert all(" identical, " in line for line in lines)
+    assert last == "3 sessions, 4 turns identical, 0 sessions diverged"
+    assert recorded("replay", "--all", "--json").json["ok"] is True
+
+
+def test_one_session_wherever_it_is(recorded: Cli) -> None:
+    """Its agent class is found by itself."""
+    (theirs,) = sessions(recorded, "--agent", "RESIDENT:bo")
+    outcome = recorded("replay", "--session", theirs)
+    assert (outcome.code, outcome.out) == (0, f"{theirs}  identical, 1 turn\n")
+    (found,) = recorded("replay", "--session", theirs, "--json").json["sessions"]
+    assert (found["agent_class"], found["identical"], len(found["turns"])) == ("RESIDENT:bo", True, 1)
+
+
+def test_divergence_exits_with_5(recorded: Cli, tmp_path: Path) -> None:
+    """Turn, entry, field, both values, where it stems from, and the policy up front."""
+    (tmp_path / "kitchener.toml").write_text(SETTINGS + 'standing_rules = ["Be kind."]\n', encoding="utf-8")
+    (theirs,) = sessions(recorded, "--agent", "RESIDENT:bo")
+    outcome = recorded("replay", "--session", theirs)
+    assert outcome.code == 5
+    text = outcome.out.splitlines()
+    assert text[0].startswith(f"{theirs}  was recorded under another policy: from T-{theirs[4:]}-000001 on")
+    assert text[1] == f"{theirs}  diverged after 0 turns"
+    assert text[2].startswith(f"first divergence: T-{theirs[4:]}-000001, PROJECTION_COMPUTED T-{theirs[4:]}-000001 (E-")
+    assert text[3:6] == ["  field       visible", "  - recorded, + recomputed", "    + INV-1"]
+    assert text[-1].startswith("  stems from  the Context Authority's projection")
+    told = recorded("replay", "--all", "--json")
+    assert told.code == 5
+    assert [each["identical"] for each in told.json["sessions"]] == [True, True, False]
+
+
+def test_damage_exits_with_6(recorded: Cli, tmp_path: Path) -> None:
+    """Whatever is replayed, the ledgers it reads are verified first."""
+    ledger = tmp_path / ".kitchener" / "HO1" / "ADMIN" / "ho1m.jsonl"
+    data = ledger.read_bytes()
+    ledger.write_bytes(data.replace(b'"v":1', b'"v":2', 1))
+    outcome = recorded("replay", "--session", sessions(recorded)[-1])
+    assert outcome.code == 6
+    assert "ho1m.jsonl" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("--all", "--session", "SES-0a1b2c3d"), ("--session", "none"), ("--all", "--tool", "x")]
+)
+def test_wrong_usage(recorded: Cli, arguments: tuple[str, ...]) -> None:
+    """One line, and nothing is done."""
+    outcome = recorded("replay", *arguments)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+
+
+def test_unknown_session(recorded: Cli) -> None:
+    """A negative answer, no mistake."""
+    assert recorded("replay", "--session", "SES-00000000").code == 1
+
+
+def test_nothing_recorded(cli: Cli) -> None:
+    """No sessions are no failure."""
+    outcome = cli("replay", "--all")
+    assert (outcome.code, outcome.out) == (0, "0 sessions, 0 turns identical, 0 sessions diverged\n")
+
+
+def test_another_policy(recorded: Cli, tmp_path: Path) -> None:
+    """What would have been shown under other settings, by turn, with one line for all sessions; nothing is written."""
+    other = tmp_path / "other.toml"
+    other.write_text('[agents.ADMIN]\ncontext_mode = "enforce"\nstanding_rules = ["Be kind."]\n', encoding="utf-8")
+    outcome = recorded("replay", "--session", sessions(recorded)[0], "--with-config", other)
+    assert (outcome.code, outcome.err) == (0, "")
+    lines = outcome.out.splitlines()
+    assert lines[0].endswith("turns would have been shown something else")
+    assert "    + INV-1" in lines
+    assert lines[-1].startswith("1 sessions, ")
+    told = recorded("replay", "--all", "--with-config", other, "--json").json
+    assert told["summary"]["sessions"] == len(told["sessions"]) == 3
+    assert told["sessions"][0]["turns"][0]["came_in"] == ["INV-1"]
+    assert recorded("replay", "--all").code == 0
+
+
+def test_another_policy_that_is_not_there(recorded: Cli, tmp_path: Path) -> None:
+    """A mistake in the command line."""
+    assert recorded("replay", "--all", "--with-config", "none.toml").code == 2

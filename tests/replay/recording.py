@@ -1,0 +1,106 @@
+"""Sessions to be replayed: made by a real runtime in a directory of the test's own, with all that may happen in a session."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from kitchener.actors.tools import tool
+from kitchener.config import RuntimeConfig
+from kitchener.errors import ProviderError
+from kitchener.records.prompt import PromptRequest
+from kitchener.runtime import Runtime, open_runtime
+from kitchener.testing import ScriptedProvider, use_tool
+from tests.acceptance.stack import QUESTION, Hold, scripted_config
+
+LESSON: Mapping[str, Any] = {
+    "bias": "Comes back to packages.",
+    "category": "topic_affinity",
+    "salience_weight": 0.8,
+    "decay_modifier": 0.9,
+    "labels": {"domain": [], "task": []},
+    "context_line": "Often asks about packages.",
+}
+MESSAGES = ("hello there", "which packages are there?", "new: plan the garden", "and the weather?", "thanks, that is all")
+
+
+@tool(read_only=True)
+def list_packages(prefix: str = "") -> list[str]:
+    """Lists the packages.
+
+    Args:
+        prefix: how they begin
+    """
+    return [name for name in ("anyio", "orjson", "trio") if name.startswith(prefix)]
+
+
+@tool
+def break_down(reason: str) -> str:
+    """Fails."""
+    raise RuntimeError(reason)
+
+
+TOOLS = (list_packages, break_down)
+
+
+def model(request: PromptRequest) -> Any:
+    """A model whose answers depend on the message: it classifies, asks for tools, fails, and answers badly once."""
+    if request.wo_type == "consolidate":
+        return LESSON
+    message = request.variables["user_message"]
+    if request.wo_type == "classify":
+        relation = "switch" if message.startswith("new:") else "close" if "that is all" in message else "continue"
+        return {**QUESTION, "intent_relation": relation, "labels": {"domain": "software"}, "candidate_objective": message}
+    if message == "outage":
+        raise ProviderError("scripted", "bad_request", "no such model")
+    if message.startswith("tool") and not any(each.role == "tool" for each in request.messages):
+        return use_tool("break_down", reason="on purpose") if "broken" in message else use_tool("list_packages", prefix="a")
+    if message == "empty at first" and request.temperature > 0:
+        return {"response_text": ""}
+    return {"response_text": f"echo: {message}"}
+
+
+async def record(
+    root: Path,
+    messages: Sequence[str] = MESSAGES,
+    *,
+    sessions: int = 1,
+    provider: ScriptedProvider | None = None,
+    tools: Sequence[Callable[..., Any]] = TOOLS,
+    **admin: Any,
+) -> tuple[RuntimeConfig, list[str]]:
+    """Sessions of one subject with these messages, and the configuration they ran under."""
+    config = scripted_config(root, **admin)
+    made: list[str] = []
+    providers = {"scripted": provider or ScriptedProvider(model)}
+    async with open_runtime(config, providers=providers, tools=tools) as runtime:
+        for _ in range(sessions):
+            session_id = await runtime.supervisor().start_session(subject_id="ada", external_id=f"number {len(made)}")
+            await say_all(runtime, session_id, messages)
+            made.append(session_id)
+    return config, made
+
+
+async def say_all(runtime: Runtime, session_id: str, messages: Sequence[str]) -> None:
+    """One turn for each message, and what is learned from it."""
+    for message in messages:
+        with anyio.fail_after(10):
+            await runtime.supervisor().handle_turn(message, session_id=session_id)
+            await runtime.drain()
+
+
+async def cut_off(root: Path, config: RuntimeConfig, session_id: str, message: str) -> None:
+    """One more turn of a session, cancelled while its model thinks."""
+    hold = Hold(message)
+    providers = {"scripted": ScriptedProvider(model, gate=hold)}
+    async with open_runtime(config, providers=providers, tools=TOOLS) as runtime:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+
+                async def stop() -> None:
+                    await hold.arrived[message].wait()
+                    scope.cancel()
+
+                tasks.start_soon(stop)
+                await runtime.supervisor().handle_turn(message, session_id=session_id)
