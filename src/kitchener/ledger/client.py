@@ -35,7 +35,7 @@ from kitchener.ids import EntryId
 from kitchener.ledger.chain import ENVELOPE_BYTES, IndexKeys, LedgerEntry, StoredEntry, is_ledger_id, session_of
 from kitchener.ledger.checkpoint import Checkpoint, check_tail, sign_ledger
 from kitchener.ledger.files import FileOps
-from kitchener.ledger.group import CommitGroup
+from kitchener.ledger.group import CommitGroup, plain_task_group
 from kitchener.ledger.reading import Entries, Query, check_key, make_query
 from kitchener.ledger.recovery import Recovered
 from kitchener.ledger.stamping import Stamper
@@ -153,7 +153,7 @@ class LedgerClient:
             storage.abandon()
             raise
         client = cls(storage, config, stamper, sealer, index_keys)
-        async with _plain_task_group() as tasks:
+        async with plain_task_group() as tasks:
             client._attach(tasks)
             try:
                 yield client
@@ -483,17 +483,6 @@ class LedgerClient:
             if not is_failing:
                 raise failure
             _log.error("ledger closed with entries that could not be written", path=str(self.path), problem=failure.problem)
-
-
-@asynccontextmanager
-async def _plain_task_group() -> AsyncIterator[TaskGroup]:
-    """A task group for rounds. What its block raises leaves it as it is, not wrapped into a group of exceptions."""
-    tasks = anyio.create_task_group()
-    await tasks.__aenter__()
-    try:
-        yield tasks
-    finally:
-        await tasks.__aexit__(None, None, None)
 
 
 def _text(value: str, at: str) -> bytes:

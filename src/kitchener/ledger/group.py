@@ -5,7 +5,8 @@ thread, writes and syncs each of them, the commit record last. So no entry of th
 rests on. When a round starts is explained in `docs/ledger.md`.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Protocol
 
@@ -215,3 +216,14 @@ def _flush(cuts: Sequence[tuple[Member, Sequence[StoredEntry]]], sync: bool) -> 
     finally:
         for member, _ in cuts:
             member.note()
+
+
+@asynccontextmanager
+async def plain_task_group() -> AsyncIterator[TaskGroup]:
+    """A task group for rounds. What its block raises leaves it as it is, not wrapped into a group of exceptions."""
+    tasks = anyio.create_task_group()
+    await tasks.__aenter__()
+    try:
+        yield tasks
+    finally:
+        await tasks.__aexit__(None, None, None)

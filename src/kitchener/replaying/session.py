@@ -14,6 +14,7 @@ import anyio.to_thread
 
 from kitchener.actors.assembly import Host, policy_hashes
 from kitchener.actors.budget import TokenBudgeter
+from kitchener.actors.context_items import ContextItems
 from kitchener.actors.executor import HO1Executor
 from kitchener.actors.prompts import PromptLibrary
 from kitchener.actors.remembering import LongTermMemory
@@ -214,7 +215,8 @@ async def open_replays(
     async with open_recorded(settings, agent_class) as recorded:
         for reader in recorded.readers.values() if verify else ():
             await _verify(reader)
-        registry = await anyio.to_thread.run_sync(tools_of, recorded.agent, _known(recorded.agent, tools))
+        builtin = (ContextItems().tool,) if recorded.agent.context_mode == "enforce" else ()
+        registry = await anyio.to_thread.run_sync(tools_of, recorded.agent, _known(recorded.agent, tools), builtin)
         prompts = await anyio.to_thread.run_sync(PromptLibrary.load, recorded.agent.prompt_dir)
         yield Replays(settings, recorded, registry, prompts)
 
