@@ -54,7 +54,7 @@ async def test_sessions_replay_identical(tmp_path: Path, mode: dict[str, Any], m
 @pytest.mark.parametrize("mode", MODES, ids=["off", "shadow", "bridge", "classified"])
 async def test_failures_and_retries_replay_identical(tmp_path: Path, mode: dict[str, Any]) -> None:
     """Tools that work and fail, a model that fails, a reply that the quality gate rejects, and what comes after each."""
-    messages = ("tool please", "tool, broken", "outage", "hello", "empty at first", "thanks")
+    messages = ("tool please", "tool, broken", "outage", "unstorable", "hello", "empty at first", "thanks")
     config, (session_id,) = await record(tmp_path, messages, **mode, **LEARNING)
     report = await replay_session(session_id, config=config, tools=TOOLS)
     assert report.is_identical, report.text()
