@@ -54,6 +54,8 @@ def model(request: PromptRequest) -> Any:
         return {**QUESTION, "intent_relation": relation, "labels": {"domain": "software"}, "candidate_objective": message}
     if message == "outage":
         raise ProviderError("scripted", "bad_request", "no such model")
+    if message == "unstorable":
+        return {"response_text": "x" * 2_000_000}
     if message.startswith("tool") and not any(each.role == "tool" for each in request.messages):
         return use_tool("break_down", reason="on purpose") if "broken" in message else use_tool("list_packages", prefix="a")
     if message == "empty at first" and request.temperature > 0:

@@ -18,6 +18,7 @@ from kitchener.ledger import open_ledgers
 from kitchener.memory import HO3Memory
 from kitchener.replaying import replay_session
 from kitchener.runtime import open_runtime
+from kitchener.sealing import Keyring
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUICK, Hold, places
 from tests.replay.recording import MESSAGES, TOOLS, cut_off, model, record, say_all
@@ -54,7 +55,7 @@ async def test_sessions_replay_identical(tmp_path: Path, mode: dict[str, Any], m
 @pytest.mark.parametrize("mode", MODES, ids=["off", "shadow", "bridge", "classified"])
 async def test_failures_and_retries_replay_identical(tmp_path: Path, mode: dict[str, Any]) -> None:
     """Tools that work and fail, a model that fails, a reply that the quality gate rejects, and what comes after each."""
-    messages = ("tool please", "tool, broken", "outage", "hello", "empty at first", "thanks")
+    messages = ("tool please", "tool, broken", "outage", "unstorable", "hello", "empty at first", "thanks")
     config, (session_id,) = await record(tmp_path, messages, **mode, **LEARNING)
     report = await replay_session(session_id, config=config, tools=TOOLS)
     assert report.is_identical, report.text()
@@ -120,7 +121,7 @@ async def test_offline_model_replays_identical(tmp_path: Path, mode: Literal["of
 
 
 async def test_sealed_session_replays_identical(tmp_path: Path) -> None:
-    """Content that is encrypted, and whose digests are keyed; without the keys there is nothing to replay."""
+    """Content that is encrypted, and whose digests are keyed; once the subject's key is gone there is nothing to replay."""
     ledger = QUICK.model_copy(update={"keyring": str(tmp_path / "keys")})
     config, (session_id,) = await record(tmp_path / "root", ledger=ledger, **MODES[3], **LEARNING)
     before = files(tmp_path)
@@ -128,6 +129,12 @@ async def test_sealed_session_replays_identical(tmp_path: Path) -> None:
     assert report.is_identical, report.text()
     assert files(tmp_path) == before
     assert b"which packages are there?" not in (tmp_path / "root" / "HO2" / "ADMIN" / "ho2m.jsonl").read_bytes()
+    Keyring(tmp_path / "keys").destroy("ada")
+    without = files(tmp_path)
+    erased = await replay_session(session_id, config=config, tools=TOOLS)
+    assert (erased.is_identical, erased.turns) == (True, ())
+    assert erased.text() == f"{session_id}  identical, 0 turns, {len(MESSAGES)} skipped ({len(MESSAGES)} erased)"
+    assert files(tmp_path) == without
 
 
 async def test_long_session_replays_identical(tmp_path: Path) -> None:

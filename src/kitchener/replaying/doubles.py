@@ -18,7 +18,7 @@ from kitchener.memory.subject import SubjectMemory
 from kitchener.records import events
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
-from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
+from kitchener.records.work_order import Cost, HO1ExecutorProtocol, WorkOrder
 from kitchener.replaying.ledgers import ReplayLedger
 from kitchener.replaying.tape import Tape
 
@@ -150,10 +150,19 @@ class RecordedExecutor:
         """The work order as HO1 leaves it."""
         broken = self._breakdown(work_order.wo_id)
         if broken is None:
-            return await self._executor.execute(work_order)
+            return self._with_cost(await self._executor.execute(work_order))
         while (entry := self._tape.next_of(self._ho1m.ledger_id)) is not None and entry.entity_id == work_order.wo_id:
             self._ho1m.keep(self._tape.pass_over(self._ho1m.ledger_id))
         raise broken
+
+    def _with_cost(self, done: WorkOrder) -> WorkOrder:
+        """An answer that could not be stored was paid for all the same; only the sum is on record."""
+        if done.error is None or done.error.provider_reason != "malformed" or self._tape.turn is None:
+            return done
+        for entry in self._tape.turn.of_type(events.WO_FAILED):
+            if entry.entity_id == done.wo_id and isinstance(cost := entry.payload.get("cost"), dict):
+                return done.replaced({"cost": Cost.model_validate(cost)})
+        return done
 
     def _breakdown(self, wo_id: str) -> Exception | None:
         turn = self._tape.turn

@@ -78,7 +78,7 @@ class ReplayReport:
     turns: tuple[str, ...] = ()
     """Ids of the turns that came out identical."""
     skipped: Mapping[str, str] = field(default_factory=dict)
-    """Turns that are not replayed and why: `aborted: <reason>`, or `open` (it runs, or a crash cut it off)."""
+    """Turns that are not replayed and why: `aborted: <reason>`, `open` (it runs, or a crash cut it off), `erased`."""
     divergence: ReplayDivergence | None = None
     """The first one; None: identical."""
     policy: PolicyChange | None = None

@@ -261,7 +261,7 @@ class _Replay:
         try:
             await self._open()
             for turn in tape.turns:
-                if not turn.is_completed:
+                if not turn.is_replayable:
                     skipped[turn.turn_id] = turn.skipped_as
                     continue
                 await self._run(turn)
@@ -284,7 +284,7 @@ class _Replay:
     async def _open(self) -> None:
         """`SESSION_START`, and the first intent where the session begins with one."""
         first = self._tape.entries[self._tape.ho2m][0]
-        if first.entry_type != events.SESSION_START:
+        if first.entry_type != events.SESSION_START or any(turn.is_erased for turn in self._tape.turns):
             return
         self._tape.begin(None)
         self._clock.put_to(first.timestamp)

@@ -16,6 +16,8 @@ _TYPES: Final[Mapping[str, str]] = {
     events.TURN_STARTED: "the message and the turn's moment",
     events.WO_EXECUTING: "the plan of the turn's work orders",
     events.LLM_CALL: "the model's answer, as it was recorded",
+    events.WO_COMPLETED: "the model's recorded answer, read under the contract's output schema, and what it cost",
+    events.WO_FAILED: "what a model, a tool or the check of an answer had failed with",
     events.TOOL_STARTED: "the model's request for a tool",
     events.TOOL_CALL: "the tool's recorded result, or the check of its arguments",
     events.WO_PLANNED: "the plan of the turn's work orders: the classification, the tools allowed, budgets and retries",

@@ -50,13 +50,20 @@ class TurnTape:
     """`TURN_COMPLETED` or `TURN_ABORTED`."""
 
     @property
-    def is_completed(self) -> bool:
-        """Whether it ended with a reply."""
-        return self.end is not None and self.end.entry_type == events.TURN_COMPLETED
+    def is_erased(self) -> bool:
+        """Whether what was said in it cannot be read any more: its subject's key is gone."""
+        return not isinstance(self.started.payload.get("user_message"), str)
+
+    @property
+    def is_replayable(self) -> bool:
+        """Whether it ended with a reply and can be read."""
+        return self.end is not None and self.end.entry_type == events.TURN_COMPLETED and not self.is_erased
 
     @property
     def skipped_as(self) -> str:
         """Why it is not replayed."""
+        if self.is_erased:
+            return "erased"
         return "open" if self.end is None else f"aborted: {self.end.payload.get('reason')}"
 
     def of_type(self, *entry_types: str) -> list[StoredEntry]:
@@ -215,7 +222,7 @@ class Tape:
         """The session's model calls by work order and call number."""
         found = {}
         for turn in self.turns:
-            for entry in turn.of_type(events.LLM_CALL):
+            for entry in turn.of_type(events.LLM_CALL) if not turn.is_erased else ():
                 payload = events.read_payload(entry.entry_type, entry.payload)
                 found[entry.entity_id, int(payload["call"])] = Recording.from_payload(payload)
         return found

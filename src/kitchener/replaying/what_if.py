@@ -332,7 +332,7 @@ class _Run:
         estimator, supervisor, before = self._replays.recorded.agent.token_estimator, None, ""
         found: dict[str, Shown] = {}
         for turn in tape.turns:
-            if not turn.is_completed:
+            if not turn.is_replayable:
                 continue
             is_on_record = tape.is_on_record(turn)
             tape.begin(turn)
