@@ -152,7 +152,8 @@ class InvalidLifecycle(CallerError):
 
     def __init__(self, intent_id: str, problem: str) -> None:
         self.intent_id, self.problem = intent_id, problem
-        super().__init__(f"{problem}; nothing was written")
+        named = problem if intent_id in problem else f"intent {intent_id}: {problem}"
+        super().__init__(f"{named}; nothing was written")
 
 
 class InvalidSignal(CallerError):

@@ -72,6 +72,11 @@ class ReplayLedger:
         filters: dict[str, Any] = {} if key is None else {"key": key}
         return [entry async for entry in self.read(session_id=session_id, **filters)][-limit:]
 
+    async def last_of(self, keys: Iterable[str]) -> dict[str, StoredEntry]:
+        """The newest recorded entry of each of these keys that may be seen, by key."""
+        found = {key: await self.last(key=key) for key in keys}
+        return {key: entries[-1] for key, entries in found.items() if entries}
+
     async def get(self, seq: int) -> StoredEntry | None:
         """The entry with a number, if it may be seen."""
         async for entry in self.read(after_seq=seq - 1, up_to_seq=seq):
