@@ -36,11 +36,13 @@ def asks_for(tool_id: str) -> dict[str, Any]:
 
 
 def runs(tool_id: str) -> ChainPlan:
-    return ChainPlan(ToolRequest(tool_id, ARGUMENTS), offers_tools=False)
+    return ChainPlan(ToolRequest(tool_id, ARGUMENTS), offers_tools=False, offers_items=True)
 
 
-OFFERS = ChainPlan(None, offers_tools=True)
-PLAIN = ChainPlan(None, offers_tools=False)
+OFFERS = ChainPlan(None, offers_tools=True, offers_items=True)
+PLAIN = ChainPlan(None, offers_tools=False, offers_items=False)
+ITEMS_ONLY = ChainPlan(None, offers_tools=False, offers_items=True)
+"""An agent without tools may still read in full what its context shows as stubs."""
 
 
 @pytest.mark.parametrize(
@@ -72,8 +74,9 @@ def test_a_tool_runs_first_if_the_message_asks_for_it_and_may(
 
 
 def test_an_agent_without_tools_never_runs_or_offers_any() -> None:
-    for speech_act in ("greeting", "question", "command"):
-        assert plan(speech_act, asks_for(SEND), allowed=()) == PLAIN
+    assert plan("greeting", asks_for(SEND), allowed=()) == PLAIN
+    for speech_act in ("question", "command"):
+        assert plan(speech_act, asks_for(SEND), allowed=()) == ITEMS_ONLY
 
 
 @pytest.mark.parametrize("room", [0, 1])
@@ -94,7 +97,7 @@ def test_a_request_of_another_shape_is_no_request(request_value: Any) -> None:
 
 
 def test_a_request_may_leave_its_arguments_out() -> None:
-    assert plan("command", {"tool_id": SEND}) == ChainPlan(ToolRequest(SEND, {}), offers_tools=False)
+    assert plan("command", {"tool_id": SEND}) == ChainPlan(ToolRequest(SEND, {}), offers_tools=False, offers_items=True)
 
 
 def test_a_message_that_nothing_could_classify_is_offered_tools() -> None:

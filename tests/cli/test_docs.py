@@ -15,7 +15,6 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = ("commands.md", "configuration.md")
 TURN, INTENT = "T-0a1b2c3d-", "INT-0a1b2c3d4e5f6071"
 PLACEHOLDER = "SES-0a1b2c3d"
-TURN = "T-0a1b2c3d-000001"
 ARTIFACT = "ART-0a1b2c3d4e5f"
 MEMORY = "[agents.ADMIN]\nho3_enabled = true\n[memory]\ngate_count_threshold = 1\ngate_session_threshold = 1\n"
 """So that the few turns of the page are enough to learn from."""
@@ -54,9 +53,6 @@ def test_every_command_line_runs(cli: Cli, tmp_path: Path, monkeypatch: pytest.M
         line = with_context_ids(cli, line)
         if PLACEHOLDER in line:
             line = line.replace(PLACEHOLDER, newest_session(cli))
-        if TURN in line:
-            turns = cli("session", "show", newest_session(cli), "--json").json["turns"]
-            line = line.replace(TURN, turns[0]["turn_id"])
         if ARTIFACT in line:
             biases = cli("memory", "biases", "--subject", "ada", "--json").json["biases"]
             line = line.replace(ARTIFACT, biases[0]["artifact_id"])

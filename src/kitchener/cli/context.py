@@ -10,10 +10,11 @@ from cyclopts.validators import Number
 from kitchener.cli.context_diff import diff_json, diff_lines
 from kitchener.cli.context_past import read_past
 from kitchener.cli.context_project import ConflictPolicy, Projected, Wanted, project_session, record
+from kitchener.cli.context_shadow import read_shadow
 from kitchener.cli.context_text import conflict_lines, flag_lines, invalid_lines, projected_lines
 from kitchener.cli.context_turns import TurnView, read_turn
 from kitchener.cli.context_why import entry_lines, turn_lines, view_json
-from kitchener.cli.exits import BLOCKED, INVALID, OK
+from kitchener.cli.exits import BLOCKED, INVALID, NEGATIVE, OK
 from kitchener.cli.options import Json, Options, Places
 from kitchener.cli.output import print_json, say
 from kitchener.errors import LedgerLocked
@@ -119,6 +120,37 @@ def diff(
         else:
             print("\n".join(diff_lines(first, second)))
         return OK
+
+    return anyio.run(work)
+
+
+@app.command
+def shadow(
+    *,
+    options: Options = _EVERYTHING,
+    session: Annotated[str | None, Parameter(help="One session, such as SES-0a1b2c3d. Without it: all of the class.")] = None,
+    json: Json = False,
+) -> int:
+    """Compare what `context_mode = "shadow"` would have shown with what attention showed. Takes no lock.
+
+    Every turn of a session, or the ten of all sessions that differ most, and a summary. Exits with 1 where nothing was decided
+    in shadow.
+
+    For example:
+
+        kitchener context shadow --session SES-0a1b2c3d
+        kitchener context shadow --json
+    """
+
+    async def work() -> int:
+        report = await read_shadow(Places(options.load().config), options.agent, session)
+        if json:
+            print_json(report.as_json())
+            if not report.turns:
+                say("\n".join(report.lines()))
+        else:
+            print("\n".join(report.lines()))
+        return OK if report.turns else NEGATIVE
 
     return anyio.run(work)
 
