@@ -89,11 +89,11 @@ def begin_turn(state: SessionState, turn_id: TurnId, user_message: str) -> OpenT
 
 def complete_turn(state: SessionState, payload: Mapping[str, Any], user_message: str, ref: Ref, estimator: str) -> None:
     """`TURN_COMPLETED`."""
-    cost: Mapping[str, int] = payload["cost_summary"]
+    cost: Mapping[str, int] = payload.get("cost_summary") or {}  # another program's entry may say less than ours
     for key in state.cost:
-        state.cost[key] += cost[key]
+        state.cost[key] += cost.get(key, 0)
     state.completed_turns += 1
-    state.window.append(PastTurn(payload["turn_id"], user_message, payload["response"], ref, estimator))
+    state.window.append(PastTurn(payload["turn_id"], user_message, str(payload.get("response", "")), ref, estimator))
     state.open_turn = None
 
 

@@ -17,8 +17,7 @@ from kitchener.context import ContextState, SourceEvent, estimator, fold, make_e
 from kitchener.errors import CallerError
 from kitchener.ledger import LedgerReader, Ledgers, StoredEntry
 from kitchener.records import events
-from kitchener.records.events import SEALED_FIELDS, index_keys
-from kitchener.sealing import Keyring, Sealer
+from kitchener.records.events import index_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +68,6 @@ def context_path(places: Places, agent_class: str) -> Path:
     return places.ledger(agent_class, "ho2m").with_name("context.jsonl")
 
 
-def agent_config(places: Places, agent_class: str) -> HO2Config:
-    """The settings of an agent class; one that is not configured has the defaults."""
-    return places.config.agents.get(agent_class) or HO2Config(agent_class=agent_class)
-
-
-def sealer_of(places: Places) -> Sealer | None:
-    """Opens and seals what subjects said; None where it is stored plainly."""
-    keyring = places.config.ledger.keyring
-    return Sealer(Keyring(Path(keyring)), SEALED_FIELDS) if keyring else None
-
-
 @asynccontextmanager
 async def open_reader(places: Places, path: Path, *, is_ho2m: bool = False) -> AsyncIterator[LedgerReader | None]:
     """A reader of a ledger, a supervisor's or another; None where there is none yet."""
@@ -88,7 +76,7 @@ async def open_reader(places: Places, path: Path, *, is_ho2m: bool = False) -> A
         return
     index_dir = places.root / "index" if path.is_relative_to(places.root) else None
     keys = index_keys if is_ho2m else None
-    async with LedgerReader.open(path, index_dir=index_dir, index_keys=keys, sealer=sealer_of(places)) as reader:
+    async with LedgerReader.open(path, index_dir=index_dir, index_keys=keys, sealer=places.sealer()) as reader:
         yield reader
 
 
@@ -114,14 +102,14 @@ async def read_past(places: Places, session_id: str, preferred: str, path: Path 
         if not found:
             raise CallerError(f"session {session_id!r} is not in {path}")
         beside = path.with_name("context.jsonl")
-        return Past(session_id, preferred, agent_config(places, preferred), path, beside, tuple(found))
+        return Past(session_id, preferred, places.agent(preferred), path, beside, tuple(found))
     classes = [preferred, *[name for name in places.agent_classes() if name != preferred]]
     for is_only in (False, True):  # a session that is named somewhere goes before entries that name none
         for name in classes:
             ho2m = places.ledger(name, "ho2m")
             found = await _entries(places, ho2m, session_id, is_only=is_only) if ho2m.exists() else []
             if found:
-                config = agent_config(places, name)
+                config = places.agent(name)
                 return Past(session_id, name, config, ho2m, context_path(places, name), tuple(found))
     raise _unknown(session_id, preferred)
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from kitchener.actors.authority import SHOWN_ELSEWHERE, ruleset_of
 from kitchener.actors.ranking import TurnRanking
-from kitchener.cli.context_past import Past, fold_entries, fold_shadow, sealer_of
+from kitchener.cli.context_past import Past, fold_entries, fold_shadow
 from kitchener.cli.options import Places
 from kitchener.clock import SystemClock, to_datetime
 from kitchener.context import (
@@ -145,7 +145,7 @@ async def record(places: Places, projected: Projected) -> Ref | None:
         ledger_id=f"CONTEXT:{path_part(past.agent_class)}",
         config=places.config.ledger,
         index_dir=places.root / "index",
-        sealer=sealer_of(places),
+        sealer=places.sealer(),
     )
     timestamp = to_datetime(SystemClock().time_us()).isoformat(timespec="microseconds")
     base: dict[str, Any] = {"v": events.VERSION, "session_id": past.session_id}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kitchener.actors.authority import ruleset_of
-from kitchener.cli.context_past import agent_config, fold_entries, fold_shadow, open_reader, read_past
+from kitchener.cli.context_past import fold_entries, fold_shadow, open_reader, read_past
 from kitchener.cli.context_text import conflict_lines, invalid_lines
 from kitchener.cli.options import Places
 from kitchener.cli.output import one_line
@@ -82,7 +82,7 @@ async def read_threads(places: Places, preferred: str, session_id: str | None) -
         else:
             state = fold_entries(past.entries, past.config, session_id)
         return [SessionThreads(session_id, past.config, state)]
-    config, sessions = agent_config(places, preferred), dict[str, list[StoredEntry]]()
+    config, sessions = places.agent(preferred), dict[str, list[StoredEntry]]()
     async with open_reader(places, places.ledger(preferred, "ho2m"), is_ho2m=True) as ho2m:
         if ho2m is not None:
             async for entry in ho2m.read(entry_type=_OF_INTENTS):

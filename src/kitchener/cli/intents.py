@@ -9,7 +9,6 @@ from cyclopts.validators import Number
 
 from kitchener.actors.authority import ruleset_of
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.cli.context_past import agent_config
 from kitchener.cli.exits import OK
 from kitchener.cli.intent_threads import SessionThreads, read_threads, session_of_intent
 from kitchener.cli.interrupt import run_to_end
@@ -192,7 +191,7 @@ def _write(options: Options, session: str | None, call: _Call, *, is_json: bool,
             thread = (await supervisor.session(session_id)).thread
             competing: tuple[str, ...] = ()
             if thread is not None:
-                competing = resolve_active(thread.state, ruleset_of(agent_config(places, agent_class))).competing
+                competing = resolve_active(thread.state, ruleset_of(places.agent(agent_class))).competing
         done["competing"] = list(competing)
         if is_json:
             print_json(done)

@@ -89,6 +89,8 @@ class Places:
         agent = self.agent(agent_class)
         if name in ("signals", "overlays"):
             return memory_dir(self.root, self.memory_config(agent_class)) / f"{name}.jsonl"
+        if name == "context":  # beside the supervisor's, wherever that is
+            return self.ledger(agent_class, "ho2m").with_name("context.jsonl")
         own = {"ho2m": agent.ho2m_path, "ho1m": agent.ho1m_path}.get(name)
         tier = "HO1" if name == "ho1m" else "HO2"
         return Path(own) if own else self.root / tier / path_part(agent_class) / f"{name}.jsonl"
@@ -126,7 +128,7 @@ class Places:
         """Every ledger file there is: all `*.jsonl` under the root, and those that the settings put elsewhere."""
         found = set(self.root.rglob("*.jsonl"))
         for agent_class in ("ADMIN", *self.config.agents):
-            found.update(self.ledger(agent_class, name) for name in ("ho2m", "ho1m", "signals", "overlays"))
+            found.update(self.ledger(agent_class, name) for name in ("ho2m", "ho1m", "context", "signals", "overlays"))
         return (path for path in sorted(found) if path.exists())
 
     async def class_of(self, session_id: str, preferred: str) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from kitchener.cli.context_past import Past, fold_entries, read_past, sealer_of
+from kitchener.cli.context_past import Past, fold_entries, read_past
 from kitchener.cli.context_text import invalid_lines
 from kitchener.cli.exits import INVALID, OK
 from kitchener.cli.interrupt import run_to_end
@@ -100,7 +100,7 @@ async def _void(places: Places, past: Past, chosen: Sequence[InvalidEvent], reas
         config=places.config.ledger,
         index_dir=places.root / "index",
         index_keys=index_keys,
-        sealer=sealer_of(places),
+        sealer=places.sealer(),
     )
     async with opened as ledger:
         for each in chosen:
