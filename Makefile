@@ -23,7 +23,7 @@ PYTHON ?= $(shell for each in python3 python3.13 python3.12 python3.11; do \
 
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq
 
-.PHONY: help chat demo test format bench load memory soak lock clean
+.PHONY: help chat demo test format bench load memory peers soak lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -55,22 +55,32 @@ memory: $(DEV) ## measure long-term memory: reads at size, replies while it lear
 	@$(BIN)/python benchmarks/memory.py
 	@$(BIN)/python benchmarks/consolidation.py
 
+peers: $(DEV) .venv-peers/.stamp ## measure a turn beside LangGraph and AutoGen
+	@$(BIN)/python benchmarks/peers.py --peer-python .venv-peers/bin/python $(ARGS)
+
+.venv-peers/.stamp: requirements/peers.txt
+	@echo "Setting up .venv-peers with the runtimes to compare with (about a minute, once) ..."
+	@rm -rf .venv-peers && $(BIN)/python -m venv .venv-peers
+	@.venv-peers/bin/python -m pip --disable-pip-version-check --no-input install -qq --require-hashes -r requirements/peers.txt
+	@touch $@
+
 soak: $(DEV) ## run the tests that take minutes
 	@$(BIN)/python -m pytest -m soak -o faulthandler_timeout=0 --timeout=3600 $(ARGS)
 
 lock: $(BIN)/python ## compile requirements/*.txt anew; ARGS=--upgrade for newer versions
 	@echo "Compiling requirements/run.txt and requirements/dev.txt ..."
 	@$(PIP_INSTALL) 'uv>=0.13,<0.14'
-	@UV_PYTHON_DOWNLOADS=never $(LOCK) --extra cli --extra crypto --extra models --group build \
+	@UV_PYTHON_DOWNLOADS=never $(LOCK) pyproject.toml --extra cli --extra crypto --extra models --group build \
 		--output-file requirements/run.txt $(ARGS)
-	@UV_PYTHON_DOWNLOADS=never $(LOCK) --all-extras --group dev --constraint requirements/run.txt \
+	@UV_PYTHON_DOWNLOADS=never $(LOCK) pyproject.toml --all-extras --group dev --constraint requirements/run.txt \
 		--output-file requirements/dev.txt $(ARGS)
+	@UV_PYTHON_DOWNLOADS=never $(LOCK) --group pyproject.toml:peers --output-file requirements/peers.txt $(ARGS)
 
-LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-header --no-annotate
 
 clean: ## remove .venv, caches and build results
-	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	@rm -rf $(VENV) .venv-peers build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
