@@ -3,10 +3,10 @@
     make peers
     python benchmarks/peers.py --peer-python .venv-peers/bin/python --rounds 5 --sessions 1000 --turns 5
 
-A turn is two model calls that answer at once. Kitchener records each turn and makes it durable before the reply; LangGraph saves
-its checkpoints in SQLite with its saver's own settings; AutoGen core keeps all in memory and writes nothing. Each round runs all
-of them, one after the other, each in a process of its own; a ratio compares figures of one round, since a machine's speed changes
-between rounds. CPU time is user plus system of the process.
+A turn is two model calls that answer at once. Kitchener records each turn and makes it durable before the reply; LangGraph
+saves its checkpoints in SQLite with its saver's own settings; AutoGen core keeps all in memory and writes nothing. Each round
+runs all of them, one after the other, each in a process of its own; a ratio compares figures of one round, since a machine's
+speed changes between rounds. CPU time is user plus system of the process.
 
 The other runtimes are installed apart, out of `requirements/peers.txt`, because Kitchener needs none of them.
 """
