@@ -10,7 +10,7 @@ ReadBytes = Callable[[int, int], bytes]
 
 _FIRST_BYTES = 2_048
 _NO_END = 1 << 62
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 18
 _MAX_LINE_BYTES = 65 << 20
 """More than the largest entry that can be configured; a longer line is damage, and need not be held in memory to know it."""
 
