@@ -1,7 +1,8 @@
 """A process that writes a ledger and is killed. Run by `test_faults.py`, not by pytest.
 
-killed_writer.py DIRECTORY fsync|os     forks a writer for each n that kills itself at its n-th file operation;
-                                        prints how each ended, as JSON
+killed_writer.py DIRECTORY fsync|os SEGMENT_BYTES
+                                        forks a writer for each n that kills itself at its n-th file operation;
+                                        prints how each ended, as JSON; 0 bytes: one file
 killed_writer.py FILE stream            many writers; prints each number that was acknowledged, until it is killed
 """
 
@@ -17,7 +18,7 @@ import anyio
 
 from kitchener.config import LedgerConfig
 from kitchener.ledger import LedgerClient
-from tests.ledger.support import FaultFS, fact, open_ledger
+from tests.ledger.support import FaultFS, fact, open_ledger, segments_of
 
 COMMITS = (1, 3, 2)
 
@@ -31,8 +32,7 @@ class KillingFS(FaultFS):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def write_until_killed(path: Path, at: int, durability: str, acknowledged: int) -> None:
-    config = LedgerConfig.model_validate({"durability": durability})
+async def write_until_killed(path: Path, at: int, config: LedgerConfig, acknowledged: int) -> None:
     async with open_ledger(path, file_ops=KillingFS(at), config=config) as ledger:
         for size in COMMITS:
             for _ in range(size):
@@ -41,7 +41,8 @@ async def write_until_killed(path: Path, at: int, durability: str, acknowledged:
             os.write(acknowledged, f"{ledger.position}\n".encode())
 
 
-def kill_at_each_call(directory: Path, durability: str) -> list[dict[str, object]]:
+def kill_at_each_call(directory: Path, durability: str, segment_bytes: int) -> list[dict[str, object]]:
+    config = segments_of(segment_bytes or 10**9, durability=durability)
     outcomes: list[dict[str, object]] = []
     while not outcomes or outcomes[-1]["signal"]:
         path = directory / f"{durability}{len(outcomes)}" / "l.jsonl"
@@ -49,7 +50,7 @@ def kill_at_each_call(directory: Path, durability: str) -> list[dict[str, object
         child = os.fork()
         if child == 0:
             backend = ("asyncio", "trio")[len(outcomes) % 2]
-            anyio.run(write_until_killed, path, len(outcomes) + 1, durability, writer, backend=backend)
+            anyio.run(write_until_killed, path, len(outcomes) + 1, config, writer, backend=backend)
             os._exit(0)
         os.close(writer)
         _, status = os.waitpid(child, 0)
@@ -77,7 +78,7 @@ def main() -> None:
     if mode == "stream":
         anyio.run(stream, path)
     else:
-        json.dump(kill_at_each_call(path, mode), sys.stdout)
+        json.dump(kill_at_each_call(path, mode, int(sys.argv[3])), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
+from kitchener.config import LedgerConfig
 from kitchener.ledger import LedgerClient, LedgerEntry, StoredEntry
 from kitchener.ledger.files import FileOps
 
@@ -110,6 +111,26 @@ class FaultFS(FileOps):
         self._pass("sync_directory", path.name)
         super().sync_directory(path)
 
+    def list_directory(self, path: Path) -> list[str]:
+        self._pass("list_directory", path.name)
+        return super().list_directory(path)
+
+    def link(self, path: Path, other: Path) -> None:
+        self._pass("link", other.name)
+        super().link(path, other)
+
+    def rename(self, path: Path, other: Path) -> None:
+        self._pass("rename", other.name)
+        super().rename(path, other)
+
+    def unlink(self, path: Path) -> None:
+        self._pass("unlink", path.name)
+        super().unlink(path)
+
+    def protect(self, path: Path) -> None:
+        self._pass("protect", path.name)
+        super().protect(path)
+
     def close(self, fd: int) -> None:
         # Also after death: the kernel closes what a process leaves open.
         self.log.append(("close", self._names.pop(fd)))
@@ -134,6 +155,11 @@ def open_ledger(path: Path, **options: Any) -> AbstractAsyncContextManager[Ledge
 def fact(number: int, session_id: str = "SES-0a1b2c3d", **payload: Any) -> LedgerEntry:
     """Some entry."""
     return LedgerEntry("WO_PLANNED", f"WO-{number:03d}", {"v": 1, "session_id": session_id, "n": number, **payload})
+
+
+def segments_of(size: int, **settings: Any) -> LedgerConfig:
+    """Settings with segments that are smaller than settings allow, so that a few entries make many."""
+    return LedgerConfig(**settings).model_copy(update={"segment_bytes": size})
 
 
 async def fill(path: Path, commits: Sequence[int], **options: Any) -> bytes:

@@ -22,15 +22,21 @@ from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerPathError, LedgerTailMissing, LedgerWriteError
 from kitchener.ledger import verify_file
 from tests.ledger.conftest import QUICK_DISK
-from tests.ledger.support import Died, FaultFS, ShortWrites, fact, fill, forget_index, numbers, open_ledger
+from tests.ledger.support import Died, FaultFS, ShortWrites, fact, fill, forget_index, numbers, open_ledger, segments_of
 
 KILLER = Path(__file__).with_name("killed_writer.py")
 COMMITS = (1, 3, 2)
 
 
-async def write_some(path: Path, ops: FaultFS, acknowledged: list[int]) -> None:
+@pytest.fixture(params=[0, 600], ids=["one file", "segments"])
+def config(request: pytest.FixtureRequest) -> LedgerConfig:
+    """Settings with which a ledger stays in one file, or every commit makes a segment."""
+    return segments_of(request.param) if request.param else LedgerConfig()
+
+
+async def write_some(path: Path, ops: FaultFS, acknowledged: list[int], config: LedgerConfig) -> None:
     """Three commits; notes each number that was acknowledged as durable."""
-    async with open_ledger(path, file_ops=ops) as ledger:
+    async with open_ledger(path, file_ops=ops, config=config) as ledger:
         for size in COMMITS:
             for _ in range(size):
                 await ledger.write(fact(ledger.position + 1))
@@ -38,9 +44,9 @@ async def write_some(path: Path, ops: FaultFS, acknowledged: list[int]) -> None:
             acknowledged.append(ledger.position)
 
 
-async def check(path: Path, acknowledged: list[int]) -> list[int]:
+async def check(path: Path, acknowledged: list[int], config: LedgerConfig | None = None) -> list[int]:
     """Opens what a fault left; asserts the invariant; writes on. Gives the entries that were there."""
-    async with open_ledger(path) as ledger:
+    async with open_ledger(path, config=config) as ledger:
         found = [entry.payload["n"] async for entry in ledger.read()]
         assert found == list(range(1, len(found) + 1))
         assert len(found) >= max(acknowledged, default=0)
@@ -52,19 +58,19 @@ async def check(path: Path, acknowledged: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("forever", [False, True], ids=["once", "for ever"])
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EINTR], ids=errno.errorcode.get)
-async def test_every_call_may_fail(tmp_path: Path, error: int, forever: bool) -> None:
+async def test_every_call_may_fail(tmp_path: Path, error: int, forever: bool, config: LedgerConfig) -> None:
     """A loop over the calls of opening, three commits and closing: each fails, and is told as what it is."""
     for at in range(1, 1_000):
         path, acknowledged = tmp_path / str(at) / "l.jsonl", list[int]()
         ops = FaultFS(at, error, forever=forever)
         try:
-            await write_some(path, ops, acknowledged)
+            await write_some(path, ops, acknowledged, config)
         except (LedgerWriteError, LedgerPathError):
             assert ops.calls >= at
         if ops.calls < at:
             break
         if path.parent.exists():
-            await check(path, acknowledged)
+            await check(path, acknowledged, config)
     assert at > 15
     assert acknowledged == [1, 4, 6]
 
@@ -127,33 +133,35 @@ async def test_short_writes_are_finished(tmp_path: Path) -> None:
         assert await numbers(ledger.read()) == [1, 2, 3, 4, 5]
 
 
-async def test_a_process_may_die_at_every_call(tmp_path: Path) -> None:
+async def test_a_process_may_die_at_every_call(tmp_path: Path, config: LedgerConfig) -> None:
     """In this process: from the n-th call on, nothing reaches the disk."""
     for at in range(1, 1_000):
         path, acknowledged = tmp_path / str(at) / "l.jsonl", list[int]()
         ops = FaultFS(at)
         try:
-            await write_some(path, ops, acknowledged)
+            await write_some(path, ops, acknowledged, config)
         except* Died:  # a group, where it died inside a commit round
             pass
         if ops.calls < at:
             break
         if path.parent.exists():
-            await check(path, acknowledged)
+            await check(path, acknowledged, config)
     assert at > 15
 
 
-@pytest.mark.parametrize("durability", ["fsync", "os"])
-async def test_a_process_that_is_killed_at_any_call_loses_nothing_it_acknowledged(tmp_path: Path, durability: str) -> None:
+@pytest.mark.parametrize(("durability", "segment_bytes"), [("fsync", 0), ("os", 0), ("fsync", 600)])
+async def test_a_process_that_is_killed_at_any_call_loses_nothing_it_acknowledged(
+    tmp_path: Path, durability: str, segment_bytes: int
+) -> None:
     """Another process, `kill -9` at its n-th file operation, for every n."""
-    run = await anyio.run_process([sys.executable, str(KILLER), str(tmp_path), durability])
+    run = await anyio.run_process([sys.executable, str(KILLER), str(tmp_path), durability, str(segment_bytes)])
     outcomes: list[dict[str, Any]] = json.loads(run.stdout)
     assert len(outcomes) > 15
     assert [outcome["signal"] for outcome in outcomes[:-1]] == [signal.SIGKILL] * (len(outcomes) - 1)
     assert outcomes[-1] == {"signal": 0, "acknowledged": [1, 4, 6], "path": outcomes[-1]["path"]}
     for outcome in outcomes:
         if Path(outcome["path"]).parent.exists():
-            await check(Path(outcome["path"]), outcome["acknowledged"])
+            await check(Path(outcome["path"]), outcome["acknowledged"], segments_of(segment_bytes or 10**9))
 
 
 async def test_a_writer_killed_in_full_flight_loses_nothing_it_acknowledged(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ class LedgerConfig(Settings):
     """Entries of one ledger that may wait for a commit; beyond it, writers wait."""
     max_entry_bytes: Annotated[int, Field(ge=1_024, le=64 * 1_048_576)] = 1_048_576
     """Largest entry, bytes of its line; a larger one is refused before anything is written."""
+    segment_bytes: Annotated[int, Field(ge=1_048_576, le=1_099_511_627_776)] = 64 * 1_048_576
+    """A ledger's file that has grown to this size, bytes, is sealed and put beside it, and a new one is begun."""
     max_clock_jump_s: Seconds = 3_600.0
     """How far the clock may leap ahead between two entries, seconds; one entry dated 2099 would pin all later ones."""
     accept_clock_jump: bool = False

@@ -16,10 +16,11 @@ import orjson
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import LedgerDamaged, LedgerTailMissing, LedgerWriteError
 from kitchener.ledger.chain import START, BadLine, Mark, shown, split_line
-from kitchener.ledger.files import FileOps, check_ledger_file, path_problem, read_or_tell, write_all
+from kitchener.ledger.files import FileOps, path_problem, write_whole
 from kitchener.ledger.recovery import check_is_crash, damage
-from kitchener.ledger.scanning import ReadBytes, find_line, ledger_id_of, verify_range
+from kitchener.ledger.scanning import find_line, ledger_id_of, verify_range
 from kitchener.ledger.verifier import Verifier
+from kitchener.ledger.volume import Volume, open_volume
 from kitchener.signing import Signer, is_public_key, is_signed, signer_id
 
 SUFFIX: Final = ".checkpoint"
@@ -121,8 +122,7 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
 
 def check_held(
     held: Checkpoint | None,
-    path: Path,
-    read: ReadBytes,
+    volume: Volume,
     ledger_id: str,
     entries: int,
     public_key: str | None = None,
@@ -133,8 +133,7 @@ def check_held(
 
     Args:
         held: the signed head
-        path: the ledger's file, for errors
-        read: its bytes
+        volume: the ledger's files
         ledger_id: which ledger it is; "" where it has no entry
         entries: how many it has
         public_key: the key that must have signed; None: the head's own, and then no head is fine too
@@ -144,12 +143,12 @@ def check_held(
         if public_key is None or not entries:
             return None
         return _fault(
-            path, "checkpoint", f"a head signed by {signer_id(public_key)}", "none; `kitchener ledger checkpoint` signs"
+            volume.path, "checkpoint", f"a head signed by {signer_id(public_key)}", "none; `kitchener ledger checkpoint` signs"
         )
     problem = held.problem(public_key)
     if problem is not None:
-        return _fault(checkpoint_path(path), problem.field, problem.expected, problem.found)
-    return _misfit(held, path, read, ledger_id, entries, start)
+        return _fault(checkpoint_path(volume.path), problem.field, problem.expected, problem.found)
+    return _misfit(held, volume, ledger_id, entries, start)
 
 
 def check_tail(path: Path, ledger_id: str, tip: Mark) -> None:
@@ -167,7 +166,8 @@ def check_tail(path: Path, ledger_id: str, tip: Mark) -> None:
     if held.seq > tip.seq:
         raise _too_short(held, path, tip.seq, tip.offset)
     if held.seq == tip.seq and held.chain_hash != f"sha256:{tip.chain}":
-        raise _other_chain(held, path, f"sha256:{tip.chain}", tip.offset)
+        expected = f"{held.chain_hash}, as {held.signer} signed it"
+        raise _fault(path, "chain_hash", expected, f"sha256:{tip.chain}", line=held.seq, offset=tip.offset)
 
 
 def sign_ledger(path: Path, signer: Signer, timestamp: str, find_stop: FindStop = lambda _: START) -> Checkpoint | None:
@@ -190,20 +190,11 @@ def sign_ledger(path: Path, signer: Signer, timestamp: str, find_stop: FindStop 
         LedgerPathError, LedgerWriteError: it cannot be read, or the head cannot be written
     """
     ops, held = FileOps(), read_checkpoint(path)
-    try:
-        fd = ops.open(path, os.O_RDONLY)
-    except OSError as error:
-        raise path_problem(path, error) from error
-    try:
-        size = check_ledger_file(ops, path, fd).st_size
-
-        def read(length: int, offset: int) -> bytes:
-            return read_or_tell(ops, path, fd, length, offset)
-
-        ledger_id = ledger_id_of(read)
+    with open_volume(path, ops) as volume:
+        ledger_id = ledger_id_of(volume.read)
         start = find_stop(held.seq - 1) if held is not None else START
-        whole = _verified(path, ledger_id, read, start, size)
-        misfit = check_held(held, path, read, ledger_id, whole.seq, start=start)
+        whole = _verified(volume, ledger_id, start)
+        misfit = check_held(held, volume, ledger_id, whole.seq, start=start)
         if misfit is not None:
             raise misfit
         if held is not None and (held.seq, held.public_key) == (whole.seq, signer.public_key):
@@ -212,38 +203,41 @@ def sign_ledger(path: Path, signer: Signer, timestamp: str, find_stop: FindStop 
             return None
         head = sign_head(ledger_id, whole.seq, f"sha256:{whole.chain}", timestamp, signer)
         try:
-            ops.sync(fd)  # another process may have written what was read here, and not synced it yet
-            _write(ops, path, head)
+            volume.sync()  # another process may have written what was read here, and not synced it yet
+            write_whole(ops, checkpoint_path(path), _written(head))
         except OSError as error:
             raise LedgerWriteError(str(checkpoint_path(path)), error.strerror or str(error)) from error
         return head
-    finally:
-        ops.close(fd)
 
 
-def _verified(path: Path, ledger_id: str, read: ReadBytes, start: Mark, size: int) -> Mark:
+def _verified(volume: Volume, ledger_id: str, start: Mark) -> Mark:
     """The end of the last whole commit; raises LedgerDamaged where something before it is wrong."""
-    verifier = Verifier(ledger_id, start)
+    verifier, size = Verifier(ledger_id, start), volume.size()
     try:
-        verify_range(verifier, read, size)
+        verify_range(verifier, volume, size)
     except BadLine as fault:
         if not ledger_id:
-            raise damage(path, verifier, fault) from None
-        check_is_crash(path, verifier, fault, read, size, 0)
+            raise damage(volume, verifier, fault) from None
+        check_is_crash(volume, verifier, fault, size, 0)
     return verifier.whole
 
 
-def _misfit(held: Checkpoint, path: Path, read: ReadBytes, ledger_id: str, entries: int, start: Mark) -> LedgerDamaged | None:
+def _misfit(held: Checkpoint, volume: Volume, ledger_id: str, entries: int, start: Mark) -> LedgerDamaged | None:
+    path = volume.path
     if entries and held.ledger_id != ledger_id:
         return _fault(checkpoint_path(path), "ledger_id", ledger_id, held.ledger_id)
     if held.seq > entries:
         return _too_short(held, path, entries, 0)
-    found = find_line(read, held.seq, start)
+    found = find_line(volume.read, held.seq, start)
     line = split_line(found[1]) if found is not None else None
     if found is None or line is None:
         return _too_short(held, path, entries, 0)
     chain_hash = f"sha256:{line.chain_hash}"
-    return None if chain_hash == held.chain_hash else _other_chain(held, path, chain_hash, found[0])
+    if chain_hash == held.chain_hash:
+        return None
+    return volume.damage(
+        held.seq, found[0], BadLine("chain_hash", f"{held.chain_hash}, as {held.signer} signed it", chain_hash)
+    )
 
 
 def _too_short(held: Checkpoint, path: Path, entries: int, offset: int) -> LedgerTailMissing:
@@ -257,32 +251,9 @@ def _too_short(held: Checkpoint, path: Path, entries: int, offset: int) -> Ledge
     )
 
 
-def _other_chain(held: Checkpoint, path: Path, found: str, offset: int) -> LedgerDamaged:
-    expected = f"{held.chain_hash}, as {held.signer} signed it"
-    return LedgerDamaged(str(path), line=held.seq, offset=offset, field="chain_hash", expected=expected, found=found)
-
-
-def _fault(path: Path, field: str, expected: str, found: str) -> LedgerDamaged:
-    return LedgerDamaged(str(path), line=1, offset=0, field=field, expected=expected, found=found)
+def _fault(path: Path, field: str, expected: str, found: str, *, line: int = 1, offset: int = 0) -> LedgerDamaged:
+    return LedgerDamaged(str(path), line=line, offset=offset, field=field, expected=expected, found=found)
 
 
 def _written(head: Checkpoint) -> bytes:
     return canonical_bytes(head._asdict()) + b"\n"
-
-
-def _write(ops: FileOps, path: Path, head: Checkpoint) -> None:
-    """Puts the file in place, whole or not at all, and on disk."""
-    file = checkpoint_path(path)
-    draft = file.with_name(f".{file.name}.{os.getpid()}.new")
-    fd = ops.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    try:
-        try:
-            write_all(ops, fd, _written(head))
-            ops.sync(fd)
-        finally:
-            ops.close(fd)
-        os.replace(draft, file)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    ops.sync_directory(file.parent)

@@ -142,7 +142,7 @@ class LedgerClient:
                 ops=file_ops or FileOps(),
                 index_keys=index_keys,
                 opener=sealer.open if sealer is not None else None,
-                full=config.verify_on_open == "full",
+                config=config,
                 time_us=clock.time_us(),
             )
         )

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from kitchener.errors import LedgerLocked, LedgerPathError
@@ -72,6 +73,26 @@ class FileOps:
         finally:
             os.close(fd)
 
+    def list_directory(self, path: Path) -> list[str]:
+        """The names in a directory, in no order."""
+        return os.listdir(path)
+
+    def link(self, path: Path, other: Path) -> None:
+        """Gives a file a second name, which must be free."""
+        os.link(path, other, follow_symlinks=False)
+
+    def rename(self, path: Path, other: Path) -> None:
+        """Gives a file another name, in one step; what had that name has it no more."""
+        os.rename(path, other)
+
+    def unlink(self, path: Path) -> None:
+        """Takes a name away, if it is there."""
+        path.unlink(missing_ok=True)
+
+    def protect(self, path: Path) -> None:
+        """Takes the right to write a file from everybody."""
+        os.chmod(path, stat.S_IMODE(os.stat(path).st_mode) & ~0o222, follow_symlinks=True)
+
     def close(self, fd: int) -> None:
         """Closes a descriptor."""
         os.close(fd)
@@ -107,6 +128,24 @@ def write_all(ops: FileOps, fd: int, data: bytes) -> None:
         if written <= 0:
             raise OSError(errno.EIO, "the file took no more bytes")
         rest = rest[written:]
+
+
+def write_whole(ops: FileOps, path: Path, data: bytes) -> None:
+    """Puts a file in place, whole or not at all, and on disk."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
+    fd = ops.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        try:
+            write_all(ops, fd, data)
+            ops.sync(fd)
+        finally:
+            ops.close(fd)
+        ops.rename(draft, path)
+    except OSError:
+        with suppress(OSError):
+            ops.unlink(draft)
+        raise
+    ops.sync_directory(path.parent)
 
 
 def ensure_directory(ops: FileOps, path: Path) -> None:

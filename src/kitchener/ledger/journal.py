@@ -1,4 +1,4 @@
-"""One ledger's file, held open for writing: locked, verified, recovered, appended to and synced.
+"""One ledger's files, held open for writing: locked, verified, recovered, appended to, synced, and finished one by one.
 
 Everything here blocks and runs in worker threads, one call at a time; only `read` may run beside the others. Operating
 system errors end here: at opening as `LedgerPathError`, later as `LedgerWriteError`, after which nothing is written any more.
@@ -6,8 +6,9 @@ system errors end here: at opening as `LedgerPathError`, later as `LedgerWriteEr
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
+
+import structlog
 
 from kitchener.clock import to_datetime
 from kitchener.errors import LedgerPathError, LedgerWriteError
@@ -18,22 +19,29 @@ from kitchener.ledger.files import (
     ensure_directory,
     locked_by,
     path_problem,
-    read_or_tell,
     write_all,
 )
 from kitchener.ledger.index import Known
 from kitchener.ledger.recovery import Recovered, check_is_crash, cut, tail_missing
+from kitchener.ledger.rolling import RunningHash, make_seal, protect, put_aside, settle_seals, swap
 from kitchener.ledger.scanning import ReadBytes, verify_range
+from kitchener.ledger.seals import has_segments, read_seals
 from kitchener.ledger.verifier import Batch, Verifier
+from kitchener.ledger.volume import Volume, file_missing
 
+_log = structlog.get_logger(__name__)
 _PIECE_BYTES = 1 << 20
+_TRIES = 100
+"""How often a ledger is opened anew because its file was finished between opening and locking it."""
 
 
 class Journal:
-    """An open ledger file. Made by `open_journal`."""
+    """An open ledger. Made by `open_journal`."""
 
-    def __init__(self, path: Path, ops: FileOps, fd: int, ledger_id: str, identity: tuple[int, int]) -> None:
-        self.path, self.ledger_id = path, ledger_id
+    def __init__(self, volume: Volume, ops: FileOps, fd: int, ledger_id: str, identity: tuple[int, int]) -> None:
+        self.path, self.ledger_id = volume.path, ledger_id
+        self.volume = volume
+        """Its files, for reading."""
         self.tip = START
         """Where the next commit goes. Everything before it was handed to the operating system."""
         self.synced = START
@@ -45,10 +53,8 @@ class Journal:
         self._ops, self._fd = ops, fd
         self._identity = identity
         self._last_commit: int | None = None
-
-    def read(self, size: int, offset: int) -> bytes:
-        """Up to `size` bytes from `offset`."""
-        return read_or_tell(self._ops, self.path, self._fd, size, offset)
+        self._hash = RunningHash(volume)
+        self._not_before = 0
 
     def append(self, entries: Sequence[StoredEntry]) -> list[int]:
         """Writes one commit to the file; gives the length of each line.
@@ -75,17 +81,51 @@ class Journal:
 
     def close(self) -> None:
         """Gives the file and its lock back."""
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            with suppress(OSError):  # everything was synced, or refused, before; the descriptor is gone in any case
-                self._ops.close(fd)
+        self._fd = -1
+        self.volume.close()  # everything was synced, or refused, before
+
+    def finish_segment(self, segment_bytes: int) -> None:
+        """Finishes the file that is appended to, if it is that long, and goes on with a new one; see `rolling`.
+
+        Where that fails, the file goes on growing, and it is tried again when as much more was written.
+
+        Raises:
+            LedgerWriteError: the new file cannot be relied on, and nothing is written any more
+        """
+        if self.problem is not None:
+            return
+        length = self.tip.offset - self.volume.base
+        try:
+            self._hash.follow(self.tip.offset)
+            if length < max(segment_bytes, self._not_before):
+                return
+            self.sync()
+            self._finish_segment()
+        except (OSError, LedgerPathError) as error:
+            self._hash, self._not_before = RunningHash(self.volume), length + segment_bytes
+            _log.warning("segment not finished", path=str(self.path), reason=str(error), next_try_at_bytes=self._not_before)
+
+    def _finish_segment(self) -> None:
+        volume, ops = self.volume, self._ops
+        seal = make_seal(volume, self.ledger_id, self.tip, self._hash.finish(self.tip.offset))
+        following = put_aside(volume, ops, self._identity, seal)
+        try:
+            self._guarded(lambda: swap(self.path, ops))
+        except BaseException:
+            ops.close(following.fd)
+            raise
+        volume.advance(seal, following.fd)
+        self._fd, self._identity = following
+        self._hash, self._not_before = RunningHash(volume), 0
+        protect(self.path, ops, seal.number)
 
     def _write(self, data: bytes) -> None:
         found, size = self._ops.stat(self.path), self._ops.fstat(self._fd).st_size
         if (found.st_dev, found.st_ino) != self._identity:
             raise OSError("another file was put in its place while it was open")
-        if size != self.tip.offset:
-            raise OSError(f"it is {size} bytes long instead of {self.tip.offset}: somebody else wrote to it")
+        expected = self.tip.offset - self.volume.base
+        if size != expected:
+            raise OSError(f"it is {size} bytes long instead of {expected}: somebody else wrote to it")
         write_all(self._ops, self._fd, data)
 
     def _guarded(self, action: Callable[[], None]) -> None:
@@ -122,21 +162,22 @@ class Journal:
             self._last_commit = entries[0][0]
             each(after, entries)
 
-        end = self._ops.fstat(self._fd).st_size
+        volume = self.volume
+        end = volume.size()
         verifier = Verifier(self.ledger_id, known.mark, note)
         try:
-            verify_range(verifier, self.read, end)
+            verify_range(verifier, volume, end)
         except BadLine as fault:
-            check_is_crash(self.path, verifier, fault, self.read, end, known.durable_seq)
+            check_is_crash(volume, verifier, fault, end, known.durable_seq)
             moment = to_datetime(time_us).strftime("%Y%m%dT%H%M%S.%fZ")
-            self.recovered = cut(self.path, self._ops, self._fd, verifier.whole, end, str(fault), moment)
+            self.recovered = cut(volume, self._ops, self._fd, verifier.whole, end, str(fault), moment)
         if verifier.whole.seq < known.durable_seq:
-            raise tail_missing(self.path, verifier.whole, known.durable_seq)
+            raise tail_missing(volume, verifier.whole, known.durable_seq)
         self.tip = verifier.whole
 
     def _make_durable(self, durable_seq: int) -> None:
         """Puts on disk whatever a reader is going to be shown."""
-        if self.tip.seq > durable_seq and self._last_commit is not None:
+        if self.tip.seq > max(durable_seq, self.volume.sealed_seq) and self._last_commit is not None:
             # An fsync may have failed on these pages before; then the kernel takes them for clean, and a new fsync for done.
             self._rewrite(self._last_commit, self.tip.offset)
         self._ops.sync(self._fd)
@@ -150,8 +191,8 @@ class Journal:
             if (found.st_dev, found.st_ino) != self._identity:
                 raise LedgerPathError(str(self.path), "another file was put in its place while it was being opened")
             while offset < end:
-                piece = self.read(min(_PIECE_BYTES, end - offset), offset)
-                offset += self._ops.overwrite(fd, piece, offset)
+                piece = self.volume.read(min(_PIECE_BYTES, end - offset), offset)
+                offset += self._ops.overwrite(fd, piece, offset - self.volume.base)
         finally:
             self._ops.close(fd)
 
@@ -183,16 +224,36 @@ def open_journal(path: Path, ledger_id: str, ops: FileOps) -> Journal:
     """
     try:
         ensure_directory(ops, path.parent)
-        fd = ops.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-        try:
-            found = check_ledger_file(ops, path, fd)
-            _lock(path, ops, fd, found)
-        except BaseException:
-            ops.close(fd)
-            raise
+        for _ in range(_TRIES):
+            fd, identity = _open_and_lock(path, ops)
+            try:
+                found = ops.stat(path)
+                if (found.st_dev, found.st_ino) == identity:
+                    seals = settle_seals(path, ops, fd, read_seals(path, ops))
+                    return Journal(Volume(path, ops, fd, seals), ops, fd, ledger_id, identity)
+            except BaseException:
+                ops.close(fd)
+                raise
+            ops.close(fd)  # it was finished, and another file put in its place, before the lock was taken
     except OSError as error:
         raise path_problem(path, error) from error
-    return Journal(path, ops, fd, ledger_id, (found.st_dev, found.st_ino))
+    raise LedgerPathError(str(path), "another file is put in its place again and again")
+
+
+def _open_and_lock(path: Path, ops: FileOps) -> tuple[int, tuple[int, int]]:
+    # A ledger whose finished segments are there has a file that goes on; to make an empty one would hide that it is gone.
+    create = 0 if has_segments(path, ops) else os.O_CREAT
+    try:
+        fd = ops.open(path, os.O_RDWR | os.O_APPEND | create)
+    except FileNotFoundError as error:
+        raise file_missing(path, ops) or error from None
+    try:
+        found = check_ledger_file(ops, path, fd)
+        _lock(path, ops, fd, found)
+    except BaseException:
+        ops.close(fd)
+        raise
+    return fd, (found.st_dev, found.st_ino)
 
 
 def _lock(path: Path, ops: FileOps, fd: int, found: os.stat_result) -> None:

@@ -5,17 +5,17 @@ numbers and hashes only, so it tells nothing of anybody else. Which entries belo
 verifies what is written here. Blocks, so it runs in a worker thread. The format is explained in `docs/proof.md`.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from kitchener.canonical import canonical_bytes
-from kitchener.errors import CallerError, LedgerDamaged
-from kitchener.ledger.chain import Line, shown, split_line
+from kitchener.errors import CallerError
+from kitchener.ledger.chain import BadLine, Line, shown, split_line
 from kitchener.ledger.checkpoint import Checkpoint, read_checkpoint
-from kitchener.ledger.files import FileOps, check_ledger_file, path_problem, read_or_tell
+from kitchener.ledger.files import FileOps
 from kitchener.ledger.scanning import ReadBytes, read_lines
+from kitchener.ledger.volume import Volume, open_volume
 
 FORMAT: Final = "kitchener-proof/1"
 _NO_END: Final = 1 << 62
@@ -107,45 +107,34 @@ class _Counter:
 
 
 def _write_part(write: Callable[[bytes], object], wanted: Wanted) -> Part:
-    ops, path = FileOps(), wanted.path
+    path = wanted.path
     held = read_checkpoint(path)
     if held is not None and held.seq < wanted.seqs[-1]:
         held = None  # signed before the last of them was written
     head_seq, head_hash = (held.seq, held.chain_hash) if held is not None else wanted.head
     head = held._asdict() if held is not None else {"chain_hash": head_hash, "ledger_id": wanted.ledger_id, "seq": head_seq}
-    try:
-        fd = ops.open(path, os.O_RDONLY)
-    except OSError as error:
-        raise path_problem(path, error) from error
-    try:
-        check_ledger_file(ops, path, fd)
-
-        def read(length: int, offset: int) -> bytes:
-            return read_or_tell(ops, path, fd, length, offset)
-
-        before, offset, lines = _collect(path, read, wanted.seqs)
+    with open_volume(path, FileOps()) as volume:
+        before, offset, lines = _collect(volume, wanted.seqs)
         write(b'{"before":%s,"head":%s,"ledger_id":' % (canonical_bytes(before), canonical_bytes(head)))
         write(b'%s,"lines":%s,"rows":[' % (canonical_bytes(wanted.ledger_id), canonical_bytes(lines)))
-        _write_rows(write, path, read, offset, head_seq - wanted.seqs[0] + 1)
+        _write_rows(write, volume, offset, wanted.seqs[0], head_seq)
         write(b"]}")
-    finally:
-        ops.close(fd)
     return Part(wanted.ledger_id, len(lines), wanted.seqs[0], head_seq, held)
 
 
-def _collect(path: Path, read: ReadBytes, seqs: Sequence[int]) -> tuple[dict[str, Any] | None, int, list[str]]:
+def _collect(volume: Volume, seqs: Sequence[int]) -> tuple[dict[str, Any] | None, int, list[str]]:
     """What stands before the first of some entries, the byte offset of its line, and their lines."""
     before: dict[str, Any] | None = None
     start, lines, left = 0, list[str](), iter(seqs)
     due = next(left)
-    for seq, offset, raw in _numbered(read, 0):
+    for seq, offset, raw in _numbered(volume.read, 0, 1):
         if seq == seqs[0] - 1:
-            line = _line(path, seq, offset, raw)
+            line = _line(volume, seq, offset, raw)
             before = {"batch": line.batch, "chain_hash": f"sha256:{line.chain_hash}", "seq": seq}
         if seq < due:
             continue
         start = offset if seq == seqs[0] else start
-        _line(path, seq, offset, raw)
+        _line(volume, seq, offset, raw)
         lines.append(raw.decode())
         due = next(left, 0)
         if not due:
@@ -153,34 +142,33 @@ def _collect(path: Path, read: ReadBytes, seqs: Sequence[int]) -> tuple[dict[str
     return before, start, lines
 
 
-def _write_rows(write: Callable[[bytes], object], path: Path, read: ReadBytes, start: int, count: int) -> None:
+def _write_rows(write: Callable[[bytes], object], volume: Volume, start: int, first_seq: int, last_seq: int) -> None:
     rows: list[bytes] = []
     first = True
-    for number, (_, offset, raw) in enumerate(_numbered(read, start), 1):
-        line = _line(path, 0, offset, raw)
+    for seq, offset, raw in _numbered(volume.read, start, first_seq):
+        line = _line(volume, seq, offset, raw)
         batch = b"%d,%d,%d" % line.batch
         hashes = f'"sha256:{line.entry_hash}","sha256:{line.chain_hash}"'.encode()
         rows.append(b'[%d,"%s",[%s],%s]' % (line.seq, line.entry_id.encode(), batch, hashes))
-        if number == count or len(rows) == _ROWS_AT_ONCE:
+        if seq == last_seq or len(rows) == _ROWS_AT_ONCE:
             write((b"" if first else b",") + b",".join(rows))
             rows, first = [], False
-        if number == count:
+        if seq == last_seq:
             break
 
 
-def _numbered(read: ReadBytes, start: int) -> Iterator[tuple[int, int, bytes]]:
-    """Number (from 1), byte offset and bytes of each line from an offset on."""
-    seq, offset = 0, start
+def _numbered(read: ReadBytes, start: int, seq: int) -> Iterator[tuple[int, int, bytes]]:
+    """Number, byte offset and bytes of each line from an offset on, where the entry `seq` stands."""
+    offset = start
     for lines in read_lines(read, start, _NO_END):
         for raw in lines:
-            seq += 1
             yield seq, offset, raw
+            seq += 1
             offset += len(raw) + 1
 
 
-def _line(path: Path, seq: int, offset: int, raw: bytes) -> Line:
+def _line(volume: Volume, seq: int, offset: int, raw: bytes) -> Line:
     line = split_line(raw)
-    if line is None or (seq and line.seq != seq):
-        expected = f"entry {seq}" if seq else "an entry"
-        raise LedgerDamaged(str(path), line=seq, offset=offset, field="framing", expected=expected, found=shown(raw))
+    if line is None or line.seq != seq:
+        raise volume.damage(seq, offset, BadLine("framing", f"entry {seq}", shown(raw)))
     return line

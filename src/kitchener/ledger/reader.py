@@ -4,7 +4,6 @@ It sees whole commits that verify. What a writer is just appending, or a crash l
 error; what stood there before and does not verify is one.
 """
 
-import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -15,9 +14,9 @@ from typing import TypeVar
 
 import anyio
 
-from kitchener.errors import LedgerClosed, LedgerDamaged
+from kitchener.errors import LedgerClosed, LedgerDamaged, LedgerPathError
 from kitchener.ledger.chain import OPENING, START, BadLine, IndexKeys, Mark, StoredEntry, shown
-from kitchener.ledger.files import FileOps, check_ledger_file, path_problem, read_or_tell
+from kitchener.ledger.files import FileOps
 from kitchener.ledger.index import IndexSnapshot, Known, index_path, keys_name
 from kitchener.ledger.journal import holds
 from kitchener.ledger.places import IndexDamaged, Tail
@@ -26,10 +25,13 @@ from kitchener.ledger.recovery import check_is_crash, tail_missing
 from kitchener.ledger.scanning import ledger_id_of, verify_range
 from kitchener.ledger.verifier import Batch, Verifier
 from kitchener.ledger.verifying import VerifyReport, verify_part
+from kitchener.ledger.volume import open_volume
 from kitchener.sealing import Sealer
 
 T = TypeVar("T")
 _LEVELS_UP = 4
+_TRIES = 100
+"""How often a reader looks again because a segment was finished while it looked."""
 _TAIL_ENTRIES = 200_000
 """Entries behind the index whose places are kept in memory; a longer tail is scanned again by each call."""
 
@@ -168,18 +170,10 @@ class _File:
         self._shelf: Shelf | None = None
         self.tail: Tail | None = None
         """What comes after the index as it was at the first look; None once it would take too much memory."""
-        try:
-            self._fd = self._ops.open(path, os.O_RDONLY)
-        except OSError as error:
-            raise path_problem(path, error) from error
-        try:
-            check_ledger_file(self._ops, path, self._fd)
-        except BaseException:
-            self.close()
-            raise
+        self._volume = open_volume(path, self._ops)
 
     def close(self) -> None:
-        self._ops.close(self._fd)
+        self._volume.close()
 
     def search(self, query: Query) -> Iterator[StoredEntry]:
         shelf = self.refresh()
@@ -193,28 +187,52 @@ class _File:
     def verify(self, from_seq: int) -> VerifyReport:
         shelf = self.refresh()
         start = shelf.find_stop(from_seq - 1) if shelf is not None else START
-        return verify_part(self.path, self.ledger_id, self._read, start, self.end.offset)
+        return verify_part(self._volume, self.ledger_id, start, self.end.offset)
 
     def refresh(self) -> Shelf | None:
-        """Looks how far the file is right by now. None: there is no entry yet."""
+        """Looks how far the ledger is right by now. None: there is no entry yet."""
+        for _ in range(_TRIES):
+            self._follow()
+            try:
+                return self._look()
+            except LedgerDamaged:
+                if self._volume.is_current():
+                    raise
+        raise LedgerPathError(str(self.path), "another file is put in its place again and again")
+
+    def _follow(self) -> None:
+        """Takes the files as they are now, where a writer has finished a segment."""
+        old = self._volume
+        if old.is_current():
+            return
+        new = open_volume(self.path, self._ops)
+        if len(new.seals) > len(old.seals) and new.seals[: len(old.seals)] == old.seals:
+            self._volume = new
+            if self._shelf is not None:
+                self._shelf.volume = new
+            old.close()
+        else:
+            new.close()  # something else was put in its place: what is open is still what was asked for
+
+    def _look(self) -> Shelf | None:
         if self._shelf is None:
             self.ledger_id = self.ledger_id or self._find_id()
             if not self.ledger_id:
                 return None
-            self._shelf = Shelf(self.path, self.ledger_id, self._read, self, self._index_keys, self._opener)
+            self._shelf = Shelf(self._volume, self.ledger_id, self, self._index_keys, self._opener)
         known = Known()
         if self.end.seq == 0:
             known = self._look_at_index()
             self.end = known.mark
             self.tail = Tail(known.mark)
-        size = self._ops.fstat(self._fd).st_size
+        size = self._volume.size()
         verifier = Verifier(self.ledger_id, self.end, self._take_up)
         try:
-            verify_range(verifier, self._read, size)
+            verify_range(verifier, self._volume, size)
         except BadLine as fault:
-            check_is_crash(self.path, verifier, fault, self._read, size, known.durable_seq)
+            check_is_crash(self._volume, verifier, fault, size, known.durable_seq)
         if verifier.whole.seq < known.durable_seq:
-            raise tail_missing(self.path, verifier.whole, known.durable_seq)
+            raise tail_missing(self._volume, verifier.whole, known.durable_seq)
         self.end = verifier.whole
         return self._shelf
 
@@ -228,7 +246,7 @@ class _File:
         """The answer of the index, where there is one that fits the file."""
         for snapshot in self._snapshots():
             with suppress(sqlite3.Error, IndexDamaged, OSError), snapshot:
-                if holds(self._read, self.ledger_id, snapshot.known):
+                if holds(self._volume.read, self.ledger_id, snapshot.known):
                     return snapshot.ask(question)
         return None
 
@@ -237,7 +255,7 @@ class _File:
         for snapshot in self._snapshots():
             with suppress(sqlite3.Error, IndexDamaged, OSError), snapshot:
                 known = snapshot.known
-                return known if holds(self._read, self.ledger_id, known) else Known(durable_seq=known.durable_seq)
+                return known if holds(self._volume.read, self.ledger_id, known) else Known(durable_seq=known.durable_seq)
         return Known()
 
     def _snapshots(self) -> Iterator[IndexSnapshot]:
@@ -247,13 +265,10 @@ class _File:
                 yield IndexSnapshot(path, self.ledger_id, keys_name(self._index_keys))
 
     def _find_id(self) -> str:
-        found = ledger_id_of(self._read)
-        opening = self._read(len(OPENING), 0)
+        found = ledger_id_of(self._volume.read)
+        opening = self._volume.read(len(OPENING), 0)
         if not found and opening.strip(b"\0") and not OPENING.startswith(opening):
             raise LedgerDamaged(
                 str(self.path), line=1, offset=0, field="framing", expected="the first entry of a ledger", found=shown(opening)
             )
         return found
-
-    def _read(self, size: int, offset: int) -> bytes:
-        return read_or_tell(self._ops, self.path, self._fd, size, offset)

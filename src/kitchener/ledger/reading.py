@@ -4,14 +4,14 @@ import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from itertools import chain
-from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from kitchener.errors import CallerError, LedgerDamaged
+from kitchener.errors import CallerError
 from kitchener.ledger.chain import START, BadLine, IndexKeys, Mark, Opener, StoredEntry, read_line, shown
 from kitchener.ledger.index import Known, find_newest, find_places, find_stop
 from kitchener.ledger.places import Place, Tail, other_key, session_key
-from kitchener.ledger.scanning import ReadBytes, read_lines
+from kitchener.ledger.scanning import read_lines
+from kitchener.ledger.volume import Volume
 
 T = TypeVar("T")
 NO_END: Final = 2**62
@@ -89,12 +89,11 @@ class Catalog(Protocol):
 
 
 class Shelf:
-    """A ledger's file and its index, for reading. Blocks.
+    """A ledger's files and its index, for reading. Blocks.
 
     Args:
-        path: the file, for errors
-        ledger_id: whose it is
-        read: its bytes
+        volume: the files
+        ledger_id: whose they are
         catalog: its index
         index_keys: gives an entry's other keys
         opener: opens sealed values
@@ -102,14 +101,15 @@ class Shelf:
 
     def __init__(
         self,
-        path: Path,
+        volume: Volume,
         ledger_id: str,
-        read: ReadBytes,
         catalog: Catalog,
         index_keys: IndexKeys | None,
         opener: Opener | None,
     ) -> None:
-        self._path, self._ledger_id, self._read, self._catalog = path, ledger_id, read, catalog
+        self.volume = volume
+        """The files."""
+        self._ledger_id, self._catalog = ledger_id, catalog
         self._index_keys, self._opener = index_keys, opener
 
     def search(self, query: Query, end: Mark) -> Iterator[StoredEntry]:
@@ -177,7 +177,7 @@ class Shelf:
             return
         after = max(query.after_seq, seq)
         try:
-            for lines in read_lines(self._read, offset, end.offset):
+            for lines in read_lines(self.volume.read, offset, end.offset):
                 for line in lines:
                     seq += 1
                     if seq > after:
@@ -188,18 +188,18 @@ class Shelf:
                             return
                     offset += len(line) + 1
         except BadLine as fault:
-            raise self._damage(fault, seq, offset) from fault
+            raise self.volume.damage(seq, offset, fault) from fault
 
     def _entry_at(self, seq: int, offset: int, length: int) -> StoredEntry:
         try:
-            line = self._read(length, offset)
+            line = self.volume.read(length, offset)
             if not line.endswith(b"\n"):
                 raise BadLine("framing", "a line that ends with LF", shown(line))
             entry = self._entry(line[:-1])
             if entry.seq != seq:
                 raise BadLine("seq", str(seq), str(entry.seq))
         except BadLine as fault:
-            raise self._damage(fault, seq, offset) from fault
+            raise self.volume.damage(seq, offset, fault) from fault
         return entry
 
     def _entry(self, line: bytes) -> StoredEntry:
@@ -207,11 +207,6 @@ class Shelf:
         if self._opener is not None:
             _ = entry.payload  # opened here, where fetching a key may block
         return entry
-
-    def _damage(self, fault: BadLine, seq: int, offset: int) -> LedgerDamaged:
-        return LedgerDamaged(
-            str(self._path), line=seq, offset=offset, field=fault.field, expected=fault.expected, found=fault.found
-        )
 
 
 class Entries(AsyncIterator[StoredEntry]):

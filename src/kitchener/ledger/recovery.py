@@ -16,6 +16,7 @@ from kitchener.ledger.chain import BadLine, Mark, split_line
 from kitchener.ledger.files import FileOps, write_all
 from kitchener.ledger.scanning import ReadBytes
 from kitchener.ledger.verifier import Verifier
+from kitchener.ledger.volume import Volume
 
 _log = structlog.get_logger(__name__)
 _PIECE_BYTES = 1 << 20
@@ -30,7 +31,7 @@ class Recovered:
     after_seq: int
     """Number of the last entry that stayed."""
     offset: int
-    """Where the file was cut."""
+    """Where the file was cut, bytes."""
     cut_bytes: int
     """How much was cut."""
     kept_as: str | None
@@ -39,57 +40,51 @@ class Recovered:
     """What did not verify."""
 
 
-def damage(path: Path, verifier: Verifier, fault: BadLine) -> LedgerDamaged:
+def damage(volume: Volume, verifier: Verifier, fault: BadLine) -> LedgerDamaged:
     """The error for the first line that does not verify."""
-    return LedgerDamaged(
-        str(path),
-        line=verifier.seq + 1,
-        offset=verifier.offset,
-        field=fault.field,
-        expected=fault.expected,
-        found=fault.found,
-    )
+    return volume.damage(verifier.seq + 1, verifier.offset, fault)
 
 
-def tail_missing(path: Path, whole: Mark, durable_seq: int) -> LedgerTailMissing:
+def tail_missing(volume: Volume, whole: Mark, durable_seq: int) -> LedgerTailMissing:
     """The error for a journal that ends before what its index has seen as durable."""
+    file, line, offset = volume.locate(whole.seq + 1, whole.offset)
     return LedgerTailMissing(
-        str(path),
-        line=whole.seq + 1,
-        offset=whole.offset,
+        str(file),
+        line=line,
+        offset=offset,
         field="end",
         expected=f"at least {durable_seq} entries, as the index has seen them on disk",
         found=f"{whole.seq} entries, so the end was cut off or an older copy was restored",
     )
 
 
-def check_is_crash(path: Path, verifier: Verifier, fault: BadLine, read: ReadBytes, end: int, durable_seq: int) -> None:
+def check_is_crash(volume: Volume, verifier: Verifier, fault: BadLine, end: int, durable_seq: int) -> None:
     """Returns if what does not verify can only be the last commit before a crash.
 
     Args:
-        path: the file, for errors
-        verifier: how far the file is right
+        volume: the ledger
+        verifier: how far it is right
         fault: what is wrong after it
-        read: the file
         end: its length
-        durable_seq: the last entry that is known to have been durable
+        durable_seq: the last entry that is known to have been durable, besides those of finished segments
 
     Raises:
         LedgerTailMissing: the file ends before that entry
         LedgerDamaged: data that was durable is damaged
     """
-    whole = verifier.whole
+    whole, read = verifier.whole, volume.read
+    durable_seq = max(durable_seq, volume.sealed_seq)
     if whole.seq < durable_seq:
         # A clean cut reads as "too short"; anything else still has the bytes, and they are wrong.
         if verifier.offset == end:
-            raise tail_missing(path, whole, durable_seq)
-        raise damage(path, verifier, fault)
+            raise tail_missing(volume, whole, durable_seq)
+        raise damage(volume, verifier, fault)
     if fault.field == "ledger_id":
-        raise damage(path, verifier, fault)
+        raise damage(volume, verifier, fault)
     if whole.seq == 0 and not _begins_like_ours(read(64, 0), verifier.ledger_id):
-        raise damage(path, verifier, fault)
+        raise damage(volume, verifier, fault)
     if _has_later_commit(verifier.ledger_id, whole.batch + 1, read, verifier.offset, end):
-        raise damage(path, verifier, fault)
+        raise damage(volume, verifier, fault)
 
 
 def _begins_like_ours(data: bytes, ledger_id: str) -> bool:
@@ -125,17 +120,18 @@ def _has_later_commit(ledger_id: str, damaged: int, read: ReadBytes, offset: int
     return False
 
 
-def cut(path: Path, ops: FileOps, fd: int, whole: Mark, end: int, reason: str, moment: str) -> Recovered:
+def cut(volume: Volume, ops: FileOps, fd: int, whole: Mark, end: int, reason: str, moment: str) -> Recovered:
     """Cuts the file after its last whole commit and keeps what was cut, if the disk has room for it."""
+    path, offset = volume.path, whole.offset - volume.base
     aside = path.with_name(f"{path.name}.damaged-{moment}")
     kept_as: str | None = str(aside)
     try:
-        _copy(ops, fd, whole.offset, end, aside)
+        _copy(ops, fd, offset, end - volume.base, aside)
     except OSError as error:
         _log.warning("cut bytes not kept", path=str(path), problem=str(error))
         kept_as = None
-    ops.truncate(fd, whole.offset)
-    recovered = Recovered(str(path), whole.seq, whole.offset, end - whole.offset, kept_as, reason)
+    ops.truncate(fd, offset)
+    recovered = Recovered(str(path), whole.seq, offset, end - whole.offset, kept_as, reason)
     _log.warning(
         "ledger recovered",
         path=recovered.path,

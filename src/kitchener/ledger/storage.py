@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import structlog
 
+from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
 from kitchener.ledger.chain import START, IndexKeys, Mark, Opener, StoredEntry
 from kitchener.ledger.files import FileOps, ensure_directory, path_problem
@@ -36,8 +37,11 @@ _COMMIT_BYTES = 16 << 20
 class Storage:
     """A ledger on disk. Made by `open_storage`."""
 
-    def __init__(self, journal: Journal, index: Index, index_keys: IndexKeys | None, opener: Opener | None) -> None:
+    def __init__(
+        self, journal: Journal, index: Index, index_keys: IndexKeys | None, opener: Opener | None, segment_bytes: int
+    ) -> None:
         self.journal = journal
+        self._segment_bytes = segment_bytes
         self.opened_from = "empty"
         self._index = index
         self._answers = True
@@ -47,7 +51,7 @@ class Storage:
         self.tail: Tail | None = None
         # Two groups may commit one ledger at a time; what the second brings is then partly written already.
         self._lock = threading.Lock()
-        self._shelf = Shelf(journal.path, journal.ledger_id, journal.read, self, index_keys, opener)
+        self._shelf = Shelf(journal.volume, journal.ledger_id, self, index_keys, opener)
 
     def flush(self, entries: Sequence[StoredEntry], *, sync: bool) -> None:
         """Writes what is not written yet, in order; with `sync`, returns when it is on disk.
@@ -74,12 +78,17 @@ class Storage:
                 raise LedgerWriteError(str(journal.path), journal.problem)
 
     def note(self) -> None:
-        """Tells the index what was flushed. A failure costs speed, not truth, and is logged."""
+        """Tells the index what was flushed, which costs speed and not truth where it fails; finishes a segment that is full.
+
+        Raises:
+            LedgerWriteError: a segment was finished, and the file after it cannot be relied on
+        """
         if not self._lock.acquire(blocking=False):
             return  # another group is writing this ledger, and tells the index afterwards
         try:
             if self.journal.problem is None:
                 self._note(_TAIL_ENTRIES, self.journal.synced.seq)
+                self.journal.finish_segment(self._segment_bytes)
         finally:
             self._lock.release()
 
@@ -112,7 +121,7 @@ class Storage:
     def verify(self, from_seq: int, end: Mark) -> VerifyReport:
         """Checks everything from an entry, or a little before it, up to a place."""
         start = self._shelf.find_stop(from_seq - 1)
-        return verify_part(self.journal.path, self.journal.ledger_id, self.journal.read, start, end.offset)
+        return verify_part(self.journal.volume, self.journal.ledger_id, start, end.offset)
 
     def find_stop(self, seq: int) -> Mark:
         """A place at or before the end of an entry, from which verifying can start."""
@@ -155,7 +164,7 @@ class Storage:
         """
         journal, index = self.journal, self._index
         known = index.known
-        if known.mark.seq > 0 and not holds(journal.read, journal.ledger_id, known):
+        if known.mark.seq > 0 and not holds(journal.volume.read, journal.ledger_id, known):
             known = Known(durable_seq=known.durable_seq)
             index.clear(known)
         elif full:
@@ -199,7 +208,7 @@ def open_storage(
     ops: FileOps,
     index_keys: IndexKeys | None,
     opener: Opener | None,
-    full: bool,
+    config: LedgerConfig,
     time_us: int,
 ) -> Storage:
     """A ledger on disk, locked, verified, recovered and indexed.
@@ -216,12 +225,12 @@ def open_storage(
         except OSError as error:
             raise path_problem(index_dir, error) from error
         index = open_index(index_path(index_dir, ledger_id, path), ledger_id, keys_name(index_keys))
-        storage = Storage(journal, index, index_keys, opener)
+        storage = Storage(journal, index, index_keys, opener, config.segment_bytes)
     except BaseException:
         journal.close()
         raise
     try:
-        storage.prepare(full=full, time_us=time_us)
+        storage.prepare(full=config.verify_on_open == "full", time_us=time_us)
     except BaseException:
         storage.abandon()
         raise

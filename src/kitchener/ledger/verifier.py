@@ -8,7 +8,7 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import orjson
 import rfc8785
@@ -19,9 +19,14 @@ Batch = list[tuple[int, int, dict[str, Any]]]
 """The entries of one commit: byte offset and length of each line, and its decoded body."""
 
 _STAMP = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}(?:Z|\+00:00)")
+_NO_SECOND: Final = b"-"
+"""No time begins so."""
 _BRACE: Final = ord("}")
 _UTC: Final = b"+00:00"
 _STRICT: Final = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
+_ENDING: Final = b'+00:00"}}'
+_AT_ONCE: Final = 32
+"""Lines that are checked together. More do not stay in the processor's caches."""
 _FIELDS: Final = ("entity_id", "entry_type", "payload", "timestamp")
 
 
@@ -57,6 +62,7 @@ class Verifier:
         """Where the next line stands."""
         self._chain, self._batch, self._place, self._size = start.chain, start.batch, 0, 0
         self._timestamp = start.timestamp.encode()
+        self._second, self._id_start = _NO_SECOND, ""
         self._each = each
         self._entries: Batch = []
 
@@ -66,53 +72,82 @@ class Verifier:
         Raises:
             BadLine: line `seq` + 1, at `offset`, is wrong; nothing after it was looked at
         """
-        # Millions of lines go through here: names are local, and what only changes with the second is kept from line to line.
-        sha256, loads, dumps, in_order = hashlib.sha256, orjson.loads, orjson.dumps, _STRICT
-        ledger_id, seq, offset, chain = self.ledger_id, self.seq, self.offset, self._chain
-        batch, place, size, timestamp = self._batch, self._place, self._size, self._timestamp
-        second, id_start, opening, commit = b"", "", f'{{"ledger_id":"{ledger_id}","seq":', f'","batch":[{batch},'
-        entries, collects = self._entries, self._each is not None
-        try:
-            for line in lines:
-                after_batch = line.find(AFTER_BATCH)
-                start = after_batch + TO_BODY
-                body = line[start:-1]
-                number = seq + 1
-                stamp = body[-34:-2]
-                # Within one second only the fraction differs. Text order is time order.
-                if stamp[:20] != second or stamp < timestamp or stamp[26:] != _UTC or not stamp[20:26].isdigit():
-                    stamp = _checked_stamp(line, body, _Due(ledger_id, number, chain, batch, place, size, timestamp))
-                    second, id_start = stamp[:20], f"E-{stamp[:10].decode()}-"
-                if place == size:
-                    batch, place, size = batch + 1, 0, _batch_size(line, after_batch)
-                    commit = f'","batch":[{batch},'
-                place += 1
-                entry_hash = sha256(body).hexdigest()
-                entry_id = id_start + str(number).zfill(12)
-                link = sha256(
-                    f"kitchener/1|sha256:{chain}|{ledger_id}|{number}|{entry_id}|sha256:{entry_hash}".encode()
-                ).hexdigest()
-                head = (
-                    f'{opening}{number},"entry_id":"{entry_id}{commit}{place},{size}],'
-                    f'"entry_hash":"sha256:{entry_hash}","chain_hash":"sha256:{link}","entry":'
-                ).encode()
-                if len(head) != start or not line.startswith(head) or line[-1] != _BRACE or place > size:
-                    raise _fault(line, _Due(ledger_id, number, chain, batch, place, size if place > 1 else None, timestamp))
-                fields = loads(body)
-                if dumps(fields, option=in_order) != body or tuple(fields) != _FIELDS or type(fields["payload"]) is not dict:
-                    check_body(fields, body)
-                if collects:
-                    entries.append((offset, len(line) + 1, fields))
-                seq, chain, timestamp, offset = number, link, stamp, offset + len(line) + 1
-                if place == size:
-                    self._complete(Mark(seq, offset, chain, batch, timestamp.decode()))
-                    entries = self._entries
-        except orjson.JSONDecodeError as error:
-            raise BadLine("entry", "canonical JSON", f"{shown(body)} ({error})") from error
-        except orjson.JSONEncodeError as error:  # an integer that others would read as another number
-            raise BadLine("entry", "canonical JSON (RFC 8785)", f"{shown(body)} ({error})") from error
-        finally:
-            self.seq, self.offset, self._chain, self._timestamp = seq, offset, chain, timestamp
+        for first in range(0, len(lines), _AT_ONCE):
+            some = lines[first : first + _AT_ONCE]
+            if not self._take(some):
+                self._take_one_by_one(some)
+
+    def _take(self, lines: Sequence[bytes]) -> bool:
+        """Whether some lines are right, and then notes them; False: one is wrong, or takes a closer look to be told right."""
+        # Millions of lines go through here: names are local, what only changes with the second or the commit is kept, and one
+        # call encodes all bodies.
+        sha256, ledger_id, seq, offset, chain = hashlib.sha256, self.ledger_id, self.seq, self.offset, self._chain
+        batch, place, size, stamp = self._batch, self._place, self._size, self._timestamp[:26]
+        opening, commit = f'{{"ledger_id":"{ledger_id}","seq":', f'","batch":[{batch},'
+        second, id_start = self._second, self._id_start
+        bodies: list[bytes] = []
+        ends: list[Mark] = []
+        for line in lines:
+            after_batch = line.find(AFTER_BATCH)
+            start = after_batch + TO_BODY
+            body, before, stamp = line[start:-1], stamp, line[-35:-9]
+            # Within one second only the fraction differs. Text order is time order.
+            if not stamp.startswith(second) or stamp < before or not stamp[20:].isdigit() or not line.endswith(_ENDING):
+                if stamp < before or not line.endswith(_ENDING) or not is_moment(stamp + _UTC):
+                    return False
+                second, id_start = stamp[:20], f"E-{stamp[:10].decode()}-"
+            if place == size:
+                batch, place, size = batch + 1, 0, _batch_size(line, after_batch)
+                commit = f'","batch":[{batch},'
+            seq += 1
+            place += 1
+            offset += len(line) + 1
+            number = str(seq)
+            entry_id, entry_hash = id_start + number.zfill(12), sha256(body).hexdigest()
+            chain = sha256(
+                f"kitchener/1|sha256:{chain}|{ledger_id}|{number}|{entry_id}|sha256:{entry_hash}".encode()
+            ).hexdigest()
+            head = (
+                f'{opening}{number},"entry_id":"{entry_id}{commit}{place},{size}],'
+                f'"entry_hash":"sha256:{entry_hash}","chain_hash":"sha256:{chain}","entry":'
+            ).encode()
+            if len(head) != start or not line.startswith(head) or place > size:
+                return False
+            bodies.append(body)
+            if place == size:
+                ends.append(Mark(seq, offset, chain, batch, f"{stamp.decode()}+00:00"))
+        found = _decoded(bodies)
+        if found is None:
+            return False
+        self._note(lines, found, ends)
+        self.seq, self.offset, self._chain, self._timestamp = seq, offset, chain, stamp + _UTC
+        self._batch, self._place, self._size, self._second, self._id_start = batch, place, size, second, id_start
+        return True
+
+    def _take_one_by_one(self, lines: Sequence[bytes]) -> None:
+        """Looks closely at each line."""
+        for line in lines:
+            after_batch = line.find(AFTER_BATCH)
+            start = after_batch + TO_BODY
+            body, number = line[start:-1], self.seq + 1
+            batch, place, size = self._batch, self._place + 1, self._size
+            if self._place == self._size:
+                batch, place, size = batch + 1, 1, _batch_size(line, after_batch)
+            given = size if place > 1 else None
+            due = _Due(self.ledger_id, number, self._chain, batch, place, given, self._timestamp)
+            stamp = _checked_stamp(line, body, due)
+            entry_id, entry_hash = f"E-{stamp[:10].decode()}-{number:012d}", hashlib.sha256(body).hexdigest()
+            link = chain_hash(self._chain, self.ledger_id, number, entry_id, entry_hash)
+            head = (
+                f'{{"ledger_id":"{self.ledger_id}","seq":{number},"entry_id":"{entry_id}","batch":[{batch},{place},{size}],'
+                f'"entry_hash":"sha256:{entry_hash}","chain_hash":"sha256:{link}","entry":'
+            ).encode()
+            if len(head) != start or not line.startswith(head) or line[-1] != _BRACE or place > size:
+                raise _fault(line, due)
+            fields = _fields(body)
+            after = self.offset + len(line) + 1
+            self._note([line], [fields], [Mark(number, after, link, batch, stamp.decode())] if place == size else [])
+            self.seq, self.offset, self._chain, self._timestamp = number, after, link, stamp
             self._batch, self._place, self._size = batch, place, size
 
     def end(self) -> None:
@@ -120,11 +155,49 @@ class Verifier:
         if self.whole.seq != self.seq:
             raise BadLine("batch", f"{self._size} entries in commit {self._batch}", f"{self._place}")
 
-    def _complete(self, whole: Mark) -> None:
-        self.whole = whole
-        if self._each is not None:
-            entries, self._entries = self._entries, []
-            self._each(whole, entries)
+    def _note(self, lines: Sequence[bytes], fields: Sequence[dict[str, Any]], ends: Sequence[Mark]) -> None:
+        """Passes on the commits that some lines complete; `offset` is still that of the first of these."""
+        if self._each is None:
+            self.whole = ends[-1] if ends else self.whole
+            return
+        offset, left = self.offset, iter(ends)
+        end = next(left, None)
+        for line, each in zip(lines, fields, strict=True):
+            self._entries.append((offset, len(line) + 1, each))
+            offset += len(line) + 1
+            if end is not None and offset == end.offset:
+                entries, self._entries = self._entries, []
+                self.whole = end
+                self._each(end, entries)
+                end = next(left, None)
+
+
+def _decoded(bodies: Sequence[bytes]) -> Sequence[dict[str, Any]] | None:
+    """The bodies as objects, if each is what the fast encoder makes of it; None: they need a closer look."""
+    try:
+        found = [*map(orjson.loads, bodies)]
+        # Encoded together: no JSON object begins with another whole one, so equal texts have equal parts.
+        if orjson.dumps(found, option=_STRICT) != b"[%b]" % b",".join(bodies):
+            return None
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return None
+    # A body ends with a brace, as its stamp was looked at, so each is an object.
+    if any(tuple(each) != _FIELDS or type(each["payload"]) is not dict for each in found):
+        return None
+    return found
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    """A body as an object; raises BadLine where it is not canonical or not an entry's."""
+    try:
+        fields = orjson.loads(body)
+        if orjson.dumps(fields, option=_STRICT) != body or tuple(fields) != _FIELDS or type(fields["payload"]) is not dict:
+            check_body(fields, body)
+    except orjson.JSONDecodeError as error:
+        raise BadLine("entry", "canonical JSON", f"{shown(body)} ({error})") from error
+    except orjson.JSONEncodeError as error:  # an integer that others would read as another number
+        raise BadLine("entry", "canonical JSON (RFC 8785)", f"{shown(body)} ({error})") from error
+    return cast("dict[str, Any]", fields)
 
 
 def _batch_size(line: bytes, end: int) -> int:

@@ -1,18 +1,17 @@
-"""Verifies a ledger's file and reports. Refuses any damage, the last commit included: only opening for writing recovers."""
+"""Verifies a ledger and reports. Refuses any damage, the last commit included: only opening for writing recovers."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
 from kitchener.errors import LedgerDamaged
-from kitchener.ledger.chain import START, BadLine, Mark
+from kitchener.ledger.chain import NO_HASH, START, BadLine, Mark
 from kitchener.ledger.checkpoint import Checkpoint, check_held, read_checkpoint
-from kitchener.ledger.files import FileOps, check_ledger_file, path_problem, read_or_tell
-from kitchener.ledger.recovery import damage
-from kitchener.ledger.scanning import ReadBytes, ledger_id_of, verify_range
+from kitchener.ledger.files import FileOps
+from kitchener.ledger.scanning import ledger_id_of, verify_range
 from kitchener.ledger.verifier import Verifier
+from kitchener.ledger.volume import Volume, open_volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +19,7 @@ class VerifyReport:
     """What verifying a ledger found."""
 
     path: str
-    """The file."""
+    """The file that is appended to."""
     ledger_id: str
     """Which ledger it is; "" where an empty or damaged file does not say."""
     entries: int
@@ -45,12 +44,12 @@ class VerifyReport:
 def verify_file(
     path: Path | str, *, progress: Callable[[int, int], None] | None = None, public_key: str | None = None
 ) -> VerifyReport:
-    """Checks a ledger's file from its first byte to its last, and that it holds the signed head beside it, if there is one.
+    """Checks a ledger from its first byte to its last: segments, their seals, and the signed head beside it, if there is one.
 
     Blocks: call it in a worker thread.
 
     Args:
-        path: the file
+        path: the file that is appended to
         progress: told `(bytes done, bytes in all)` now and then
         public_key: 64 hex digits; the head must be signed with this key, and there must be one. None: with its own
 
@@ -65,47 +64,43 @@ def verify_file(
     except LedgerDamaged as error:
         held, misfit = None, error
     try:
-        fd = ops.open(path, os.O_RDONLY)
-    except OSError as error:
-        raise path_problem(path, error) from error
-    try:
-        size = check_ledger_file(ops, path, fd).st_size
-
-        def read(length: int, offset: int) -> bytes:
-            return read_or_tell(ops, path, fd, length, offset)
-
+        volume = open_volume(path, ops)
+    except LedgerDamaged as error:
+        return VerifyReport(str(path), "", 0, 0, f"sha256:{NO_HASH}", error, 0.0)
+    with volume:
+        size = volume.size()
         note = None if progress is None else (lambda done: progress(done, size))
-        report = verify_part(path, ledger_id_of(read), read, START, size, note)
+        report = verify_part(volume, ledger_id_of(volume.read), START, size, note)
         if report.fault is None:
-            misfit = misfit or check_held(held, path, read, report.ledger_id, report.entries, public_key)
+            misfit = misfit or check_held(held, volume, report.ledger_id, report.entries, public_key)
             report = replace(report, fault=misfit, checkpoint=held)
         return report
-    finally:
-        ops.close(fd)
 
 
 def verify_part(
-    path: Path, ledger_id: str, read: ReadBytes, start: Mark, end: int, progress: Callable[[int], None] | None = None
+    volume: Volume, ledger_id: str, start: Mark, end: int, progress: Callable[[int], None] | None = None
 ) -> VerifyReport:
-    """Checks a file between two places.
+    """Checks a ledger between two places, and every segment that lies between them against its seal.
 
     Args:
-        path: the file, for the report
+        volume: its files
         ledger_id: whose it must be
-        read: its bytes
         start: where to begin; everything before it is taken on trust
         end: byte offset where to stop
         progress: told the offset reached, now and then
     """
     began = perf_counter()
-    verifier, fault = Verifier(ledger_id, start), None
+    verifier = Verifier(ledger_id, start)
+    fault: LedgerDamaged | None = None
     try:
-        verify_range(verifier, read, end, progress)
+        verify_range(verifier, volume, end, progress, hashes_files=True)
     except BadLine as error:
-        fault = damage(path, verifier, error)
+        fault = volume.damage(verifier.seq + 1, verifier.offset, error)
+    except LedgerDamaged as error:
+        fault = error
     whole = verifier.whole
     return VerifyReport(
-        str(path),
+        str(volume.path),
         ledger_id,
         verifier.seq - start.seq,
         whole.batch - start.batch,
