@@ -68,7 +68,7 @@ class SubjectMemory:
         self._quarantines: list[Quarantine] = []
 
     def apply_signal(self, seq: int, timestamp: str, payload: Mapping[str, Any]) -> None:
-        """Takes an entry of the signals ledger. An event id that is known already counts once."""
+        """Takes a signal of the signals ledger. An event id that is known already counts once."""
         logged_us = us_of(timestamp, "timestamp")
         if logged_us > self.last_us:
             self.last_us = logged_us
@@ -107,8 +107,18 @@ class SubjectMemory:
             text = reason if isinstance(reason, str) else ""
             record = OverlayRecord(seq, logged_us, entry_type, None, payload.get("weight"), blocks, text)
             self._record(payload["artifact_id"], record)
+        elif entry_type == events.SUBJECT_ERASED:
+            # The artifacts stay known, and are shown as erased; they stand in no gate's way.
+            self._by_signal.clear()
+            self._quarantines.clear()
         elif entry_type == events.HO3_QUARANTINED:
             self._quarantines.append(Quarantine(seq, logged_us, payload["target"]))
+
+    def forget_signals(self) -> None:
+        """The subject was erased: what they did so far counts no more."""
+        self._logs.clear()
+        self._events.clear()
+        self.event_count = 0
 
     def has_event(self, event_id: str) -> bool:
         """Whether an event of this id was logged."""

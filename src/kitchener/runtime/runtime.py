@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from kitchener.actors.admission import TurnLimiter
@@ -36,10 +37,15 @@ from kitchener.ledger import Ledgers, open_ledgers
 from kitchener.memory import HO3Memory
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.records.prompt import PromptGateway, PromptResponse, Provider
+from kitchener.runtime.erasing import ErasureReport, check_subject_id, erase, keyring_of, open_stores
+from kitchener.runtime.leaving import leaving
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import open_memories
+from kitchener.runtime.places import supervisors_ledgers
 from kitchener.sealing import Keyring, Sealer
 from kitchener.signing import Signer, load_signer
+
+_log = structlog.get_logger(__name__)
 
 
 class Runtime:
@@ -53,6 +59,7 @@ class Runtime:
         self._parts = parts
         self._tasks, self._scope = parts.tasks, parts.scope
         self._agents: dict[str, _Agent] = {}
+        self._erasing = anyio.Lock()
         limits = loaded.config.limits
         self._limiter = TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
 
@@ -85,6 +92,48 @@ class Runtime:
         await self._limiter.wait_idle()
         for agent in self._agents.values():
             await agent.afterwards.wait_idle()
+
+    async def erase_subject(self, subject_id: str) -> ErasureReport:
+        """Erases a subject while others' turns go on: destroys their key, ends their sessions, withdraws what was learned.
+
+        What runs for them is cancelled, and calls for them are refused until it is done; then they may begin anew, under a
+        new key. Cut off, it is finished by the next call, or when a runtime opens next.
+
+        Raises:
+            ConfigError: there is no keyring
+            UnknownSubject: there is nothing of theirs that could be erased
+            ReentrantTurn: a tool of the subject's own turn asks for it
+            Overloaded: what runs for them did not end in time; nothing was erased
+            LedgerError, SealingError: it could not be finished; try again
+        """
+        keyring_of(self._parts.sealer)
+        check_subject_id(subject_id)
+        for agent_class in supervisors_ledgers(self.config):
+            self._agent(agent_class)
+        async with self._erasing:
+            for agent in self._agents.values():
+                await agent.ready()
+            present = dict(self._agents)
+            with leaving(subject_id, {name: agent.supervisor.leaving for name, agent in present.items()}) as begin:
+                await begin()
+                async with open_stores(
+                    self.config,
+                    clock=self._parts.injected.clock,
+                    sealer=self._parts.sealer,
+                    supervisors={name: agent.ledgers.ho2m for name, agent in present.items()},
+                    opened=tuple(self._parts.memories.values()),
+                ) as stores:
+                    return await erase(subject_id, stores, self._parts.injected.clock)
+
+    async def _finish_erasures(self) -> None:
+        """Finishes the erasures that were begun before a crash."""
+        if self._parts.sealer is None:
+            return
+        for begun in await anyio.to_thread.run_sync(self._parts.sealer.keyring.erasures):
+            try:
+                await self.erase_subject(begun.subject_id)
+            except KitchenerError as error:  # their key counts as destroyed all the same, and others' turns can be taken
+                _log.warning("erasure not finished", subject_id=begun.subject_id, problem=str(error))
 
     def statistics(self) -> dict[str, Any]:
         """Queues and workers now, for monitoring."""
@@ -295,6 +344,7 @@ async def open_runtime(
             runtime: Runtime = await tasks.start(_hold, loaded, injected)
             try:
                 await runtime._open_configured()
+                await runtime._finish_erasures()
                 yield runtime
             except Exception as error:  # noqa: BLE001  raised again below, outside the task group, so that it stays itself
                 body_error = error
