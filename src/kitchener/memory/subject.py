@@ -95,7 +95,7 @@ class SubjectMemory:
         logged_us = us_of(timestamp, "timestamp")
         self.last_us = max(self.last_us, logged_us)
         if entry_type == events.HO3_OVERLAY:
-            overlay = parse_overlay(_readable(payload))
+            overlay = parse_overlay(readable_overlay(payload))
             if ref is not None:
                 self.overlay_refs[overlay.key] = (ref, timestamp)
             self._record(overlay.key, OverlayRecord(seq, logged_us, entry_type, overlay, None, False, ""))
@@ -104,7 +104,7 @@ class SubjectMemory:
                 keys.append(overlay.key)
         elif entry_type in (events.HO3_OVERLAY_DEACTIVATED, events.HO3_OVERLAY_WEIGHT_UPDATED):
             reason, blocks = payload.get("reason"), payload.get("block_signal") is True
-            text = reason if isinstance(reason, str) else ""
+            text = reason if isinstance(reason, str) else why_erased(payload)
             record = OverlayRecord(seq, logged_us, entry_type, None, payload.get("weight"), blocks, text)
             self._record(payload["artifact_id"], record)
         elif entry_type == events.SUBJECT_ERASED:
@@ -237,7 +237,17 @@ class SubjectMemory:
         return any(end is not None and us_of(end, "window_end") >= since_us for end in ends)
 
 
-def _readable(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+def why_erased(payload: Mapping[str, Any]) -> str:
+    """Why something was withdrawn, in words, where that was because a subject was erased; "" where it was not."""
+    erased = payload.get("erased_subject")
+    if erased is None:
+        return ""
+    return (
+        "its subject was erased" if erased == payload.get("subject_id") else f"a source of it, subject {erased!r}, was erased"
+    )
+
+
+def readable_overlay(payload: Mapping[str, Any]) -> Mapping[str, Any]:
     """An overlay without the fields whose key was destroyed: it is known to have been there, and never speaks again."""
     sealed = [name for name, value in payload.items() if isinstance(value, dict) and MARK in value]
     return {**payload, **dict.fromkeys(sealed), "content": {}, "enabled": False} if sealed else payload
