@@ -19,8 +19,8 @@ from kitchener.cli.progress import progress_bar
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
 from kitchener.replaying import ReplayReport, WhatIfReport, open_replays, open_what_if, summary_of, summary_text
-from kitchener.replaying.places import class_of, settings_of
-from kitchener.runtime.places import agent_classes
+from kitchener.replaying.places import class_of
+from kitchener.runtime.places import agent_classes, settings_of
 
 
 class _Report(Protocol):

@@ -10,10 +10,9 @@ from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.interrupt import run_to_end
 from kitchener.cli.options import Json, Options, Places
 from kitchener.cli.output import harmless, is_interactive, print_json, say
-from kitchener.clock import SystemClock
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
-from kitchener.runtime.erasing import ErasureReport, check_subject_id, erase, keyring_of, open_stores
+from kitchener.runtime.erasing import ErasureReport, check_subject_id, erase_subject, keyring_of
 
 app = App(name="subject", help="Erase what is on record about a person.")
 
@@ -51,9 +50,7 @@ def erase_(
 
 
 async def _erase(config: RuntimeConfig, subject_id: str, *, is_json: bool) -> int:
-    sealer = Places(config).sealer()
-    async with open_stores(config, clock=SystemClock(), sealer=sealer) as stores:
-        report = await erase(subject_id, stores, SystemClock())
+    report = await erase_subject(subject_id, config=config)
     if is_json:
         print_json(report.as_json())
     else:

@@ -12,20 +12,10 @@ from kitchener.ids import is_session_id, path_part
 from kitchener.ledger import LedgerReader
 from kitchener.memory.index import OVERLAYS, SIGNALS, overlay_keys, signal_keys
 from kitchener.memory.reading import memory_dir
-from kitchener.records.events import SEALED_FIELDS, SESSION_START, index_keys
-from kitchener.runtime.loading import load_config
+from kitchener.records.events import SESSION_START, index_keys
 from kitchener.runtime.memories import memory_config
-from kitchener.runtime.places import agent_of, ho2m_path
-from kitchener.sealing import Keyring, Sealer
-
-
-def settings_of(config: RuntimeConfig | str | Path | None, root: str | Path | None) -> RuntimeConfig:
-    """The settings, complete, as `open_runtime` would have them."""
-    if not isinstance(config, RuntimeConfig):
-        return load_config(config, root=root).config
-    named = {name: agent.model_copy(update={"agent_class": name}) for name, agent in config.agents.items()}
-    where = Path(root if root is not None else config.plane_root).absolute()
-    return config.model_copy(update={"plane_root": str(where), "agents": named})
+from kitchener.runtime.places import agent_of, ho2m_path, sealer_of
+from kitchener.sealing import Sealer
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +55,7 @@ async def open_recorded(config: RuntimeConfig, agent_class: str) -> AsyncIterato
     """
     agent = agent_of(config, agent_class)
     root, part, memory = Path(config.plane_root), path_part(agent_class), memory_of(config, agent)
-    keyring = config.ledger.keyring
-    sealer = Sealer(Keyring(Path(keyring)), SEALED_FIELDS) if keyring else None
+    sealer = sealer_of(config.ledger)
     where = ho2m_path(root, agent)
     ho1m = Path(agent.ho1m_path) if agent.ho1m_path else root / "HO1" / part / "ho1m.jsonl"
     memories = memory_dir(root, memory_config(config.memory, agent))

@@ -15,14 +15,14 @@ from typing import Any, Final, NamedTuple
 import anyio.to_thread
 
 from kitchener.actors.session_state import COSTS
-from kitchener.clock import Clock, iso
+from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError, ConfigError, UnknownSubject
 from kitchener.ids import memory_namespace, path_part
 from kitchener.ledger import LedgerClient, LedgerEntry, StoredEntry
 from kitchener.memory import HO3Memory
 from kitchener.records import events
-from kitchener.runtime.places import memories, supervisors_ledgers
+from kitchener.runtime.places import memories, sealer_of, settings_of, supervisors_ledgers
 from kitchener.sealing import MARK, Erasure, Keyring, Sealer, is_sealed
 
 _MAX_NAME: Final = 256
@@ -128,6 +128,35 @@ async def open_stores(
                 memory = HO3Memory.open(root, own, ledger_config=config.ledger, **shared)
                 all_memories.append(await stack.enter_async_context(memory))
         yield Stores(keyring, found, all_memories)
+
+
+async def erase_subject(
+    subject_id: str,
+    *,
+    config: RuntimeConfig | str | Path | None = None,
+    root: str | Path | None = None,
+    clock: Clock | None = None,
+) -> ErasureReport:
+    """Erases a subject while no runtime has the ledgers open; a running one has `Runtime.erase_subject`.
+
+    Cut off at any point, it is finished by calling it again, or by the next `open_runtime`.
+
+    Args:
+        subject_id: who
+        config: path of a `kitchener.toml`, or a `RuntimeConfig`; None: the embedded defaults
+        root: overrides `plane_root`
+        clock: the time of day; None: the machine's
+
+    Raises:
+        ConfigError: a setting is wrong, or there is no keyring
+        UnknownSubject: there is nothing of theirs that could be erased
+        LedgerLocked: a process has the ledgers in use; nothing was erased
+        LedgerError, SealingError: it could not be finished; try again
+    """
+    check_subject_id(subject_id)
+    settings, clock = await anyio.to_thread.run_sync(settings_of, config, root), clock or SystemClock()
+    async with open_stores(settings, clock=clock, sealer=sealer_of(settings.ledger)) as stores:
+        return await erase(subject_id, stores, clock)
 
 
 async def erase(subject_id: str, stores: Stores, clock: Clock) -> ErasureReport:

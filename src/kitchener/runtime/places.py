@@ -3,10 +3,27 @@
 from pathlib import Path
 from urllib.parse import unquote
 
-from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
+from kitchener.config import HO2Config, HO3MemoryConfig, LedgerConfig, RuntimeConfig
 from kitchener.ids import is_agent_class, path_part
 from kitchener.memory.reading import OVERLAYS_FILE, SIGNALS_FILE, memory_dir
+from kitchener.records.events import SEALED_FIELDS
+from kitchener.runtime.loading import load_config
 from kitchener.runtime.memories import memory_config
+from kitchener.sealing import Keyring, Sealer
+
+
+def settings_of(config: RuntimeConfig | str | Path | None, root: str | Path | None) -> RuntimeConfig:
+    """The settings, complete, as `open_runtime` would have them."""
+    if not isinstance(config, RuntimeConfig):
+        return load_config(config, root=root).config
+    named = {name: agent.model_copy(update={"agent_class": name}) for name, agent in config.agents.items()}
+    where = Path(root if root is not None else config.plane_root).absolute()
+    return config.model_copy(update={"plane_root": str(where), "agents": named})
+
+
+def sealer_of(config: LedgerConfig) -> Sealer | None:
+    """Seals and opens what subjects said; None where it is stored plainly."""
+    return Sealer(Keyring(Path(config.keyring)), SEALED_FIELDS) if config.keyring else None
 
 
 def agent_of(config: RuntimeConfig, agent_class: str) -> HO2Config:

@@ -29,20 +29,19 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools import Tool, ToolRegistry, load_tools
 from kitchener.actors.work_order_chain import DegradedCall
 from kitchener.clock import Clock, SystemClock
-from kitchener.config import HO2Config, LedgerConfig, LimitsConfig, RuntimeConfig
+from kitchener.config import HO2Config, LimitsConfig, RuntimeConfig
 from kitchener.errors import ActorStopped, CallerError, ConfigError, KitchenerError
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.ids import IdSource, is_agent_class, path_part
 from kitchener.ledger import Ledgers, open_ledgers
 from kitchener.memory import HO3Memory
-from kitchener.records.events import SEALED_FIELDS
 from kitchener.records.prompt import PromptGateway, PromptResponse, Provider
 from kitchener.runtime.erasing import ErasureReport, check_subject_id, erase, keyring_of, open_stores
 from kitchener.runtime.leaving import leaving
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import open_memories
-from kitchener.runtime.places import supervisors_ledgers
-from kitchener.sealing import Keyring, Sealer
+from kitchener.runtime.places import sealer_of, supervisors_ledgers
+from kitchener.sealing import Sealer
 from kitchener.signing import Signer, load_signer
 
 _log = structlog.get_logger(__name__)
@@ -376,7 +375,7 @@ async def _hold(loaded: LoadedConfig, injected: "_Injected", *, task_status: Tas
                 lanes={INTERACTIVE: LaneLimits(limits.gateway_concurrency, limits.gateway_queue)},
                 **_restarts(limits),
             )
-            sealer, key = _sealer(config.ledger), config.ledger.signing_key
+            sealer, key = sealer_of(config.ledger), config.ledger.signing_key
             signer = await anyio.to_thread.run_sync(load_signer, key) if key is not None else None
             async with (
                 mailbox.open(),
@@ -398,10 +397,6 @@ def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, gi
         loaded = LoadedConfig(config, "RuntimeConfig", Path.cwd())
     check_config(loaded.config, source=loaded.source, given=tuple(given))
     return loaded
-
-
-def _sealer(config: LedgerConfig) -> Sealer | None:
-    return Sealer(Keyring(Path(config.keyring)), SEALED_FIELDS) if config.keyring else None
 
 
 def tools_of(config: HO2Config, given: Sequence[Callable[..., Any]], builtin: Sequence[Tool[..., Any]] = ()) -> ToolRegistry:
