@@ -41,10 +41,12 @@ from kitchener.errors import (
     SessionBusy,
     SessionEnded,
     SessionMismatch,
+    SubjectErased,
     TurnReplaced,
     TurnTimeout,
     UnknownArtifact,
     UnknownSession,
+    UnknownSubject,
 )
 from kitchener.gateway import LLMGateway
 from kitchener.ledger import LedgerClient, LedgerEntry, Ledgers, compute_trace_hash
@@ -64,7 +66,7 @@ from kitchener.records.turn import (
 )
 from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
 from kitchener.replaying import ReplayDivergence, ReplayReport, replay_session
-from kitchener.runtime import Runtime, open_runtime, tune_gc
+from kitchener.runtime import ErasureReport, Runtime, erase_subject, open_runtime, tune_gc
 
 __all__ = [
     "AttentionContext",
@@ -74,6 +76,7 @@ __all__ = [
     "ContextFragment",
     "ContextProvider",
     "DegradedCall",
+    "ErasureReport",
     "GateResult",
     "HO1Executor",
     "HO1ExecutorProtocol",
@@ -118,6 +121,7 @@ __all__ = [
     "SessionManager",
     "SessionMismatch",
     "SignalAccumulator",
+    "SubjectErased",
     "TextDelta",
     "TextRetracted",
     "TokenBudgeter",
@@ -131,12 +135,14 @@ __all__ = [
     "TurnUpdate",
     "UnknownArtifact",
     "UnknownSession",
+    "UnknownSubject",
     "Usage",
     "WorkOrder",
     "WorkOrderFinished",
     "WorkOrderPlanned",
     "compute_artifact_id",
     "compute_trace_hash",
+    "erase_subject",
     "open_runtime",
     "replay_session",
     "select_biases",

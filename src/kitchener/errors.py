@@ -6,6 +6,8 @@
     │   ├── InvalidMessage          empty, not text, or too long
     │   ├── UnknownSession          no such session in this agent class's ledger
     │   ├── SessionEnded            the session was ended and takes no more turns
+    │   ├── SubjectErased           the session's subject was erased, or is being erased
+    │   ├── UnknownSubject          there is nothing of this subject to erase
     │   ├── SessionMismatch         the session belongs to another agent class or another subject
     │   ├── SessionBusy             a turn is running and the overlap policy is "reject"
     │   ├── ReentrantTurn           a tool called back into a session of its own calling chain
@@ -96,6 +98,26 @@ class SessionEnded(CallerError):
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
         super().__init__(f"session {session_id!r} has ended and takes no more turns; start a new session")
+
+
+class SubjectErased(CallerError):
+    """What was said in this session is erased, and it takes no more turns; or its subject is being erased just now."""
+
+    def __init__(self, subject_id: str, session_id: str | None = None) -> None:
+        self.subject_id, self.session_id = subject_id, session_id
+        if session_id is None:
+            text = f"subject {subject_id!r} is being erased; nothing of theirs is taken until that is done"
+        else:
+            text = f"session {session_id!r} is over: its subject {subject_id!r} was erased; start a new session"
+        super().__init__(text)
+
+
+class UnknownSubject(CallerError):
+    """No key, session or memory of a subject of this id is there."""
+
+    def __init__(self, subject_id: str, problem: str) -> None:
+        self.subject_id, self.problem = subject_id, problem
+        super().__init__(f"subject {subject_id!r}: {problem}; nothing was erased")
 
 
 class SessionMismatch(CallerError):

@@ -5,9 +5,12 @@ Only session ids are random; every other id is derived from the ledger, so that 
 
 import hashlib
 import re
+from collections.abc import Callable
 from typing import NewType, Protocol
 from urllib.parse import quote, unquote
 from uuid import uuid4
+
+from kitchener.canonical import digest as plain_digest
 
 SessionId = NewType("SessionId", str)
 """`SES-` and 8 to 32 lower-case hex digits."""
@@ -91,10 +94,19 @@ def anonymous_subject(session_id: str) -> SubjectId:
     return SubjectId(f"anon-{session_id}")
 
 
-def tool_idempotency_key(turn: str, wo_id: str, call: int, tool_id: str, arguments: bytes) -> str:
-    """A stable key for one tool call: the same turn, position, tool and canonical arguments give the same key."""
+def tool_idempotency_key(
+    turn: str, wo_id: str, call: int, tool_id: str, arguments: bytes, digest: Callable[[bytes], str] = plain_digest
+) -> str:
+    """A stable key for one tool call: the same turn, position, tool and canonical arguments give the same key.
+
+    Args:
+        turn, wo_id, call: its position
+        tool_id: the tool
+        arguments: canonical JSON
+        digest: a hash with a prefix and a colon; keyed where arguments are sealed, since short ones could be guessed
+    """
     text = f"{turn}|{wo_id}|{call}|{tool_id}|".encode() + arguments
-    return f"TK-{hashlib.sha256(text).hexdigest()[:32]}"
+    return f"TK-{digest(text).partition(':')[2][:32]}"
 
 
 def path_part(text: str) -> str:

@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import json
 import os
+import threading
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +28,13 @@ _VERSION: Final = 1
 _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 _CACHED_KEYS: Final = 4_096
+_ERASURES: Final = "erasing"
+"""Directory within a keyring: the erasures that were begun and not finished."""
+
+
+def is_sealed(value: object) -> bool:
+    """Whether a field of a payload was not opened: its key is gone, or not at hand."""
+    return isinstance(value, dict) and len(value) == 1 and MARK in value
 
 
 class Cipher(Protocol):
@@ -56,10 +64,24 @@ class SubjectKey:
         return f"<SubjectKey {self.kid}>"  # never the key
 
 
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """An erasure that was begun and not finished: from then on the subject's key opens and seals nothing."""
+
+    subject_id: str
+    """Who is being erased."""
+    kid: str
+    """The key that is destroyed."""
+    begun_at: str
+    """ISO time."""
+
+
 class Keyring:
     """A directory with one key file per subject, readable by its owner alone.
 
-    Its methods block when a key is not in memory, so they are called in worker threads (`Sealer.make_ready`).
+    Its methods block when a key is not in memory, so they are called in worker threads (`Sealer.make_ready`). An erasure takes
+    several steps, and a note in the directory `erasing` outlives a crash between them: `begin_erasure`, `destroy`, then
+    whatever has to be recorded elsewhere, `end_erasure`. While the note is there, the key counts as destroyed.
 
     Args:
         directory: made when the first key is
@@ -79,6 +101,8 @@ class Keyring:
         self._directory = Path(directory)
         self._recent: dict[str, SubjectKey] = {}
         self._older: dict[str, SubjectKey] = {}
+        # A thread that is reading a key must not put it back into memory after another one has destroyed it.
+        self._changing = threading.Lock()
 
     def has(self, subject_id: str) -> bool:
         """Whether the subject's key is in memory, so that using it does not block."""
@@ -91,45 +115,123 @@ class Keyring:
             SealingError: the key file cannot be read, or is not one
         """
         key = self._recent.get(subject_id) or self._older.get(subject_id)
-        return key if key is not None else self._keep(subject_id, self._read(subject_id))
+        if key is None:
+            with self._changing:
+                key = self._load(subject_id)
+        return key
 
     def get(self, subject_id: str) -> SubjectKey:
         """The subject's key, made if there is none.
 
         Raises:
-            SealingError: the key file cannot be read or made
+            SealingError: the key file cannot be read or made, or the subject is being erased
         """
         key = self.find(subject_id)
         if key is None:
-            self._make(subject_id)
-            key = self._keep(subject_id, self._read(subject_id))
+            with self._changing:
+                if self._erasure(subject_id) is not None:
+                    raise SealingError(
+                        f"subject {subject_id!r} is being erased, so nothing can be sealed for them;"
+                        f" `kitchener subject erase {subject_id}` finishes it"
+                    )
+                self._make(subject_id)
+                key = self._load(subject_id)
         if key is None:
             raise SealingError(f"{self._path(subject_id)}: the key was destroyed while it was being made; try again")
         return key
 
+    def kid_of(self, subject_id: str) -> str | None:
+        """The kid of the key that the subject has, or that is being destroyed; None: there is none (any more)."""
+        with self._changing:
+            pending = self._erasure(subject_id)
+            if pending is not None:
+                return pending.kid
+            key = self._read(subject_id)
+        return key.kid if key is not None else None
+
+    def begin_erasure(self, subject_id: str, begun_at: str, *, lost_kid: str | None = None) -> Erasure | None:
+        """Notes durably that the subject is being erased; the one that was begun already, if there is one.
+
+        Args:
+            subject_id: who
+            begun_at: ISO time
+            lost_kid: the key's kid, where the key itself is gone already
+
+        Returns:
+            None if the subject has no key and `lost_kid` names none
+        """
+        with self._changing:
+            found = self._erasure(subject_id)
+            if found is not None:
+                return found
+            key = self._read(subject_id)
+            kid = key.kid if key is not None else lost_kid
+            if kid is None:
+                return None
+            begun = Erasure(subject_id, kid, begun_at)
+            path = self._note_path(subject_id)
+            text = json.dumps({"v": _VERSION, "subject_id": subject_id, "kid": kid, "begun_at": begun_at})
+            with _os_errors(path):
+                _write_whole(path, text.encode())
+                _sync_directory(self._directory)  # which may have got its directory of notes just now
+            self._forget(subject_id)
+            return begun
+
+    def erasures(self) -> list[Erasure]:
+        """The erasures that were begun and not finished, oldest first."""
+        directory = self._directory / _ERASURES
+        with _os_errors(directory):
+            found = [self._noted(path) for path in directory.glob("*.json")] if directory.is_dir() else []
+        return sorted(found, key=lambda each: (each.begun_at, each.subject_id))
+
     def destroy(self, subject_id: str) -> str | None:
-        """Destroys the subject's key: what was sealed under it can never be read again.
+        """Destroys the subject's key: what was sealed under it can never be read again. Durable when it returns.
 
         Returns:
             the destroyed key's kid, or None if the subject had no key
         """
-        key = self.find(subject_id)
-        path = self._path(subject_id)
+        with self._changing:
+            pending = self._erasure(subject_id)
+            # A crash may have left the file overwritten and there; what it was is in the note then.
+            key = self._read(subject_id) if pending is None else None
+            self._forget(subject_id)
+            path = self._path(subject_id)
+            with _os_errors(path):
+                if path.exists():
+                    _shred(path)
+                if self._directory.is_dir():
+                    _sync_directory(self._directory)
+        return pending.kid if pending is not None else key.kid if key is not None else None
+
+    def end_erasure(self, subject_id: str) -> None:
+        """Takes the note away: the erasure is on record. From now on the subject may get another key."""
+        path = self._note_path(subject_id)
+        with self._changing, _os_errors(path):
+            path.unlink(missing_ok=True)
+            _sync_directory(path.parent)
+
+    def _load(self, subject_id: str) -> SubjectKey | None:
+        return self._keep(subject_id, self._read(subject_id)) if self._erasure(subject_id) is None else None
+
+    def _forget(self, subject_id: str) -> None:
         self._recent.pop(subject_id, None)
         self._older.pop(subject_id, None)
-        if key is None:
-            return None
+
+    def _erasure(self, subject_id: str) -> Erasure | None:
+        path = self._note_path(subject_id)
+        return self._noted(path) if path.exists() else None
+
+    def _noted(self, path: Path) -> Erasure:
         with _os_errors(path):
-            # Overwritten first: a file system that reuses the blocks in place then holds no copy either.
-            fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                os.write(fd, b"\0" * os.fstat(fd).st_size)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            path.unlink()
-            _sync_directory(self._directory)
-        return key.kid
+            text = path.read_bytes()
+        try:
+            stored = json.loads(text)
+            return Erasure(str(stored["subject_id"]), str(stored["kid"]), str(stored["begun_at"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise SealingError(f"{path}: is not the note of an erasure ({type(error).__name__})") from None
+
+    def _note_path(self, subject_id: str) -> Path:
+        return self._directory / _ERASURES / f"{self._path(subject_id).stem}.json"
 
     def _path(self, subject_id: str) -> Path:
         # A hash: subject ids may hold anything, and file names are seen by many.
@@ -196,10 +298,12 @@ class Sealer:
         self.keyring = keyring
         self._fields = sealed_fields
 
-    def is_ready(self, payload: Mapping[str, Any]) -> bool:
-        """Whether sealing this payload would not block."""
+    def is_ready(self, entry_type: str, payload: Mapping[str, Any]) -> bool:
+        """Whether sealing this payload would not block. What has nothing to seal needs no key, and makes none."""
         subject_id = payload.get("subject_id")
-        return not isinstance(subject_id, str) or self.keyring.has(subject_id)
+        if not isinstance(subject_id, str) or self.keyring.has(subject_id):
+            return True
+        return all(payload.get(field) is None for field in self._fields.get(entry_type, ()))
 
     def make_ready(self, payload: Mapping[str, Any]) -> None:
         """Fetches or makes the key of the payload's subject. Blocks."""
@@ -287,6 +391,31 @@ def _encoded(data: bytes) -> str:
 
 def _decoded(text: str) -> bytes:
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+def _shred(path: Path) -> None:
+    """Overwrites a file, then removes it: a file system that reuses the blocks in place holds no copy either."""
+    fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.write(fd, b"\0" * os.fstat(fd).st_size)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    path.unlink()
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    """A file with this content, durable and whole or not there at all; its directory is made."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    draft = path.with_suffix(".new")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    draft.replace(path)
+    _sync_directory(path.parent)
 
 
 def _sync_directory(path: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_short_projection_is_written_out() -> None:
         "ruleset_hash": projection.ruleset_hash,
         "proof_refs": [each.as_mapping() for each in (declared.ref, failed.ref, done.ref, context_ref(7))],
         "stable_prefix_tokens": rendering.stable_prefix_tokens,
-        "stable_prefix_hash": rendering.stable_prefix_hash,
+        "stable_prefix_hash": digest(rendering.stable_prefix.encode()),
         "authority": {"tier": "HO2", "signer": None, "sig": None},
     }
 

@@ -97,7 +97,7 @@ def test_the_text_is_ordered_by_how_often_it_changes() -> None:
         "Work order WO-1 (synthesize) open",
     ]
     prefix = "\n\n".join(rendering.text.split("\n\n")[:4])
-    assert (rendering.stable_prefix_tokens, rendering.stable_prefix_hash) == (ESTIMATE(prefix), digest(prefix.encode()))
+    assert (rendering.stable_prefix_tokens, rendering.stable_prefix) == (ESTIMATE(prefix), prefix)
     assert rendering.text_hash == digest(rendering.text.encode())
     assert len(rendering.refs) == 7
     without = render(projection, ESTIMATE, elsewhere=("rule", "bias"))
@@ -109,9 +109,9 @@ def test_another_turn_leaves_the_stable_prefix_alone_and_another_goal_does_not()
     first = text_of(history.project())
     history.turn("T-99", "INT-1")
     history.open("WO-1", "INT-1")
-    assert text_of(history.project()).stable_prefix_hash == first.stable_prefix_hash
+    assert text_of(history.project()).stable_prefix == first.stable_prefix
     history.declare("INT-2", "INT-1")
-    assert text_of(history.project()).stable_prefix_hash != first.stable_prefix_hash
+    assert text_of(history.project()).stable_prefix != first.stable_prefix
 
 
 def test_of_many_failures_the_newest_are_shown_and_the_rest_counted() -> None:

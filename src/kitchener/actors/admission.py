@@ -195,6 +195,20 @@ class Admission:
         finally:
             self._leave_session(session)
 
+    async def expel(self, session: SessionManager, deadline: float) -> None:
+        """Cancels the session's running turn, and returns when nobody holds the session or waits for it any more.
+
+        Raises:
+            Overloaded: somebody still did at the deadline
+        """
+        queue: SessionQueue | None = session.admission
+        if queue is None:
+            return
+        if queue.scope is not None:
+            queue.scope.cancel()
+        await self._wait(queue, session, _Place(is_turn=False), deadline)
+        self._leave_session(session)
+
     async def _enter_limiter(self, queue: SessionQueue, session: SessionManager, deadline: float, *, nested: bool) -> None:
         if not nested:
             await self._limiter.enter(deadline)

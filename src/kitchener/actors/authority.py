@@ -6,6 +6,7 @@ change nothing. Explained in `docs/context.md`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal
 
 from kitchener.actors.ranking import TurnRanking
@@ -204,6 +205,7 @@ class ContextAuthority:
             turn_id=base["turn_id"],
             base=thread.bases.get(projection.intent_id),
             transition_refs=transition_refs,
+            hashed=partial(self._ledgers.context.content_digest, base["subject_id"]),
         )
         payload = {**base, **payload}
         if self._signer is not None:

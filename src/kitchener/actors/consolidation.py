@@ -53,7 +53,9 @@ class Consolidator:
             domain_tags=(DOMAIN_TAG,),
             timeout_ms=int(config.consolidation_deadline_s * 1_000),
         )
-        self._running: set[tuple[str, str]] = set()
+        self._running: dict[tuple[str, str], anyio.CancelScope] = {}
+        self._barred: set[str] = set()
+        self._left: anyio.Event | None = None
         self._failures: OrderedDict[tuple[str, str], tuple[int, float]] = OrderedDict()
 
     async def run(
@@ -78,20 +80,39 @@ class Consolidator:
             gate = await self._memory.check_gate(each, namespace=namespace)
             signal_id = gate.signal_id  # as it stands in the ledger: a caller may spell it in several ways
             key = (namespace, signal_id)
-            if not gate.crossed or key in self._running or (not is_asked_for and self._must_wait(key)):
+            is_due = gate.crossed and namespace not in self._barred
+            if not is_due or key in self._running or (not is_asked_for and self._must_wait(key)):
                 continue
-            self._running.add(key)
+            wo, scope = None, anyio.CancelScope()
+            self._running[key] = scope
             try:
-                wo = await self._consolidate(namespace, SubjectId(subject_id), signal_id, gate_ts)
+                with scope:
+                    wo = await self._consolidate(namespace, SubjectId(subject_id), signal_id, gate_ts)
             except Exception:
                 self._note(key, failed=True)  # what cannot be written now is not tried again with every turn
                 raise
             finally:
-                self._running.discard(key)
+                del self._running[key]
+                if self._left is not None:
+                    self._left.set()
+                    self._left = None
             if wo is not None:
                 self._note(key, failed=wo.state != "completed")
                 done.append(wo)
         return done
+
+    async def bar(self, namespace: str) -> None:
+        """Learns nothing more in a namespace until `unbar`; what is under way is cancelled, and has ended on return."""
+        self._barred.add(namespace)
+        while running := [scope for key, scope in self._running.items() if key[0] == namespace]:
+            for scope in running:
+                scope.cancel()
+            self._left = self._left or anyio.Event()
+            await self._left.wait()
+
+    def unbar(self, namespace: str) -> None:
+        """Learns in a namespace again."""
+        self._barred.discard(namespace)
 
     async def _consolidate(
         self, namespace: str, subject_id: SubjectId, signal_id: str, gate_ts: str | None

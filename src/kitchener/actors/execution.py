@@ -6,6 +6,7 @@ It knows how a step is made and recorded, not which step comes next: that is `ex
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -178,9 +179,9 @@ class Execution:
         call, tools = self._tool_calls_begun, self._surroundings.tools
         problem = self._tool_problem(tool_id, arguments)
         if problem is None:
-            key = tool_idempotency_key(
-                self._wo.turn_id, self._wo.wo_id, call, tool_id, canonical_bytes(arguments, at="arguments")
-            )
+            plain = canonical_bytes(arguments, at="arguments")
+            hashed = partial(self._surroundings.ledgers.ho1m.content_digest, self._subject_id)
+            key = tool_idempotency_key(self._wo.turn_id, self._wo.wo_id, call, tool_id, plain, hashed)
             read_only = tools.is_read_only(tool_id)
             await self.record(
                 events.TOOL_STARTED,

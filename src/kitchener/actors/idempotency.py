@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 
 from kitchener.actors.mailbox import CALLING_CHAIN
-from kitchener.errors import IdempotencyConflict, OutcomeUnknown, Overloaded, ReentrantTurn
+from kitchener.errors import IdempotencyConflict, OutcomeUnknown, Overloaded, ReentrantTurn, SubjectErased
 from kitchener.ledger import Ledgers, StoredEntry
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
@@ -61,6 +61,7 @@ class IdempotencyKeys:
             IdempotencyConflict: the key belongs to another message
             ReentrantTurn: its running turn waits for the caller
             OutcomeUnknown: its turn was aborted while a tool with effects ran
+            SubjectErased: its turn was erased with its subject
             Overloaded: the running duplicate did not finish before the deadline
         """
         place = (scope, key)
@@ -87,7 +88,10 @@ class IdempotencyKeys:
         """The result on record, or None where the key may run."""
         for start in reversed(await self._starts(key, scope)):
             turn_id = start.payload["turn_id"]
-            if start.payload["user_message"] != message:
+            said = start.payload["user_message"]
+            if not isinstance(said, str):  # run again, it would bring back what was erased
+                raise SubjectErased(str(start.payload["subject_id"]), str(start.payload["session_id"]))
+            if said != message:
                 raise IdempotencyConflict(key, turn_id)
             end = await self._end(start)
             if end is not None and end.entry_type == events.TURN_COMPLETED:

@@ -116,7 +116,8 @@ class IntentCalls:
         session = await self._sessions.find_open(session_id)
         async with self._admission.call(session):
             thread = session.thread
-            if session.state.is_ended or thread is None:
+            session.check_open()
+            if thread is None:
                 raise SessionEnded(session_id)
             first = authority.first_intent(thread, session_id) if thread.state.turns else None
             if first is not None:  # the session is older than the Authority: its turns so far have an intent of their own

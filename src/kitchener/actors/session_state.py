@@ -7,13 +7,17 @@ not ended. `actors/sessions.py` owns the value and feeds it.
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from kitchener.actors.attention import ContextFragment, words_of
 from kitchener.actors.budget import estimate_tokens
+from kitchener.context.events import ERASED
 from kitchener.ids import EntryId, SessionId, SubjectId, TurnId
 from kitchener.records import events
 from kitchener.records.ref import Ref
+
+COSTS: Final = ("input_tokens", "output_tokens", "llm_calls", "tool_calls")
+"""What is summed over a session's turns."""
 
 
 class PastTurn:
@@ -57,15 +61,15 @@ class SessionState:
     subject_id: SubjectId
     external_id: str | None = None
     is_ended: bool = False
+    is_erased: bool = False
+    """Ended because its subject was erased."""
     turn_count: int = 0
     """Turns that were begun."""
     completed_turns: int = 0
     wo_count: int = 0
     """Work orders that were planned."""
     tokens_used: int = 0
-    cost: dict[str, int] = field(
-        default_factory=lambda: {"input_tokens": 0, "output_tokens": 0, "llm_calls": 0, "tool_calls": 0}
-    )
+    cost: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COSTS, 0))
     """Summed over all completed turns."""
     window: deque[PastTurn] = field(default_factory=deque)
     """The newest completed turns."""
@@ -93,7 +97,7 @@ def complete_turn(state: SessionState, payload: Mapping[str, Any], user_message:
     for key in state.cost:
         state.cost[key] += cost.get(key, 0)
     state.completed_turns += 1
-    state.window.append(PastTurn(payload["turn_id"], user_message, str(payload.get("response", "")), ref, estimator))
+    state.window.append(PastTurn(payload["turn_id"], user_message, _text(payload.get("response", "")), ref, estimator))
     state.open_turn = None
 
 
@@ -109,7 +113,7 @@ def _apply(state: SessionState, entry_type: str, payload: Mapping[str, Any], ref
     turn = state.open_turn
     match entry_type:
         case events.TURN_STARTED:
-            begin_turn(state, payload["turn_id"], payload["user_message"])
+            begin_turn(state, payload["turn_id"], _text(payload["user_message"]))
         case events.WO_PLANNED:
             state.wo_count += 1
             if turn is not None:
@@ -129,7 +133,7 @@ def _apply(state: SessionState, entry_type: str, payload: Mapping[str, Any], ref
         case events.TURN_ABORTED:
             state.open_turn = None
         case events.SESSION_END:
-            state.is_ended = True
+            state.is_ended, state.is_erased = True, events.ends_by_erasure(entry_type, payload)
         case _:
             pass
 
@@ -149,6 +153,10 @@ def forget_failed(state: SessionState, wo_id: str) -> None:
 def book_cost(state: SessionState, tokens: int) -> None:
     """The tokens of a work order that ended, also in a turn that was aborted later: they count against the session's budget."""
     state.tokens_used += tokens
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ERASED
 
 
 def _tokens(cost: Mapping[str, int] | None) -> int:

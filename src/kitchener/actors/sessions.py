@@ -21,7 +21,7 @@ from kitchener.actors.remembering import LongTermMemory
 from kitchener.actors.session_state import PastTurn, SessionState, fold
 from kitchener.clock import Clock, iso, loop_clock
 from kitchener.config import HO2Config
-from kitchener.errors import CallerError, SessionEnded, SessionMismatch, StaleHead, UnknownSession
+from kitchener.errors import CallerError, SessionEnded, SessionMismatch, StaleHead, SubjectErased, UnknownSession
 from kitchener.ids import (
     EntryId,
     IdSource,
@@ -77,6 +77,13 @@ class SessionManager:
     def subject_id(self) -> SubjectId:
         """Whose conversation it is."""
         return self.state.subject_id
+
+    def check_open(self) -> None:
+        """Raises SessionEnded or SubjectErased where the session takes no more turns."""
+        if self.state.is_erased:
+            raise SubjectErased(self.subject_id, self.session_id)
+        if self.state.is_ended:
+            raise SessionEnded(self.session_id)
 
     @property
     def history(self) -> list[tuple[str, str]]:
@@ -200,6 +207,8 @@ class SessionDirectory:
         self._fresh: deque[SessionId] = deque()
         self._drawn: anyio.Event | None = None
         self._waiting_for_ids = 0
+        self.barred: set[str] = set()
+        """Subjects who are being erased: no session of theirs is given out."""
 
     def __len__(self) -> int:
         return len(self._active)
@@ -216,6 +225,7 @@ class SessionDirectory:
         if session is None:
             session = await self._activate(session_id)
         self._touch(session)
+        self.check(session.subject_id)
         if subject_id is not None and subject_id != session.subject_id:
             raise SessionMismatch(session_id, "subject", subject_id, session.subject_id)
         return session
@@ -233,9 +243,21 @@ class SessionDirectory:
     async def find_open(self, session_id: str, *, subject_id: str | None = None) -> SessionManager:
         """As `find`, and the session has not ended."""
         session = await self.find(session_id, subject_id=subject_id)
-        if session.state.is_ended:
-            raise SessionEnded(session_id)
+        session.check_open()
         return session
+
+    def check(self, subject_id: str) -> None:
+        """Raises SubjectErased where a subject is being erased."""
+        if subject_id in self.barred:
+            raise SubjectErased(subject_id)
+
+    def active_of(self, subject_id: str) -> list[SessionManager]:
+        """The active sessions of a subject, in the order of their last use."""
+        return [session for session in self._active.values() if session.subject_id == subject_id]
+
+    def put_away(self, session: SessionManager) -> None:
+        """Forgets an active session; asked for again, it comes back from the ledger."""
+        self._active.pop(session.session_id, None)
 
     async def start(
         self, session_id: str | None = None, *, subject_id: str | None = None, external_id: str | None = None
@@ -251,6 +273,7 @@ class SessionDirectory:
             if session_id in self._fresh:
                 self._fresh.remove(SessionId(session_id))
         chosen = SessionId(session_id) if session_id is not None else await self._fresh_id()
+        self.check(subject_id or "")
         state = SessionState(chosen, SubjectId(subject_id) if subject_id else anonymous_subject(chosen), external_id)
         session = self._manager(state)
         if self._authority is not None:

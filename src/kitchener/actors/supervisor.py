@@ -21,6 +21,7 @@ from kitchener.actors.consolidation import Consolidator
 from kitchener.actors.context_items import ContextItems
 from kitchener.actors.idempotency import IdempotencyKeys, OnSession, Scope
 from kitchener.actors.intents import IntentCalls
+from kitchener.actors.leaving import Leaving
 from kitchener.actors.mailbox import CALLING_CHAIN
 from kitchener.actors.quality import QualityGate
 from kitchener.actors.remembering import LongTermMemory
@@ -38,7 +39,7 @@ from kitchener.errors import (
     LedgerWriteError,
     ReentrantTurn,
     RuntimeClosed,
-    SessionEnded,
+    SubjectErased,
     TurnReplaced,
     TurnTimeout,
 )
@@ -129,6 +130,8 @@ class HO2Supervisor:
             else None
         )
         self._afterwards = afterwards_of(config, self._host)
+        self.leaving = Leaving(self._sessions, self._admission, self._consolidator, authority, self._host.limits)
+        """Lets go of a subject who is erased; for the runtime."""
 
     async def start_session(
         self, session_id: str | None = None, *, subject_id: str | None = None, external_id: str | None = None
@@ -318,8 +321,8 @@ class HO2Supervisor:
         token = CALLING_CHAIN.set((*chain, session.session_id))
         try:
             async with self._admission.turn(session, message, call, nested=bool(chain)) as queue:
-                if session.state.is_ended:  # by a call that was before this message in the session's queue
-                    raise SessionEnded(session.session_id)
+                session.check_open()  # a call that was before this message in the session's queue may have ended it
+                self._sessions.check(session.subject_id)
                 return await self._run(session, queue, message, call, update)
         finally:
             CALLING_CHAIN.reset(token)
@@ -349,7 +352,7 @@ class HO2Supervisor:
             self._ledgers.leave_turn()
         if result is not None:
             return await self._commit_late(result)
-        raise await self._cut_off(turn, queue, deadline - started)
+        raise await self._cut_off(session, turn, queue, deadline - started)
 
     def _consolidate_after(self, result: TurnResult) -> None:
         """The reply is delivered: whatever its turn found ripe is learned now, by a task that nobody waits for."""
@@ -366,8 +369,11 @@ class HO2Supervisor:
             return result
         raise CommitUnknown(result.turn_id)
 
-    async def _cut_off(self, turn: Turn, queue: SessionQueue, seconds: float) -> Exception:
-        """Closes a turn whose scope was cancelled: by a newer message, a shutdown, or its deadline."""
+    async def _cut_off(self, session: SessionManager, turn: Turn, queue: SessionQueue, seconds: float) -> Exception:
+        """Closes a turn whose scope was cancelled: by an erasure, a newer message, a shutdown, or its deadline."""
+        if session.subject_id in self._sessions.barred:
+            await self._abort(turn, "cancelled")
+            return SubjectErased(session.subject_id)
         if queue.is_replaced:
             await self._abort(turn, "cancelled")
             return TurnReplaced(turn.session_id)

@@ -18,6 +18,7 @@ from kitchener.errors import CallerError
 from kitchener.ledger import LedgerReader, Ledgers, StoredEntry
 from kitchener.records import events
 from kitchener.records.events import index_keys
+from kitchener.sealing import is_sealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,11 @@ class Past:
         """Whose it is, where the ledger says so."""
         found = self.start.payload.get("subject_id") if self.start is not None else None
         return found if isinstance(found, str) else None
+
+    @property
+    def is_erased(self) -> bool:
+        """Whether what its subject said and was answered cannot be read any more."""
+        return any(is_sealed(value) for each in self.entries for value in each.payload.values())
 
     def as_of(self, timestamp: str) -> "Past":
         """The same, up to a moment.

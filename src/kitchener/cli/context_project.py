@@ -1,10 +1,13 @@
 """What a session's next turn would be shown: read, folded, resolved, projected; and put on record where that is wanted."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from kitchener.actors.authority import SHOWN_ELSEWHERE, ruleset_of
 from kitchener.actors.ranking import TurnRanking
+from kitchener.canonical import digest
 from kitchener.cli.context_past import Past, fold_entries, fold_shadow
 from kitchener.cli.options import Places
 from kitchener.clock import SystemClock, to_datetime
@@ -163,7 +166,10 @@ async def record(places: Places, projected: Projected) -> Ref | None:
         ref = None
         if projection is not None:
             rendering = render(projection, projected.state.estimate, elsewhere=SHOWN_ELSEWHERE)
-            fields = projection_payload(projection, rendering, timestamp=timestamp, turn_id=None)
+            hashed: Callable[[bytes], str] = digest
+            if past.subject_id is not None and not past.is_erased:  # who is erased has no key, and must not get another here
+                hashed = partial(ledger.content_digest, past.subject_id)
+            fields = projection_payload(projection, rendering, timestamp=timestamp, turn_id=None, hashed=hashed)
             ref = await ledger.write(LedgerEntry(events.PROJECTION_COMPUTED, past.session_id, {**base, **fields}))
         await ledger.commit()
     return ref

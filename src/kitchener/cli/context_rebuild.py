@@ -85,7 +85,7 @@ def _as_recorded(
         if item.ref in visible:
             return Placed(item, "FULL", item.tokens)
         reason: Any = reasons.get(item.ref, "LOW_URGENCY")
-        return Placed(item, "STUB" if reason == "DEFERRED" else "NONE", 0, reason, max(0, item.tokens - free))
+        return Placed(item, "STUB" if reason in ("DEFERRED", "ERASED") else "NONE", 0, reason, max(0, item.tokens - free))
 
     eligible = [item_of(ref) for ref in lists.eligible]
     own = set(lists.eligible)

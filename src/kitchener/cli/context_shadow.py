@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from kitchener.cli.context_past import context_path, open_reader, read_past
 from kitchener.cli.options import Places
-from kitchener.cli.output import harmless, one_line
+from kitchener.cli.output import UNREADABLE, harmless, one_line
 from kitchener.cli.progress import progress_bar
 from kitchener.config import dotted_key
 from kitchener.context import ProjectionLists, base_ref, read_lists
@@ -207,7 +207,7 @@ async def _compare(books: _Books, session_id: str) -> tuple[list[ShadowTurn], Co
         turn = ShadowTurn(
             turn_id,
             session_id,
-            message if isinstance(message, str) else "(sealed)",
+            message if isinstance(message, str) else UNREADABLE,
             _actions(shadows.get(turn_id, ())),
             intent_id,
             goals.get(intent_id),

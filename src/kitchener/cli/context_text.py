@@ -144,6 +144,8 @@ def _suppressed_row(placed: Placed, projection: Projection) -> dict[str, Any]:
         why = f"BUDGET_EVICTION, {placed.short_by:,} tokens short"
     elif placed.reason == "DEFERRED":
         why = "DEFERRED, it was put off"
+    elif placed.reason == "ERASED":
+        why = "ERASED, with its subject"
     elif placed.short_by:
         why = f"LOW_URGENCY, others ranked before it; {placed.short_by:,} tokens short of the {max(0, projection.free):,} left"
     else:

@@ -8,6 +8,7 @@ from kitchener.actors.authority import ruleset_of
 from kitchener.cli.context_past import Past, fold_entries, fold_shadow, open_reader, read_past
 from kitchener.cli.context_rebuild import rebuild
 from kitchener.cli.options import Places
+from kitchener.cli.output import UNREADABLE
 from kitchener.context import (
     ContextState,
     Explanation,
@@ -22,15 +23,18 @@ from kitchener.context import (
     read_lists,
     recalled,
 )
+from kitchener.context.events import ERASED
 from kitchener.context.explaining import explain_all, find_placed
 from kitchener.errors import CallerError
 from kitchener.ids import session_of_turn
 from kitchener.ledger import LedgerReader, StoredEntry
-from kitchener.memory.overlays import Overlay
+from kitchener.memory.overlays import parse_overlay
 from kitchener.memory.reading import OVERLAYS_FILE, memory_dir
+from kitchener.memory.subject import readable_overlay
 from kitchener.records import events
 from kitchener.records.ref import Ref
 from kitchener.runtime.memories import memory_config
+from kitchener.sealing import is_sealed
 
 Mode = Literal["enforce", "shadow", "off"]
 _ENDS = (events.WO_CHAIN_COMPLETE, events.TURN_COMPLETED, events.TURN_ABORTED, events.WO_ABANDONED)
@@ -130,7 +134,7 @@ async def _viewed(places: Places, past: Past, started: StoredEntry, cut: int, de
     common: dict[str, Any] = {
         "turn_id": turn_id,
         "past": past,
-        "message": said if isinstance(said, str) else "(sealed)",
+        "message": said if isinstance(said, str) else UNREADABLE,
         "started_at": started.timestamp,
         "flags": tuple(entry.payload for entry in mine if entry.entry_type == events.CONFLICT_FLAG),
         "later": past.entries[cut:],
@@ -217,8 +221,9 @@ async def _learned(places: Places, past: Past, refs: Sequence[Ref]) -> list[Item
         for ref in refs if overlays is not None else ():
             entry = await overlays.get(_seq(ref)) if overlays is not None else None
             if entry is not None and entry.entry_hash == ref.entry_hash:
-                overlay = Overlay.model_validate(entry.payload)
-                items.append(bias_item(overlay.key, ref, entry.timestamp, overlay.line, estimate))
+                overlay = parse_overlay(readable_overlay(entry.payload))
+                item = bias_item(overlay.key, ref, entry.timestamp, overlay.line or ERASED, estimate)
+                items.append(item._replace(is_erased=overlay.is_erased))
     return items
 
 
@@ -228,10 +233,12 @@ async def _evidence(ho2m: LedgerReader, ref: Ref, past: Past) -> Item | None:
     if entry is None or entry.entry_hash != ref.entry_hash:
         return None
     started = await ho2m.last(key=events.turn_index_key(entry.entity_id))
-    message = started[-1].payload.get("user_message") if started else None
+    message, response = started[-1].payload.get("user_message") if started else None, entry.payload.get("response")
     estimate = estimator(ruleset_of(past.config).token_estimator)
-    text = f"user: {message}\nassistant: {entry.payload.get('response')}"
-    return evidence_item(entry.entity_id, ref, entry.timestamp, text, estimate, session_id=entry.session_id)
+    is_erased = is_sealed(message) or is_sealed(response)
+    text = f"[{entry.entity_id}] erased" if is_erased else f"user: {message}\nassistant: {response}"
+    item = evidence_item(entry.entity_id, ref, entry.timestamp, text, estimate, session_id=entry.session_id)
+    return item._replace(is_erased=is_erased)
 
 
 def _seq(ref: Ref) -> int:

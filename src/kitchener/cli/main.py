@@ -26,8 +26,10 @@ from kitchener.errors import (
     PromptError,
     SessionEnded,
     SigningError,
+    SubjectErased,
     ToolError,
     UnknownSession,
+    UnknownSubject,
 )
 
 # The first class that fits decides, so subclasses stand before their bases.
@@ -35,7 +37,7 @@ _EXIT_CODES: Final = (
     (LedgerDamaged, DAMAGED),
     (LedgerLocked, LOCKED),
     (InvalidLifecycle, INVALID),
-    ((UnknownSession, SessionEnded), NEGATIVE),
+    ((UnknownSession, SessionEnded, SubjectErased, UnknownSubject), NEGATIVE),
     ((ConfigError, CallerError, LedgerPathError, PromptError, SigningError, ToolError), USAGE),
 )
 
@@ -60,6 +62,7 @@ _COMMANDS: Final = (
     ("intent", "intents:app", "List and steer what sessions are about."),
     ("session", "sessions:app", "List, show, end and repair sessions."),
     ("memory", "memory:app", "See what was learned about subjects, and take it back."),
+    ("subject", "subjects:app", "Erase what is on record about a person."),
     ("ledger", "ledgers:app", "Verify ledgers and look into them."),
     ("replay", "replay:replay", "Run recorded turns again, and say where they come out otherwise."),
     ("config", "settings:app", "Check and show settings."),

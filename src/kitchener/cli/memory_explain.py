@@ -6,12 +6,13 @@ from typing import Any, Final
 
 from kitchener.cli.memory_places import MemoryPlace
 from kitchener.cli.memory_turns import TurnText, read_turn, turns_shown
-from kitchener.cli.memory_view import LearnedView, learned_at, learned_view, moment_text, where_it_speaks
-from kitchener.cli.output import harmless, one_line
+from kitchener.cli.memory_view import LearnedView, learned_at, learned_view, line_text, moment_text, where_it_speaks
+from kitchener.cli.output import UNREADABLE, harmless, one_line
 from kitchener.errors import UnknownArtifact
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory import GateResult
 from kitchener.memory.signals import RecordedEvent
+from kitchener.memory.subject import why_erased
 from kitchener.records import events
 
 AT_MOST: Final = 20
@@ -31,7 +32,7 @@ class Explanation:
     evidence: list[RecordedEvent]
     """The events it was learned from, oldest first."""
     unknown: list[str]
-    """Events it names that the memory does not know: it was imported."""
+    """Events it names that the memory does not know: it was imported, or is erased."""
     turns: dict[str, TurnText]
     """The turns of those events, and those that were shown it; as many as were asked for."""
     shown_in: list[str]
@@ -83,7 +84,7 @@ class Explanation:
 
     def _head(self) -> Iterator[str]:
         overlay, learned = self.learned.overlay, self.learned
-        yield f"{overlay.key}: {one_line(overlay.line, _WIDTH) or '(no text)'}"
+        yield f"{overlay.key}: {line_text(overlay, _WIDTH)}"
         yield f"  about {harmless(self.subject_id)} ({self.agent_class}), {where_it_speaks(overlay)}"
         why = f": {one_line(learned.why, _WIDTH)}" if learned.why else ""
         yield f"  {learned.state}{why}; weight {learned.weight_now:.2f} now, {learned.weight:.2f} when set"
@@ -108,8 +109,9 @@ class Explanation:
         yield from _rest(self.source_turns(), "turns")
         for each in _first([each for each in self.evidence if each.turn_id is None]):
             yield f"  {each.signal_id}  {each.event_id} of {harmless(each.session_id)}, no turn named"
+        is_erased = self.learned.overlay.is_erased
         for event_id in _first(self.unknown):
-            yield f"  {harmless(event_id)}  (imported; no ledger here knows it)"
+            yield f"  {harmless(event_id)}  {'(erased)' if is_erased else '(imported; no ledger here knows it)'}"
         yield from _rest(self.unknown, "unknown events")
 
     def _quarantined(self, event: RecordedEvent) -> str:
@@ -171,7 +173,7 @@ async def _add_turns(found: Explanation, ho2m: LedgerReader | None, at_most: int
 
 def _as_json(entry: StoredEntry) -> dict[str, Any]:
     payload = events.read_payload(entry.entry_type, entry.payload)
-    names = ("reason", "weight", "superseded_by", "target", "block_signal", "event_ts")
+    names = ("reason", "weight", "superseded_by", "target", "block_signal", "event_ts", "erased_subject")
     facts = {name: payload[name] for name in names if name in payload}
     return {"seq": entry.seq, "at": entry.timestamp, "entry_type": entry.entry_type, **facts}
 
@@ -180,7 +182,7 @@ def _told(entry: StoredEntry) -> str:
     """One record in words."""
     payload = events.read_payload(entry.entry_type, entry.payload)
     given = payload.get("reason")
-    reason = one_line(given, _WIDTH) if isinstance(given, str) else "(sealed)"
+    reason = one_line(given, _WIDTH) if isinstance(given, str) else harmless(why_erased(payload)) or UNREADABLE
     if entry.entry_type == events.HO3_OVERLAY:
         return "imported" if payload.get("unverified_event_ids") else "learned"
     if entry.entry_type == events.HO3_QUARANTINED:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kitchener.cli.output import one_line
+from kitchener.cli.output import UNREADABLE, one_line, readable
 from kitchener.ledger import LedgerReader
 from kitchener.records import events
 
@@ -32,8 +32,8 @@ class TurnText:
             "session_id": self.session_id,
             "started_at": self.started_at,
             "state": self.state,
-            "message": self.message,
-            "response": self.response,
+            "message": readable(self.message),
+            "response": readable(self.response),
         }
 
     def said(self) -> list[str]:
@@ -78,4 +78,4 @@ async def _shown(ho2m: LedgerReader, subject_id: str, artifact_id: str) -> Async
 
 
 def _text(value: Any) -> str:
-    return one_line(value, _WIDTH) if isinstance(value, str) else "(sealed)"
+    return one_line(value, _WIDTH) if isinstance(value, str) else UNREADABLE

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from kitchener.cli.output import harmless, one_line
+from kitchener.cli.output import UNREADABLE, harmless, one_line
 from kitchener.config import HO3MemoryConfig
+from kitchener.context.events import ERASED
 from kitchener.memory import GateResult, Overlay, SignalAccumulator
 from kitchener.memory.bias import weight_of
 from kitchener.memory.signals import Cut
@@ -118,6 +119,7 @@ class LearnedView:
             "state": self.state,
             "why": self.why or None,
             "line": overlay.line,
+            "erased": overlay.is_erased,
             "artifact_type": overlay.artifact_type,
             "labels": None if overlay.labels is None else {kind: list(found) for kind, found in overlay.labels.items()},
             "scope": overlay.scope,
@@ -130,7 +132,7 @@ class LearnedView:
     def lines(self) -> Iterator[str]:
         """Some lines for a reader."""
         overlay = self.overlay
-        yield f"{overlay.key}  {one_line(overlay.line, _LINE_WIDTH) or '(no text)'}"
+        yield f"{overlay.key}  {line_text(overlay, _LINE_WIDTH)}"
         yield f"  {overlay.artifact_type or _category(overlay)} from {overlay.signal_id}; {where_it_speaks(overlay)}"
         yield f"  weight {self.weight_now:.2f} now, {self.weight:.2f} when set; learned {learned_at(overlay)}"
         if self.state != "speaks":
@@ -160,7 +162,12 @@ def _last_reason(key: str, subject: SubjectMemory, cut: Cut) -> str:
     newest = visible[-1] if visible else None
     if newest is None or newest.entry_type != events.HO3_OVERLAY_DEACTIVATED:
         return "it came in disabled, or its text is sealed and cannot be opened"
-    return f"{newest.reason or '(sealed)'}{', its signal is blocked' if newest.blocks else ''}"
+    return f"{newest.reason or UNREADABLE}{', its signal is blocked' if newest.blocks else ''}"
+
+
+def line_text(overlay: Overlay, width: int) -> str:
+    """Its line, for a reader."""
+    return one_line(overlay.line, width) or (ERASED if overlay.is_erased else "(no text)")
 
 
 def where_it_speaks(overlay: Overlay) -> str:
@@ -168,7 +175,7 @@ def where_it_speaks(overlay: Overlay) -> str:
     if overlay.scope == "global":
         return "shown in every turn"
     if overlay.labels is None:
-        return "shown in turns without labels" if overlay.artifact_id is None else "its labels cannot be opened"
+        return "shown in turns without labels" if overlay.artifact_id is None else "its labels are erased, or sealed"
     named = [f"{kind} {', '.join(found)}" for kind, found in sorted(overlay.labels.items()) if found]
     return harmless(f"shown in turns of {' or '.join(named)}" if named else "shown in no turn, it has no labels")
 

@@ -17,10 +17,11 @@ from kitchener.ledger import LedgerReader
 from kitchener.ledger.chain import IndexKeys
 from kitchener.memory.index import overlay_keys, signal_keys
 from kitchener.memory.reading import memory_dir
-from kitchener.records.events import SEALED_FIELDS, index_keys
+from kitchener.records.events import index_keys
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import memory_config
-from kitchener.sealing import Keyring, Sealer
+from kitchener.runtime.places import sealer_of
+from kitchener.sealing import Sealer
 
 DEFAULT_FILE = "kitchener.toml"
 """The settings file that commands use where none is named and this one is there."""
@@ -105,8 +106,7 @@ class Places:
 
     def sealer(self) -> Sealer | None:
         """Opens and seals what subjects said; None where it is stored plainly."""
-        keyring = self.config.ledger.keyring
-        return Sealer(Keyring(Path(keyring)), SEALED_FIELDS) if keyring else None
+        return sealer_of(self.config.ledger)
 
     @asynccontextmanager
     async def reader(self, agent_class: str, name: LedgerName = "ho2m") -> AsyncIterator[LedgerReader | None]:

@@ -13,7 +13,11 @@ from typing import Any, Final
 import orjson
 from pydantic.fields import FieldInfo
 
+from kitchener.sealing import is_sealed
+
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+UNREADABLE: Final = "(erased, or sealed without its key)"
+"""Stands for text that cannot be opened, where it is not known why."""
 _NO_VALUE: Final = "–"
 
 
@@ -42,6 +46,11 @@ def dim(text: str) -> str:
 def is_interactive() -> bool:
     """Whether a person types the input and sees the output."""
     return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def readable(value: Any) -> Any:
+    """A value for JSON; None in the place of one that is sealed, because its key is gone or not at hand."""
+    return None if is_sealed(value) else value
 
 
 def one_line(text: str, width: int) -> str:

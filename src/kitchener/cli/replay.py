@@ -19,7 +19,8 @@ from kitchener.cli.progress import progress_bar
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
 from kitchener.replaying import ReplayReport, WhatIfReport, open_replays, open_what_if, summary_of, summary_text
-from kitchener.replaying.places import agent_classes, class_of, settings_of
+from kitchener.replaying.places import class_of
+from kitchener.runtime.places import agent_classes, settings_of
 
 
 class _Report(Protocol):
@@ -75,12 +76,14 @@ class _Work(NamedTuple, Generic[R]):
 async def _replay(options: Options, session: str | None, tools: Sequence[str], *, is_json: bool) -> int:
     config, given = await anyio.to_thread.run_sync(_settings, options, tools)
     reports = [report async for report in _reports(config, options.agent, session, given, is_json=is_json)]
+    erased = sum(report.erased for report in reports)
     if is_json:
-        print_json({"ok": _is_fine(reports), "sessions": [report.as_json() for report in reports]})
+        print_json({"ok": _is_fine(reports), "erased": erased, "sessions": [report.as_json() for report in reports]})
     elif len(reports) != 1:
         turns = sum(len(report.turns) for report in reports)
         diverged = sum(not report.is_identical for report in reports)
-        print(f"{len(reports):,} sessions, {turns:,} turns identical, {diverged:,} sessions diverged")
+        gone = f", {erased:,} turns erased with their subject" if erased else ""
+        print(f"{len(reports):,} sessions, {turns:,} turns identical, {diverged:,} sessions diverged{gone}")
     return OK if _is_fine(reports) else DIVERGED
 
 

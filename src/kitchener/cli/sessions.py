@@ -11,8 +11,9 @@ from cyclopts.validators import Number
 from kitchener.cli.exits import OK
 from kitchener.cli.interrupt import run_to_end
 from kitchener.cli.options import Json, Options, Places
-from kitchener.cli.output import harmless, print_json, print_table
+from kitchener.cli.output import UNREADABLE, harmless, print_json, print_table, readable
 from kitchener.cli.repair import repair
+from kitchener.context.events import ERASED
 from kitchener.errors import UnknownSession
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
@@ -170,11 +171,11 @@ class _Turn:
             "turn_id": self.turn_id,
             "started_at": self.started_at,
             "state": self.state,
-            "message": self.message,
-            "response": result.get("response"),
+            "message": readable(self.message),
+            "response": readable(result.get("response")),
             "intent_id": result.get("intent_id"),
             "degraded": result.get("degraded", False),
-            "error": result.get("error"),
+            "error": readable(result.get("error")),
             "cost": result.get("cost_summary"),
             "work_orders": list(self.work_orders.values()),
         }
@@ -189,6 +190,8 @@ class _History:
     start: Mapping[str, Any] = field(default_factory=dict)
     started_at: str = ""
     ended_at: str | None = None
+    is_erased: bool = False
+    """Ended because its subject was erased."""
     turns: dict[str, _Turn] = field(default_factory=dict)
     rejected: list[dict[str, Any]] = field(default_factory=list)
 
@@ -199,7 +202,7 @@ class _History:
         if kind == events.SESSION_START:
             self.start, self.started_at = payload, entry.timestamp
         elif kind == events.SESSION_END:
-            self.ended_at = entry.timestamp
+            self.ended_at, self.is_erased = entry.timestamp, events.ends_by_erasure(kind, payload)
         elif kind == events.TURN_STARTED:
             turn_id = payload["turn_id"]
             self.turns[turn_id] = _Turn(turn_id, entry.timestamp, payload["user_message"])
@@ -230,32 +233,34 @@ class _History:
             "external_id": self.start.get("external_id"),
             "started_at": self.started_at,
             "ended_at": self.ended_at,
+            "erased": self.is_erased,
             "turns": [turn.as_json() for turn in self.turns.values()],
-            "rejected": self.rejected,
+            "rejected": [{**each, "message": readable(each["message"])} for each in self.rejected],
         }
 
     def lines(self) -> Iterator[str]:
         """Everything, for a reader."""
         external = f", named {self.start['external_id']!r}" if self.start.get("external_id") else ""
-        ended = f", ended {self.ended_at[:19]}" if self.ended_at else ""
+        ended = f", {'erased' if self.is_erased else 'ended'} {self.ended_at[:19]}" if self.ended_at else ""
         subject = harmless(str(self.start.get("subject_id")))
         yield f"{self.session_id} of {subject} ({self.agent_class}){harmless(external)}, started {self.started_at[:19]}{ended}"
         for turn in self.turns.values():
             yield f"\n{turn.turn_id}  {turn.started_at[:19]}  {turn.state}"
-            yield f"  > {_text(turn.message)}"
+            yield f"  > {self._text(turn.message)}"
             if turn.result:
-                yield f"  < {_text(turn.result['response'])}"
+                yield f"  < {self._text(turn.result['response'])}"
             if error := turn.result.get("error"):
-                yield f"  ! {_text(error['kind'] + ': ' + error['message'] if 'kind' in error else error)}"
+                yield f"  ! {self._text(error['kind'] + ': ' + error['message'] if 'kind' in error else error)}"
             for each in turn.work_orders.values():
                 yield f"    {each['wo_id']}  {each['wo_type'] or '?':<10}  {each['state']}{_cost(each['cost'])}"
         for each in self.rejected:
-            yield f"\nnot run ({each['reason']})  {each['at'][:19]}\n  > {_text(each['message'])}"
+            yield f"\nnot run ({each['reason']})  {each['at'][:19]}\n  > {self._text(each['message'])}"
 
-
-def _text(value: Any) -> str:
-    """A message or reply, indented; what is sealed and cannot be opened is said to be so."""
-    return harmless(value).replace("\n", "\n    ") if isinstance(value, str) else "(sealed)"
+    def _text(self, value: Any) -> str:
+        """A message or reply, indented; what is sealed and cannot be opened is said to be so."""
+        if isinstance(value, str):
+            return harmless(value).replace("\n", "\n    ")
+        return ERASED if self.is_erased else UNREADABLE
 
 
 def _cost(cost: Mapping[str, Any] | None) -> str:

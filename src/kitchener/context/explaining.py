@@ -96,6 +96,8 @@ def _of_placed(placed: Placed, projection: Projection) -> Explanation:
     shown = "shown as a stub" if placed.form == "STUB" else "not shown"
     if placed.reason == "DEFERRED":
         why = "it was put off, and that is only ever shown as a stub"
+    elif placed.reason == "ERASED":
+        why = "its text was erased with its subject"
     elif placed.reason == "BUDGET_EVICTION":
         why = f"it takes {item.tokens} tokens and was {placed.short_by} short of {budget} when its turn came"
     elif item.tier < TIER_TURN:

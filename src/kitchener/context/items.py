@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Literal, NamedTuple
 
 from kitchener.canonical import digest
-from kitchener.context.events import Answered, Declared, EventKey, Opened, SourceEvent
+from kitchener.context.events import ERASED, Answered, Declared, EventKey, Opened, SourceEvent
 from kitchener.errors import ConfigError
 from kitchener.records.ref import Ref
 
@@ -59,6 +59,8 @@ class Item(NamedTuple):
     """Items of one group are shown together or not at all, e.g. a tool call and its result."""
     session_id: str | None = None
     """The session it comes from; None where it is not known or has none."""
+    is_erased: bool = False
+    """What it said was erased: it is never more than a stub."""
 
     @property
     def timestamp(self) -> str:
@@ -92,8 +94,12 @@ _ESTIMATORS: Final[dict[str, Estimator]] = {"utf8/3": _third_of_bytes, "chars/4"
 
 def turn_item(event: SourceEvent, facts: Answered, message: str, intent_id: str | None, estimate: Estimator) -> Item:
     """A completed turn."""
-    text = f"user: {message}\nassistant: {facts.response}"
-    stub = f"[{event.entity_id}] user: {shortened(message)}"
+    is_erased = message is ERASED or facts.response is ERASED  # by identity: somebody may say the very word
+    if is_erased:
+        text = stub = f"[{event.entity_id}] erased"
+    else:
+        text = f"user: {message}\nassistant: {facts.response}"
+        stub = f"[{event.entity_id}] user: {shortened(message)}"
     return Item(
         event.entity_id,
         "turn",
@@ -109,6 +115,7 @@ def turn_item(event: SourceEvent, facts: Answered, message: str, intent_id: str 
         intent_id,
         None,
         facts.session_id,
+        is_erased,
     )
 
 
@@ -134,6 +141,7 @@ def intent_item(
         ("DEFINES_INTENT",),
         last,
         event.entity_id,
+        is_erased=facts.objective is ERASED,
     )
 
 

@@ -61,6 +61,8 @@ class ContextState:
         self._invalid: dict[Ref, InvalidEvent] = {}
         self._last_closed: str | None = None
         self._merged: tuple[tuple[str, ...], list[int], list[Item]] | None = None
+        self.has_erased = False
+        """Whether the text of a turn or an intent was erased."""
 
     # --- taking events ---------------------------------------------------------------------------------------------------
 
@@ -119,6 +121,7 @@ class ContextState:
         facts, intent_id = event.facts, event.entity_id
         if isinstance(facts, ev.Declared):
             self._intents[intent_id] = self._live_intents[intent_id] = IntentRecord(event, facts)
+            self.has_erased = self.has_erased or facts.objective is ev.ERASED
             if facts.adopts_turns:
                 self._adopt(intent_id)
             return
@@ -172,6 +175,7 @@ class ContextState:
         asked = self._messages.pop(event.entity_id, "")
         message = facts.message if facts.message is not None else asked
         item = self._turns[event.entity_id] = turn_item(event, facts, message, facts.intent_id, self.estimate)
+        self.has_erased = self.has_erased or item.is_erased
         if facts.intent_id is None:
             self._loose.append(item)
             return

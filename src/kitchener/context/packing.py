@@ -13,7 +13,7 @@ from kitchener.context.items import TIER_DEFERRED, Item
 _place_of: Final = attrgetter("item.place")
 
 Form = Literal["FULL", "STUB", "NONE"]
-SuppressReason = Literal["DEFERRED", "BUDGET_EVICTION", "LOW_URGENCY"]
+SuppressReason = Literal["DEFERRED", "BUDGET_EVICTION", "LOW_URGENCY", "ERASED"]
 
 
 class Placed(NamedTuple):
@@ -98,6 +98,16 @@ class Packer:
         self._stubs += 1
         self.used += item.stub_tokens
         return Placed(item, "STUB", item.stub_tokens, reason, short_by)
+
+    def stub_erased(self, placed: Iterable[Placed]) -> tuple[Placed, ...]:
+        """The same with stubs for what was erased, of the newest first, as far as there may be stubs."""
+        kept: list[Placed] = []
+        for each in reversed([*placed]):
+            if each.item.is_erased and each.form == "FULL":
+                self.used -= each.tokens
+                each = self._stub(each.item, "ERASED", 0)
+            kept.append(each)
+        return tuple(reversed(kept))
 
     def pack_admitted(self, items: Iterable[Item], groups: Mapping[str, Sequence[Item]]) -> tuple[Placed, ...]:
         """Places turns and evidence, best first, until the budget is full or too many did not fit.

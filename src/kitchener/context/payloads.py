@@ -6,13 +6,14 @@ position among what is eligible. So an entry stays as short in the thousandth tu
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import orjson
 
+from kitchener.canonical import digest
 from kitchener.context.flags import Flag
 from kitchener.context.items import IN_INTENT, Item
 from kitchener.context.packing import Placed
@@ -90,6 +91,7 @@ def projection_payload(
     base: Base | None = None,
     transition_refs: Iterable[Ref] = (),
     authority: Mapping[str, Any] = UNSIGNED,
+    hashed: Callable[[bytes], str] = digest,
 ) -> dict[str, Any]:
     """The payload of `PROJECTION_COMPUTED`, ready for a ledger (references are JSON fragments).
 
@@ -101,6 +103,7 @@ def projection_payload(
         base: an earlier projection of the session, if there is one
         transition_refs: the entries of this turn's intent transition
         authority: who signed it
+        hashed: the hash of content; keyed where content is sealed, since a short goal could be guessed
     """
     lists = _changed_lists(projection, base) if base is not None else None
     return {
@@ -112,7 +115,7 @@ def projection_payload(
         "token_budget": projection.token_budget,
         "tokens_used": projection.tokens_used,
         "stable_prefix_tokens": rendering.stable_prefix_tokens,
-        "stable_prefix_hash": rendering.stable_prefix_hash,
+        "stable_prefix_hash": hashed(rendering.stable_prefix.encode()),
         "ruleset_hash": projection.ruleset_hash,
         "flags": [
             {"kind": flag.kind, "details_ref": _json(flag.details_ref) if flag.details_ref is not None else None}

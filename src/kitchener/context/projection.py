@@ -166,6 +166,8 @@ class Projector:
         turns = reach.turns if reach.turns is not None else []
         evidence = _once(recalled, state, reach) if recalled else ()
         placed = self._pack_turns(turns, evidence, message, resolution.active, packer)
+        if state.has_erased:
+            placed, head = packer.stub_erased(placed), packer.stub_erased(head)
         return Projection(
             resolution.active,
             mode,

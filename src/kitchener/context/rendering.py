@@ -26,8 +26,8 @@ class Rendering(NamedTuple):
     """The entries whose items stand in it, in the order of the text."""
     stable_prefix_tokens: int
     """Of the part that no turn changes by itself: rules, goals, memory."""
-    stable_prefix_hash: str
-    """`sha256:` of that part. Another hash than the turn before: something moved the prefix."""
+    stable_prefix: str
+    """That part."""
 
 
 def render(projection: Projection, estimate: Estimator, *, elsewhere: Collection[ItemKind] = ()) -> Rendering:
@@ -58,7 +58,7 @@ def render(projection: Projection, estimate: Estimator, *, elsewhere: Collection
         digest(text.encode()),
         tuple([item.ref for _, item in parts]),
         estimate(prefix) if prefix else 0,
-        digest(prefix.encode()),
+        prefix,
     )
 
 

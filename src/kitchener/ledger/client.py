@@ -181,7 +181,7 @@ class LedgerClient:
         """
         while len(self._pending) >= self._max_pending and not self._stopped:
             await self._group.commit(force=True)
-        if self._sealer is not None and not self._sealer.is_ready(entry.payload):
+        if self._sealer is not None and not self._sealer.is_ready(entry.entry_type, entry.payload):
             await anyio.to_thread.run_sync(self._sealer.make_ready, entry.payload)
         if expected_head is not None:
             await self._check_head(entry.payload, expected_head)

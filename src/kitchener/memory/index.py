@@ -14,7 +14,7 @@ import anyio
 
 from kitchener.ledger import StoredEntry
 from kitchener.memory.subject import SubjectMemory
-from kitchener.records.events import read_payload
+from kitchener.records.events import SUBJECT_ERASED, read_payload
 
 SIGNALS: Final = "SIGNALS"
 """Ledger id of the signals."""
@@ -63,7 +63,10 @@ async def fold_subject(namespace: str, signals: Readable, overlays: Readable) ->
     # Both up to here: what is written meanwhile is applied by its writer.
     signals_end, overlays_end = signals.position, overlays.position
     async for entry in signals.read(key=key, up_to_seq=signals_end):
-        subject.apply_signal(entry.seq, entry.timestamp, read_payload(entry.entry_type, entry.payload))
+        if entry.entry_type == SUBJECT_ERASED:
+            subject.forget_signals()
+        else:
+            subject.apply_signal(entry.seq, entry.timestamp, read_payload(entry.entry_type, entry.payload))
     async for entry in overlays.read(key=key, up_to_seq=overlays_end):
         payload = read_payload(entry.entry_type, entry.payload)
         subject.apply_overlay(entry.seq, entry.timestamp, entry.entry_type, payload, entry.ref)
@@ -128,6 +131,12 @@ class Residents:
             if others is None:
                 return await self._fetch(namespace)
             await others.wait()
+
+    def drop(self, namespace: str) -> None:
+        """Puts a subject away, unless something of it is being written."""
+        subject = self._subjects.get(namespace)
+        if subject is not None and not subject.pins:
+            self._held -= _cost(self._subjects.pop(namespace))
 
     def grown(self, events: int) -> None:
         """Takes note of events that were added to a subject."""

@@ -20,6 +20,7 @@ from kitchener.errors import CallerError, OverlayRefused, ProvenanceError, Unkno
 from kitchener.ids import split_namespace
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.ledger.files import FileOps
+from kitchener.memory.erasing import Erased, find_traces
 from kitchener.memory.index import OVERLAYS, SIGNALS, Residents, fold_subject, overlay_keys, signal_keys
 from kitchener.memory.moments import text_of, us_of
 from kitchener.memory.overlays import (
@@ -220,7 +221,7 @@ class HO3Memory(ReadOperations):
             if excluded:
                 raise ProvenanceError("source_event_ids", excluded[:5], "expected events that are not in quarantine")
             existing = subject.overlay(learned.key, cut)
-            if existing is not None:
+            if existing is not None and not existing.is_erased:
                 if not existing.enabled:
                     await self._change(
                         subject,
@@ -304,6 +305,40 @@ class HO3Memory(ReadOperations):
             for each in lost:
                 await self._change(subject, each, events.HO3_OVERLAY_DEACTIVATED, {"reason": "quarantined", "target": target})
             return lost
+
+    async def erase_subject(
+        self, subject_id: str, *, key_id: str, erased_at: str, sessions: Collection[str] = (), namespaces: Collection[str] = ()
+    ) -> Erased:
+        """Records that a subject was erased, and withdraws what was learned from them. Durable when it returns.
+
+        For after the subject's key was destroyed. What is on record already is not written again.
+
+        Args:
+            subject_id: who
+            key_id: the destroyed key's kid
+            erased_at: ISO time
+            sessions: the subject's, whose events may have been logged in other namespaces too
+            namespaces: where the subject's memory may be, beside those in which something was learned
+        """
+        fields = {"erased_subject": subject_id}
+        async with self._changing:
+            traces = await find_traces(subject_id, sessions, namespaces, self.signals, self.overlays)
+            for namespace, key in traces.artifacts:
+                subject = await self._known(namespace)
+                history, found = subject.history(key), subject.overlay(key, self._cut(subject, None, None))
+                if found is not None and history[-1].entry_type != events.HO3_OVERLAY_DEACTIVATED:
+                    await self._change(subject, found, events.HO3_OVERLAY_DEACTIVATED, fields)
+            for namespace, event_id in traces.foreign_events:
+                subject = await self._known(namespace)
+                if event_id not in subject.quarantined(self._cut(subject, None, None)):
+                    await self._append(subject, events.HO3_QUARANTINED, event_id, {"target": event_id, **fields})
+            for ledger, namespace, counts in traces.unrecorded(key_id):
+                record = {**self._base(namespace), "key_id": key_id, "erased_at": erased_at, **counts}
+                await ledger.write(LedgerEntry(events.SUBJECT_ERASED, subject_id, record))
+            await self.commit()
+            for namespace in traces.namespaces:
+                self._residents.drop(namespace)
+        return Erased(len(traces.artifacts), len(traces.own_events))
 
     async def import_overlays(self, records: Iterable[Mapping[str, Any]], *, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
         """Takes over overlays of the older flat shape and returns their ids; those that are known already are left out.

@@ -68,7 +68,7 @@ class SubjectMemory:
         self._quarantines: list[Quarantine] = []
 
     def apply_signal(self, seq: int, timestamp: str, payload: Mapping[str, Any]) -> None:
-        """Takes an entry of the signals ledger. An event id that is known already counts once."""
+        """Takes a signal of the signals ledger. An event id that is known already counts once."""
         logged_us = us_of(timestamp, "timestamp")
         if logged_us > self.last_us:
             self.last_us = logged_us
@@ -95,7 +95,7 @@ class SubjectMemory:
         logged_us = us_of(timestamp, "timestamp")
         self.last_us = max(self.last_us, logged_us)
         if entry_type == events.HO3_OVERLAY:
-            overlay = parse_overlay(_readable(payload))
+            overlay = parse_overlay(readable_overlay(payload))
             if ref is not None:
                 self.overlay_refs[overlay.key] = (ref, timestamp)
             self._record(overlay.key, OverlayRecord(seq, logged_us, entry_type, overlay, None, False, ""))
@@ -104,11 +104,21 @@ class SubjectMemory:
                 keys.append(overlay.key)
         elif entry_type in (events.HO3_OVERLAY_DEACTIVATED, events.HO3_OVERLAY_WEIGHT_UPDATED):
             reason, blocks = payload.get("reason"), payload.get("block_signal") is True
-            text = reason if isinstance(reason, str) else ""
+            text = reason if isinstance(reason, str) else why_erased(payload)
             record = OverlayRecord(seq, logged_us, entry_type, None, payload.get("weight"), blocks, text)
             self._record(payload["artifact_id"], record)
+        elif entry_type == events.SUBJECT_ERASED:
+            # The artifacts stay known, and are shown as erased; they stand in no gate's way.
+            self._by_signal.clear()
+            self._quarantines.clear()
         elif entry_type == events.HO3_QUARANTINED:
             self._quarantines.append(Quarantine(seq, logged_us, payload["target"]))
+
+    def forget_signals(self) -> None:
+        """The subject was erased: what they did so far counts no more."""
+        self._logs.clear()
+        self._events.clear()
+        self.event_count = 0
 
     def has_event(self, event_id: str) -> bool:
         """Whether an event of this id was logged."""
@@ -227,7 +237,17 @@ class SubjectMemory:
         return any(end is not None and us_of(end, "window_end") >= since_us for end in ends)
 
 
-def _readable(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+def why_erased(payload: Mapping[str, Any]) -> str:
+    """Why something was withdrawn, in words, where that was because a subject was erased; "" where it was not."""
+    erased = payload.get("erased_subject")
+    if erased is None:
+        return ""
+    return (
+        "its subject was erased" if erased == payload.get("subject_id") else f"a source of it, subject {erased!r}, was erased"
+    )
+
+
+def readable_overlay(payload: Mapping[str, Any]) -> Mapping[str, Any]:
     """An overlay without the fields whose key was destroyed: it is known to have been there, and never speaks again."""
     sealed = [name for name, value in payload.items() if isinstance(value, dict) and MARK in value]
     return {**payload, **dict.fromkeys(sealed), "content": {}, "enabled": False} if sealed else payload

@@ -43,6 +43,7 @@ INTENT_CLOSED: Final = "INTENT_CLOSED"
 INTENT_ABANDONED: Final = "INTENT_ABANDONED"
 INTENT_FORKED: Final = "INTENT_FORKED"
 LIFECYCLE_VOIDED: Final = "LIFECYCLE_VOIDED"
+SUBJECT_ERASED: Final = "SUBJECT_ERASED"
 PROJECTION_COMPUTED: Final = "PROJECTION_COMPUTED"
 CONFLICT_FLAG: Final = "CONFLICT_FLAG"
 INTENT_SHADOW_DECISION: Final = "INTENT_SHADOW_DECISION"
@@ -109,7 +110,7 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     """Under which keys, besides its session, an entry of HO2m must be found without a scan.
 
     Sessions are listed and found by their external id; a message by its turn and by its idempotency key; a turn by the
-    learned lines that it was shown.
+    learned lines that it was shown; an erasure by its subject. Keys hold ids and never what is sealed: an index is not.
     """
     subject_id = payload.get("subject_id")  # another program's entries may lack what ours have
     if entry_type == SESSION_START:
@@ -123,6 +124,8 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
         attention = payload.get("attention")
         biases = attention.get("biases") if attention is not None else None
         return tuple(bias_index_key(str(subject_id), each) for each in biases) if biases else ()
+    if entry_type == SUBJECT_ERASED:
+        return (erased_index_key(str(subject_id)),)
     return ("ended",) if entry_type == SESSION_END else ()
 
 
@@ -134,9 +137,19 @@ def _keys_of_message(payload: Mapping[str, Any]) -> Iterator[str]:
         yield idempotency_index_key(payload["idempotency_scope"], owner, payload["idempotency_key"])
 
 
+def ends_by_erasure(entry_type: str, payload: Mapping[str, Any]) -> bool:
+    """Whether an entry ends a session because its subject was erased: what stands in it cannot be read any more."""
+    return entry_type == SESSION_END and "key_id" in payload
+
+
 def subject_index_key(subject_id: str) -> str:
     """The index key of a subject's completed turns."""
     return f"turns of:{subject_id}"
+
+
+def erased_index_key(subject_id: str) -> str:
+    """The index key of a subject's erasures."""
+    return f"erased:{subject_id}"
 
 
 def turn_index_key(turn_id: str) -> str:

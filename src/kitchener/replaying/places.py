@@ -5,27 +5,17 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.errors import CallerError, UnknownSession
-from kitchener.ids import is_agent_class, is_session_id, path_part
+from kitchener.ids import is_session_id, path_part
 from kitchener.ledger import LedgerReader
 from kitchener.memory.index import OVERLAYS, SIGNALS, overlay_keys, signal_keys
 from kitchener.memory.reading import memory_dir
-from kitchener.records.events import SEALED_FIELDS, SESSION_START, index_keys
-from kitchener.runtime.loading import load_config
+from kitchener.records.events import SESSION_START, index_keys
 from kitchener.runtime.memories import memory_config
-from kitchener.sealing import Keyring, Sealer
-
-
-def settings_of(config: RuntimeConfig | str | Path | None, root: str | Path | None) -> RuntimeConfig:
-    """The settings, complete, as `open_runtime` would have them."""
-    if not isinstance(config, RuntimeConfig):
-        return load_config(config, root=root).config
-    named = {name: agent.model_copy(update={"agent_class": name}) for name, agent in config.agents.items()}
-    where = Path(root if root is not None else config.plane_root).absolute()
-    return config.model_copy(update={"plane_root": str(where), "agents": named})
+from kitchener.runtime.places import agent_of, ho2m_path, sealer_of
+from kitchener.sealing import Sealer
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +40,6 @@ class RecordedLedgers:
         return [str(entry.session_id) async for entry in reader.read(key="sessions", entry_type=SESSION_START)]
 
 
-def agent_of(config: RuntimeConfig, agent_class: str) -> HO2Config:
-    """The settings of an agent class; one that is not configured has the defaults."""
-    return config.agents.get(agent_class) or HO2Config(agent_class=agent_class)
-
-
 def memory_of(config: RuntimeConfig, agent: HO2Config) -> HO3MemoryConfig | None:
     """The memory's settings as an agent class uses it; None: its turns do not use it."""
     return memory_config(config.memory, agent) if agent.ho3_enabled else None
@@ -70,8 +55,7 @@ async def open_recorded(config: RuntimeConfig, agent_class: str) -> AsyncIterato
     """
     agent = agent_of(config, agent_class)
     root, part, memory = Path(config.plane_root), path_part(agent_class), memory_of(config, agent)
-    keyring = config.ledger.keyring
-    sealer = Sealer(Keyring(Path(keyring)), SEALED_FIELDS) if keyring else None
+    sealer = sealer_of(config.ledger)
     where = ho2m_path(root, agent)
     ho1m = Path(agent.ho1m_path) if agent.ho1m_path else root / "HO1" / part / "ho1m.jsonl"
     memories = memory_dir(root, memory_config(config.memory, agent))
@@ -89,17 +73,6 @@ async def open_recorded(config: RuntimeConfig, agent_class: str) -> AsyncIterato
                 opened = LedgerReader.open(path, ledger_id=ledger_id, index_dir=root / "index", index_keys=keys, sealer=sealer)
                 readers[ledger_id] = await stack.enter_async_context(opened)
         yield RecordedLedgers(agent, memory, f"HO1M:{part}", f"HO2M:{part}", f"CONTEXT:{part}", readers, sealer)
-
-
-def ho2m_path(root: Path, agent: HO2Config) -> Path:
-    """The supervisor's ledger of an agent class."""
-    return Path(agent.ho2m_path) if agent.ho2m_path else root / "HO2" / path_part(agent.agent_class) / "ho2m.jsonl"
-
-
-def agent_classes(config: RuntimeConfig) -> list[str]:
-    """Every agent class that is configured or has a ledger, in alphabetical order."""
-    found = (unquote(path.parent.name) for path in Path(config.plane_root).glob("HO2/*/ho2m.jsonl"))
-    return sorted({*config.agents, *filter(is_agent_class, found)})
 
 
 async def class_of(config: RuntimeConfig, session_id: str, classes: Iterable[str]) -> str:

@@ -87,6 +87,11 @@ class ReplayReport:
     """What the model was shown in each turn that came out identical: ids of turns, intents, rules, learned lines."""
 
     @property
+    def erased(self) -> int:
+        """Turns that cannot be replayed because their subject was erased."""
+        return sum(why == "erased" for why in self.skipped.values())
+
+    @property
     def is_identical(self) -> bool:
         """Whether every decision of every turn came out as it was recorded."""
         return self.divergence is None
@@ -100,6 +105,7 @@ class ReplayReport:
             "identical": self.is_identical,
             "turns": list(self.turns),
             "skipped": dict(self.skipped),
+            "erased": self.erased,
             "divergence": self.divergence.as_json() if self.divergence is not None else None,
             "policy": None if policy is None else {"turn_id": policy.turn_id, "recorded": policy.recorded, "now": policy.now},
             "visible": {turn: list(items) for turn, items in self.visible.items()},

@@ -30,9 +30,10 @@ from kitchener.records import events
 from kitchener.records.prompt import PromptGateway, PromptRequest
 from kitchener.replaying.doubles import RecordedClock, RecordedExecutor, RecordedGateway, RecordedMemory, RecordedTools
 from kitchener.replaying.ledgers import ReplayLedger, ReplayLedgers
-from kitchener.replaying.places import RecordedLedgers, agent_classes, class_of, open_recorded, settings_of
+from kitchener.replaying.places import RecordedLedgers, class_of, open_recorded
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.tape import Diverged, Tape, TurnTape
+from kitchener.runtime.places import agent_classes, settings_of
 from kitchener.runtime.runtime import tools_of
 
 _DAY_S: Final = 86_400.0

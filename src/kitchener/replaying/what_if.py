@@ -19,9 +19,9 @@ from kitchener.records import events
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
 from kitchener.replaying.doubles import RecordedClock, RecordedMemory
-from kitchener.replaying.places import agent_of
 from kitchener.replaying.session import Replays, open_replays
 from kitchener.replaying.tape import Tape, TurnTape
+from kitchener.runtime.places import agent_of
 
 _LONG: Final = 86_400.0
 _PLACES: Final = ("ho2m_path", "ho1m_path", "ho3_memory_dir")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from kitchener.actors.admission import TurnLimiter
@@ -28,18 +29,22 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools import Tool, ToolRegistry, load_tools
 from kitchener.actors.work_order_chain import DegradedCall
 from kitchener.clock import Clock, SystemClock
-from kitchener.config import HO2Config, LedgerConfig, LimitsConfig, RuntimeConfig
+from kitchener.config import HO2Config, LimitsConfig, RuntimeConfig
 from kitchener.errors import ActorStopped, CallerError, ConfigError, KitchenerError
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.ids import IdSource, is_agent_class, path_part
 from kitchener.ledger import Ledgers, open_ledgers
 from kitchener.memory import HO3Memory
-from kitchener.records.events import SEALED_FIELDS
 from kitchener.records.prompt import PromptGateway, PromptResponse, Provider
+from kitchener.runtime.erasing import ErasureReport, check_subject_id, erase, keyring_of, open_stores
+from kitchener.runtime.leaving import leaving
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import open_memories
-from kitchener.sealing import Keyring, Sealer
+from kitchener.runtime.places import sealer_of, supervisors_ledgers
+from kitchener.sealing import Sealer
 from kitchener.signing import Signer, load_signer
+
+_log = structlog.get_logger(__name__)
 
 
 class Runtime:
@@ -53,6 +58,7 @@ class Runtime:
         self._parts = parts
         self._tasks, self._scope = parts.tasks, parts.scope
         self._agents: dict[str, _Agent] = {}
+        self._erasing = anyio.Lock()
         limits = loaded.config.limits
         self._limiter = TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
 
@@ -85,6 +91,48 @@ class Runtime:
         await self._limiter.wait_idle()
         for agent in self._agents.values():
             await agent.afterwards.wait_idle()
+
+    async def erase_subject(self, subject_id: str) -> ErasureReport:
+        """Erases a subject while others' turns go on: destroys their key, ends their sessions, withdraws what was learned.
+
+        What runs for them is cancelled, and calls for them are refused until it is done; then they may begin anew, under a
+        new key. Cut off, it is finished by the next call, or when a runtime opens next.
+
+        Raises:
+            ConfigError: there is no keyring
+            UnknownSubject: there is nothing of theirs that could be erased
+            ReentrantTurn: a tool of the subject's own turn asks for it
+            Overloaded: what runs for them did not end in time; nothing was erased
+            LedgerError, SealingError: it could not be finished; try again
+        """
+        keyring_of(self._parts.sealer)
+        check_subject_id(subject_id)
+        for agent_class in supervisors_ledgers(self.config):
+            self._agent(agent_class)
+        async with self._erasing:
+            for agent in self._agents.values():
+                await agent.ready()
+            present = dict(self._agents)
+            with leaving(subject_id, {name: agent.supervisor.leaving for name, agent in present.items()}) as begin:
+                await begin()
+                async with open_stores(
+                    self.config,
+                    clock=self._parts.injected.clock,
+                    sealer=self._parts.sealer,
+                    supervisors={name: agent.ledgers.ho2m for name, agent in present.items()},
+                    opened=tuple(self._parts.memories.values()),
+                ) as stores:
+                    return await erase(subject_id, stores, self._parts.injected.clock)
+
+    async def _finish_erasures(self) -> None:
+        """Finishes the erasures that were begun before a crash."""
+        if self._parts.sealer is None:
+            return
+        for begun in await anyio.to_thread.run_sync(self._parts.sealer.keyring.erasures):
+            try:
+                await self.erase_subject(begun.subject_id)
+            except KitchenerError as error:  # their key counts as destroyed all the same, and others' turns can be taken
+                _log.warning("erasure not finished", subject_id=begun.subject_id, problem=str(error))
 
     def statistics(self) -> dict[str, Any]:
         """Queues and workers now, for monitoring."""
@@ -295,6 +343,7 @@ async def open_runtime(
             runtime: Runtime = await tasks.start(_hold, loaded, injected)
             try:
                 await runtime._open_configured()
+                await runtime._finish_erasures()
                 yield runtime
             except Exception as error:  # noqa: BLE001  raised again below, outside the task group, so that it stays itself
                 body_error = error
@@ -326,7 +375,7 @@ async def _hold(loaded: LoadedConfig, injected: "_Injected", *, task_status: Tas
                 lanes={INTERACTIVE: LaneLimits(limits.gateway_concurrency, limits.gateway_queue)},
                 **_restarts(limits),
             )
-            sealer, key = _sealer(config.ledger), config.ledger.signing_key
+            sealer, key = sealer_of(config.ledger), config.ledger.signing_key
             signer = await anyio.to_thread.run_sync(load_signer, key) if key is not None else None
             async with (
                 mailbox.open(),
@@ -348,10 +397,6 @@ def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, gi
         loaded = LoadedConfig(config, "RuntimeConfig", Path.cwd())
     check_config(loaded.config, source=loaded.source, given=tuple(given))
     return loaded
-
-
-def _sealer(config: LedgerConfig) -> Sealer | None:
-    return Sealer(Keyring(Path(config.keyring)), SEALED_FIELDS) if config.keyring else None
 
 
 def tools_of(config: HO2Config, given: Sequence[Callable[..., Any]], builtin: Sequence[Tool[..., Any]] = ()) -> ToolRegistry:

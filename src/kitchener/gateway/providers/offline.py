@@ -12,8 +12,9 @@ from typing import Any
 
 import orjson
 
+from kitchener.gateway.providers import offline_relations
 from kitchener.gateway.providers.offline_reading import choose_tool, classify, speech_act
-from kitchener.gateway.providers.offline_words import words_of
+from kitchener.gateway.providers.offline_words import stem, words_of
 from kitchener.gateway.providers.offline_writing import consolidate, minimal, reply, verify
 from kitchener.gateway.traits import Traits
 from kitchener.records.prompt import Message, PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
@@ -121,6 +122,12 @@ class OfflineProvider:
             usage=Usage(_tokens(sum([_size(each.content) for each in request.messages])), _tokens(_size(text))),
             finish_reason="tool_use" if tool_uses else "stop",
         )
+
+
+def forget_texts() -> None:
+    """Drops what is kept in memory of messages: who is erased must not stay there."""
+    offline_relations.forget_texts()
+    stem.cache_clear()
 
 
 def _tokens(size: int) -> int:

@@ -300,6 +300,12 @@ def _mentioned(text: str) -> tuple[str, ...]:
     return tuple(thing for word in words_of(text) if (thing := cues.THING_OF_STEM.get(stem(word))) is not None)
 
 
+def forget_texts() -> None:
+    """Drops the texts that are kept because they are often asked for again."""
+    for kept in (wants, asked, _mentioned):
+        kept.cache_clear()
+
+
 def _is_unheard(things: Sequence[str], recent_turns: Sequence[Any]) -> bool:
     """Whether none of the things was mentioned in the newest turns, by whomever."""
     return all(set(things).isdisjoint(_mentioned(text)) for turn in _texts(recent_turns) for text in turn)
