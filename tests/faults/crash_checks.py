@@ -211,12 +211,18 @@ def _consolidations(recorded: Recorded) -> Iterator[str]:
 
 
 def _effects(root: Path, recorded: Recorded, promises: Promises) -> Iterator[str]:
-    """No effect without a record before it, none twice unless the first one's end is on record too."""
+    """No effect without a record before it, none twice unless the first one's end is on record too.
+
+    A tool of a turn that HO2m does not know never ran: it waits until all ledgers are durable, HO2m the last of them.
+    """
+    started = {entry.entity_id for entry in recorded.turns(events.TURN_STARTED)}
     path = root / EFFECTS
     took_place = Counter(path.read_text().split()) if path.exists() else Counter[str]()
     begun, is_open = Counter[str](), dict[str, str]()
     for entry in recorded.ho1m:
-        if entry.entry_type == events.TOOL_STARTED and entry.payload["tool_id"] == "note":
+        if entry.payload.get("tool_id") != "note" or entry.payload["turn_id"] not in started:
+            continue
+        if entry.entry_type == events.TOOL_STARTED:
             message = entry.payload["arguments"]["text"]
             begun[message] += 1
             if message in is_open.values():

@@ -58,10 +58,10 @@ class SessionState:
     external_id: str | None = None
     is_ended: bool = False
     turn_count: int = 0
-    """Turns that were begun."""
+    """Number of the last turn that was begun."""
     completed_turns: int = 0
     wo_count: int = 0
-    """Work orders that were planned."""
+    """Number of the last work order that was planned."""
     tokens_used: int = 0
     cost: dict[str, int] = field(
         default_factory=lambda: {"input_tokens": 0, "output_tokens": 0, "llm_calls": 0, "tool_calls": 0}
@@ -110,8 +110,9 @@ def _apply(state: SessionState, entry_type: str, payload: Mapping[str, Any], ref
     match entry_type:
         case events.TURN_STARTED:
             begin_turn(state, payload["turn_id"], payload["user_message"])
+            state.turn_count = max(state.turn_count, _number(payload["turn_id"]))
         case events.WO_PLANNED:
-            state.wo_count += 1
+            state.wo_count = max(state.wo_count + 1, _number(payload["wo_id"]))
             if turn is not None:
                 turn.work_orders[payload["wo_id"]] = payload["wo_type"]
         case events.WO_COMPLETED | events.WO_ABANDONED | events.WO_SUPERSEDED:
@@ -128,6 +129,8 @@ def _apply(state: SessionState, entry_type: str, payload: Mapping[str, Any], ref
             complete_turn(state, payload, turn.user_message if turn else "", ref, estimator)
         case events.TURN_ABORTED:
             state.open_turn = None
+            # Of a turn whose start a crash lost, this is all that is left; its number is used all the same.
+            state.turn_count = max(state.turn_count, _number(payload["turn_id"]))
         case events.SESSION_END:
             state.is_ended = True
         case _:
@@ -149,6 +152,12 @@ def forget_failed(state: SessionState, wo_id: str) -> None:
 def book_cost(state: SessionState, tokens: int) -> None:
     """The tokens of a work order that ended, also in a turn that was aborted later: they count against the session's budget."""
     state.tokens_used += tokens
+
+
+def _number(entity_id: object) -> int:
+    """The number at the end of an id; ids are not without gaps, because a crash may lose the entries of some."""
+    number = str(entity_id).rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 def _tokens(cost: Mapping[str, int] | None) -> int:
