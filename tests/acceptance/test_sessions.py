@@ -319,3 +319,28 @@ async def test_numbers_that_a_lost_tail_had_given_out_are_not_given_again(tmp_pa
         (lost.turn_id, "crash")
     ]
     assert len({entry.entity_id for entry in executed}) == len(executed) == 6
+
+
+async def test_numbers_that_a_crash_left_out_are_counted_however_often_the_session_comes_back(tmp_path: Path) -> None:
+    """A lost turn is closed once, not at each activation, and the turns after it are not taken for lost."""
+    ho2m = tmp_path / "HO2" / "ADMIN" / "ho2m.jsonl"
+    async with open_scripted(tmp_path) as runtime:
+        session_id = (await runtime.supervisor().handle_turn("one")).session_id
+    durable = ho2m.read_bytes()
+    async with open_scripted(tmp_path) as runtime:
+        lost = await runtime.supervisor().handle_turn("two", session_id=session_id)
+    ho2m.write_bytes(durable)
+    shutil.rmtree(tmp_path / "index")
+    for _ in range(2):  # it comes back, and dies before it says anything
+        async with open_scripted(tmp_path) as runtime:
+            await runtime.supervisor().session(session_id)
+    turns = []
+    for message in ("three", "four"):
+        async with open_scripted(tmp_path) as runtime:
+            turns.append((await runtime.supervisor().handle_turn(message, session_id=session_id)).turn_id[-6:])
+    async with open_scripted(tmp_path) as runtime:
+        session = await runtime.supervisor().session(session_id)
+        entries = await read_all(runtime.ledgers().ho2m, session_id=session_id)
+    assert turns == ["000003", "000004"]
+    assert [entry.entity_id for entry in entries if entry.entry_type == events.TURN_ABORTED] == [lost.turn_id]
+    assert (session.state.turn_count, session.wo_sequence) == (4, 8)

@@ -96,7 +96,7 @@ async def test_cancelling_the_whole_program_still_records_the_end_of_its_turn(tm
                 await hold.arrived["running"].wait()
                 tasks.cancel_scope.cancel()
         assert tasks.cancel_scope.cancelled_caught
-        assert types_of(await recorded(root))[-2:] == [events.TURN_ABORTED, events.WO_ABANDONED]
+        assert types_of(await recorded(root))[-2:] == [events.WO_ABANDONED, events.TURN_ABORTED]
 
 
 async def test_an_error_in_the_program_comes_out_as_it_is(tmp_path: Path) -> None:

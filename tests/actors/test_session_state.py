@@ -115,6 +115,14 @@ def test_other_entries_change_nothing_but_the_head(kind: str) -> None:
     assert facts(after) == facts(before)
 
 
+def test_numbers_that_a_crash_left_out_stay_taken() -> None:
+    """The second turn and its work orders are in HO1m alone; the next ones have higher numbers, and these count."""
+    found = folded(START, started(1), planned(1), completed(1), aborted(2))
+    assert (found.turn_count, found.wo_count) == (2, 1)
+    found = folded(START, started(1), planned(1), completed(1), aborted(2), started(3), planned(4))
+    assert (found.turn_count, found.wo_count) == (3, 4)
+
+
 def test_a_completed_turn_is_part_of_the_history() -> None:
     found = folded(
         START,

@@ -35,6 +35,7 @@ from kitchener.context import (
     render,
     resolve_active,
 )
+from kitchener.context.transitions import superseded
 from kitchener.errors import InvalidLifecycle
 from kitchener.ledger import LedgerEntry, Ledgers, StoredEntry
 from kitchener.records import events
@@ -44,6 +45,7 @@ from kitchener.signing import Signer
 SHOWN_ELSEWHERE: Final = ("rule", "bias")
 """Kinds of items that a prompt shows in places of their own: rules among the instructions, learned lines in their block."""
 _OF_A_TURN: Final = (events.WO_PLANNED, events.TURN_COMPLETED)
+_ENTERS: Final = (events.INTENT_DECLARED, events.INTENT_REOPENED)
 _LEAVES: Final = (events.INTENT_SUPERSEDED, events.INTENT_CLOSED, events.INTENT_ABANDONED)
 
 
@@ -56,7 +58,7 @@ class SessionThread:
         is_shadow: a turn that no real intent claims belongs, with its work orders, to the shadow's intent
     """
 
-    __slots__ = ("_ruleset", "bases", "intent_id", "is_shadow", "last_left", "projection", "ranking", "state")
+    __slots__ = ("_ruleset", "bases", "intent_id", "is_shadow", "last_left", "projection", "ranking", "state", "switched_to")
 
     def __init__(self, state: ContextState, ruleset: Ruleset, *, is_shadow: bool) -> None:
         self.state = state
@@ -68,6 +70,8 @@ class SessionThread:
         """The intent that the running turn serves."""
         self.last_left: str | None = None
         """The intent that was closed, abandoned or gave way last."""
+        self.switched_to: str | None = None
+        """The intent that the newest turn declared or reopened, while nothing has given way to it yet."""
         self.projection: Projection | None = None
         """What the running turn's model is shown."""
         self.ranking = TurnRanking()
@@ -87,9 +91,24 @@ class SessionThread:
             return
         self.state.apply(event)
         if entry_type in _LEAVES and ref not in self.state.invalid:
-            self.last_left = event.entity_id
-        elif entry_type == events.TURN_STARTED and self.is_shadow:
-            self.intent_id = resolve_active(self.state, self._ruleset).active
+            self.last_left, self.switched_to = event.entity_id, None
+        elif entry_type in _ENTERS:
+            self.switched_to = event.entity_id if "turn_id" in payload else None
+        elif entry_type == events.TURN_STARTED:
+            self.switched_to = None
+            if self.is_shadow:
+                self.intent_id = resolve_active(self.state, self._ruleset).active
+
+    def rest_of_switch(self) -> IntentEvent | None:
+        """What is missing of a turn's switch that was cut off in its middle: the earlier intent gives way; None: nothing.
+
+        Only a turn's own switch is finished. What a user declares or reopens beside another intent is a conflict, and asked.
+        """
+        new = self.switched_to
+        if new is None or self.is_shadow:
+            return None
+        others = [each for each in resolve_active(self.state, self._ruleset).competing if each != new]
+        return superseded(others[-1], new, "switch") if others else None
 
     def apply_decision(self, entry: StoredEntry) -> None:
         """Takes a decision that the shadow made earlier."""

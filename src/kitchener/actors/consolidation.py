@@ -14,13 +14,14 @@ import structlog
 from anyio.abc import TaskGroup
 
 from kitchener.actors.chains import cost_json
-from kitchener.actors.lessons import Case, overlay_of, recorded_output
+from kitchener.actors.lesson_recovery import LessonRecovery
+from kitchener.actors.lessons import Case, overlay_of
 from kitchener.actors.remembering import LongTermMemory
 from kitchener.actors.tool_results import storable
 from kitchener.actors.work_order_chain import TurnParts
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import CallerError, EntryRefused, OverlayRefused
-from kitchener.ids import SessionId, SubjectId, consolidation_session, split_namespace
+from kitchener.ids import SubjectId, consolidation_session, split_namespace
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.memory.index import SIGNALS
 from kitchener.memory.overlays import gate_window_key
@@ -56,6 +57,7 @@ class Consolidator:
         self._running: dict[tuple[str, str], anyio.CancelScope] = {}
         self._barred: set[str] = set()
         self._left: anyio.Event | None = None
+        self._recovery = LessonRecovery(parts, memory)
         self._failures: OrderedDict[tuple[str, str], tuple[int, float]] = OrderedDict()
 
     async def run(
@@ -75,6 +77,7 @@ class Consolidator:
         agent_class, subject_id = split_namespace(namespace)
         if agent_class != self._agent_class:
             raise CallerError(f"namespace {namespace!r}: expected one of agent class {self._agent_class!r}, `class/subject`")
+        await self.recover()
         done = []
         for each in dict.fromkeys(signal_ids):
             gate = await self._memory.check_gate(each, namespace=namespace)
@@ -114,6 +117,10 @@ class Consolidator:
         """Learns in a namespace again."""
         self._barred.discard(namespace)
 
+    async def recover(self) -> None:
+        """Ends what a crash left open, once; a runtime does it before its first turn."""
+        await self._recovery.close_all()
+
     async def _consolidate(
         self, namespace: str, subject_id: SubjectId, signal_id: str, gate_ts: str | None
     ) -> WorkOrder | None:
@@ -122,7 +129,7 @@ class Consolidator:
         window_key = gate_window_key(opened, self._memory.config.gate_window_hours)
         session_id = consolidation_session(namespace, signal_id, window_key)
         earlier = await self._parts.ledgers.ho2m.last(session_id=session_id)
-        if earlier and (earlier[-1].entry_type == events.WO_COMPLETED or await self._take_up(namespace, earlier[-1])):
+        if earlier and (earlier[-1].entry_type == events.WO_COMPLETED or await self._recovery.take_up(earlier[-1])):
             return None
         number = await self._next_number(session_id)
         position = self._parts.ledgers.positions().get(SIGNALS, 0)
@@ -265,39 +272,6 @@ class Consolidator:
         logger.warning("consolidation abandoned", signal_id=case.signal_id, wo_id=wo.wo_id, reason=reason)
         await self._write(case, events.WO_ABANDONED, wo, {"reason": reason})
         return wo.abandoned()
-
-    async def _take_up(self, namespace: str, newest: StoredEntry) -> bool:
-        """Finishes what a crash cut off between the model's answer and the overlay, so that no model is asked twice.
-
-        Returns:
-            whether there was an answer on record that could be used
-        """
-        ledgers, session_id = self._parts.ledgers, str(newest.session_id)
-        if newest.entry_type not in (events.WO_PLANNED, events.WO_DISPATCHED):
-            return False
-        planned = await anext(ledgers.ho2m.read(session_id=session_id, entity_id=newest.entity_id))
-        facts, wo_id = planned.payload.get("consolidates") or {}, newest.entity_id
-        trace = [entry async for entry in ledgers.ho1m.read(session_id=session_id, entity_id=wo_id)]
-        closed = {"v": events.VERSION, "session_id": session_id, "subject_id": planned.payload["subject_id"], "wo_id": wo_id}
-        output = recorded_output(trace) if facts.get("namespace") == namespace else None
-        found = await self._memory.read_signals(
-            facts.get("signal_id"), up_to={SIGNALS: facts.get("signals_position", 0)}, namespace=namespace
-        )
-        if output is not None and found:
-            subject_id = SubjectId(planned.payload["subject_id"])
-            case = Case(namespace, subject_id, found[0].signal_id, facts["gate_ts"], SessionId(session_id), 0, found[0])
-            try:
-                await self._memory.log_overlay(overlay_of(case, output, trace), namespace=namespace)
-            except (CallerError, EntryRefused) as error:
-                logger.warning("recorded consolidation refused", wo_id=wo_id, error=str(error))
-            else:
-                cost = trace[-1].payload.get("cost")
-                fields = {**closed, "cost": cost, "output_ref": trace[-1].ref.as_json()}
-                await ledgers.ho2m.write(LedgerEntry(events.WO_COMPLETED, wo_id, fields))
-                await ledgers.commit()
-                return True
-        await ledgers.ho2m.write(LedgerEntry(events.WO_ABANDONED, wo_id, {**closed, "reason": "crash"}))
-        return False
 
     async def _next_number(self, session_id: str) -> int:
         """One more than every number that either ledger knows: a crash may have left HO1m without the plan in HO2m."""

@@ -61,6 +61,10 @@ class LongTermMemory(Protocol):
         """What was learned and still speaks."""
         ...
 
+    async def read_overlays(self, signal_id: str | None = None, active_only: bool = True, *, namespace: str) -> list[Overlay]:
+        """What was learned."""
+        ...
+
     async def read_signals(
         self,
         signal_id: str | None = None,

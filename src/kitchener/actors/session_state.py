@@ -64,10 +64,10 @@ class SessionState:
     is_erased: bool = False
     """Ended because its subject was erased."""
     turn_count: int = 0
-    """Turns that were begun."""
+    """Number of the last turn that was begun."""
     completed_turns: int = 0
     wo_count: int = 0
-    """Work orders that were planned."""
+    """Number of the last work order that was planned."""
     tokens_used: int = 0
     cost: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COSTS, 0))
     """Summed over all completed turns."""
@@ -114,8 +114,9 @@ def _apply(state: SessionState, entry_type: str, payload: Mapping[str, Any], ref
     match entry_type:
         case events.TURN_STARTED:
             begin_turn(state, payload["turn_id"], _text(payload["user_message"]))
+            state.turn_count = max(state.turn_count, _number(payload["turn_id"]))
         case events.WO_PLANNED:
-            state.wo_count += 1
+            state.wo_count = max(state.wo_count + 1, _number(payload["wo_id"]))
             if turn is not None:
                 turn.work_orders[payload["wo_id"]] = payload["wo_type"]
         case events.WO_COMPLETED | events.WO_ABANDONED | events.WO_SUPERSEDED:
@@ -132,6 +133,8 @@ def _apply(state: SessionState, entry_type: str, payload: Mapping[str, Any], ref
             complete_turn(state, payload, turn.user_message if turn else "", ref, estimator)
         case events.TURN_ABORTED:
             state.open_turn = None
+            # Of a turn whose start a crash lost, this is all that is left; its number is used all the same.
+            state.turn_count = max(state.turn_count, _number(payload["turn_id"]))
         case events.SESSION_END:
             state.is_ended, state.is_erased = True, events.ends_by_erasure(entry_type, payload)
         case _:
@@ -157,6 +160,12 @@ def book_cost(state: SessionState, tokens: int) -> None:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ERASED
+
+
+def _number(entity_id: object) -> int:
+    """The number at the end of an id; ids are not without gaps, because a crash may lose the entries of some."""
+    number = str(entity_id).rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 def _tokens(cost: Mapping[str, int] | None) -> int:

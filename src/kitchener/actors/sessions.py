@@ -402,14 +402,20 @@ class SessionDirectory:
 
 
 async def close_open_turn(session: SessionManager, reason: str) -> None:
-    """Closes what was begun and not ended, in one batch: `TURN_ABORTED`, and `WO_ABANDONED` for each open work order."""
+    """Closes what was begun and not ended: the rest of a switch, `WO_ABANDONED` for each open work order, `TURN_ABORTED`.
+
+    In this order, because a crash may come here too: while the turn is not aborted, the next activation goes on.
+    """
     turn = session.state.open_turn
     if turn is None:
         return
     session.state.open_turn = None
-    await session.write(events.TURN_ABORTED, turn.turn_id, {"reason": reason}, turn=turn.turn_id)
+    rest = session.thread.rest_of_switch() if session.thread is not None else None
+    if rest is not None:
+        await session.write(*rest, turn=turn.turn_id)
     for wo_id in turn.work_orders:
         await session.write(events.WO_ABANDONED, wo_id, {"wo_id": wo_id, "reason": reason}, turn=turn.turn_id)
+    await session.write(events.TURN_ABORTED, turn.turn_id, {"reason": reason}, turn=turn.turn_id)
 
 
 class SessionContext:

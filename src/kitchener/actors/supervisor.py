@@ -221,6 +221,14 @@ class HO2Supervisor:
             raise CallerError(f"agent class {self.agent_class!r} has no long-term memory; set ho3_enabled")
         return await self._consolidator.run(signal_ids, namespace=namespace, gate_ts=gate_ts)
 
+    async def recover(self) -> None:
+        """Ends what a crash left open and no session comes back to: consolidations. A runtime calls it before its first turn.
+
+        What was open in a session is closed when the session is next used.
+        """
+        if self._consolidator is not None:
+            await self._consolidator.recover()
+
     async def declare_intent(
         self,
         session_id: str,

@@ -82,6 +82,9 @@ SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 """Fields that hold what a subject said, or what was answered, derived or learned about them. They are encrypted per subject
 where a keyring is configured. Ids, refs, hashes, counts and reasons from closed sets stay plain."""
 
+CONSOLIDATIONS_KEY: Final = "consolidations"
+"""The index key of every planned consolidation."""
+
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 
 UPGRADES: Mapping[tuple[str, int], Upgrade] = {}
@@ -110,7 +113,8 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     """Under which keys, besides its session, an entry of HO2m must be found without a scan.
 
     Sessions are listed and found by their external id; a message by its turn and by its idempotency key; a turn by the
-    learned lines that it was shown; an erasure by its subject. Keys hold ids and never what is sealed: an index is not.
+    learned lines that it was shown; consolidations by being some; an erasure by its subject. Keys hold ids and never what is
+    sealed: an index is not.
     """
     subject_id = payload.get("subject_id")  # another program's entries may lack what ours have
     if entry_type == SESSION_START:
@@ -121,6 +125,8 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     if entry_type == TURN_COMPLETED:
         return (subject_index_key(subject_id),) if isinstance(subject_id, str) else ()
     if entry_type == WO_PLANNED:
+        if payload.get("wo_type") == "consolidate":
+            return (CONSOLIDATIONS_KEY,)
         attention = payload.get("attention")
         biases = attention.get("biases") if attention is not None else None
         return tuple(bias_index_key(str(subject_id), each) for each in biases) if biases else ()

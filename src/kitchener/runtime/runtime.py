@@ -273,6 +273,7 @@ class _Agent:
         try:
             async with open_ledgers(**self._places()) as ledgers, self.mailbox.open():
                 self._later.take_on(ledgers)
+                await self.supervisor.recover()
                 self._host.ready = None
                 self._opened.set()
                 await self._closing.wait()

@@ -1,0 +1,51 @@
+"""The harness of `crash_harness.py`: a sample each time, hundreds of kills with `make soak` (docs/survival.md)."""
+
+import json
+import sys
+from typing import Any
+
+import anyio
+import pytest
+
+from kitchener.config import LedgerConfig
+
+SEGMENTS = [None, 65_536] if "segment_bytes" in LedgerConfig.model_fields else [None]
+"""Ledgers in one file, and, where they have segments, with one that is full every few turns."""
+
+
+async def killed(backend: str, kills: int, *options: str) -> dict[str, Any]:
+    """What came of so many kills."""
+    command = [sys.executable, "-m", "tests.faults.crash_harness", "--json", "--backend", backend, "--kills", str(kills)]
+    run = await anyio.run_process([*command, *options], check=False)
+    assert run.stdout, run.stderr.decode()
+    (summary,) = json.loads(run.stdout)
+    assert summary["violations"] == []
+    assert run.returncode == 0
+    result: dict[str, Any] = summary
+    return result
+
+
+def check(summary: dict[str, Any], kills: int) -> None:
+    """So many processes really died, at places and at moments, and real work was done in between."""
+    assert summary["kills"] >= kills
+    assert summary["at_boundaries"] >= kills // 2 - 1
+    assert summary["at_boundaries"] + summary["under_load"] + summary["in_recovery"] == summary["kills"]
+    assert summary["acknowledged"] <= summary["completed"]
+    assert summary["acknowledged"] > summary["under_load"]
+    assert summary["aborted"] > 0
+    assert summary["consolidations"] > 0
+
+
+@pytest.mark.timeout(180)
+async def test_a_runtime_that_is_killed_keeps_what_it_promised(anyio_backend: str) -> None:
+    """A sample: a few places of a turn with all that belongs to it, and a few moments under load."""
+    check(await killed(anyio_backend, 16, "--seed", "20260101"), 16)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3_000)
+@pytest.mark.parametrize("segment_bytes", SEGMENTS)
+async def test_five_hundred_kills_cost_nothing_that_was_promised(anyio_backend: str, segment_bytes: int | None) -> None:
+    """The long run."""
+    options = ["--segment-bytes", str(segment_bytes)] if segment_bytes is not None else []
+    check(await killed(anyio_backend, 500, "--seed", "1", *options), 500)

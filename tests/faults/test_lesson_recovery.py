@@ -1,0 +1,114 @@
+"""Consolidations that a crash cut off get their end when the ledgers are next opened, whoever comes back (docs/survival.md).
+
+Dying is a copy of all ledgers at the moment that counts, opened by somebody else.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from kitchener.memory import HO3Memory
+from kitchener.memory.reading import OVERLAYS_FILE
+from kitchener.records.prompt import PromptRequest
+from tests.acceptance.remembering import (
+    ADA,
+    EASY,
+    MANUAL,
+    QUESTIONS,
+    asked,
+    check_all,
+    ledger_entries,
+    lives,
+    memory_entries,
+    open_remembering,
+    overlays,
+    student,
+)
+from tests.acceptance.stack import QUICK, open_scripted
+from tests.faults.test_consolidation_crash import CUT_OFF, DONE, Stopping, copied
+
+
+async def cut_off(root: Path, copy: Path, where: str) -> None:
+    """A consolidation whose process died while the model thought, after its answer, or after the overlay."""
+    commits: list[Any] = []
+
+    async def die() -> None:
+        await commits[0]()
+        copied(root, copy, with_index=True)
+
+    async def gate(request: PromptRequest) -> None:
+        if request.wo_type == "consolidate" and where == "asked":
+            await die()
+
+    async with open_remembering(root, provider=student(gate=gate), wrap=Stopping) as (stack, memory):
+        commits.append(stack.ledgers.commit)
+        memory.before = die if where == "answered" else None
+        memory.after = die if where == "learned" else None
+        await stack.turn("something", subject_id="ada")
+        await stack.supervisor.run_consolidation([QUESTIONS], namespace=ADA)
+
+
+async def only_opened(root: Path) -> int:
+    """A runtime in which nothing is said; how often its model was asked."""
+    provider = student()
+    with anyio.fail_after(20):
+        async with open_scripted(root, provider, **EASY) as runtime:
+            await runtime.drain()
+    return len(asked(provider))
+
+
+@pytest.mark.parametrize(
+    ("where", "life", "learned"),
+    [("asked", [*CUT_OFF, "WO_ABANDONED:crash"], 0), ("answered", DONE, 1), ("learned", DONE, 1)],
+)
+async def test_opening_the_ledgers_ends_what_was_cut_off(tmp_path: Path, where: str, life: list[str], learned: int) -> None:
+    """Nobody has to come back for it: the subject may never say another word."""
+    root, copy = tmp_path / "live", tmp_path / "copy"
+    await cut_off(root, copy, where)
+    assert list(lives(copy).values()) == [CUT_OFF]
+    assert await only_opened(copy) == 0
+    assert list(lives(copy).values()) == [life]
+    assert len(overlays(copy)) == learned
+    before = ledger_entries(copy)
+    assert await only_opened(copy) == 0
+    assert ledger_entries(copy) == before, "a second time there is nothing to do"
+    check_all(copy)
+
+
+async def test_its_end_names_the_answer_that_it_had(tmp_path: Path) -> None:
+    root, copy = tmp_path / "live", tmp_path / "copy"
+    await cut_off(root, copy, "learned")
+    await only_opened(copy)
+
+    def end(of: Path) -> dict[str, Any]:
+        done = [e for e in ledger_entries(of) if e["entry_type"] == "WO_COMPLETED" and e["entity_id"].startswith("WO-CONS-")]
+        (only,) = [entry["payload"] for entry in done]
+        return {key: value for key, value in only.items() if key != "cost"} | {
+            "tokens": (only["cost"]["input_tokens"], only["cost"]["output_tokens"])
+        }
+
+    assert end(copy) == end(root)
+
+
+async def test_a_line_that_was_taken_back_meanwhile_does_not_return(tmp_path: Path) -> None:
+    """Between the crash and the next start somebody deactivates the line: its work order is closed, the line stays out."""
+    root, copy = tmp_path / "live", tmp_path / "copy"
+    await cut_off(root, copy, "learned")
+    async with HO3Memory.open(copy, ledger_config=QUICK) as memory:
+        (line,) = await memory.read_overlays(namespace=ADA)
+        await memory.deactivate_overlay(str(line.artifact_id), "not true", "2026-01-01T00:00:00+00:00", namespace=ADA)
+    await only_opened(copy)
+    assert list(lives(copy).values()) == [DONE]
+    kinds = [entry["entry_type"] for entry in memory_entries(copy, Path(OVERLAYS_FILE).stem)]
+    assert kinds == ["HO3_OVERLAY", "HO3_OVERLAY_DEACTIVATED"]
+
+
+async def test_a_program_that_consolidates_by_hand_ends_it_with_its_first_call(tmp_path: Path) -> None:
+    """Without a runtime nobody opens anything by itself: `run_consolidation` does it, whatever it is asked for."""
+    root, copy = tmp_path / "live", tmp_path / "copy"
+    await cut_off(root, copy, "learned")
+    async with open_remembering(copy, **MANUAL) as (stack, _):
+        assert await stack.supervisor.run_consolidation(["domain:other"], namespace=ADA) == []
+    assert list(lives(copy).values()) == [DONE]
