@@ -21,6 +21,7 @@ from kitchener.cli.options import Json, Options
 from kitchener.cli.output import harmless, print_json, print_table
 
 app = App(name="memory", help="See what was learned about subjects, and take it back.")
+app.command("kitchener.cli.memory_tune:tune", name="tune")
 
 Subject = Annotated[str | None, Parameter(help="Whose memory. Needed only where there are several subjects to choose from.")]
 AsOf = Annotated[str | None, Parameter(name="--as-of", help="What was known then: ISO time with a zone. Without it: now.")]
