@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import count
 from typing import Annotated, Any, Final, TypeVar
 
@@ -40,7 +40,8 @@ def tune(
         str | None, Parameter(name="--sessions", help="Values of gate_session_threshold, such as 1..4.")
     ] = None,
     windows: Annotated[
-        str | None, Parameter(name="--window", help="Values of gate_window_hours, such as 24,168,336. Without it: as configured.")
+        str | None,
+        Parameter(name="--window", help="Values of gate_window_hours, such as 24,168,336. Without it: as configured."),
     ] = None,
     half_lives: Annotated[
         str | None, Parameter(name="--half-life", help="Values of decay_half_life_hours. Without it: as configured.")
@@ -141,7 +142,8 @@ class Sweep:
         outcomes: list[GateOutcome] = []
         async with progress_bar("settings", len(settings), outcomes.__len__):
             for setting in settings:
-                outcomes.append(await anyio.to_thread.run_sync(simulate, self.record.subjects, setting, self.config))
+                outcome = await anyio.to_thread.run_sync(simulate, self.record.subjects, setting, self.config)
+                outcomes.append(outcome)
         self.outcomes = outcomes
 
     def as_json(self) -> dict[str, Any]:
@@ -173,7 +175,8 @@ class Sweep:
             f" on record {found['artifacts']:,} artifacts, {found['taken_back']:,} taken back"
         )
         rows = [_row(each, Setting.of(self.config)) for each in self.outcomes]
-        swept = [name for name in Setting._fields if len({row[name] for row in rows}) > 1 or name in ("count", "sessions")]
+        knobs = [knob.name for knob in fields(Setting)]
+        swept = [name for name in knobs if len({row[name] for row in rows}) > 1 or name in ("count", "sessions")]
         print_table(("·", *swept, *_COLUMNS), rows)
         for line in self._notes():
             print(line)
@@ -194,7 +197,7 @@ _COLUMNS: Final = ("artifacts", "learned", "renewals", "flips", "subjects", "eve
 def _row(outcome: GateOutcome, current: Setting) -> dict[str, Any]:
     setting = outcome.setting
     return {
-        **setting._asdict(),
+        **asdict(setting),
         "half_life_hours": f"{setting.half_life_hours:g}",
         "·": ">" if setting == current else "",
         **{name: getattr(outcome, name) for name in ("artifacts", "learned", "renewals", "flips", "subjects")},

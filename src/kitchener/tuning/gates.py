@@ -1,12 +1,12 @@
 """Other thresholds for the gate, over signals that are on record: what would have been learned, how soon, how steadily. Pure.
 
-The verdicts are those of `memory/gate.py`, asked again for each gate that a turn looked at; what each gate had before it is read
-by `signals.py`. A setting is worked out on its own: where a gate opens, its signal counts as learned from at once, and what the
-ledger says was learned under the recorded settings plays no part. Explained in `docs/memory.md`.
+The verdicts are those of `memory/gate.py`, asked again for each gate that a turn looked at; what each gate had before it is
+read by `signals.py`. A setting is worked out on its own: where a gate opens, its signal counts as learned from at once, and what
+the ledger says was learned under the recorded settings plays no part. Explained in `docs/memory.md`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -16,7 +16,8 @@ from kitchener.memory.moments import HOUR_US
 from kitchener.memory.signals import decay
 
 
-class Setting(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class Setting:
     """The knobs of the gate that are swept; settings are ordered by them, in this order."""
 
     count: int
@@ -40,13 +41,14 @@ class Setting(NamedTuple):
 
     def applied_to(self, config: HO3MemoryConfig) -> HO3MemoryConfig:
         """The configuration with these knobs."""
-        knobs = (
-            "gate_count_threshold",
-            "gate_session_threshold",
-            "gate_window_hours",
-            "decay_half_life_hours",
+        return config.model_copy(
+            update={
+                "gate_count_threshold": self.count,
+                "gate_session_threshold": self.sessions,
+                "gate_window_hours": self.window_hours,
+                "decay_half_life_hours": self.half_life_hours,
+            }
         )
-        return config.model_copy(update=dict(zip(knobs, self, strict=True)))
 
 
 class Check(NamedTuple):
@@ -61,10 +63,8 @@ class Check(NamedTuple):
     """The first event of the signal, microseconds since the epoch."""
     first_turn: int
     """The turn of that event."""
-    count: int
-    """Events that count."""
-    sessions: int
-    """Distinct sessions they came in."""
+    tally: tuple[int, int]
+    """Events that count, and distinct sessions they came in."""
     is_quarantined: bool
     is_blocked: bool
     """Somebody had said that the signal shall not be learned from again."""
@@ -151,7 +151,7 @@ class GateOutcome:
         names = ("artifacts", "learned", "renewals", "flips", "subjects")
         soon = {name: getattr(self, name) for name in ("events", "turns", "hours")}
         return {
-            **self.setting._asdict(),
+            **asdict(self.setting),
             **{name: getattr(self, name) for name in names},
             "to_first_crossing": {name: spread and spread.as_json() for name, spread in soon.items()},
             "on_record": {"known": self.known, "taken_back": self.taken_back},
@@ -197,7 +197,7 @@ def _crosses(check: Check, learned_at_us: int | None, config: HO3MemoryConfig) -
     ends = (learned_at_us, check.imported_end_us)
     return judge(
         check.signal_id,
-        (check.count, check.sessions),
+        check.tally,
         config,
         is_consolidated=any(end is not None and is_within_window(end, check.as_of_us, config) for end in ends),
         is_blocked=check.is_blocked,
@@ -226,7 +226,7 @@ class _Tally:
         if before is None:
             self._subjects += not self.learned_at
             hours = (check.as_of_us - check.first_us) / HOUR_US
-            self._soon.append((check.count, check.turn - check.first_turn + 1, round(hours, 3)))
+            self._soon.append((check.tally[0], check.turn - check.first_turn + 1, round(hours, 3)))
             self._known += fate is not None
             self._taken_back += fate is not None and fate.is_taken_back
         else:
@@ -240,13 +240,16 @@ class _Tally:
 
     def outcome(self, setting: Setting) -> GateOutcome:
         """The sum."""
+        events, turns, hours = (Spread.of([each[n] for each in self._soon]) for n in range(3))
         return GateOutcome(
             setting,
-            len(self._soon),
-            self._renewals,
-            self._flips,
-            self._subjects,
-            *(Spread.of([each[n] for each in self._soon]) for n in range(3)),
+            learned=len(self._soon),
+            renewals=self._renewals,
+            flips=self._flips,
+            subjects=self._subjects,
+            events=events,
+            turns=turns,
+            hours=hours,
             known=self._known,
             taken_back=self._taken_back,
         )
