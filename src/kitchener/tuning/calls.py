@@ -1,7 +1,7 @@
 """Reads the model calls on record for `routes.py`: what was asked for, and whom the gateway asked.
 
-The first stands in the supervisor's ledger, the second in the executor's. Nothing that is sealed is needed. No lock is taken and
-nothing is written.
+The first stands in the supervisor's ledger, the second in the executor's. Nothing that is sealed is needed. No lock is taken
+and nothing is written.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping

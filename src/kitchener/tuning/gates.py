@@ -1,8 +1,8 @@
 """Other thresholds for the gate, over signals that are on record: what would have been learned, how soon, how steadily. Pure.
 
 The verdicts are those of `memory/gate.py`, asked again for each gate that a turn looked at; what each gate had before it is
-read by `signals.py`. A setting is worked out on its own: where a gate opens, its signal counts as learned from at once, and what
-the ledger says was learned under the recorded settings plays no part. Explained in `docs/memory.md`.
+read by `signals.py`. A setting is worked out on its own: where a gate opens, its signal counts as learned from at once, and
+what the ledger says was learned under the recorded settings plays no part. Explained in `docs/memory.md`.
 """
 
 from collections.abc import Mapping, Sequence
