@@ -84,7 +84,7 @@ async def _read(places: Places, agent_class: str, session_id: str | None) -> lis
         ho2m = await stack.enter_async_context(places.reader(agent_class))
         if ho1m is not None:
             entries, seen = count(1), [0]
-            total = ho1m.position if session_id is None else 0
+            total = ho1m.position if session_id is None else None
 
             def note() -> None:
                 seen[0] = next(entries)

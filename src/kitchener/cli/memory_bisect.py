@@ -83,7 +83,7 @@ async def _run(options: Options, question: Question, tools: tuple[str, ...], *, 
     places = Places(config)
     agent_class = await places.class_of(question.session_id, options.agent)
     runs: list[int] = []
-    async with open_replays(config, agent_class, tools=given) as replays, progress_bar("runs", 0, runs.__len__):
+    async with open_replays(config, agent_class, tools=given) as replays, progress_bar("runs", None, runs.__len__):
         report = await bisect(replays, question, probed=runs.append)
     if is_json:
         print_json({"agent_class": agent_class, **report.as_json()})
@@ -122,13 +122,14 @@ def _told(report: BisectReport, agent_class: str, turns: Mapping[str, TurnText])
 
 def _what(report: BisectReport) -> str:
     wanted = report.question.line
-    return "what it is shown" if wanted is None else f"whether it is shown {harmless(wanted)!r}"
+    return "what it is shown" if wanted is None else f"whether {harmless(wanted)!r} is shown to it"
 
 
 def _why_not(report: BisectReport) -> Iterator[str]:
     good = report.question.good
     if report.between and not report.question.every:
-        yield "it is the same at both ends; --all tells what came and went in between"
+        both = {None: "it is shown the same", True: "the line is shown", False: "the line is not shown"}[report.is_shown]
+        yield f"{both} at both ends; --all tells what came and went in between"
     if good is not None:
         yield f"what else differs between the turns: kitchener context diff {good} {report.turn_id}"
 

@@ -98,12 +98,14 @@ class BisectReport:
     """One, or with `every` all; empty: nothing changed."""
     at_good: Shown
     at_bad: Shown
+    is_shown: bool | None
+    """Whether the line that is looked for is shown at the bad end; None: none is looked for."""
     is_exact: bool
     """Whether the turn, run again as it was, is shown what is on record; else the settings have changed since."""
 
     def as_json(self) -> dict[str, Any]:
         """Everything, as JSON types."""
-        names = ("turn_id", "subject_id", "between", "probes", "is_exact")
+        names = ("turn_id", "subject_id", "between", "probes", "is_shown", "is_exact")
         return {
             **asdict(self.question),
             **{name: getattr(self, name) for name in names},
@@ -138,7 +140,7 @@ async def bisect(
     (key,) = signal_keys("", {"namespace": subject.namespace})
     reader = replays.recorded.readers[OVERLAYS]
     entries = [entry async for entry in reader.read(key=key, after_seq=low, up_to_seq=high)]
-    looked_for = _looked_for(question.line, subject, Cut(_NO_END, _NO_END, high))
+    looked_for = _looked_for(question.line, subject, Cut(_NO_END, _NO_END, high), subject_id)
     search = _Search(run, bad, [low, *(entry.seq for entry in entries)], looked_for, probed)
     found = await (search.all_changes() if question.every else search.one_change())
     at_good, at_bad = await search.shown(0), await search.shown(len(entries))
@@ -152,6 +154,7 @@ async def bisect(
         tuple(changes),
         at_good,
         at_bad,
+        is_shown=None if looked_for is None else _has(at_bad, looked_for),
         is_exact=set(at_bad.items) == set(search.recorded_items),
     )
 
@@ -201,12 +204,14 @@ class _Search:
         return self._answer(await self.shown(one)) != self._answer(await self.shown(other))
 
     def _answer(self, shown: Shown) -> object:
-        wanted = self._looked_for
-        if wanted is None:
-            return shown.items, shown.text
-        if wanted.startswith(_IDS):
-            return wanted in shown.items
-        return any(wanted in line.casefold() for line in shown.lines)
+        return (shown.items, shown.text) if self._looked_for is None else _has(shown, self._looked_for)
+
+
+def _has(shown: Shown, wanted: str) -> bool:
+    """Whether a learned line, by its artifact or by some of its words, is shown."""
+    if wanted.startswith(_IDS):
+        return wanted in shown.items
+    return any(wanted in line.casefold() for line in shown.lines)
 
 
 def _turn_of(tape: Tape, turn_id: str | None) -> TurnTape:
@@ -264,7 +269,7 @@ def _position(turn: TurnTape) -> int:
     return int(turn.started.payload["read_positions"].get(OVERLAYS, 0))
 
 
-def _looked_for(line: str | None, subject: SubjectMemory, cut: Cut) -> str | None:
+def _looked_for(line: str | None, subject: SubjectMemory, cut: Cut, subject_id: str) -> str | None:
     """The line as it is compared; raises NotOnRecord where nobody could ever be shown it."""
     if line is None:
         return None
@@ -273,7 +278,7 @@ def _looked_for(line: str | None, subject: SubjectMemory, cut: Cut) -> str | Non
     if not wanted.strip() or not any(known):
         raise NotOnRecord(
             f"--line {line!r:.80}: nothing of that was learned before the turn;"
-            " `kitchener memory biases --all` shows what was, expected an ART-… or words of a line"
+            f" `kitchener memory biases --all --subject {subject_id}` shows what was; expected an ART-… or words of a line"
         )
     return wanted
 
