@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +23,7 @@ class Event(NamedTuple):
     signal_id: str
     session: int
     is_blocked: bool = False
-    is_quarantined: bool = False
+    """Somebody had blocked or quarantined its signal by then."""
 
 
 lives = st.lists(
@@ -42,6 +42,8 @@ def record_of(events: Sequence[Event], **fates: Fate) -> SubjectRecord:
         tally = (len(mine), len({each.session for _, each in mine}))
         first_turn, first = mine[0]
         recorded: GateReason = "below_count"
+        if event.is_blocked:
+            continue
         checks.append(
             Check(
                 event.signal_id,
@@ -50,8 +52,6 @@ def record_of(events: Sequence[Event], **fates: Fate) -> SubjectRecord:
                 first.hours * HOUR,
                 first_turn,
                 tally,
-                event.is_quarantined,
-                event.is_blocked,
                 None,
                 recorded,
             )
@@ -69,7 +69,6 @@ def crossings(events: Sequence[Event], setting: Setting) -> list[tuple[int, str]
         is_open = (
             event.signal_id != "outcome:success"
             and not event.is_blocked
-            and not event.is_quarantined
             and len(mine) >= setting.count
             and len({each.session for each in mine}) >= setting.sessions
             and all(event.hours - hours > setting.window_hours for hours in learned)
@@ -118,7 +117,7 @@ def test_a_longer_window_never_makes_more_artifacts_and_learns_the_same_signals(
     assert (long.learned, long.events, long.hours) == (short.learned, short.events, short.hours)
 
 
-def outcome_of(events: Sequence[Event], config: HO3MemoryConfig | None = None, **changes: float) -> GateOutcome:
+def outcome_of(events: Sequence[Event], config: HO3MemoryConfig | None = None, **changes: Any) -> GateOutcome:
     config = config or HO3MemoryConfig(gate_count_threshold=2, gate_session_threshold=1, gate_window_hours=10)
     return simulate([record_of(events)], replace(Setting.of(config), **changes), config)
 

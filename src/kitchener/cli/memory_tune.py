@@ -157,7 +157,7 @@ class Sweep:
                 "sealed_subjects": self.record.sealed,
                 "signals": sum(each.events for each in subjects),
                 "turns": sum(each.turns for each in subjects),
-                "gates_looked_at": sum(len(each.checks) for each in subjects),
+                "gates": sum(len(each.checks) for each in subjects),
                 "crossings": self.record.crossings,
                 "artifacts": sum(each.artifacts for each in subjects),
                 "taken_back": sum(fate.is_taken_back for each in subjects for fate in each.fates.values()),

@@ -52,7 +52,7 @@ class Setting:
 
 
 class Check(NamedTuple):
-    """One gate as a turn looked at it, and what it had before it."""
+    """One gate as a turn looked at it, and what it had before it. It was neither excluded nor blocked nor in quarantine."""
 
     signal_id: str
     as_of_us: int
@@ -65,9 +65,6 @@ class Check(NamedTuple):
     """The turn of that event."""
     tally: tuple[int, int]
     """Events that count, and distinct sessions they came in."""
-    is_quarantined: bool
-    is_blocked: bool
-    """Somebody had said that the signal shall not be learned from again."""
     imported_end_us: int | None
     """The newest `window_end` of what had been imported about the signal; None: nothing."""
     recorded: GateReason
@@ -93,7 +90,7 @@ class SubjectRecord:
     turns: int
     """Turns that gave one."""
     checks: tuple[Check, ...]
-    """Every gate that was looked at, in the order of the ledger."""
+    """Every gate that was looked at and that thresholds decide, in the order of the ledger."""
     fates: Mapping[str, Fate] = field(default_factory=dict)
     """What was learned on record, by signal."""
     artifacts: int = 0
@@ -194,14 +191,14 @@ def simulate(subjects: Sequence[SubjectRecord], setting: Setting, config: HO3Mem
 
 
 def _crosses(check: Check, learned_at_us: int | None, config: HO3MemoryConfig) -> bool:
-    ends = (learned_at_us, check.imported_end_us)
+    newest = max((each for each in (learned_at_us, check.imported_end_us) if each is not None), default=None)
     return judge(
         check.signal_id,
         check.tally,
         config,
-        is_consolidated=any(end is not None and is_within_window(end, check.as_of_us, config) for end in ends),
-        is_blocked=check.is_blocked,
-        is_quarantined=check.is_quarantined,
+        is_consolidated=newest is not None and is_within_window(newest, check.as_of_us, config),
+        is_blocked=False,
+        is_quarantined=False,
     ).crossed
 
 

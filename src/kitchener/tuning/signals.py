@@ -22,6 +22,8 @@ from kitchener.sealing import MARK
 from kitchener.tuning.gates import Check, Fate, SubjectRecord
 
 _NO_END: Final = 2**62
+_WHATEVER_THE_THRESHOLDS: Final = ("excluded", "blocked", "quarantined")
+"""Verdicts that no other threshold would change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,22 +127,12 @@ class _Fold:
         asked[signal_id] = None
         if is_last:
             cut = Cut(logged_us, entry.seq, _NO_END)
-            self._checks.extend(self._check(each, cut, turn, config) for each in self._asked.pop(place))
-
-    def _check(self, signal_id: str, cut: Cut, turn: int, config: HO3MemoryConfig) -> Check:
-        gate, (first_us, first_turn) = self._memory.gate(signal_id, cut, config), self._first[signal_id]
-        return Check(
-            signal_id,
-            cut.as_of_us,
-            turn,
-            first_us,
-            first_turn,
-            (gate.count, gate.session_count),
-            is_quarantined=gate.reason == "quarantined",
-            is_blocked=gate.reason == "blocked",
-            imported_end_us=self._imported.get(signal_id),
-            recorded=gate.reason,
-        )
+            for each in self._asked.pop(place):
+                gate = self._memory.gate(each, cut, config)
+                if gate.reason not in _WHATEVER_THE_THRESHOLDS:
+                    tally, imported = (gate.count, gate.session_count), self._imported.get(each)
+                    check = Check(each, logged_us, turn, *self._first[each], tally, imported, gate.reason)
+                    self._checks.append(check)
 
     def _catch_up(self, logged_us: int) -> None:
         """Applies what was learned and decided up to a moment."""
