@@ -20,6 +20,7 @@
     │   ├── OverlayRefused          a field of an overlay is missing or wrong: names field, value and what was expected
     │   │   └── ProvenanceError     its sources are empty, unknown, or another subject's
     │   └── UnknownArtifact         no artifact of this id belongs to the subject (a ValueError too)
+    ├── NotOnRecord                 the ledgers have nothing of what was asked about: no such turn, no signals yet
     ├── Overloaded                  a bounded queue was full until the admission deadline; nothing was started
     ├── TurnTimeout                 the turn passed its deadline and was aborted
     ├── TurnReplaced                a newer message of the session replaced this turn
@@ -216,6 +217,10 @@ class UnknownArtifact(CallerError, ValueError):
         super().__init__(
             f"artifact {artifact_id!r} is not known in {namespace!r}; `kitchener memory biases` shows those there are"
         )
+
+
+class NotOnRecord(KitchenerError):
+    """The ledgers have nothing of what was asked about; names it, and where to see what there is."""
 
 
 class Overloaded(KitchenerError):

@@ -63,6 +63,7 @@ _COMMANDS: Final = (
     ("session", "sessions:app", "List, show, end and repair sessions."),
     ("memory", "memory:app", "See what was learned about subjects, and take it back."),
     ("subject", "subjects:app", "Erase what is on record about a person."),
+    ("gateway", "gateway:app", "Ask what another routing of model calls would have done."),
     ("ledger", "ledgers:app", "Verify ledgers and look into them."),
     ("replay", "replay:replay", "Run recorded turns again, and say where they come out otherwise."),
     ("config", "settings:app", "Check and show settings."),

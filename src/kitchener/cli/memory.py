@@ -12,15 +12,19 @@ from cyclopts.validators import Number
 
 from kitchener.cli.exits import OK
 from kitchener.cli.interrupt import run_to_end
+from kitchener.cli.memory_bisect import bisect_
 from kitchener.cli.memory_changes import deactivated, quarantined
 from kitchener.cli.memory_explain import AT_MOST, explained
 from kitchener.cli.memory_files import check_output, exported, imported, read_import, write_whole
 from kitchener.cli.memory_look import look
 from kitchener.cli.memory_places import MemoryPlace
+from kitchener.cli.memory_tune import tune
 from kitchener.cli.options import Json, Options
 from kitchener.cli.output import harmless, print_json, print_table
 
 app = App(name="memory", help="See what was learned about subjects, and take it back.")
+app.command(tune)
+app.command(bisect_, name="bisect")
 
 Subject = Annotated[str | None, Parameter(help="Whose memory. Needed only where there are several subjects to choose from.")]
 AsOf = Annotated[str | None, Parameter(name="--as-of", help="What was known then: ISO time with a zone. Without it: now.")]

@@ -74,7 +74,7 @@ class Explanation:
         yield from self._because()
         yield "\nwhat became of it:"
         for entry in sorted((*self.records, *self.quarantines), key=lambda each: each.seq):
-            yield f"  {moment_text(entry.timestamp)}  {_told(entry)}"
+            yield f"  {moment_text(entry.timestamp)}  {told(entry)}"
         turns = len(self.shown_in)
         yield f"\nshown in {turns} turn{'' if turns == 1 else 's'}{':' if turns else ' so far'}"
         for turn_id in _first(self.shown_in):
@@ -178,7 +178,7 @@ def _as_json(entry: StoredEntry) -> dict[str, Any]:
     return {"seq": entry.seq, "at": entry.timestamp, "entry_type": entry.entry_type, **facts}
 
 
-def _told(entry: StoredEntry) -> str:
+def told(entry: StoredEntry) -> str:
     """One record in words."""
     payload = events.read_payload(entry.entry_type, entry.payload)
     given = payload.get("reason")

@@ -14,8 +14,8 @@ _LOOK_EVERY_S: Final = 0.2
 
 
 @asynccontextmanager
-async def progress_bar(what: str, total: int, done: Callable[[], int]) -> AsyncIterator[None]:
-    """Shows how many of `total` are done, within the block and only where standard error is a terminal.
+async def progress_bar(what: str, total: int | None, done: Callable[[], int]) -> AsyncIterator[None]:
+    """Shows how many of `total` (None: nobody knows) are done, within the block and only where standard error is a terminal.
 
     The work is asked now and then, so that it need not say so each time.
     """

@@ -28,6 +28,12 @@ class _Report(Protocol):
 
 
 R = TypeVar("R", bound=_Report)
+Tools = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="--tool", negative="", help="`module:attribute` of a tool that the program gave to `open_runtime`; not run."
+    ),
+]
 _EVERYTHING = Options()
 
 
@@ -36,12 +42,7 @@ def replay(
     options: Options = _EVERYTHING,
     session: Annotated[str | None, Parameter(help="This session, whatever its agent class.")] = None,
     is_all: Annotated[bool, Parameter(name="--all", negative="", help="Every session of every agent class.")] = False,
-    tools: Annotated[
-        tuple[str, ...],
-        Parameter(
-            name="--tool", negative="", help="`module:attribute` of a tool that the program gave to `open_runtime`; not run."
-        ),
-    ] = (),
+    tools: Tools = (),
     with_config: Annotated[
         Path | None,
         Parameter(help="Settings of another policy: tell what a model would have been shown under it, with no model call."),
@@ -74,7 +75,7 @@ class _Work(NamedTuple, Generic[R]):
 
 
 async def _replay(options: Options, session: str | None, tools: Sequence[str], *, is_json: bool) -> int:
-    config, given = await anyio.to_thread.run_sync(_settings, options, tools)
+    config, given = await anyio.to_thread.run_sync(settings_and_tools, options, tools)
     reports = [report async for report in _reports(config, options.agent, session, given, is_json=is_json)]
     erased = sum(report.erased for report in reports)
     if is_json:
@@ -88,7 +89,7 @@ async def _replay(options: Options, session: str | None, tools: Sequence[str], *
 
 
 async def _what_if(options: Options, session: str | None, tools: Sequence[str], other: Path, *, is_json: bool) -> int:
-    config, given = await anyio.to_thread.run_sync(_settings, options, tools)
+    config, given = await anyio.to_thread.run_sync(settings_and_tools, options, tools)
     policy = await anyio.to_thread.run_sync(settings_of, other, config.plane_root)
 
     async def compare(agent_class: str, opened: AsyncExitStack) -> _Work[WhatIfReport]:
@@ -140,7 +141,13 @@ async def _worked(
                     yield report
 
 
-def _settings(options: Options, tools: Iterable[str]) -> tuple[RuntimeConfig, tuple[Callable[..., Any], ...]]:
+def settings_and_tools(options: Options, tools: Iterable[str]) -> tuple[RuntimeConfig, tuple[Callable[..., Any], ...]]:
+    """The settings that a command's options mean, and the tools that it names, imported.
+
+    Raises:
+        ConfigError: the settings are wrong
+        ToolError: a name leads to no tool
+    """
     loaded = options.load()
     for place in (str(loaded.base_dir), str(Path.cwd())):
         if place not in sys.path:

@@ -16,6 +16,7 @@ from kitchener.errors import ConfigError
 
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 
 
@@ -173,6 +174,17 @@ class Route(Settings):
     """Model to ask for, unless the request names one; None leaves it to the provider's own."""
 
 
+class ModelPrice(Settings):
+    """`[router.prices."<model>"]`: what a model's tokens cost, in whatever currency all prices are given."""
+
+    input_per_million: Price
+    """For a million tokens sent."""
+    output_per_million: Price
+    """For a million tokens received."""
+    cached_per_million: Price | None = None
+    """For a million of the sent ones that came from the provider's cache; None: as for the others."""
+
+
 class RouterConfig(Settings):
     """`[router]`: which provider answers which request. Explicit request, then first matching domain tag, then default."""
 
@@ -186,6 +198,8 @@ class RouterConfig(Settings):
     """Route of each domain tag, e.g. `consolidation` to a local model; empty changes nothing."""
     fallbacks: dict[Name, tuple[Name, ...]] = Field(default_factory=dict)
     """Providers to try in order after one is exhausted; never for a caller's error."""
+    prices: dict[Name, ModelPrice] = Field(default_factory=dict)
+    """What models cost, by the name under which they are asked for; it decides nothing. The built-in model is free."""
     allow_model_calls: bool = True
     """False forbids every provider that is not built in: a switch for test suites."""
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kitchener.config import HO3MemoryConfig
+from kitchener.memory.moments import HOUR_US
 
 GateReason = Literal["crossed", "below_count", "below_sessions", "already_consolidated", "excluded", "blocked", "quarantined"]
 """Why a gate is open or closed."""
@@ -42,6 +43,11 @@ def thresholds(signal_id: str, config: HO3MemoryConfig) -> tuple[int, int]:
     if override is not None:
         return override.count, override.sessions
     return config.gate_count_threshold, config.gate_session_threshold
+
+
+def is_within_window(window_end_us: int, as_of_us: int, config: HO3MemoryConfig) -> bool:
+    """Whether what was learned at a moment still keeps its signal from being learned from; microseconds since the epoch."""
+    return window_end_us >= as_of_us - config.gate_window_hours * HOUR_US
 
 
 def judge(

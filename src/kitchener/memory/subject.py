@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kitchener.config import HO3MemoryConfig
-from kitchener.memory.gate import GateResult, judge, thresholds
-from kitchener.memory.moments import HOUR_US, text_of, us_of
+from kitchener.memory.gate import GateResult, is_within_window, judge, thresholds
+from kitchener.memory.moments import text_of, us_of
 from kitchener.memory.overlays import Overlay, OverlayHistory, OverlayRecord, parse_overlay
 from kitchener.memory.signals import Cut, RecordedEvent, SignalAccumulator, SignalEvent, SignalLog
 from kitchener.records import events
@@ -232,9 +232,8 @@ class SubjectMemory:
     @staticmethod
     def _is_consolidated(history: OverlayHistory, cut: Cut, config: HO3MemoryConfig) -> bool:
         """Whether it was learned within the window; that it was deactivated since does not bring it back at the next turn."""
-        since_us = cut.as_of_us - config.gate_window_hours * HOUR_US
         ends = (each.overlay.window_end for each in history.visible(cut) if each.overlay is not None)
-        return any(end is not None and us_of(end, "window_end") >= since_us for end in ends)
+        return any(end is not None and is_within_window(us_of(end, "window_end"), cut.as_of_us, config) for end in ends)
 
 
 def why_erased(payload: Mapping[str, Any]) -> str:

@@ -1,14 +1,16 @@
 """Replays recorded sessions: with what models and tools said then, does every decision come out as it stands in the ledger?"""
 
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
+from kitchener.replaying.rerunning import Rerun, Shown
 from kitchener.replaying.session import Replays, open_replays, replay_session
-from kitchener.replaying.what_if import Shown, TurnDiff, WhatIf, WhatIfReport, open_what_if, summary_of, summary_text
+from kitchener.replaying.what_if import TurnDiff, WhatIf, WhatIfReport, open_what_if, summary_of, summary_text
 
 __all__ = [
     "PolicyChange",
     "ReplayDivergence",
     "ReplayReport",
     "Replays",
+    "Rerun",
     "Shown",
     "TurnDiff",
     "WhatIf",

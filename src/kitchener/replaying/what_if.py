@@ -1,47 +1,22 @@
 """What a model would have been shown under another policy: recorded turns run again under it, with no model call.
 
-Each turn gets the recorded past, message, classification and reply, and the policy's own view of them. Where the recorded
-session has no intents, those that the policy would have made accumulate from turn to turn. Explained in `docs/replay.md`.
+Each turn gets the recorded past, message, classification and reply, and the policy's own view of them; see `rerunning.py`.
+Where the recorded session has no intents, those that the policy would have made accumulate from turn to turn. Explained in
+`docs/replay.md`.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kitchener.actors.budget import estimate_tokens
-from kitchener.actors.execution import WorkOrderFailed
-from kitchener.canonical import canonical_bytes, digest
 from kitchener.config import RuntimeConfig
-from kitchener.ledger import LedgerEntry, StoredEntry
-from kitchener.memory.signals import normalise
-from kitchener.records import events
-from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
-from kitchener.records.ref import Ref
-from kitchener.replaying.doubles import RecordedClock, RecordedMemory
+from kitchener.replaying.rerunning import Rerun, Shown
 from kitchener.replaying.session import Replays, open_replays
-from kitchener.replaying.tape import Tape, TurnTape
 from kitchener.runtime.places import agent_of
 
-_LONG: Final = 86_400.0
 _PLACES: Final = ("ho2m_path", "ho1m_path", "ho3_memory_dir")
 """Settings that say where a session was recorded: another policy reads it from there too."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What a model is shown in one turn."""
-
-    items: tuple[str, ...] = ()
-    """Ids of turns, rules, intents and learned lines, in order."""
-    suppressed: tuple[str, ...] = ()
-    """Ids of what is eligible and not shown in full, each with its reason."""
-    text: str = ""
-    """The context, as it stands in the prompt."""
-    tokens: int = 0
-    """Of the context, estimated."""
-    prefix_tokens: int = 0
-    """Of its beginning that is the same as in the turn before: what a provider's cache can keep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +137,7 @@ class WhatIf:
         Raises:
             UnknownSession: it is not on record
         """
-        before, after = await _Run(self._recorded).views(session_id), await _Run(self._other).views(session_id)
+        before, after = await _views(self._recorded, session_id), await _views(self._other, session_id)
         turns = tuple(TurnDiff(turn_id, before[turn_id], after[turn_id]) for turn_id in before)
         return WhatIfReport(session_id, self._recorded.agent_class, turns)
 
@@ -195,176 +170,8 @@ async def open_what_if(
         yield WhatIf(recorded, replays)
 
 
-class _OpenTape(Tape):
-    """A tape that takes whatever is written, and keeps the projection."""
-
-    def __init__(self, tape: Tape) -> None:
-        super().__init__(tape.session_id, tape.entries, ho2m=tape.ho2m, names=tape.names)
-        self.known = self.recordings()
-        self.projection: Mapping[str, Any] | None = None
-        """The one that the turn's context is made of."""
-        self._written: dict[tuple[str, str], str] = {}
-        self._intents: list[tuple[str, str]] = []
-
-    def begin(self, turn: TurnTape | None) -> None:
-        """Puts the tape to a turn."""
-        super().begin(turn)
-        self.projection, self._intents = None, []
-
-    def is_on_record(self, turn: TurnTape) -> bool:
-        """Whether the session's past is the recorded one: the turn before this made the intents that it made then."""
-        if self.turn is None or self.before(turn) != self.turn.entries[self.ho2m][-1].seq:
-            return False
-        then = [(each.entry_type, each.entity_id) for each in self.turn.entries[self.ho2m]]
-        return self._intents == [each for each in then if each[0].startswith("INTENT_")]
-
-    def next_of(self, ledger_id: str) -> StoredEntry | None:
-        """Nothing is expected."""
-        return None
-
-    def take(self, ledger_id: str, entry: LedgerEntry) -> StoredEntry:
-        """The entry as if it were stored."""
-        moment = self.turn.started.payload["turn_ts"] if self.turn is not None else "1970-01-01T00:00:00.000000+00:00"
-        number = len(self._written) + 1
-        body = canonical_bytes({**entry._asdict(), "timestamp": moment})
-        stored = StoredEntry(
-            ledger_id,
-            number,
-            f"E-WHAT-IF-{number:012d}",
-            digest(body),
-            entry.entry_type,
-            entry.entity_id,
-            moment,
-            body,
-            self.session_id,
-            (),
-            None,
-        )
-        self._written[ledger_id, stored.entry_id] = entry.entity_id
-        if entry.entry_type == events.TURN_STARTED and self.turn is not None and self.turn.end is not None:
-            self.positions = self.turn.end.payload.get("read_positions", self.positions)
-        if ledger_id == self.ho2m and entry.entry_type.startswith("INTENT_"):
-            self._intents.append((entry.entry_type, entry.entity_id))
-        if entry.entry_type == events.PROJECTION_COMPUTED:
-            self.projection = stored.payload if stored.payload["mode"] == "enforce" else None
-            if self.projection is not None:
-                self._keep_lists(stored)
-        return stored
-
-    def name_of(self, ref: Ref) -> str:
-        """The entity that a reference stands for."""
-        return self._written.get((ref.ledger_id, ref.entry_id)) or super().name_of(ref)
-
-    def _keep_lists(self, stored: StoredEntry) -> None:
-        self._lists[stored.entry_id] = self.lists_of(stored.payload)
-
-
-class _OpenGateway:
-    """Gives each step of a turn what the same step was answered then, whatever it is asked now."""
-
-    def __init__(self, tape: _OpenTape) -> None:
-        self._tape = tape
-        self.context: Mapping[str, Any] | None = None
-        """The context of the turn's first reply."""
-        self._asked: dict[str, list[str]] = {}
-
-    def begin(self) -> None:
-        """A turn begins."""
-        self.context, self._asked = None, {}
-
-    async def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> PromptResponse:
-        """The recorded answer.
-
-        Raises:
-            WorkOrderFailed: there is none; nothing that is shown depends on it
-        """
-        if request.wo_type == "synthesize" and self.context is None:
-            self.context = request.variables["assembled_context"]
-        same_type = self._asked.setdefault(request.wo_type, [])
-        if request.wo_id not in same_type:
-            same_type.append(request.wo_id)
-        place = same_type.index(request.wo_id)
-        turn = self._tape.turn
-        planned = turn.of_type(events.WO_PLANNED) if turn is not None else []
-        then = [entry.entity_id for entry in planned if entry.payload.get("wo_type") == request.wo_type]
-        recording = self._tape.known.get((then[place], request.call)) if place < len(then) else None
-        if recording is None:
-            raise WorkOrderFailed("PROVIDER", "this call was not recorded", "not_recorded")
-        return recording.response
-
-    async def stream(self, request: PromptRequest, *, on_attempt: OnAttempt) -> AsyncIterator[StreamItem]:
-        """The same; nobody watches."""
-        yield await self.complete(request, on_attempt=on_attempt)
-
-
-class _OpenMemory(RecordedMemory):
-    """The recorded memory, which takes whatever is logged and keeps none of it."""
-
-    async def log_signal(
-        self,
-        signal_id: str,
-        session_id: str,
-        event_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        *,
-        namespace: str,
-    ) -> str:
-        """Takes note of nothing."""
-        normalise(signal_id, self.kinds)
-        turn = self._tape.turn
-        self.last_logged_ts = turn.started.payload["turn_ts"] if turn is not None else ""
-        return str(event_id)
-
-
-class _Run:
-    """A session under one policy."""
-
-    def __init__(self, replays: Replays) -> None:
-        self._replays = replays
-
-    async def views(self, session_id: str) -> dict[str, Shown]:
-        """What would be shown in each completed turn."""
-        tape = _OpenTape(await self._replays.tape_of(session_id))
-        has_intents = any(each.entry_type == events.INTENT_DECLARED for each in tape.entries[tape.ho2m])
-        clock, gateway = RecordedClock(), _OpenGateway(tape)
-        ledgers = self._replays.ledgers_for(tape)
-        memory = self._replays.memory_for(tape, clock, _OpenMemory)
-        estimator, supervisor, before = self._replays.recorded.agent.token_estimator, None, ""
-        found: dict[str, Shown] = {}
-        for turn in tape.turns:
-            if not turn.is_replayable:
-                continue
-            is_on_record = tape.is_on_record(turn)
-            tape.begin(turn)
-            gateway.begin()
-            clock.put_to(turn.started.payload["turn_ts"])
-            if supervisor is None or (has_intents and not is_on_record):
-                supervisor = self._replays.supervisor_for(tape, ledgers, clock, memory, gateway)
-            session = await supervisor.session(session_id)
-            session.state.turn_count = int(turn.turn_id.rpartition("-")[2]) - 1  # turns that were skipped had numbers too
-            message, uses_memory = turn.started.payload["user_message"], turn.started.payload.get("memory", True)
-            await supervisor.handle_turn(message, session_id=session_id, memory=uses_memory, deadline=_LONG)
-            found[turn.turn_id] = shown = _shown(tape, gateway.context or {}, before, estimator)
-            before = shown.text
-        return found
-
-
-def _shown(tape: _OpenTape, context: Mapping[str, Any], before: str, estimator: str) -> Shown:
-    text = "\n\n".join([*context.get("ho3_biases", ()), str(context.get("context_text", ""))])
-    items: dict[str, None] = {}
-    suppressed: tuple[str, ...] = ()
-    if tape.projection is not None:
-        lists = tape.lists_of(tape.projection)
-        items |= dict.fromkeys(tape.name_of(ref) for ref in lists.visible)
-        suppressed = tuple(f"{tape.name_of(ref)} {reason}" for ref, reason in lists.suppressed)
-    items |= dict.fromkeys(str(each["source_id"]) for each in context.get("fragments", ()))
-    same = text[: _common(before, text)]
-    return Shown(tuple(items), suppressed, text, estimate_tokens(text, estimator), estimate_tokens(same, estimator))
-
-
-def _common(one: str, other: str) -> int:
-    """Characters with which both begin."""
-    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+async def _views(replays: Replays, session_id: str) -> dict[str, Shown]:
+    return await Rerun(replays, await replays.tape_of(session_id)).views()
 
 
 def _as_json(shown: Shown) -> dict[str, Any]:

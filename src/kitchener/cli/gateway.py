@@ -1,0 +1,202 @@
+"""`kitchener gateway`: what another router would have made of the model calls on record. Explained in `docs/gateway.md`."""
+
+import math
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import anyio.to_thread
+from cyclopts import App, Parameter
+
+from kitchener.cli.exits import OK
+from kitchener.cli.interrupt import run_to_end
+from kitchener.cli.options import Json, Options, Places
+from kitchener.cli.output import harmless, print_json, print_table
+from kitchener.cli.progress import progress_bar
+from kitchener.config import RouterConfig
+from kitchener.errors import NotOnRecord
+from kitchener.gateway.routing import check_router
+from kitchener.runtime.loading import LoadedConfig, load_config
+from kitchener.tuning import OWN_MODELS, Choice, RecordedCall, Reroute, Rerouted, Router, RouteSummary, Way, read_calls
+
+app = App(name="gateway", help="Ask what another routing of model calls would have done.")
+
+NOTE: Final = "given the same requests, and the failures on record; other models would have given other answers"
+_EVERYTHING = Options()
+
+
+@app.command(name="what-if")
+def what_if(
+    *,
+    options: Options = _EVERYTHING,
+    with_config: Annotated[Path, Parameter(help="Settings with the other [router].")],
+    session: Annotated[str | None, Parameter(help="Only this session, whatever its agent class.")] = None,
+    changed: Annotated[bool, Parameter(negative="", help="List each call that would have gone elsewhere.")] = False,
+    json: Json = False,
+) -> int:
+    """Route recorded model calls by other settings: who would have been asked, and at what cost. Calls no model.
+
+    Failures on record are taken as given; a provider that was not asked then is taken to answer. Takes no lock.
+
+    For example:
+
+        kitchener gateway what-if --with-config other.toml
+        kitchener gateway what-if --with-config other.toml --session SES-0a1b2c3d --changed
+        kitchener gateway what-if --with-config other.toml --json
+    """
+
+    async def work() -> int:
+        loaded = await anyio.to_thread.run_sync(options.load)
+        other = await anyio.to_thread.run_sync(lambda: load_config(with_config, root=loaded.config.plane_root))
+        places = Places(loaded.config)
+        agent_class = options.agent if session is None else await _class_of(places, session, options.agent)
+        calls = await _read(places, agent_class, session)
+        report = Report(agent_class, session, loaded.config.router.prices != {} or other.config.router.prices != {})
+        reroute = _reroute(loaded.config.router, other, calls)
+        for call in calls:
+            report.add(reroute.of(call))
+        if json:
+            print_json(report.as_json(only_changed=changed))
+        else:
+            report.tell(lists_changed=changed)
+        return OK
+
+    return run_to_end(work)
+
+
+async def _class_of(places: Places, session_id: str, preferred: str) -> str:
+    """The agent class of a session; a consolidation's pseudo-session is the class's that is asked for."""
+    return preferred if session_id.startswith("CONS-") else await places.class_of(session_id, preferred)
+
+
+async def _read(places: Places, agent_class: str, session_id: str | None) -> list[RecordedCall]:
+    """The calls on record.
+
+    Raises:
+        NotOnRecord: there are none
+    """
+    found: list[RecordedCall] = []
+    async with AsyncExitStack() as stack:
+        ho1m = await stack.enter_async_context(places.reader(agent_class, "ho1m"))
+        ho2m = await stack.enter_async_context(places.reader(agent_class))
+        if ho1m is not None:
+            entries, seen = count(1), [0]
+            total = ho1m.position if session_id is None else None
+
+            def note() -> None:
+                seen[0] = next(entries)
+
+            async with progress_bar("entries of model calls", total, lambda: seen[0]):
+                found = [call async for call in read_calls(ho1m, ho2m, session_id, seen=note)]
+    if not found:
+        whose = f"session {session_id!r}" if session_id is not None else f"agent class {agent_class!r}"
+        raise NotOnRecord(f"there is no model call of {whose} on record; `kitchener session list` shows what there is")
+    return found
+
+
+def _reroute(recorded: RouterConfig, other: LoadedConfig, calls: list[RecordedCall]) -> Reroute:
+    """What holds calls against the other router; providers that a program brought along may be named in both.
+
+    Raises:
+        ConfigError: a route of the other router leads nowhere
+    """
+    models: dict[str, str] = {}
+    for call in calls:
+        for each in call.tries:
+            models.setdefault(each.provider_id, each.model_id)
+    given = [each for each in models if each not in recorded.providers and each not in OWN_MODELS]
+    theirs = [each for each in given if each not in other.config.router.providers]
+    check_router(other.config.router, given=theirs, source=other.source)
+    own = {**{each: models[each] for each in given}, **OWN_MODELS}
+    return Reroute(Router(recorded, given, own), Router(other.config.router, theirs, own))
+
+
+@dataclass(slots=True)
+class Report:
+    """All calls, held against the other router."""
+
+    agent_class: str
+    session_id: str | None
+    knows_prices: bool
+    """Whether any price is configured; else costs are not worth a column."""
+    summary: RouteSummary = field(default_factory=RouteSummary)
+    calls: list[Rerouted] = field(default_factory=list)
+
+    def add(self, found: Rerouted) -> None:
+        """The next call."""
+        self.summary.add(found)
+        self.calls.append(found)
+
+    def as_json(self, *, only_changed: bool) -> dict[str, Any]:
+        """Everything, as JSON types."""
+        return {
+            "agent_class": self.agent_class,
+            "session_id": self.session_id,
+            "given": "the same requests",
+            "summary": self.summary.as_json(),
+            "routes": [way.as_json() for way in self.summary.ways],
+            "calls": [each.as_json() for each in self.calls if each.is_changed or not only_changed],
+        }
+
+    def tell(self, *, lists_changed: bool) -> None:
+        """The same for a reader."""
+        found = self.summary.as_json()
+        print(f"{self.agent_class}: {found['changed']:,} of {found['calls']:,} recorded model calls would have gone elsewhere")
+        columns = ("·", "recorded", "other", "calls", "input tokens", "output tokens")
+        print_table(columns + (("cost", "would cost") if self.knows_prices else ()), map(_row, self.summary.ways))
+        for line in self._sums(found):
+            print(line)
+        if lists_changed:
+            for each in self.calls:
+                if each.is_changed:
+                    print(_told(each))
+        print(NOTE)
+
+    def _sums(self, found: dict[str, Any]) -> Iterator[str]:
+        falls, failed, cost = found["fallbacks"], found["failed"], found["cost"]
+        yield (
+            f"fallbacks {falls['recorded']:,} → {falls['other']:,} ({falls['gained']:,} more, {falls['lost']:,} fewer);"
+            f" failed calls {failed['recorded']:,} → {failed['other']:,}"
+        )
+        if found["assumed_to_answer"]:
+            yield f"{found['assumed_to_answer']:,} calls go to where nothing is on record of them: taken to be answered"
+        if self.knows_prices:
+            yield f"cost {_money(cost['recorded'])} → {_money(cost['other'])} ({_money(cost['difference'], signed=True)})"
+        if cost["unpriced_calls"] and self.knows_prices:
+            yield f'without a known price, and in neither sum: {cost["unpriced_calls"]:,} calls; see [router.prices."<model>"]'
+
+
+def _row(way: Way) -> dict[str, Any]:
+    is_priced = way.unpriced < way.calls
+    return {
+        "·": ">" if way.is_changed else "",
+        "recorded": _name(way.recorded),
+        "other": _name(way.other) if way.other != way.recorded else "same",
+        "calls": way.calls,
+        "input tokens": way.input_tokens,
+        "output tokens": way.output_tokens,
+        "cost": _money(way.recorded_cost) if is_priced else None,
+        "would cost": _money(way.other_cost) if is_priced else None,
+    }
+
+
+def _name(choice: Choice) -> str:
+    """A choice in a few words."""
+    end = "" if choice.state == "answered" else f": {choice.state}"
+    return harmless(f"{choice.provider_id}/{choice.model_id} ({choice.route_reason}){end}")
+
+
+def _told(found: Rerouted) -> str:
+    call = found.call
+    why = "".join(f" ({each.failure})" for each in (found.other,) if each.failure is not None)
+    where = call.turn_id or call.session_id
+    return f"  {where}  {call.wo_id} {call.wo_type} {call.call}: {_name(found.recorded)} → {_name(found.other)}{why}"
+
+
+def _money(amount: float, *, signed: bool = False) -> str:
+    """An amount with two decimals, or with as many as show two digits of it."""
+    digits = 2 if amount == 0 or abs(amount) >= 1 else min(8, 1 - math.floor(math.log10(abs(amount))))
+    return f"{amount:{'+' if signed else ''},.{digits}f}"

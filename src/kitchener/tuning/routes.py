@@ -1,0 +1,347 @@
+"""Another router over model calls that are on record: who would have been asked, given the same requests. Pure.
+
+The plan of a request is `gateway/routing.py`'s own. Failures on record are taken as given: a provider that failed then fails
+again, one that was never asked is taken to answer. Explained in `docs/gateway.md`.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple
+
+from kitchener.config import ModelPrice, ProviderConfig, RouterConfig
+from kitchener.errors import RETRYABLE_REASONS, ProviderError
+from kitchener.gateway.routing import Candidate, plan_route
+
+State = Literal["answered", "failed", "cut off"]
+"""How a call ended; `cut off`: it was cancelled, or the process died."""
+
+_OF_THE_PROVIDER: Final = frozenset(("rate_limited", "server_error", "connection", "timeout", "authentication"))
+"""Failures that another model of the same provider would have met too."""
+_MILLION: Final = 1_000_000
+
+
+class Try(NamedTuple):
+    """One attempt on record."""
+
+    provider_id: str
+    model_id: str
+    route_reason: str
+    failure: str | None = None
+    """Why it failed; None: it answered, or the call was cut off."""
+    output_begun: bool = False
+    """Whether text had been streamed before it failed."""
+
+
+class Tokens(NamedTuple):
+    """What a call used."""
+
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCall:
+    """One model call on record: what was asked for, and whom the gateway asked."""
+
+    wo_id: str
+    wo_type: str
+    call: int
+    """Number within the work order."""
+    session_id: str
+    turn_id: str | None = None
+    """None: a consolidation."""
+    provider_id: str | None = None
+    """Asked for explicitly."""
+    model_id: str | None = None
+    """Asked for explicitly."""
+    domain_tags: tuple[str, ...] = ()
+    tries: tuple[Try, ...]
+    """In the order in which they were made; at least one."""
+    state: State
+    tokens: Tokens | None = None
+    """None: it was not answered."""
+
+    @property
+    def choice(self) -> "Choice":
+        """Who answered, or failed last."""
+        last = self.tries[-1]
+        return Choice(last.provider_id, last.model_id, last.route_reason, self.state, last.failure)
+
+
+class Choice(NamedTuple):
+    """Who answers a call, or at whom it ends."""
+
+    provider_id: str
+    model_id: str
+    route_reason: str
+    """`explicit`, `domain_tag:<tag>`, `default` or `fallback`."""
+    state: State
+    failure: str | None = None
+    """Why it failed."""
+    is_assumed: bool = False
+    """Nothing is on record of this provider in this call: it is taken to answer."""
+
+    def is_elsewhere(self, other: "Choice") -> bool:
+        """Whether provider, model or end differ, or only one of both is a fallback; another route to the same is not that."""
+        mine, theirs = ((each.provider_id, each.model_id, each.state, each.fell_back) for each in (self, other))
+        return mine != theirs
+
+    @property
+    def fell_back(self) -> bool:
+        """Whether it is another provider than the one that was to be asked first."""
+        return self.route_reason == "fallback"
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, as JSON types."""
+        return self._asdict()
+
+
+@dataclass(frozen=True, slots=True)
+class Rerouted:
+    """One call under both routers."""
+
+    call: RecordedCall
+    recorded: Choice
+    other: Choice
+    recorded_cost: float | None
+    """None: its price is not known."""
+    other_cost: float | None
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether somebody else would have been asked, or with another end."""
+        return self.recorded.is_elsewhere(self.other)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, as JSON types."""
+        call = self.call
+        return {
+            "session_id": call.session_id,
+            "turn_id": call.turn_id,
+            "wo_id": call.wo_id,
+            "wo_type": call.wo_type,
+            "call": call.call,
+            "changed": self.is_changed,
+            "recorded": {**self.recorded.as_json(), "cost": self.recorded_cost},
+            "other": {**self.other.as_json(), "cost": self.other_cost},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """A router's settings, and what of its providers only a program or the record knows.
+
+    Args:
+        config: the settings
+        given: providers that are not configured, because a program brought them as objects
+        own_models: the model of each provider that answers where nobody names one
+    """
+
+    config: RouterConfig
+    given: Collection[str] = ()
+    own_models: Mapping[str, str] = field(default_factory=dict)
+
+    def routed(self) -> RouterConfig:
+        """The settings with all providers, as the gateway completes them."""
+        known = {each: ProviderConfig(kind="offline") for each in sorted({"offline", *self.given})}
+        return self.config.model_copy(update={"providers": {**known, **self.config.providers}})
+
+    def built_in(self) -> frozenset[str]:
+        """The providers that answer without a model: they cost nothing, and are allowed where model calls are not."""
+        routed = self.routed().providers
+        return frozenset(name for name in routed if routed[name].kind == "offline" and name not in self.given)
+
+
+class Reroute:
+    """Holds recorded calls against another router; made once, asked for each call.
+
+    Args:
+        recorded: the router that is configured, under which the calls are taken to have been made
+        other: the other one
+    """
+
+    def __init__(self, recorded: Router, other: Router) -> None:
+        self._recorded, self._other = recorded.routed(), other.routed()
+        self._free_then, self._free_now = recorded.built_in(), other.built_in()
+        self._own_models = {**recorded.own_models, **other.own_models}
+        self._prices = {**recorded.config.prices, **other.config.prices}
+
+    def of(self, call: RecordedCall) -> Rerouted:
+        """One call under both routers."""
+        before, after = call.choice, self.choose(call)
+        costs = self._cost(call, before, self._free_then), self._cost(call, after, self._free_now)
+        return Rerouted(call, before, after, *costs)
+
+    def choose(self, call: RecordedCall) -> Choice:
+        """Who would have answered, or where it would have ended."""
+        try:
+            plan = plan_route(call.provider_id, call.model_id, call.domain_tags, self._other).candidates
+        except ProviderError as error:
+            return Choice(error.provider_id, call.model_id or error.provider_id, "explicit", "failed", error.reason)
+        passed_over, has_ended = self._taken_as_given(call)
+        for candidate in plan:
+            found = self._named(candidate)
+            if not self._other.allow_model_calls and candidate.provider_id not in self._free_now:
+                return found._replace(failure="forbidden")
+            if candidate.provider_id in passed_over:
+                found = found._replace(failure="breaker_open")
+                continue
+            found = self._asked(call, found)
+            if found.state != "failed" or found.failure not in RETRYABLE_REASONS:
+                return found
+            if has_ended and candidate.provider_id == call.tries[-1].provider_id:
+                return found
+        return found
+
+    def _asked(self, call: RecordedCall, place: Choice) -> Choice:
+        """What one provider makes of a call: what it made of it then."""
+        limit = 1 + self._other.providers[place.provider_id].max_retries
+        tries = [each for each in call.tries if _speaks_of(each, place)]
+        for number, each in enumerate(tries, 1):
+            if each.failure is None:
+                return place._replace(state=call.state, failure=None)
+            if number == limit or each.failure not in RETRYABLE_REASONS:
+                return place._replace(failure=each.failure)
+        if not tries or (call.state != "failed" and call.tries[-1].provider_id == place.provider_id):
+            return place._replace(state="answered", failure=None, is_assumed=True)
+        # Whoever was given up on then is given up on now: what more tries would have brought cannot be known.
+        return place._replace(failure=tries[-1].failure)
+
+    def _taken_as_given(self, call: RecordedCall) -> tuple[set[str], bool]:
+        """Providers that were left out then, as open circuits are, and whether the last failure ended the call as it was."""
+        last = call.tries[-1]
+        try:
+            plan = plan_route(call.provider_id, call.model_id, call.domain_tags, self._recorded).candidates
+        except ProviderError:
+            return set(), last.output_begun
+        ids, asked = [each.provider_id for each in plan], {each.provider_id for each in call.tries}
+        if last.provider_id not in ids:
+            return set(), last.output_begun
+        at = ids.index(last.provider_id)
+        has_ended = call.state == "failed" and (last.output_begun or at + 1 < len(ids))
+        return {each for each in ids[:at] if each not in asked}, has_ended
+
+    def _named(self, candidate: Candidate) -> Choice:
+        model = candidate.model_id or self._own_models.get(candidate.provider_id) or candidate.provider_id
+        return Choice(candidate.provider_id, model, candidate.route_reason, "failed")
+
+    def _cost(self, call: RecordedCall, choice: Choice, free: Collection[str]) -> float | None:
+        """What the call's tokens cost there, in the currency of the prices; None: not known."""
+        if call.tokens is None or choice.state != "answered" or choice.provider_id in free:
+            return 0.0
+        price = self._prices.get(choice.model_id)
+        return None if price is None else cost_of(call.tokens, price)
+
+
+def _speaks_of(tried: Try, place: Choice) -> bool:
+    """Whether what came of an attempt would come of asking this provider for this model."""
+    if tried.provider_id != place.provider_id:
+        return False
+    return tried.model_id == place.model_id or tried.failure in _OF_THE_PROVIDER
+
+
+def cost_of(tokens: Tokens, price: ModelPrice) -> float:
+    """What some tokens cost, in the currency of the price."""
+    cached = min(tokens.cached_tokens, tokens.input_tokens)
+    per_cached = price.input_per_million if price.cached_per_million is None else price.cached_per_million
+    fresh = tokens.input_tokens - cached
+    return (fresh * price.input_per_million + cached * per_cached + tokens.output_tokens * price.output_per_million) / _MILLION
+
+
+@dataclass(slots=True)
+class Way:
+    """Calls that went one way on record and would go one way under the other router."""
+
+    recorded: Choice
+    other: Choice
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    recorded_cost: float = 0.0
+    other_cost: float = 0.0
+    unpriced: int = 0
+    """Calls among them without a known price on one side; they are left out of both costs."""
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether they lead to different ends."""
+        return self.recorded.is_elsewhere(self.other)
+
+    def add(self, found: Rerouted) -> None:
+        """Counts one more call."""
+        self.calls += 1
+        if found.call.tokens is not None:
+            self.input_tokens += found.call.tokens.input_tokens
+            self.output_tokens += found.call.tokens.output_tokens
+        if found.recorded_cost is None or found.other_cost is None:
+            self.unpriced += 1
+        else:
+            self.recorded_cost += found.recorded_cost
+            self.other_cost += found.other_cost
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, as JSON types."""
+        names = ("provider_id", "model_id", "route_reason", "state")
+        sides = (("recorded", self.recorded), ("other", self.other))
+        return {
+            **{side: {name: getattr(choice, name) for name in names} for side, choice in sides},
+            "changed": self.is_changed,
+            "calls": self.calls,
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "cost": {"recorded": self.recorded_cost, "other": self.other_cost, "unpriced_calls": self.unpriced},
+        }
+
+
+class RouteSummary:
+    """What another router comes to, call by call."""
+
+    def __init__(self) -> None:
+        self._ways: dict[tuple[Any, ...], Way] = {}
+        self._counts: Counter[str] = Counter()
+
+    def add(self, found: Rerouted) -> None:
+        """The next call."""
+        before, after = (each._replace(failure=None, is_assumed=False) for each in (found.recorded, found.other))
+        self._ways.setdefault((before, after), Way(before, after)).add(found)
+        counted = {
+            "changed": found.is_changed,
+            "recorded fallbacks": before.fell_back,
+            "other fallbacks": after.fell_back,
+            "fallbacks gained": after.fell_back and not before.fell_back,
+            "fallbacks lost": before.fell_back and not after.fell_back,
+            "recorded failures": before.state == "failed",
+            "other failures": after.state == "failed",
+            "assumed": found.other.is_assumed,
+        }
+        self._counts.update(name for name, holds in counted.items() if holds)
+
+    @property
+    def ways(self) -> list[Way]:
+        """By recorded choice, then by the other one, in alphabetical order."""
+        return [self._ways[key] for key in sorted(self._ways, key=lambda key: tuple(each[:4] for each in key))]
+
+    def as_json(self) -> dict[str, Any]:
+        """The sums, as JSON types."""
+        ways, counts = self.ways, self._counts
+        then, now = (sum(getattr(way, f"{side}_cost") for way in ways) for side in ("recorded", "other"))
+        return {
+            "calls": sum(way.calls for way in ways),
+            "changed": counts["changed"],
+            "assumed_to_answer": counts["assumed"],
+            "fallbacks": {
+                "recorded": counts["recorded fallbacks"],
+                "other": counts["other fallbacks"],
+                "gained": counts["fallbacks gained"],
+                "lost": counts["fallbacks lost"],
+            },
+            "failed": {"recorded": counts["recorded failures"], "other": counts["other failures"]},
+            "cost": {
+                "recorded": then,
+                "other": now,
+                "difference": now - then,
+                "unpriced_calls": sum(way.unpriced for way in ways),
+            },
+        }

@@ -1,0 +1,182 @@
+"""Reads what gates had before them: the memory's two ledgers, folded along, into the checks of `gates.py`.
+
+The fold and the recorded verdicts are `memory/subject.py`'s own. A turn's gates are looked at where the turn did: at its last
+signal entry, so that they see all of its signals. No lock is taken; nothing is written.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kitchener.config import HO3MemoryConfig
+from kitchener.errors import NotOnRecord
+from kitchener.ids import memory_namespace, split_namespace
+from kitchener.ledger import StoredEntry
+from kitchener.memory import MemoryReader
+from kitchener.memory.bias import weight_of
+from kitchener.memory.moments import us_of
+from kitchener.memory.signals import Cut
+from kitchener.memory.subject import SubjectMemory
+from kitchener.records import events
+from kitchener.sealing import MARK
+from kitchener.tuning.gates import Check, Fate, SubjectRecord
+
+_NO_END: Final = 2**62
+_WHATEVER_THE_THRESHOLDS: Final = ("excluded", "blocked", "quarantined")
+"""Verdicts that no other threshold would change."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateRecord:
+    """What is on record of an agent class's signals."""
+
+    subjects: tuple[SubjectRecord, ...]
+    """In alphabetical order."""
+    sealed: int
+    """Subjects that are left out, because what they said is sealed and there is no key to it: they were erased."""
+
+    @property
+    def crossings(self) -> int:
+        """Gates that are open on record, under the configured settings; one stays so until its signal was learned from."""
+        return sum(check.recorded == "crossed" for subject in self.subjects for check in subject.checks)
+
+
+async def read_gate_record(
+    reader: MemoryReader, agent_class: str, subject_id: str | None = None, *, seen: Callable[[], object] = lambda: None
+) -> GateRecord:
+    """The gates that the turns of an agent class looked at.
+
+    Args:
+        reader: the memory
+        agent_class: whose
+        subject_id: of this subject only; None: of all
+        seen: called for each entry of the signals ledger, each is read twice
+
+    Raises:
+        NotOnRecord: nobody of the class gave a signal, or not this subject
+        LedgerDamaged: a line is not what was written
+    """
+    key = None if subject_id is None else f"in:{memory_namespace(agent_class, subject_id)}"
+    last_of: dict[tuple[str, ...], int] = {}
+    sealed: dict[str, None] = {}
+    async for entry in reader.signals.read(key=key, entry_type=events.HO3_SIGNAL):
+        seen()
+        payload = events.read_payload(entry.entry_type, entry.payload)
+        if split_namespace(payload["namespace"])[0] == agent_class:
+            last_of[_place(entry, payload)] = entry.seq
+            if MARK in (payload.get("metadata") or ()):
+                sealed[payload["namespace"]] = None
+    if not last_of:
+        whose = f"subject {subject_id!r} gave no signal" if subject_id is not None else "there is no signal on record"
+        raise NotOnRecord(f"{whose} to agent class {agent_class!r}; `kitchener memory signals` shows whose there are")
+    folds = {namespace: _Fold(namespace) for namespace in sorted({place[0] for place in last_of} - sealed.keys())}
+    async for entry in reader.overlays.read(key=key):
+        if (fold := folds.get(str(entry.payload.get("namespace")))) is not None:
+            fold.expect(entry)
+    async for entry in reader.signals.read(key=key, entry_type=events.HO3_SIGNAL, up_to_seq=max(last_of.values())):
+        seen()
+        payload = events.read_payload(entry.entry_type, entry.payload)
+        if (fold := folds.get(payload["namespace"])) is not None:
+            fold.take(entry, payload, is_last=last_of[_place(entry, payload)] == entry.seq, config=reader.config)
+    return GateRecord(tuple(fold.record() for fold in folds.values()), len(sealed))
+
+
+def _place(entry: StoredEntry, payload: dict[str, Any]) -> tuple[str, ...]:
+    """What the signals of one turn have in common; one that names no turn stands alone."""
+    turn_id = _turn_of(payload)
+    where = turn_id if turn_id is not None else f"#{entry.seq}"
+    return payload["namespace"], payload["session_id"], where
+
+
+def _turn_of(payload: dict[str, Any]) -> str | None:
+    metadata = payload.get("metadata")
+    turn_id = metadata.get("turn_id") if isinstance(metadata, dict) else None
+    return turn_id if isinstance(turn_id, str) else None
+
+
+class _Fold:
+    """One subject's memory as it grows, and the gates looked at on the way."""
+
+    def __init__(self, namespace: str) -> None:
+        self._subject_id = split_namespace(namespace)[1]
+        self._memory = SubjectMemory(namespace)
+        self._overlays: list[StoredEntry] = []
+        self._applied = 0
+        self._turns: dict[str, int] = {}
+        self._first: dict[str, tuple[int, int]] = {}
+        self._imported: dict[str, int] = {}
+        self._asked: dict[tuple[str, ...], dict[str, None]] = {}
+        self._checks: list[Check] = []
+
+    def expect(self, entry: StoredEntry) -> None:
+        """Takes note of an entry of the overlays ledger; it counts from its time on."""
+        self._overlays.append(entry)
+
+    def take(self, entry: StoredEntry, payload: dict[str, Any], *, is_last: bool, config: HO3MemoryConfig) -> None:
+        """The next signal; the last one of its turn has the turn's gates looked at."""
+        logged_us = us_of(entry.timestamp, "timestamp")
+        self._catch_up(logged_us)
+        self._memory.apply_signal(entry.seq, entry.timestamp, payload)
+        signal_id, turn_id = payload["signal_id"], _turn_of(payload)
+        if turn_id is not None:
+            self._turns.setdefault(turn_id, len(self._turns) + 1)
+        turn = self._turns.get(turn_id or "", max(1, len(self._turns)))
+        self._first.setdefault(signal_id, (logged_us, turn))
+        place = _place(entry, payload)
+        asked = self._asked.setdefault(place, {})
+        asked[signal_id] = None
+        if is_last:
+            cut = Cut(logged_us, entry.seq, _NO_END)
+            for each in self._asked.pop(place):
+                gate = self._memory.gate(each, cut, config)
+                if gate.reason not in _WHATEVER_THE_THRESHOLDS:
+                    tally, imported = (gate.count, gate.session_count), self._imported.get(each)
+                    check = Check(each, logged_us, turn, *self._first[each], tally, imported, gate.reason)
+                    self._checks.append(check)
+
+    def _catch_up(self, logged_us: int) -> None:
+        """Applies what was learned and decided up to a moment."""
+        while self._applied < len(self._overlays):
+            entry = self._overlays[self._applied]
+            if us_of(entry.timestamp, "timestamp") > logged_us:
+                return
+            self._applied += 1
+            payload = events.read_payload(entry.entry_type, entry.payload)
+            self._memory.apply_overlay(entry.seq, entry.timestamp, entry.entry_type, payload)
+            if entry.entry_type == events.HO3_OVERLAY and payload.get("artifact_id") is None and payload.get("window_end"):
+                end_us, signal_id = us_of(payload["window_end"], "window_end"), payload["signal_id"]
+                self._imported[signal_id] = max(end_us, self._imported.get(signal_id, end_us))
+
+    def record(self) -> SubjectRecord:
+        """All of it, once the last signal was taken."""
+        self._catch_up(_NO_END)
+        learned = [entry.payload for entry in self._overlays if entry.entry_type == events.HO3_OVERLAY]
+        return SubjectRecord(
+            self._subject_id,
+            self._memory.event_count,
+            len(self._turns),
+            tuple(self._checks),
+            {str(each["signal_id"]): Fate(weight_of(each), False) for each in learned} | self._taken_back(),
+            len({each.get("artifact_id") or each["overlay_id"] for each in learned}),
+        )
+
+    def _taken_back(self) -> dict[str, Fate]:
+        """The signals whose line a person took back, and nobody gave again."""
+        signal_of: dict[str, str] = {}
+        weights: dict[str, float] = {}
+        gone: dict[str, None] = {}
+        for entry in self._overlays:
+            payload = entry.payload
+            if entry.entry_type == events.HO3_QUARANTINED:
+                gone[str(payload["target"])] = None
+                continue
+            key = str(payload.get("artifact_id") or payload.get("overlay_id"))
+            if entry.entry_type == events.HO3_OVERLAY:
+                signal_of[key] = str(payload["signal_id"])
+                weights[signal_of[key]] = weight_of(payload)
+            elif entry.entry_type == events.HO3_OVERLAY_DEACTIVATED and "superseded_by" not in payload:
+                gone[key] = None
+            elif entry.entry_type == events.HO3_OVERLAY_WEIGHT_UPDATED:
+                gone.pop(key, None)
+        signals: Sequence[str] = [signal_of.get(each, each) for each in gone]
+        return {each: Fate(weights[each], True) for each in signals if each in weights}
