@@ -40,12 +40,15 @@ def loop_clock() -> Callable[[], float]:
     """The event loop's own clock, seconds, for deadlines: what `anyio.current_time` says in a tenth of the time.
 
     That function finds out on every call which backend runs; a turn asks a dozen times. Here the backend is looked up once,
-    so the clock belongs to an object that stays with one backend. Made where no event loop runs, it is `anyio.current_time`.
+    so the clock belongs to an object that stays with one event loop. Made where no event loop runs, it is `anyio.current_time`.
     """
     try:
-        return current_token().backend_class.current_time
+        token = current_token()
     except anyio.NoEventLoopError:
         return anyio.current_time
+    # An asyncio loop has its clock as a method; trio's token has none.
+    clock: Callable[[], float] = getattr(token.native_token, "time", token.backend_class.current_time)
+    return clock
 
 
 def to_datetime(time_us: int) -> datetime:

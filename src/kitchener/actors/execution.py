@@ -150,14 +150,14 @@ class Execution:
         """
         self._model_calls_begun += 1
         request = self._request(contract, variables, tuple(messages), tools)
-        request_bytes = contract.request_bytes(
+        opening, rest = contract.request_parts(
             request.messages,
             tools_digest=tools.digest,
             model_id=request.model_id,
             temperature=request.temperature,
             max_tokens=request.max_tokens,
         )
-        request_hash = self._surroundings.ledgers.ho1m.content_digest(self._subject_id, request_bytes)
+        request_hash = self._surroundings.ledgers.ho1m.content_digest(self._subject_id, rest, opening)
         try:
             if self._reply is not None and request.restart_streams:
                 response = await self._streamed(request, self._reply)

@@ -8,7 +8,7 @@ ledger. Explained in `docs/prompts.md`.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -19,7 +19,7 @@ import jsonschema_rs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kitchener.actors.prompt_templates import PackTemplate, compile_pack, fence, plain
-from kitchener.canonical import canonical_bytes, canonical_digest, digest
+from kitchener.canonical import NOTHING, Opening, canonical_bytes, canonical_digest, digest
 from kitchener.errors import PromptError
 from kitchener.records.prompt import Message
 
@@ -72,7 +72,7 @@ class CompiledContract:
         self._pack = pack
         self._schema_digest = canonical_digest(spec.output_schema, at="output_schema")
         self._hash_head = canonical_bytes([self.contract_id, self.prompt_pack_version])[:-1] + b","
-        self._system: tuple[Any, Message, bytes] | None = None
+        self._system: tuple[Any, Message, bytes, Opening] | None = None
 
     def input_problem(self, variables: Mapping[str, Any]) -> str | None:
         """What in `variables` breaks the input schema, or None."""
@@ -106,15 +106,35 @@ class CompiledContract:
         It is the array of contract id, pack version, messages, digest of the offered tools, digest of the output schema, the
         model asked for, temperature and largest answer. The deadline, ids and streaming are not in it.
         """
+        opening, rest = self.request_parts(
+            tuple(messages), tools_digest=tools_digest, model_id=model_id, temperature=temperature, max_tokens=max_tokens
+        )
+        return opening.data + rest
+
+    def request_parts(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools_digest: str,
+        model_id: str | None,
+        temperature: float,
+        max_tokens: int,
+    ) -> tuple[Opening, bytes]:
+        """`request_bytes` in two parts: what requests under this contract begin with, and what is this request's own."""
         tail = _hash_tail(tools_digest, self._schema_digest, model_id, temperature, max_tokens)
-        return self._hash_head + b"[" + b",".join([self._encoded(message) for message in messages]) + b"]" + tail
+        known = self._system
+        if known is not None and messages and messages[0] is known[1]:  # it is long, and the same in nearly every request
+            rest = b"".join([b"," + self._encoded(message) for message in messages[1:]])
+            return known[3], rest + b"]" + tail
+        return NOTHING, self._hash_head + b"[" + b",".join([self._encoded(message) for message in messages]) + b"]" + tail
 
     def _system_message(self, variables: Mapping[str, Any]) -> Message:
         # The instruction part holds no variable but `instructions`, which seldom changes; so the last message is kept.
         instructions = variables.get("instructions")
         if self._system is None or self._system[0] != instructions:
             message = Message("system", self._pack.instruction.render(variables, plain))
-            self._system = instructions, message, canonical_bytes(message.as_mapping())
+            encoded = canonical_bytes(message.as_mapping())
+            self._system = instructions, message, encoded, Opening(self._hash_head + b"[" + encoded)
         return self._system[1]
 
     def _encoded(self, message: Message) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final, cast
 
 import anyio
 import structlog
@@ -21,6 +21,7 @@ from kitchener.actors.remembering import LongTermMemory
 from kitchener.actors.session_state import PastTurn, SessionState, fold
 from kitchener.clock import Clock, iso, loop_clock
 from kitchener.config import HO2Config
+from kitchener.context.events import FOLDED_TYPES
 from kitchener.errors import CallerError, SessionEnded, SessionMismatch, StaleHead, SubjectErased, UnknownSession
 from kitchener.ids import (
     EntryId,
@@ -40,6 +41,8 @@ from kitchener.records.events import VERSION
 from kitchener.records.ref import Ref
 
 logger = structlog.get_logger(__name__)
+_entry: Final = tuple.__new__
+"""What calling `LedgerEntry` does, in half the time; ten times a turn."""
 
 
 class SessionManager:
@@ -53,10 +56,25 @@ class SessionManager:
         clock: for the time of its entries' payloads
     """
 
-    __slots__ = ("_agent_class", "_clock", "_config", "_ledgers", "admission", "last_used", "state", "thread")
+    __slots__ = (
+        "_agent_class",
+        "_clock",
+        "_config",
+        "_ledgers",
+        "admission",
+        "last_used",
+        "session_id",
+        "state",
+        "subject_id",
+        "thread",
+    )
 
     def __init__(self, state: SessionState, *, agent_class: str, ledgers: Ledgers, config: HO2Config, clock: Clock) -> None:
         self.state = state
+        self.session_id = state.session_id
+        """The session's id."""
+        self.subject_id = state.subject_id
+        """Whose conversation it is."""
         self._agent_class = agent_class
         self._ledgers = ledgers
         self._config = config
@@ -67,16 +85,6 @@ class SessionManager:
         self.thread: SessionThread | None = None
         """What the Context Authority keeps of the session; None where it is off."""
         state.window = deque(state.window, maxlen=config.attention_window_turns)
-
-    @property
-    def session_id(self) -> SessionId:
-        """The session's id."""
-        return self.state.session_id
-
-    @property
-    def subject_id(self) -> SubjectId:
-        """Whose conversation it is."""
-        return self.state.subject_id
 
     def check_open(self) -> None:
         """Raises SessionEnded or SubjectErased where the session takes no more turns."""
@@ -145,13 +153,17 @@ class SessionManager:
         expected_head: EntryId | None = None,
     ) -> Ref:
         """Writes an entry of this session to HO2m, with what every payload carries."""
-        state = self.state
-        base = {"v": VERSION, "session_id": state.session_id, "subject_id": state.subject_id}
-        payload = {**base, **fields} if turn is None else {**base, "turn_id": turn, **fields}
-        ref = await self._ledgers.ho2m.write(LedgerEntry(entry_type, entity_id, payload), expected_head=expected_head)
-        state.head = EntryId(ref.entry_id)
-        if self.thread is not None:
-            self.thread.apply(entry_type, entity_id, self._ledgers.ho2m.last_timestamp, payload, ref)
+        # In the order in which keys are stored, as far as they are known here: sorting is then quicker.
+        payload: dict[str, Any] = {"session_id": self.session_id, "subject_id": self.subject_id}
+        if turn is not None:
+            payload["turn_id"] = turn
+        payload["v"] = VERSION
+        payload.update(fields)
+        ho2m = self._ledgers.ho2m
+        ref = await ho2m.write(_entry(LedgerEntry, (entry_type, entity_id, payload)), expected_head=expected_head)
+        self.state.head = cast(EntryId, ref.entry_id)
+        if self.thread is not None and entry_type in FOLDED_TYPES:
+            self.thread.apply(entry_type, entity_id, ho2m.last_timestamp, payload, ref)
         return ref
 
     async def commit(self) -> None:

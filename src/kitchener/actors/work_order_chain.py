@@ -5,7 +5,7 @@ back, or `CutShort` with the error and the reply to give. Explained in `docs/tur
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -226,9 +226,9 @@ class WorkOrderChain:
         self._parts.budgeter.release(self._scope)
         self._parts.budgeter.release(self._scope[:1])
 
-    async def write(self, entry_type: str, entity_id: str, fields: Mapping[str, Any]) -> Ref:
-        """Writes an entry of this turn to HO2m."""
-        return await self._session.write(entry_type, entity_id, fields, turn=self._turn_id)
+    def write(self, entry_type: str, entity_id: str, fields: Mapping[str, Any]) -> Awaitable[Ref]:
+        """Writes an entry of this turn to HO2m; gives its reference when it is awaited."""
+        return self._session.write(entry_type, entity_id, fields, turn=self._turn_id)
 
     async def dispatch(
         self,
@@ -286,12 +286,12 @@ class WorkOrderChain:
     async def accept(self, wo: WorkOrder) -> None:
         """`WO_COMPLETED`: HO2 takes the output as it is."""
         wo_id, cost = wo.wo_id, wo.cost
-        output = next((entry.ref for entry in reversed(self.trace) if entry.entity_id == wo_id), None)
-        await self.write(
-            events.WO_COMPLETED,
-            wo_id,
-            {"wo_id": wo_id, "cost": cost_json(cost), "output_ref": output.as_json() if output else None},
-        )
+        output: orjson.Fragment | None = None
+        for entry in reversed(self.trace):  # nearly always the last one
+            if entry.entity_id == wo_id:
+                output = entry.ref.as_json()
+                break
+        await self.write(events.WO_COMPLETED, wo_id, {"wo_id": wo_id, "cost": cost_json(cost), "output_ref": output})
         book_cost(self._session.state, cost.input_tokens + cost.output_tokens)
         self._no_longer_open(wo)
 

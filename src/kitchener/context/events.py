@@ -315,3 +315,6 @@ _READERS: Final[Mapping[str, tuple[str, str, _Reader]]] = {
     "LIFECYCLE_VOIDED": (LIFECYCLE_VOIDED, "entity_id", _voided),
 }
 """Entry type to the kind of event, the payload's field that names whom it is about, and how the facts are read."""
+
+FOLDED_TYPES: Final = frozenset(_READERS)
+"""The entry types that become events; all others are nothing to the fold."""

@@ -4,7 +4,6 @@ What blocks is below, in `storage`, and runs in worker threads; when a round sta
 `docs/ledger.md`.
 """
 
-import hashlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -18,7 +17,7 @@ import orjson
 import structlog
 from anyio.abc import TaskGroup
 
-from kitchener.canonical import canonical_bytes
+from kitchener.canonical import NOTHING, Opening, canonical_bytes, digest
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import LedgerConfig
 from kitchener.errors import (
@@ -179,8 +178,8 @@ class LedgerClient:
             LedgerWriteError: an earlier commit failed
             LedgerClosed: the ledger was closed
         """
-        while len(self._pending) >= self._max_pending and not self._stopped:
-            await self._group.commit(force=True)
+        if len(self._pending) >= self._max_pending:
+            await self._make_room()
         if self._sealer is not None and not self._sealer.is_ready(entry.entry_type, entry.payload):
             await anyio.to_thread.run_sync(self._sealer.make_ready, entry.payload)
         if expected_head is not None:
@@ -343,14 +342,19 @@ class LedgerClient:
         time_us, find_stop = self._stamper.time_us, self._storage.find_stop
         return await self._in_thread(lambda: sign_ledger(self.path, load_signer(key), iso(time_us()), find_stop))
 
-    def content_digest(self, subject_id: str, data: bytes) -> str:
+    def content_digest(self, subject_id: str, data: bytes, opening: Opening = NOTHING) -> str:
         """`sha256:…` of some content, or, where content is sealed, `hmac-sha256:…` under the subject's key.
 
         May read or make the subject's key file, once.
+
+        Args:
+            subject_id: whose content
+            data: the content, or what follows its opening
+            opening: how the content begins, where that is the same for many
         """
         if self._sealer is None:
-            return "sha256:" + hashlib.sha256(data).hexdigest()
-        return self._sealer.content_digest(subject_id, data)
+            return opening.digest(data)
+        return self._sealer.content_digest(subject_id, opening.data + data)
 
     # What follows is for the commit group.
 
@@ -386,6 +390,10 @@ class LedgerClient:
         if not is_shared:
             self._group = group
 
+    async def _make_room(self) -> None:
+        while len(self._pending) >= self._max_pending and not self._stopped:
+            await self._group.commit(force=True)
+
     def _append(self, entry: LedgerEntry) -> Ref:
         if self._stopped:
             raise self._refusal()
@@ -396,8 +404,7 @@ class LedgerClient:
         if self._sealer is not None:
             payload = self._sealer.seal(ledger_id, entry_type, payload)
         type_text = self._types.get(entry_type) or self._type_text(entry_type)
-        is_simple = type(entity_id) is str and entity_id.isascii()
-        entity_text = orjson.dumps(entity_id) if is_simple else _text(entity_id, "entity_id")
+        entity_text = orjson.dumps(entity_id) if type(entity_id) is str and entity_id.isascii() else _text(entity_id, "entity_id")
         payload_text = canonical_bytes(payload, at="payload")
         session_id = payload.get("session_id")
         if type(session_id) is not str:
@@ -411,7 +418,7 @@ class LedgerClient:
             raise EntryTooLarge(ledger_id, entry_type, size, self.config.max_entry_bytes)
         seq = self.position = self.position + 1
         entry_id = self._stamper.id_start + str(seq).zfill(12)
-        entry_hash = "sha256:" + hashlib.sha256(body).hexdigest()
+        entry_hash = digest(body)
         stored = StoredEntry(
             ledger_id, seq, entry_id, entry_hash, entry_type, entity_id, timestamp, body, session_id, keys, self._opener
         )

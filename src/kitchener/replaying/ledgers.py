@@ -4,11 +4,11 @@ Each entry that is written must be the next recorded one, and gets its reference
 moment that later entries rest on is the recorded one.
 """
 
-import hashlib
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from kitchener.canonical import NOTHING, Opening
 from kitchener.config import LedgerConfig
 from kitchener.ledger import LedgerEntry, LedgerReader, StoredEntry
 from kitchener.records.ref import Ref
@@ -97,11 +97,11 @@ class ReplayLedger:
         finally:
             self._watchers[:] = [each for each in self._watchers if each is not entries]
 
-    def content_digest(self, subject_id: str, data: bytes) -> str:
+    def content_digest(self, subject_id: str, data: bytes, opening: Opening = NOTHING) -> str:
         """The digest of some content, as the recorded ledger makes it."""
         if self._sealer is None:
-            return "sha256:" + hashlib.sha256(data).hexdigest()
-        return self._sealer.content_digest(subject_id, data)
+            return opening.digest(data)
+        return self._sealer.content_digest(subject_id, opening.data + data)
 
     async def commit(self) -> None:
         """Nothing is written."""
