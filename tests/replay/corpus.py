@@ -145,9 +145,9 @@ class Story:
         if wanted.get("slow") == request.wo_type:
             await anyio.sleep_forever()
         if wanted.get("flaky") == request.wo_type and request.provider_id is None and not self._has_failed(request):
-            raise ProviderError("scripted", "server", "on purpose, once")
+            raise ProviderError("scripted", "server_error", "on purpose, once")
         if wanted.get("down") == request.wo_type and request.model_id == "scripted-1":
-            raise ProviderError("scripted", "server", "on purpose, always")
+            raise ProviderError("scripted", "server_error", "on purpose, always")
 
     def _has_failed(self, request: PromptRequest) -> bool:
         key = (request.wo_id, request.call)

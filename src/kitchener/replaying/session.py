@@ -32,6 +32,7 @@ from kitchener.replaying.doubles import RecordedClock, RecordedExecutor, Recorde
 from kitchener.replaying.ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.places import RecordedLedgers, agent_classes, class_of, open_recorded, settings_of
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
+from kitchener.replaying.routes import Routes
 from kitchener.replaying.tape import Diverged, Tape, TurnTape
 from kitchener.runtime.runtime import tools_of
 
@@ -157,9 +158,10 @@ class Replays:
         tools = cast(ToolRegistry, RecordedTools(self._tools, tape))
         lent = cast(Ledgers, ledgers)
         provider = RecordedProvider(tape.recordings(), request_hash=self._hashed_by(ledgers))
+        routes = Routes(self.settings.router, tape.providers())
         executor = HO1Executor(
             ledgers=lent,
-            gateway=gateway or RecordedGateway(tape, provider),
+            gateway=gateway or RecordedGateway(tape, provider, routes),
             prompts=self._prompts,
             tools=tools,
             clock=clock,

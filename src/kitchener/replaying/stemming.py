@@ -25,6 +25,7 @@ _TYPES: Final[Mapping[str, str]] = {
     events.WO_CHAIN_COMPLETE: "the sum of the turn's work orders",
     events.ESCALATION: "the quality gate's retries (max_retries)",
     events.DEGRADATION: "a part that failed",
+    events.ATTEMPT_STARTED: "the route of the request: default provider and model, routes by domain tag, and fallbacks",
     events.PROJECTION_COMPUTED: "the Context Authority's projection: the session's intents and turns, under the ruleset",
     events.CONFLICT_FLAG: "the Context Authority's view of the session's intents",
     events.INTENT_SHADOW_DECISION: "the classification's intent relation, under the ruleset",
