@@ -16,6 +16,7 @@ import anyio
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools import tool
 from kitchener.errors import ProviderError, TurnTimeout
+from kitchener.ledger import LedgerEntry
 from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import FakeClock, ScriptedProvider, use_tool
@@ -307,7 +308,7 @@ async def shadow(story: Story, runtime: Runtime) -> None:
 async def asking(story: Story, runtime: Runtime) -> None:
     """A policy that asks, and lets a model judge each reply."""
     supervisor = runtime.supervisor("RESIDENT:ask")
-    session_id = await supervisor.start_session(subject_id="di")
+    session_id = await supervisor.start_session(subject_id="di", external_id="attic")
     messages = [
         "begin with the cellar",
         "or the attic? | sure=0.69",
@@ -323,6 +324,29 @@ async def asking(story: Story, runtime: Runtime) -> None:
     await story.say(supervisor, session_id, messages, runtime)
     await supervisor.declare_intent(session_id, "the cellar stairs")
     await story.say(supervisor, session_id, ["what?", "the cellar stairs"], runtime)
+    # What another program wrote: the end of an intent that nobody declared.
+    base = {"v": 1, "session_id": session_id, "subject_id": "di", "intent_id": "INT-0000000000000000"}
+    closed = LedgerEntry("INTENT_CLOSED", "INT-0000000000000000", {**base, "outcome": "never was"})
+    await runtime.ledgers("RESIDENT:ask").ho2m.write(closed)
+
+
+async def asking_on(story: Story, runtime: Runtime) -> None:
+    """The impossible entry blocks the session until it is voided."""
+    supervisor, ho2m = runtime.supervisor("RESIDENT:ask"), runtime.ledgers("RESIDENT:ask").ho2m
+    session_id = await supervisor.find_external("attic")
+    assert session_id is not None
+    await story.say(supervisor, session_id, ["go on", "go on, please"], runtime)
+    (closed,) = [each async for each in ho2m.read(session_id=session_id, entity_id="INT-0000000000000000")]
+    fields = {"v": 1, "session_id": session_id, "subject_id": "di", "ref": closed.ref.as_mapping(), "reason": "a slip"}
+    await ho2m.write(LedgerEntry("LIFECYCLE_VOIDED", closed.entity_id, fields))
+
+
+async def asking_again(story: Story, runtime: Runtime) -> None:
+    """It goes on as if the entry had never been."""
+    supervisor = runtime.supervisor("RESIDENT:ask")
+    session_id = await supervisor.find_external("attic")
+    assert session_id is not None
+    await story.say(supervisor, session_id, ["and now?", "is it unclear? | rel=unclear"], runtime)
 
 
 async def declaring(story: Story, runtime: Runtime) -> None:
@@ -352,7 +376,7 @@ async def bridge(story: Story, runtime: Runtime) -> None:
         await story.say(supervisor, session_id, [*messages, "done? | done=1", "failed | empty=always", "after"], runtime)
 
 
-CHAPTERS: Final = (garden, garden_again, evenings, plain, shadow, asking, declaring, bridge)
+CHAPTERS: Final = (garden, garden_again, evenings, plain, shadow, asking, asking_on, asking_again, declaring, bridge)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Simple mutants of Python source: a comparison, constant, condition, result or statement is another one. Pure.
 
 Each mutant is a copy of a module's syntax tree with one change. Left out is what decides nothing: docstrings, annotations,
-decorators, `raise` and `assert` with the texts of their errors, and names of exports.
+decorators, `raise` and `assert` with the texts of their errors, and texts outside of functions, which are names of things.
 """
 
 import ast
@@ -131,7 +131,7 @@ def _changes_at(node: ast.AST, put: Callable[[Any], None], *, function: int) -> 
             for other in _COMPARISONS[type(op)]:
                 yield "comparison", f"{type(op).__name__} → {other.__name__}", lambda n=n, other=other: node.ops.__setitem__(n, other())
     elif isinstance(node, ast.Constant):
-        for new in _other_values(node.value):
+        for new in _other_values(node.value) if function or not isinstance(node.value, str) else ():
             yield "constant", f"{node.value!r:.40} → {new!r:.40}", lambda new=new: put(ast.copy_location(ast.Constant(new), node))
     elif isinstance(node, ast.BoolOp):
         other_op = ast.Or() if isinstance(node.op, ast.And) else ast.And()

@@ -29,7 +29,7 @@ async def _all(root: Path) -> dict[Session, float]:
     found = {}
     for agent_class in settings.agents:
         async with open_replays(settings, agent_class) as replays:
-            for session_id in await replays.sessions():
+            for session_id in [*await replays.sessions(), *await replays.consolidations()]:
                 started = time.process_time()
                 report = await replays.replay(session_id)
                 assert report.is_identical, report.text()
