@@ -182,12 +182,13 @@ class Forgetful:
 async def test_failing_memory_fails_again(tmp_path: Path, fails_in: str) -> None:
     """A turn that went on without its memory does so again, at the same place."""
     agent = HO2Config(ho3_enabled=True, consolidation="manual")
-    config = RuntimeConfig(plane_root=str(tmp_path), agents={"ADMIN": agent})
+    router = RouterConfig(default_provider="scripted")
+    config = RuntimeConfig(plane_root=str(tmp_path), agents={"ADMIN": agent}, router=router)
     async with (
         HO3Memory.open(tmp_path, HO3MemoryConfig()) as memory,
         open_ledgers(**places(tmp_path), config=QUICK, also=memory.ledgers) as ledgers,
     ):
-        gateway = LLMGateway(RouterConfig(default_provider="scripted"), {"scripted": ScriptedProvider(model)})
+        gateway = LLMGateway(router, {"scripted": ScriptedProvider(model)})
         executor = HO1Executor(
             ledgers=ledgers,
             gateway=gateway,

@@ -133,7 +133,7 @@ class Consolidator:
             return None
         number = await self._next_number(session_id)
         position = self._parts.ledgers.positions().get(SIGNALS, 0)
-        found = await self._memory.read_signals(signal_id, namespace=namespace)
+        found = await self._memory.read_signals(signal_id, up_to={SIGNALS: position}, namespace=namespace)
         if not found:
             return None
         case = Case(namespace, subject_id, signal_id, opened, session_id, position, found[0])
@@ -178,7 +178,8 @@ class Consolidator:
         """What the model is shown: the counts, and the newest events with what the subject said."""
         evidence = case.evidence
         newest = evidence.event_ids[-self._parts.config.consolidation_recent_events :]
-        shown = await self._memory.read_events(newest, namespace=case.namespace)
+        # Nothing that other turns log meanwhile, so that whoever looks later finds the same.
+        shown = await self._memory.read_events(newest, up_to={SIGNALS: case.signals_position}, namespace=case.namespace)
         messages = await self._messages_of(event.turn_id for event in shown if event.turn_id is not None)
         recent = [
             {

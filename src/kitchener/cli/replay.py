@@ -79,12 +79,11 @@ async def _replay(options: Options, session: str | None, tools: Sequence[str], *
     reports = [report async for report in _reports(config, options.agent, session, given, is_json=is_json)]
     erased = sum(report.erased for report in reports)
     if is_json:
-        print_json({"ok": _is_fine(reports), "erased": erased, "sessions": [report.as_json() for report in reports]})
+        of_memory, sessions = ([report.as_json() for report in reports if report.is_of_memory is each] for each in (True, False))
+        ok = _is_fine(reports)
+        print_json({"ok": ok, "erased": erased, "sessions": sessions, "consolidations": of_memory})
     elif len(reports) != 1:
-        turns = sum(len(report.turns) for report in reports)
-        diverged = sum(not report.is_identical for report in reports)
-        gone = f", {erased:,} turns erased with their subject" if erased else ""
-        print(f"{len(reports):,} sessions, {turns:,} turns identical, {diverged:,} sessions diverged{gone}")
+        print(_summary(reports, erased))
     return OK if _is_fine(reports) else DIVERGED
 
 
@@ -111,7 +110,11 @@ async def _reports(
 
     async def replays(agent_class: str, opened: AsyncExitStack) -> _Work[ReplayReport]:
         found = await opened.enter_async_context(open_replays(config, agent_class, tools=tools))
-        return _Work(found.sessions, found.replay)
+
+        async def everything() -> list[str]:
+            return [*await found.sessions(), *await found.consolidations()]
+
+        return _Work(everything, found.replay)
 
     async for report in _worked(config, preferred, session, replays, is_json=is_json):
         yield report
@@ -139,6 +142,17 @@ async def _worked(
                     if not is_json:
                         print(harmless(report.text()), flush=True)
                     yield report
+
+
+def _summary(reports: Sequence[ReplayReport], erased: int) -> str:
+    """One line for all sessions."""
+    sessions = sum(not report.is_of_memory for report in reports)
+    turns = sum(len(report.turns) for report in reports)
+    learned = sum(len(report.consolidations) for report in reports)
+    diverged = sum(not report.is_identical for report in reports)
+    consolidations = f" and {learned:,} consolidations" if learned else ""
+    gone = f", {erased:,} turns erased with their subject" if erased else ""
+    return f"{sessions:,} sessions, {turns:,} turns{consolidations} identical, {diverged:,} sessions diverged{gone}"
 
 
 def settings_and_tools(options: Options, tools: Iterable[str]) -> tuple[RuntimeConfig, tuple[Callable[..., Any], ...]]:

@@ -16,6 +16,7 @@ _LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
     events.CONFLICT_FLAG: frozenset(("ruleset_hash",)),
     events.INTENT_SHADOW_DECISION: frozenset(("ruleset_hash",)),
     events.DEGRADATION: frozenset(("error",)),
+    events.HO3_OVERLAY: frozenset(("created_at",)),
 }
 """Fields that are taken as given, by entry type."""
 _TIMES: Final = frozenset(("latency_ms", "elapsed_ms", "timeout_ms"))

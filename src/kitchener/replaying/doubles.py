@@ -20,6 +20,7 @@ from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, S
 from kitchener.records.ref import Ref
 from kitchener.records.work_order import Cost, HO1ExecutorProtocol, WorkOrder
 from kitchener.replaying.ledgers import ReplayLedger
+from kitchener.replaying.routes import Routes
 from kitchener.replaying.tape import Tape
 
 _FROM_OUTSIDE: Final = ("PROVIDER", "TIMEOUT")
@@ -42,23 +43,33 @@ class RecordedClock:
 
 
 class RecordedGateway:
-    """Gives each model call the attempts, the answer or the failure that it had."""
+    """Gives each model call the attempts, the answer or the failure that it had.
 
-    def __init__(self, tape: Tape, provider: RecordedProvider) -> None:
-        self._tape, self._provider = tape, provider
+    Args:
+        tape: the session
+        provider: gives recorded answers to the requests that got them
+        routes: where requests go now
+    """
+
+    def __init__(self, tape: Tape, provider: RecordedProvider, routes: Routes) -> None:
+        self._tape, self._provider, self._routes = tape, provider, routes
 
     async def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> PromptResponse:
         """The recorded answer to the request.
 
         Raises:
             WorkOrderFailed: the call had failed
-            Diverged: there was no such call, or with another request
+            Diverged: there was no such call, or with another request, or it would go to another provider
         """
         response: PromptResponse | None = None
         failure = self._failure(request)
         if failure is None:
             response = await self._answer(request)
-        for attempt in self._tape.attempts(request.wo_id, request.call):
+        attempts = self._tape.attempts(request.wo_id, request.call)
+        if (found := self._routes.difference(request, attempts)) is not None:
+            about = (events.ATTEMPT_STARTED, request.wo_id, None)
+            self._tape.diverge("route", *found, about, payload=found[0], now=found[1])
+        for attempt in attempts:
             await on_attempt(attempt)
         if response is not None:
             return response

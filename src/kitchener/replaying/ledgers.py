@@ -77,6 +77,10 @@ class ReplayLedger:
         found = {key: await self.last(key=key) for key in keys}
         return {key: entries[-1] for key, entries in found.items() if entries}
 
+    async def known_keys(self, keys: Iterable[str]) -> set[str]:
+        """Which of these keys have entries that may be seen."""
+        return {key for key in keys if await self.last(key=key)}
+
     async def get(self, seq: int) -> StoredEntry | None:
         """The entry with a number, if it may be seen."""
         async for entry in self.read(after_seq=seq - 1, up_to_seq=seq):

@@ -17,7 +17,7 @@ class ReplayDivergence:
     """The first place where a replay is not what was recorded."""
 
     turn_id: str | None
-    """The turn; None: before the first one."""
+    """The turn, or the work order of a consolidation; None: before the first turn."""
     field: str
     """What differs, as a path in the entry's payload, e.g. `request_hash`; `entry`: another entry was written, or none."""
     recorded: Any
@@ -77,6 +77,8 @@ class ReplayReport:
     agent_class: str
     turns: tuple[str, ...] = ()
     """Ids of the turns that came out identical."""
+    consolidations: tuple[str, ...] = ()
+    """Work orders of the consolidations that came out identical."""
     skipped: Mapping[str, str] = field(default_factory=dict)
     """Turns that are not replayed and why: `aborted: <reason>`, `open` (it runs, or a crash cut it off), `erased`."""
     divergence: ReplayDivergence | None = None
@@ -96,6 +98,11 @@ class ReplayReport:
         """Whether every decision of every turn came out as it was recorded."""
         return self.divergence is None
 
+    @property
+    def is_of_memory(self) -> bool:
+        """Whether it is about consolidations, which belong to no conversation."""
+        return self.session_id.startswith("CONS-")
+
     def as_json(self) -> dict[str, Any]:
         """Everything, as JSON types."""
         policy = self.policy
@@ -104,6 +111,7 @@ class ReplayReport:
             "agent_class": self.agent_class,
             "identical": self.is_identical,
             "turns": list(self.turns),
+            "consolidations": list(self.consolidations),
             "skipped": dict(self.skipped),
             "erased": self.erased,
             "divergence": self.divergence.as_json() if self.divergence is not None else None,
@@ -114,7 +122,8 @@ class ReplayReport:
     def text(self) -> str:
         """For a reader: one line where all is well."""
         skipped = f", {len(self.skipped)} skipped ({_counts(self.skipped.values())})" if self.skipped else ""
-        turns = f"{len(self.turns)} turn{'' if len(self.turns) == 1 else 's'}"
+        what, done = ("consolidation", self.consolidations) if self.is_of_memory else ("turn", self.turns)
+        turns = f"{len(done)} {what}{'' if len(done) == 1 else 's'}"
         rows = []
         if self.policy is not None:
             rows.append(

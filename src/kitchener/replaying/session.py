@@ -24,22 +24,25 @@ from kitchener.config import HO2Config, RuntimeConfig
 from kitchener.errors import UnknownSession
 from kitchener.gateway.providers.recorded import RecordedProvider
 from kitchener.ids import memory_namespace
-from kitchener.ledger import LedgerReader, Ledgers, StoredEntry
+from kitchener.ledger import LedgerClient, LedgerReader, Ledgers, StoredEntry
+from kitchener.memory import HO3Memory
 from kitchener.memory.index import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
 from kitchener.records.prompt import PromptGateway, PromptRequest
+from kitchener.replaying.consolidations import PREFIX, ConsolidationTape
 from kitchener.replaying.doubles import RecordedClock, RecordedExecutor, RecordedGateway, RecordedMemory, RecordedTools
 from kitchener.replaying.ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.places import RecordedLedgers, class_of, open_recorded
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
+from kitchener.replaying.routes import Routes
 from kitchener.replaying.tape import Diverged, Tape, TurnTape
 from kitchener.runtime.places import agent_classes, settings_of
 from kitchener.runtime.runtime import tools_of
 
 _DAY_S: Final = 86_400.0
 """Deadline of a replayed turn, seconds: how long it took once is taken as given."""
-_NO_LIMIT: Final = {"consolidation": "manual", "turn_deadline_s": _DAY_S}
-"""Settings of a replay: it learns nothing, and its own speed decides nothing."""
+_NO_LIMIT: Final = {"consolidation": "manual", "turn_deadline_s": _DAY_S, "consolidation_deadline_s": _DAY_S}
+"""Settings of a replay: nothing begins by itself, and its own speed decides nothing."""
 
 
 async def replay_session(
@@ -83,14 +86,66 @@ class Replays:
         """The sessions on record, oldest first."""
         return await self.recorded.sessions()
 
+    async def consolidations(self) -> list[str]:
+        """The pseudo-sessions in which something was learned, or tried to be, oldest first; none where memory is off."""
+        reader = self.recorded.readers.get(self.recorded.ho2m)
+        if reader is None or self.recorded.memory is None:
+            return []
+        planned = reader.read(entry_type=events.WO_PLANNED)
+        return list(dict.fromkeys([str(each.session_id) async for each in planned if "consolidates" in each.payload]))
+
     async def replay(self, session_id: str) -> ReplayReport:
-        """One session.
+        """One session, or one of `consolidations`.
 
         Raises:
             UnknownSession: it is not on record
         """
+        if session_id.startswith(PREFIX):
+            return await self._replay_consolidations(await self._consolidation_tape(session_id))
         tape = await self.tape_of(session_id)
         return await _Replay(self, tape).run()
+
+    async def _replay_consolidations(self, tape: ConsolidationTape) -> ReplayReport:
+        clock, ledgers, config = RecordedClock(), self.ledgers_for(tape), self.recorded.memory
+        done, skipped = list[str](), dict[str, str]()
+        divergence: ReplayDivergence | None = None
+        try:
+            for each in tape.consolidations:
+                if not each.is_replayable or config is None:
+                    skipped[each.turn_id] = each.skipped_as
+                    continue
+                tape.begin(each)
+                clock.put_to(each.started.timestamp)
+                signals, overlays = (cast(LedgerClient, self._ledger(name, tape)) for name in (SIGNALS, OVERLAYS))
+                supervisor = self.supervisor_for(tape, ledgers, clock, HO3Memory(signals, overlays, config, clock))
+                about = each.about
+                await supervisor.run_consolidation(
+                    [about["signal_id"]], namespace=about["namespace"], gate_ts=about["gate_ts"]
+                )
+                tape.finish()
+                done.append(each.turn_id)
+        except Diverged as stop:
+            divergence = stop.divergence
+        return ReplayReport(
+            session_id=tape.session_id,
+            agent_class=self.agent_class,
+            consolidations=tuple(done),
+            skipped=skipped,
+            divergence=divergence,
+        )
+
+    async def _consolidation_tape(self, session_id: str) -> ConsolidationTape:
+        recorded, entries = self.recorded, dict[str, list[StoredEntry]]()
+        for ledger_id in (recorded.ho2m, recorded.ho1m):
+            if (reader := recorded.readers.get(ledger_id)) is not None:
+                entries[ledger_id] = [entry async for entry in reader.read(session_id=session_id)]
+        if not entries.get(recorded.ho2m):
+            raise UnknownSession(session_id, self.agent_class)
+        subject_id = str(entries[recorded.ho2m][0].payload["subject_id"])
+        if (reader := recorded.readers.get(OVERLAYS)) is not None:
+            (key,) = signal_keys("", {"namespace": memory_namespace(self.agent_class, subject_id)})
+            entries[OVERLAYS] = [entry async for entry in reader.read(key=key)]
+        return ConsolidationTape(session_id, entries, ho1m=recorded.ho1m, ho2m=recorded.ho2m)
 
     async def tape_of(self, session_id: str) -> Tape:
         """What was recorded of a session.
@@ -123,12 +178,14 @@ class Replays:
 
     def ledgers_for(self, tape: Tape) -> ReplayLedgers:
         """The ledgers of one session's replay."""
-        recorded, config = self.recorded, self.settings.ledger
+        ho1m, ho2m, context = (
+            self._ledger(each, tape) for each in (self.recorded.ho1m, self.recorded.ho2m, self.recorded.context)
+        )
+        return ReplayLedgers(ho1m, ho2m, context, tape)
 
-        def ledger(ledger_id: str) -> ReplayLedger:
-            return ReplayLedger(ledger_id, recorded.readers.get(ledger_id), tape, config, recorded.sealer)
-
-        return ReplayLedgers(ledger(recorded.ho1m), ledger(recorded.ho2m), ledger(recorded.context), tape)
+    def _ledger(self, ledger_id: str, tape: Tape) -> ReplayLedger:
+        recorded = self.recorded
+        return ReplayLedger(ledger_id, recorded.readers.get(ledger_id), tape, self.settings.ledger, recorded.sealer)
 
     def memory_for(
         self, tape: Tape, clock: RecordedClock, kind: type[RecordedMemory] = RecordedMemory
@@ -144,7 +201,7 @@ class Replays:
         tape: Tape,
         ledgers: ReplayLedgers,
         clock: RecordedClock,
-        memory: RecordedMemory | None,
+        memory: RecordedMemory | HO3Memory | None,
         gateway: PromptGateway | None = None,
     ) -> HO2Supervisor:
         """The supervisor that the session runs through, with doubles below it.
@@ -158,9 +215,10 @@ class Replays:
         tools = cast(ToolRegistry, RecordedTools(self._tools, tape))
         lent = cast(Ledgers, ledgers)
         provider = RecordedProvider(tape.recordings(), request_hash=self._hashed_by(ledgers))
+        routes = Routes(self.settings.router, tape.providers())
         executor = HO1Executor(
             ledgers=lent,
-            gateway=gateway or RecordedGateway(tape, provider),
+            gateway=gateway or RecordedGateway(tape, provider, routes),
             prompts=self._prompts,
             tools=tools,
             clock=clock,

@@ -9,6 +9,7 @@ _INPUTS: Final[Mapping[str, str]] = {
     "classify": "the message, the newest turns, labels_vocabulary, the tools' descriptions and the active objective",
     "tool_call": "the tool and its arguments, as the classification asked for them",
     "synthesize": "the message, its classification, tool results, the assembled context, instructions and standing rules",
+    "consolidate": "the signal's events as of its gate, with the messages of their turns",
     "verify": "the reply, its acceptance criteria and the message",
 }
 _TYPES: Final[Mapping[str, str]] = {
@@ -25,10 +26,13 @@ _TYPES: Final[Mapping[str, str]] = {
     events.WO_CHAIN_COMPLETE: "the sum of the turn's work orders",
     events.ESCALATION: "the quality gate's retries (max_retries)",
     events.DEGRADATION: "a part that failed",
+    events.ATTEMPT_STARTED: "the route of the request: default provider and model, routes by domain tag, and fallbacks",
     events.PROJECTION_COMPUTED: "the Context Authority's projection: the session's intents and turns, under the ruleset",
     events.CONFLICT_FLAG: "the Context Authority's view of the session's intents",
     events.INTENT_SHADOW_DECISION: "the classification's intent relation, under the ruleset",
     events.HO3_SIGNAL: "the turn's signals: its classification's labels, its tools and its outcome",
+    events.HO3_OVERLAY: "what the model said, the signal's events as of its gate, and the settings of long-term memory",
+    events.HO3_OVERLAY_DEACTIVATED: "the artifacts that the signal had before (supersede_on_renewal)",
     events.TURN_COMPLETED: "what the turn added up to",
 }
 _FIELDS: Final[Mapping[tuple[str, str], str]] = {

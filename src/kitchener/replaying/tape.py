@@ -249,6 +249,11 @@ class Tape:
                 )
         return found
 
+    def providers(self) -> set[str]:
+        """The providers that any attempt of the session went to."""
+        found = (turn.of_type(events.ATTEMPT_STARTED) for turn in self.turns)
+        return {str(entry.payload["provider_id"]) for entries in found for entry in entries}
+
     def visible_items(self) -> tuple[str, ...]:
         """What the turn showed the model: ids of turns, rules, intents and learned lines, in the order on record."""
         shown: dict[str, None] = {}

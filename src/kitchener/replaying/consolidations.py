@@ -1,0 +1,111 @@
+"""Consolidations run again: with what the model said then, is the same learned, from the same events, under the same id?
+
+A consolidation belongs to no conversation, so it is replayed for itself: the consolidator and the memory that made it, between
+the same doubles as a turn. That it began is taken as given. Explained in `docs/replay.md`.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kitchener.ledger import StoredEntry
+from kitchener.memory.index import OVERLAYS, SIGNALS
+from kitchener.records import events
+from kitchener.replaying.tape import Tape, TurnTape
+
+PREFIX: Final = "CONS-"
+"""How the ids of pseudo-sessions begin."""
+_ENDS: Final = (events.WO_COMPLETED, events.WO_FAILED)
+
+
+@dataclass(slots=True)
+class Consolidation(TurnTape):
+    """The entries of one consolidation; `turn_id` is its work order, `started` its `WO_PLANNED`."""
+
+    ho1m_ends: list[StoredEntry] = field(default_factory=list)
+    """How HO1 left the work order."""
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """`namespace`, `signal_id`, `gate_ts` and `signals_position`."""
+        found: Mapping[str, Any] = self.started.payload["consolidates"]
+        return found
+
+    @property
+    def is_erased(self) -> bool:
+        """Whether what the model said cannot be read any more."""
+        return any("text" not in entry.payload["response"] for entry in self.of_type(events.LLM_CALL))
+
+    @property
+    def is_replayable(self) -> bool:
+        """Whether HO1 and HO2 both brought it to an end, and it can be read."""
+        return self.end is not None and self.end.entry_type in _ENDS and bool(self.ho1m_ends) and not self.is_erased
+
+    @property
+    def skipped_as(self) -> str:
+        """Why it is not replayed."""
+        if self.is_erased:
+            return "erased"
+        return "open" if self.end is None else f"aborted: {self.end.payload.get('reason')}"
+
+
+class ConsolidationTape(Tape):
+    """The consolidations of one signal in one window, in the order in which they were tried.
+
+    Args:
+        session_id: the pseudo-session
+        entries: its entries by ledger id; of the overlays, all of its subject's
+        ho1m, ho2m: ledger ids
+    """
+
+    def __init__(self, session_id: str, entries: Mapping[str, Sequence[StoredEntry]], *, ho1m: str, ho2m: str) -> None:
+        self._ho1m = ho1m
+        self.consolidations: list[Consolidation] = []
+        super().__init__(session_id, entries, ho2m=ho2m)
+
+    def begin(self, turn: TurnTape | None) -> None:
+        """Puts the tape to a consolidation: each ledger stands where it began."""
+        assert isinstance(turn, Consolidation)
+        self.turn = turn
+        self._left = {ledger_id: deque(entries) for ledger_id, entries in turn.entries.items()}
+        self.positions = {SIGNALS: int(turn.about["signals_position"])}
+        self.seen = {SIGNALS: self.positions[SIGNALS], self.ho2m: turn.started.seq - 1}
+        for ledger_id in (self._ho1m, OVERLAYS):
+            own = turn.entries.get(ledger_id)
+            earlier = (entry.seq for entry in self.entries.get(ledger_id, ()) if entry.timestamp <= turn.started.timestamp)
+            self.seen[ledger_id] = own[0].seq - 1 if own else max(earlier, default=0)
+
+    def _cut(self) -> None:
+        for entry in self.entries.get(self.ho2m, ()):
+            if entry.entry_type == events.WO_PLANNED and "consolidates" in entry.payload:
+                self.consolidations.append(Consolidation(entry.entity_id, entry))
+        self.turns = list(self.consolidations)
+        for turn in self.consolidations:
+            for ledger_id in (self.ho2m, self._ho1m):
+                own = [entry for entry in self.entries.get(ledger_id, ()) if entry.entity_id == turn.turn_id]
+                turn.entries[ledger_id] = own
+                ends = [entry for entry in own if entry.entry_type in (*_ENDS, events.WO_ABANDONED)]
+                if ledger_id == self.ho2m:
+                    turn.end = ends[-1] if ends else None
+                else:
+                    turn.ho1m_ends = ends
+            if learned := self._learned(turn):
+                turn.entries[OVERLAYS] = learned
+
+    def _learned(self, turn: Consolidation) -> list[StoredEntry]:
+        """The artifact that it logged, and the earlier ones that gave way to it."""
+        if turn.end is None or turn.end.entry_type != events.WO_COMPLETED:
+            return []
+        about, found, artifact_id = turn.about, list[StoredEntry](), None
+        for entry in self.entries.get(OVERLAYS, ()):
+            payload = entry.payload
+            if entry.entry_type == events.HO3_OVERLAY:
+                made_by = payload.get("signal_id"), payload.get("consolidation_event_ts")
+                if artifact_id is None and made_by == (about["signal_id"], about["gate_ts"]):
+                    artifact_id = payload.get("artifact_id")
+                    found.append(entry)
+            elif artifact_id is not None and payload.get("superseded_by") == artifact_id:
+                found.append(entry)
+        return found
+
