@@ -101,7 +101,11 @@ def _reply(request: PromptRequest, message: str, wanted: Mapping[str, str]) -> A
         return {"response_text": ""}
     if wanted.get("size"):
         return {"response_text": "x" * int(wanted["size"])}
-    text = "said again" if request.temperature == 0 else f"You said: {message.partition(' | ')[0]}. " + "Well. " * int(wanted.get("words", 1))
+    text = (
+        "said again"
+        if request.temperature == 0
+        else f"You said: {message.partition(' | ')[0]}. " + "Well. " * int(wanted.get("words", 1))
+    )
     return {"response_text": text, **({"completes_intent": True} if "done" in wanted else {})}
 
 
@@ -227,11 +231,19 @@ async def garden_again(story: Story, runtime: Runtime) -> None:
     supervisor = runtime.supervisor()
     found = await supervisor.find_external("garden")
     assert found is not None
-    cut = ["tell me of roses | cut=synthesize domain=garden", "quickly! | slow=synthesize", "what was I saying? | domain=garden"]
+    cut = [
+        "tell me of roses | cut=synthesize domain=garden",
+        "quickly! | slow=synthesize",
+        "what was I saying? | domain=garden",
+    ]
     await story.say(supervisor, found, cut, runtime)
     entries = [entry async for entry in runtime.ledgers().ho2m.read(session_id=found, entry_type="INTENT_DECLARED")]
     first, second = entries[0].entity_id, entries[1].entity_id
-    back = [f"back to the roses | rel=switch back={first} domain=garden", f"and back | rel=switch back={second}", "go | rel=switch back=INT-none"]
+    back = [
+        f"back to the roses | rel=switch back={first} domain=garden",
+        f"and back | rel=switch back={second}",
+        "go | rel=switch back=INT-none",
+    ]
     await story.say(supervisor, found, back, runtime)
     other = await supervisor.declare_intent(found, "the greenhouse", targets=["glass"])
     await story.say(supervisor, found, ["which of them?", "hm, the other", "the greenhouse"], runtime)
@@ -240,7 +252,9 @@ async def garden_again(story: Story, runtime: Runtime) -> None:
     await supervisor.close_intent(found, children[1], "it is built")
     await story.say(supervisor, found, ["what is left? | domain=garden"], runtime)
     await supervisor.reopen_intent(found, children[1], "a leak")
-    await story.say(supervisor, found, ["does it leak? | domain=garden task=repair", "its door", "is it of oak? | domain=garden"], runtime)
+    await story.say(
+        supervisor, found, ["does it leak? | domain=garden task=repair", "its door", "is it of oak? | domain=garden"], runtime
+    )
     await supervisor.declare_intent(found, "a pond")
     await story.say(supervisor, found, ["fish?"], runtime)
     await supervisor.resolve_conflict(found, keep=children[1])
@@ -301,7 +315,14 @@ async def shadow(story: Story, runtime: Runtime) -> None:
     """The Authority decides beside attention, threads and conflicts included."""
     supervisor = runtime.supervisor("RESIDENT:shadow")
     session_id = await supervisor.start_session(subject_id="cy")
-    messages = ["one | domain=a", "two | rel=switch", "three | verify=reject", "four | rel=unclear", "five | rel=close", "six | words=60"]
+    messages = [
+        "one | domain=a",
+        "two | rel=switch",
+        "three | verify=reject",
+        "four | rel=unclear",
+        "five | rel=close",
+        "six | words=60",
+    ]
     await story.say(supervisor, session_id, [*messages, "seven | done=1", "eight | empty=always", "nine"], runtime)
 
 
@@ -364,7 +385,9 @@ async def declaring(story: Story, runtime: Runtime) -> None:
         await story.say(supervisor, session_id, messages, runtime)
         if number == 1:
             await supervisor.declare_intent(session_id, "a flute")
-            await story.say(supervisor, session_id, ["silver or wood?", "the piano tuning | words=200", "long | size=4000", "over"], runtime)
+            await story.say(
+                supervisor, session_id, ["silver or wood?", "the piano tuning | words=200", "long | size=4000", "over"], runtime
+            )
 
 
 async def bridge(story: Story, runtime: Runtime) -> None:
@@ -372,7 +395,9 @@ async def bridge(story: Story, runtime: Runtime) -> None:
     supervisor = runtime.supervisor("RESIDENT:bridge")
     for number in range(2):
         session_id = await supervisor.start_session(subject_id="fay")
-        messages = [f"step {n} of {number} | domain=steps words={5 * n} rel={('continue', 'switch', 'close')[n % 3]}" for n in range(7)]
+        messages = [
+            f"step {n} of {number} | domain=steps words={5 * n} rel={('continue', 'switch', 'close')[n % 3]}" for n in range(7)
+        ]
         await story.say(supervisor, session_id, [*messages, "done? | done=1", "failed | empty=always", "after"], runtime)
 
 

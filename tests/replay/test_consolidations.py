@@ -8,7 +8,7 @@ import pytest
 
 from kitchener.config import HO3MemoryConfig, RuntimeConfig
 from kitchener.replaying import ReplayReport, open_replays
-from kitchener.replaying.places import settings_of
+from kitchener.runtime.places import settings_of
 from kitchener.runtime import open_runtime
 from kitchener.sealing import Keyring
 from kitchener.testing import FakeClock, ScriptedProvider

@@ -10,7 +10,7 @@ import pytest
 from kitchener.ledger.chain import StoredEntry
 from kitchener.ledger.verifying import verify_file
 from kitchener.replaying import Replays, open_replays
-from kitchener.replaying.places import settings_of
+from kitchener.runtime.places import settings_of
 from kitchener.replaying.tape import Tape
 from tests.replay import corpus
 from tests.replay.recording import record
@@ -102,7 +102,8 @@ async def told(replays: Replays, tape: Tape, forgery: tuple[StoredEntry, tuple[s
     """Whether the replay of a session tells that one field of one entry is not what was decided."""
     entry, path = forgery
     entries = {
-        ledger_id: [forged(each, path) if each is entry else each for each in known] for ledger_id, known in tape.entries.items()
+        ledger_id: [forged(each, path) if each is entry else each for each in known]
+        for ledger_id, known in tape.entries.items()
     }
 
     async def tape_of(_: str) -> Tape:
@@ -133,6 +134,7 @@ async def test_forged_field_is_told_by_replay(recorded_root: Path, monkeypatch: 
                             tried.add(key)
                             if not await told(replays, tape, (entry, path), monkeypatch):
                                 missed[key] = f"{tape.session_id} {entry.entry_id}"
-    for k in sorted(missed): print(k)
+    for k in sorted(missed):
+        print(k)
     assert missed.keys() == GIVEN.keys(), missed
     assert len(tried) > 150

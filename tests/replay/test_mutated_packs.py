@@ -12,7 +12,7 @@ from kitchener.actors.prompts import PromptLibrary
 from kitchener.config import RuntimeConfig
 from kitchener.errors import ConfigError, PromptError
 from kitchener.replaying import open_replays
-from kitchener.replaying.places import settings_of
+from kitchener.runtime.places import settings_of
 from tests.replay import corpus
 
 ASSETS = files("kitchener.actors") / "assets"

@@ -79,7 +79,9 @@ async def _replay(options: Options, session: str | None, tools: Sequence[str], *
     reports = [report async for report in _reports(config, options.agent, session, given, is_json=is_json)]
     erased = sum(report.erased for report in reports)
     if is_json:
-        of_memory, sessions = ([report.as_json() for report in reports if report.is_of_memory is each] for each in (True, False))
+        of_memory, sessions = (
+            [report.as_json() for report in reports if report.is_of_memory is each] for each in (True, False)
+        )
         ok = _is_fine(reports)
         print_json({"ok": ok, "erased": erased, "sessions": sessions, "consolidations": of_memory})
     elif len(reports) != 1:
