@@ -15,6 +15,7 @@ import anyio.to_thread
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from kitchener.cli.accept_head import accept_head
 from kitchener.cli.exits import DAMAGED, OK
 from kitchener.cli.interrupt import run_to_end
 from kitchener.cli.options import Json, LedgerName, Options, Places
@@ -24,7 +25,7 @@ from kitchener.errors import ConfigError, KitchenerError
 from kitchener.ledger import StoredEntry, VerifyReport, verify_file
 
 app = App(name="ledger", help="Verify ledgers, look into them, sign their heads and prove what they say.")
-for command in (checkpoint, key, proof):
+for command in (accept_head, checkpoint, key, proof):
     app.command(command)
 
 _EVERYTHING = Options()
