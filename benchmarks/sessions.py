@@ -93,7 +93,7 @@ def rss_kib() -> float:
 
 def bytes_under(root: Path) -> int:
     """Bytes of all ledger files under the root."""
-    return sum(path.stat().st_size for path in root.rglob("*.jsonl"))
+    return sum(path.stat().st_size for kind in ("*.jsonl", "*.segment") for path in root.rglob(kind))
 
 
 def config(root: str, options: argparse.Namespace) -> RuntimeConfig:

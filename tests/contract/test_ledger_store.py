@@ -12,7 +12,7 @@ import pytest
 from kitchener.config import LedgerConfig
 from kitchener.ledger import LedgerClient, LedgerEntry, LedgerReader, compute_trace_hash
 from kitchener.records.events import index_keys
-from tests.ledger.support import SetClock, bodies, forget_index, numbers
+from tests.ledger.support import SetClock, bodies, forget_index, numbers, segments_of
 
 Store = LedgerClient | LedgerReader
 ENTRIES = 120
@@ -25,8 +25,8 @@ def entry(number: int) -> LedgerEntry:
     return LedgerEntry(("A", "B")[number % 2], f"X-{number % 5}", {"session_id": session_id, "n": number})
 
 
-def opened(path: Path) -> AbstractAsyncContextManager[LedgerClient]:
-    config = LedgerConfig(durability="os")
+def opened(path: Path, segment_bytes: int = 0) -> AbstractAsyncContextManager[LedgerClient]:
+    config = segments_of(segment_bytes, durability="os") if segment_bytes else LedgerConfig(durability="os")
     return LedgerClient.open(path, ledger_id="L", clock=SetClock(), index_keys=index_keys, config=config)
 
 
@@ -93,6 +93,30 @@ async def reader_beside_writer(path: Path) -> AsyncIterator[Store]:
             yield store
 
 
+@asynccontextmanager
+async def segments(path: Path) -> AsyncIterator[Store]:
+    async with opened(path, 2_000) as ledger:
+        await write(ledger, commit_every=7)
+        yield ledger
+
+
+@asynccontextmanager
+async def segments_without_index(path: Path) -> AsyncIterator[Store]:
+    async with opened(path, 2_000) as ledger:
+        await write(ledger, commit_every=7)
+    forget_index(path)
+    async with opened(path, 2_000) as ledger:
+        yield ledger
+
+
+@asynccontextmanager
+async def reader_of_segments(path: Path) -> AsyncIterator[Store]:
+    async with opened(path, 2_000) as ledger:
+        await write(ledger, commit_every=7)
+        async with LedgerReader.open(path, index_keys=index_keys) as store:
+            yield store
+
+
 STORES: list[Callable[[Path], AbstractAsyncContextManager[Store]]] = [
     pending,
     half_pending,
@@ -101,6 +125,9 @@ STORES: list[Callable[[Path], AbstractAsyncContextManager[Store]]] = [
     reader,
     reader_without_index,
     reader_beside_writer,
+    segments,
+    segments_without_index,
+    reader_of_segments,
 ]
 everywhere = pytest.mark.parametrize("store", STORES, ids=lambda store: store.__name__)
 ALL = range(1, ENTRIES + 1)

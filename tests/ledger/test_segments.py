@@ -37,6 +37,7 @@ from tests.ledger.support import (
     open_ledger,
     segments_of,
 )
+from tests.verifier.kit import needs_node, refused
 
 SMALL = segments_of(1_000, durability="os")
 """Three entries make a segment."""
@@ -178,6 +179,11 @@ def exchange(one: Path, other: Path) -> None:
     aside.rename(other)
 
 
+def remove(*files: Path) -> None:
+    for file in files:
+        file.unlink()
+
+
 def remake(path: Path, number: int, **changes: object) -> None:
     """A seal made anew by somebody who can write the folder: right in itself."""
     fields = json.loads(seal_path(path, number).read_bytes()) | changes
@@ -222,7 +228,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str, bool]] = {
     "another last number": (lambda path: remake(path, 4, last_seq=13), "l.jsonl", "seq", True),
     "another ledger's seal": (lambda path: remake(path, 2, ledger_id="OTHER"), "000002.seal", "ledger_id", True),
     "seal and segment gone from the end": (
-        lambda path: (seal_path(path, 4).unlink(), segment_path(path, 4).unlink()),
+        lambda path: remove(seal_path(path, 4), segment_path(path, 4)),
         "l.jsonl",
         "seq",
         True,
@@ -255,6 +261,25 @@ async def test_damage_is_told_with_the_file_it_is_in(path: Path, damage: str) ->
             async with LedgerReader.open(path):
                 pytest.fail("it was opened")
     assert {file: file.read_bytes() for file in before} == before
+
+
+@needs_node
+@pytest.mark.parametrize("damage", ["none", *DAMAGES])
+async def test_the_other_verifier_says_the_same(path: Path, damage: str) -> None:
+    if damage != "none":
+        DAMAGES[damage][0](path)
+    if path.exists():
+        assert refused([path]) == ([path] if damage != "none" else [])
+
+
+@needs_node
+async def test_an_unfinished_segment_is_no_fault_to_either_verifier(path: Path) -> None:
+    last = segment_path(path, 4).read_bytes()
+    change(path, lambda data: last + data)  # as if the file had never been swapped, and had grown
+    assert refused([path]) == []
+    assert verify_file(path).entries == 14
+    change(path, lambda data: data[:-1])
+    assert refused([path]) == [path]
 
 
 async def test_a_fault_in_a_segment_has_that_files_line_and_offset(path: Path) -> None:

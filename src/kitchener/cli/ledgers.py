@@ -15,16 +15,17 @@ import anyio.to_thread
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from kitchener.cli.accept_head import accept_head
 from kitchener.cli.exits import DAMAGED, OK
 from kitchener.cli.interrupt import run_to_end
 from kitchener.cli.options import Json, LedgerName, Options, Places
 from kitchener.cli.output import harmless, one_line, print_json
 from kitchener.cli.proofs import PublicKey, checkpoint, is_bundle, key, proof, public_key_of, verify_proof
 from kitchener.errors import ConfigError, KitchenerError
-from kitchener.ledger import StoredEntry, VerifyReport, verify_file
+from kitchener.ledger import StoredEntry, VerifyReport, verify_ledger
 
 app = App(name="ledger", help="Verify ledgers, look into them, sign their heads and prove what they say.")
-for command in (checkpoint, key, proof):
+for command in (accept_head, checkpoint, key, proof):
     app.command(command)
 
 _EVERYTHING = Options()
@@ -38,6 +39,7 @@ def verify(
     *,
     options: Options = _EVERYTHING,
     public_key: PublicKey = None,
+    jobs: Annotated[int | None, Parameter(validator=Number(gte=1), help="Processes; else one a core for long ledgers.")] = None,
     json: Json = False,
 ) -> int:
     """Recompute every hash of every ledger under the root, or of one file. Signed heads and bundles are checked too.
@@ -54,7 +56,7 @@ def verify(
     trusted = public_key_of(public_key)
     if path is not None and is_bundle(path):
         return verify_proof(path, trusted, is_json=json)
-    return run_to_end(partial(_verify, options, path, trusted, is_json=json))
+    return run_to_end(partial(_verify, options, path, trusted, jobs, is_json=json))
 
 
 @app.command
@@ -86,12 +88,12 @@ def tail(
     return OK
 
 
-async def _verify(options: Options, path: Path | None, public_key: str | None, *, is_json: bool) -> int:
+async def _verify(options: Options, path: Path | None, public_key: str | None, jobs: int | None, *, is_json: bool) -> int:
     files = _files(options, path)
     reports = []
     for number, file in enumerate(files, 1):
         progress = _Progress(f"{number}/{len(files)}  {file}")
-        report = await anyio.to_thread.run_sync(partial(verify_file, file, progress=progress, public_key=public_key))
+        report = await verify_ledger(file, jobs=jobs, progress=progress, public_key=public_key)
         progress.clear()
         reports.append(report)
         if not is_json:

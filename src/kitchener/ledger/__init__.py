@@ -4,6 +4,7 @@ from kitchener.ledger.chain import LedgerEntry, StoredEntry, compute_trace_hash
 from kitchener.ledger.checkpoint import Checkpoint
 from kitchener.ledger.client import LedgerClient
 from kitchener.ledger.ledgers import Ledgers, open_ledgers
+from kitchener.ledger.parallel import verify_ledger
 from kitchener.ledger.reader import LedgerReader
 from kitchener.ledger.verifying import VerifyReport, verify_file
 
@@ -18,4 +19,5 @@ __all__ = [
     "compute_trace_hash",
     "open_ledgers",
     "verify_file",
+    "verify_ledger",
 ]

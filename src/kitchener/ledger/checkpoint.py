@@ -17,7 +17,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.errors import LedgerDamaged, LedgerTailMissing, LedgerWriteError
 from kitchener.ledger.chain import START, BadLine, Mark, shown, split_line
 from kitchener.ledger.files import FileOps, path_problem, write_whole
-from kitchener.ledger.recovery import check_is_crash, damage
+from kitchener.ledger.recovery import REMEDY, check_is_crash, damage
 from kitchener.ledger.scanning import find_line, ledger_id_of, verify_range
 from kitchener.ledger.verifier import Verifier
 from kitchener.ledger.volume import Volume, open_volume
@@ -247,7 +247,7 @@ def _too_short(held: Checkpoint, path: Path, entries: int, offset: int) -> Ledge
         offset=offset,
         field="end",
         expected=f"at least {held.seq} entries, as the head says that {held.signer} signed",
-        found=f"{entries} entries, so the end was cut off or an older copy was restored",
+        found=f"{entries} entries, so the end was cut off or an older copy was restored{REMEDY}",
     )
 
 

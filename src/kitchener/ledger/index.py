@@ -172,7 +172,7 @@ class IndexSnapshot:
     """
 
     def __init__(self, path: Path, ledger_id: str, keys: str) -> None:
-        self._path = path
+        self.path = path
         self._ledger_id, self._keys = ledger_id, keys
 
     def __enter__(self) -> Self:
@@ -182,7 +182,7 @@ class IndexSnapshot:
         # While a writer is at work there is a write-ahead log, and SQLite shares it; else nothing changes under our hands,
         # and `immutable` keeps SQLite from making one.
         options = "mode=ro&readonly_shm=1" if self._before[1] is not None else "immutable=1"
-        self._connection = sqlite3.connect(f"file:{quote(str(self._path))}?{options}", uri=True, isolation_level=None)
+        self._connection = sqlite3.connect(f"file:{quote(str(self.path))}?{options}", uri=True, isolation_level=None)
         try:
             self.known = read_known(self._connection, self._ledger_id, self._keys or None)
         except BaseException:
@@ -201,7 +201,7 @@ class IndexSnapshot:
         return answer
 
     def _state(self) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
-        return _changed_at(self._path), _changed_at(self._path.with_name(f"{self._path.name}-wal"))
+        return _changed_at(self.path), _changed_at(self.path.with_name(f"{self.path.name}-wal"))
 
 
 def open_index(path: Path, ledger_id: str, keys: str) -> Index:

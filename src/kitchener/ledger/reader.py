@@ -71,11 +71,7 @@ class LedgerReader:
             LedgerDamaged: what was written once does not verify
         """
         path = Path(path)
-        places = (
-            [Path(index_dir)]
-            if index_dir is not None
-            else [above / "index" for above in [*path.absolute().parents][:_LEVELS_UP]]
-        )
+        places = [Path(index_dir)] if index_dir is not None else index_dirs_of(path)
         file = await anyio.to_thread.run_sync(partial(_File, path, ledger_id, places, index_keys, sealer))
         reader = cls(path, file, index_keys)
         try:
@@ -148,6 +144,11 @@ class LedgerReader:
             return action()
 
         return await anyio.to_thread.run_sync(checked, limiter=self._limiter)
+
+
+def index_dirs_of(path: Path) -> list[Path]:
+    """Where a ledger's index may be: in `index` beside it, or some way above."""
+    return [above / "index" for above in [*path.absolute().parents][:_LEVELS_UP]]
 
 
 class _File:

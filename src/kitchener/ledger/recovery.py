@@ -8,6 +8,7 @@ durable. Everything else is damage to data that was safe, and is refused. Explai
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -20,6 +21,8 @@ from kitchener.ledger.volume import Volume
 
 _log = structlog.get_logger(__name__)
 _PIECE_BYTES = 1 << 20
+REMEDY: Final = " (if a backup was restored: `kitchener ledger accept-head`)"
+"""What to do where entries are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ def tail_missing(volume: Volume, whole: Mark, durable_seq: int) -> LedgerTailMis
         offset=offset,
         field="end",
         expected=f"at least {durable_seq} entries, as the index has seen them on disk",
-        found=f"{whole.seq} entries, so the end was cut off or an older copy was restored",
+        found=f"{whole.seq} entries, so the end was cut off or an older copy was restored{REMEDY}",
     )
 
 

@@ -165,7 +165,11 @@ class Storage:
         journal, index = self.journal, self._index
         known = index.known
         if known.mark.seq > 0 and not holds(journal.volume.read, journal.ledger_id, known):
+            is_short = known.mark.seq <= known.durable_seq and known.mark.offset > journal.volume.size()
             known = Known(durable_seq=known.durable_seq)
+            if is_short:
+                # Nearly sure to be refused, and then the index still says which head is missing.
+                journal.prepare(known, lambda *_: None, time_us)
             index.clear(known)
         elif full:
             known = Known(durable_seq=known.durable_seq)

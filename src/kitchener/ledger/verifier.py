@@ -207,7 +207,7 @@ def _batch_size(line: bytes, end: int) -> int:
 
 def _checked_stamp(line: bytes, body: bytes, due: _Due) -> bytes:
     """The time of an entry, looked at closely; raises BadLine where it cannot be that."""
-    stamp = _stamp(body)
+    stamp = stamp_of(body)
     if not is_moment(stamp):
         parts = split_line(line)
         if parts is None or not parts.fits_itself:
@@ -247,7 +247,7 @@ def _fault(line: bytes, due: _Due) -> BadLine:
     if parts is None:
         return BadLine("framing", f"entry {due.seq} of {due.ledger_id} on a line of its own", shown(line))
     found_hash = hashlib.sha256(parts.body).hexdigest()
-    entry_id = f"E-{_stamp(parts.body)[:10].decode('ascii', 'replace')}-{due.seq:012d}"
+    entry_id = f"E-{stamp_of(parts.body)[:10].decode('ascii', 'replace')}-{due.seq:012d}"
     size = parts.batch[2] if due.size is None else due.size
     link = chain_hash(due.chain, due.ledger_id, due.seq, entry_id, found_hash)
     for field, expected, found in (
@@ -263,5 +263,6 @@ def _fault(line: bytes, due: _Due) -> BadLine:
     return BadLine("framing", "the line as it was written", shown(line))
 
 
-def _stamp(body: bytes) -> bytes:
+def stamp_of(body: bytes) -> bytes:
+    """The time of an entry, as its body ends with it."""
     return body[-29:-2] if body[-3:] == b'Z"}' else body[-34:-2]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple, Self
 
 from kitchener.errors import LedgerDamaged
 from kitchener.ledger.chain import NO_HASH, START, BadLine, Mark
@@ -32,6 +33,8 @@ class VerifyReport:
     """The first thing that is wrong; None: nothing."""
     seconds: float
     """How long it took."""
+    end: Mark
+    """The place up to which it is right."""
     checkpoint: Checkpoint | None = None
     """The signed head that stands beside the file and was checked too; None: there is none, or the file has a fault before."""
 
@@ -39,6 +42,30 @@ class VerifyReport:
     def ok(self) -> bool:
         """Whether all of it is right."""
         return self.fault is None
+
+
+class Head(NamedTuple):
+    """The signed head beside a ledger, read before the ledger, which may be growing."""
+
+    checkpoint: Checkpoint | None
+    """None: there is none, or none that can be read."""
+    fault: LedgerDamaged | None
+    """Why it cannot be read."""
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """The head of the ledger with this file."""
+        try:
+            return cls(read_checkpoint(path), None)
+        except LedgerDamaged as error:
+            return cls(None, error)
+
+    def held_against(self, report: VerifyReport, volume: Volume, public_key: str | None) -> VerifyReport:
+        """The report on a whole ledger, and whether this head is in it."""
+        if report.fault is not None:
+            return report
+        fault = self.fault or check_held(self.checkpoint, volume, report.ledger_id, report.entries, public_key)
+        return replace(report, fault=fault, checkpoint=self.checkpoint)
 
 
 def verify_file(
@@ -58,23 +85,16 @@ def verify_file(
         SigningError: there is a signed head, and the `crypto` extra is not installed
     """
     path, ops = Path(path), FileOps()
-    # Read before the file, which may be growing: the head is then in the part that is looked at.
-    try:
-        held, misfit = read_checkpoint(path), None
-    except LedgerDamaged as error:
-        held, misfit = None, error
+    head = Head.of(path)
     try:
         volume = open_volume(path, ops)
     except LedgerDamaged as error:
-        return VerifyReport(str(path), "", 0, 0, f"sha256:{NO_HASH}", error, 0.0)
+        return VerifyReport(str(path), "", 0, 0, f"sha256:{NO_HASH}", error, 0.0, START)
     with volume:
         size = volume.size()
         note = None if progress is None else (lambda done: progress(done, size))
         report = verify_part(volume, ledger_id_of(volume.read), START, size, note)
-        if report.fault is None:
-            misfit = misfit or check_held(held, volume, report.ledger_id, report.entries, public_key)
-            report = replace(report, fault=misfit, checkpoint=held)
-        return report
+        return head.held_against(report, volume, public_key)
 
 
 def verify_part(
@@ -107,4 +127,5 @@ def verify_part(
         f"sha256:{whole.chain}",
         fault,
         perf_counter() - began,
+        whole,
     )
