@@ -16,6 +16,7 @@ from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION, Hold, echo, open_scripted, outcome, read_all
+from tests.erasure import kit as erasure
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -163,7 +164,9 @@ async def test_the_page_of_entries_lists_what_is_written(tmp_path: Path) -> None
             assert await read_all(ledgers.context) == []
     written = checked(entries)
     assert all((each.payload["session_id"], each.payload["subject_id"]) == (session_id, "ada") for each in entries["HO2m"])
-    later = {each for each in listed() if each[0] in ("SIGNALS", "context") or each[1].startswith(("INTENT", "LIFECYCLE"))}
+    later = {
+        each for each in listed() if each[0] in ("SIGNALS", "context") or each[1].startswith(("INTENT", "LIFECYCLE", "SUBJECT"))
+    }
     assert set(listed()) - written - later == {("HO1m", events.WO_DEFERRED)}
 
 
@@ -193,7 +196,22 @@ async def test_the_page_of_entries_lists_what_memory_and_intents_write(tmp_path:
                 entries["context"] += await read_all(ledgers.context)
                 entries["SIGNALS"] += [*await read_all(memory.signals), *await read_all(memory.overlays)]
     missing = {each for each in listed() if each[0] in ("SIGNALS", "context") or each[1].startswith("INTENT")}
-    assert missing - checked(entries) == set()
+    assert missing - checked(entries) == {("SIGNALS", events.SUBJECT_ERASED)}
+
+
+async def test_the_page_of_entries_lists_what_an_erasure_writes(tmp_path: Path) -> None:
+    """In the supervisor's ledger and in the memory's."""
+    with anyio.fail_after(30):
+        await erasure.fill(tmp_path)
+        async with erasure.running(tmp_path) as runtime:
+            await runtime.erase_subject(erasure.ADA)
+            memory = runtime.memory()
+            entries = {
+                "HO2m": await read_all(runtime.ledgers().ho2m),
+                "SIGNALS": [*await read_all(memory.signals), *await read_all(memory.overlays)],
+            }
+    written = {("HO2m", events.SUBJECT_ERASED), ("SIGNALS", events.SUBJECT_ERASED), ("HO2m", events.SESSION_END)}
+    assert written - checked(entries) == set()
 
 
 def checked(entries: Mapping[str, list[Any]]) -> set[tuple[str, str]]:

@@ -247,20 +247,27 @@ class Keyring:
     def _read(self, subject_id: str) -> SubjectKey | None:
         path = self._path(subject_id)
         with _os_errors(path):
-            try:
-                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return None
-            with os.fdopen(fd, "rb") as file:
-                text = file.read(4_096)
+            found = self._read_file(path)
+        if isinstance(found, str):  # raised from here, where no name holds a key that a traceback could show
+            raise SealingError(f"{path}: {found}; restore it from a backup")
+        return found
+
+    def _read_file(self, path: Path) -> SubjectKey | str | None:
+        """The key in a file, or what is wrong with the file; None where there is none."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        with os.fdopen(fd, "rb") as file:
+            text = file.read(4_096)
         try:
             stored = json.loads(text)
             secret = _decoded(stored["key"])
             kid = str(stored["kid"])
         except (ValueError, KeyError, TypeError) as error:
-            raise SealingError(f"{path}: is not a key file ({type(error).__name__}); restore it from a backup") from None
+            return f"is not a key file ({type(error).__name__})"
         if len(secret) != _KEY_BYTES:
-            raise SealingError(f"{path}: holds a key of {len(secret)} bytes instead of {_KEY_BYTES}; restore it from a backup")
+            return f"holds a key of {len(secret)} bytes instead of {_KEY_BYTES}"
         return SubjectKey(kid, self._cipher(secret), hmac.digest(secret, b"kitchener/1 content digest", "sha256"))
 
     def _make(self, subject_id: str) -> None:

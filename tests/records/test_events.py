@@ -106,9 +106,15 @@ def test_a_turn_is_found_by_its_id_by_its_subject_and_by_the_lines_it_was_shown(
     )
 
 
-@pytest.mark.parametrize(
-    "entry_type", sorted(set(ENTRY_TYPES) - {"SESSION_START", "SESSION_END", "TURN_STARTED", "TURN_COMPLETED"})
-)
+def test_an_erasure_is_found_by_its_subject() -> None:
+    payload = {"subject_id": SUBJECT, "key_id": "0a"}
+    assert events.index_keys(events.SUBJECT_ERASED, payload) == (events.erased_index_key(SUBJECT),)
+
+
+KEYED = {"SESSION_START", "SESSION_END", "TURN_STARTED", "TURN_COMPLETED", "SUBJECT_ERASED"}
+
+
+@pytest.mark.parametrize("entry_type", sorted(set(ENTRY_TYPES) - KEYED))
 def test_other_entries_are_found_by_their_session_alone(entry_type: str) -> None:
     assert events.index_keys(entry_type, {"session_id": SESSION, "subject_id": SUBJECT, "external_id": "x"}) == ()
 

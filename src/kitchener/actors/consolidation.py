@@ -129,7 +129,8 @@ class Consolidator:
         window_key = gate_window_key(opened, self._memory.config.gate_window_hours)
         session_id = consolidation_session(namespace, signal_id, window_key)
         earlier = await self._parts.ledgers.ho2m.last(session_id=session_id)
-        if earlier and (earlier[-1].entry_type == events.WO_COMPLETED or await self._recovery.take_up(earlier[-1])):
+        is_known = bool(earlier) and not await self._was_erased(subject_id, earlier[-1])
+        if is_known and (earlier[-1].entry_type == events.WO_COMPLETED or await self._recovery.take_up(earlier[-1])):
             return None
         number = await self._next_number(session_id)
         position = self._parts.ledgers.positions().get(SIGNALS, 0)
@@ -138,6 +139,11 @@ class Consolidator:
             return None
         case = Case(namespace, subject_id, signal_id, opened, session_id, position, found[0])
         return await self._dispatch(case, number)
+
+    async def _was_erased(self, subject_id: str, entry: StoredEntry) -> bool:
+        """Whether the subject was erased after an entry: what was learned then counts as not learned."""
+        erased = await self._parts.ledgers.ho2m.last(key=events.erased_index_key(subject_id))
+        return bool(erased) and erased[-1].seq > entry.seq
 
     async def _dispatch(self, case: Case, number: int) -> WorkOrder:
         """Plans, executes and books the work order, and logs what was learned."""

@@ -36,6 +36,8 @@ from kitchener.records.prompt import (
 from kitchener.records.ref import Ref
 from kitchener.records.work_order import NO_COST, Cost, FailureReason, WorkOrder, WorkOrderError
 
+NO_TOOL: Final = "(none)"
+"""Stands on record for the name of a tool that the model asked for and that is none."""
 _entry = tuple.__new__
 """What calling `LedgerEntry` does, in half the time; eight times a turn."""
 
@@ -306,7 +308,9 @@ class Execution:
         self._keep(ref)
 
     async def _record_tool(self, call: int, tool_id: str, outcome: ToolOutcome) -> ToolOutcome:
-        fields: dict[str, Any] = {"call": call, "tool_id": tool_id}
+        # A name that is none of those allowed is the model's own words; the error, which may be sealed, has them.
+        named = tool_id if tool_id in self._wo.constraints.allowed_tools else NO_TOOL
+        fields: dict[str, Any] = {"call": call, "tool_id": named}
         try:
             ref = await self.record(events.TOOL_CALL, fields | outcome.as_mapping())
         except EntryTooLarge as error:

@@ -322,7 +322,7 @@ class HO3Memory(ReadOperations):
         """
         fields = {"erased_subject": subject_id}
         async with self._changing:
-            traces = await find_traces(subject_id, sessions, namespaces, self.signals, self.overlays)
+            traces = await find_traces(subject_id, sessions, namespaces, self.ledgers, key_id=key_id)
             for namespace, key in traces.artifacts:
                 subject = await self._known(namespace)
                 history, found = subject.history(key), subject.overlay(key, self._cut(subject, None, None))
@@ -332,13 +332,13 @@ class HO3Memory(ReadOperations):
                 subject = await self._known(namespace)
                 if event_id not in subject.quarantined(self._cut(subject, None, None)):
                     await self._append(subject, events.HO3_QUARANTINED, event_id, {"target": event_id, **fields})
-            for ledger, namespace, counts in traces.unrecorded(key_id):
+            for ledger, namespace, counts in traces.unrecorded():
                 record = {**self._base(namespace), "key_id": key_id, "erased_at": erased_at, **counts}
                 await ledger.write(LedgerEntry(events.SUBJECT_ERASED, subject_id, record))
             await self.commit()
-            for namespace in traces.namespaces:
+            for namespace in traces.events:
                 self._residents.drop(namespace)
-        return Erased(len(traces.artifacts), len(traces.own_events))
+        return traces.found
 
     async def import_overlays(self, records: Iterable[Mapping[str, Any]], *, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
         """Takes over overlays of the older flat shape and returns their ids; those that are known already are left out.

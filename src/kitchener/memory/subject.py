@@ -37,6 +37,7 @@ class SubjectMemory:
 
     __slots__ = (
         "_by_signal",
+        "_erased",
         "_events",
         "_histories",
         "_logs",
@@ -64,6 +65,7 @@ class SubjectMemory:
         self._logs: dict[str, SignalLog] = {}
         self._events: dict[str, tuple[str, int]] = {}
         self._histories: dict[str, OverlayHistory] = {}
+        self._erased: dict[str, OverlayHistory] = {}
         self._by_signal: dict[str, list[str]] = {}
         self._quarantines: list[Quarantine] = []
 
@@ -109,6 +111,9 @@ class SubjectMemory:
             self._record(payload["artifact_id"], record)
         elif entry_type == events.SUBJECT_ERASED:
             # The artifacts stay known, and are shown as erased; they stand in no gate's way.
+            for key, history in self._histories.items():
+                self._erased.setdefault(key, OverlayHistory()).records += history.records
+            self._histories.clear()
             self._by_signal.clear()
             self._quarantines.clear()
         elif entry_type == events.HO3_QUARANTINED:
@@ -166,18 +171,20 @@ class SubjectMemory:
 
     def overlays(self, cut: Cut, signal_id: str | None = None) -> Iterator[Overlay]:
         """The artifacts as of a cut, deactivated ones included, in the order in which they were logged."""
-        keys: Iterable[str] = self._histories if signal_id is None else self._by_signal.get(signal_id, ())
-        return filter(None, (self._histories[key].at(cut) for key in keys))
+        if signal_id is not None:
+            return filter(None, (self._histories[key].at(cut) for key in self._by_signal.get(signal_id, ())))
+        keys = {**self._erased, **self._histories} if self._erased else self._histories
+        return filter(None, (self.overlay(key, cut) for key in keys))
 
     def overlay(self, key: str, cut: Cut) -> Overlay | None:
         """One artifact, by artifact id or overlay id."""
         history = self._histories.get(key)
-        return None if history is None else history.at(cut)
+        found = None if history is None else history.at(cut)
+        return self._erased[key].at(cut) if found is None and key in self._erased else found
 
     def history(self, key: str) -> list[OverlayRecord]:
         """All records of an artifact, oldest first."""
-        history = self._histories.get(key)
-        return [] if history is None else list(history.records)
+        return [record for each in (self._erased, self._histories) if key in each for record in each[key].records]
 
     def quarantined(self, cut: Cut) -> frozenset[str]:
         """Signal and event ids that do not count at a cut."""
