@@ -11,28 +11,24 @@ kill another process opens the same root, is itself killed now and then, says ag
 import argparse
 import importlib
 import json
-import logging
 import os
 import random
-import select
 import shutil
 import signal
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import anyio
-import structlog
 
-from kitchener.actors.prompts import PromptLibrary
 from kitchener.config import LedgerConfig
 from tests.faults.crash_checks import Promises, check_files, check_record, check_running
 from tests.faults.crash_load import SESSIONS, Load, Tell, live, namespaces, open_loaded, say, session_of, subject_of
+from tests.faults.crash_process import Process
 from tests.faults.crash_reaper import Reaper
 
 KILLS_A_ROOT = 8
@@ -40,12 +36,6 @@ KILLS_A_ROOT = 8
 SHORT_LIFE, SHORT_TURNS = (0, 3), 3
 """Sessions of one subject, and messages in each: enough for a switch, both tools, a closing message and a consolidation."""
 LONGEST_LIFE_S = 0.12
-DEADLINE_S = 60.0
-"""For one life: a process that hangs is a failure, not a wait."""
-
-_PROMPTS = PromptLibrary.load()
-
-Life = Callable[[Tell, Reaper], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -68,62 +58,6 @@ class Summary:
     """Half-written commits that were cut off."""
     seconds: float = 0.0
     violations: list[str] = field(default_factory=list)
-
-
-class Process:
-    """A forked child that runs one life in an event loop of its own."""
-
-    def __init__(self, life: Life, backend: str, at: int | None = None) -> None:
-        reader, writer = os.pipe()
-        self.lines: list[str] = []
-        self._rest, self._pipe, self._ends = b"", reader, time.monotonic() + DEADLINE_S
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(reader)
-            os._exit(_run(life, backend, Reaper(at), writer))
-        os.close(writer)
-
-    def read(self, seconds: float) -> bool:
-        """Reads what it says for so long; False once it is gone."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            if select.select([self._pipe], [], [], left)[0]:
-                data = os.read(self._pipe, 65_536)
-                if not data:
-                    return False
-                *lines, self._rest = (self._rest + data).split(b"\n")
-                self.lines += [line.decode() for line in lines]
-        return True
-
-    def kill(self) -> None:
-        """Ends it without warning."""
-        os.kill(self.pid, signal.SIGKILL)
-
-    def wait(self) -> int:
-        """How it ended: its exit code, or minus the signal. One that takes too long is ended."""
-        while self.read(1.0):
-            if time.monotonic() > self._ends:
-                self.lines.append("hangs")
-                self.kill()
-                self._ends = float("inf")
-        os.close(self._pipe)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-
-def _run(life: Life, backend: str, reaper: Reaper, writer: int) -> int:
-    def tell(line: str) -> None:
-        os.write(writer, f"{line}\n".encode())
-
-    # Compiled once, before the fork: half of what a start takes.
-    setattr(PromptLibrary, "load", lambda _=None: _PROMPTS)  # noqa: B010
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    reaper.watch()
-    try:
-        anyio.run(life, tell, reaper, backend=backend)
-    except BaseException:  # noqa: BLE001  the other process hears of it
-        tell(f"failed {json.dumps(traceback.format_exc()[-4000:])}")
-        return 1
-    return 0
 
 
 class Root:

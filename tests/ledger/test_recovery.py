@@ -166,6 +166,7 @@ EDITS: dict[str, Edit] = {
     "text edited": lambda lines: [line.replace(b'"n":3', b'"n":8') for line in lines],
     "blank line inside": lambda lines: [*lines[:2], b"\n", *lines[2:]],
     "carriage return": lambda lines: [line.replace(b"\n", b"\r\n") if n == 2 else line for n, line in enumerate(lines)],
+    "carriage returns everywhere": lambda lines: [line.replace(b"\n", b"\r\n") for line in lines],
     "byte order mark": lambda lines: [b"\xef\xbb\xbf" + lines[0], *lines[1:]],
     "NUL inside": lambda lines: [line.replace(b"WO-003", b"WO\x00003") for line in lines],
     "invalid UTF-8": lambda lines: [line.replace(b"WO-003", b"WO\xff003") for line in lines],

@@ -114,7 +114,7 @@ def _has_later_commit(ledger_id: str, damaged: int, read: ReadBytes, offset: int
             stop = window.find(b"\n", at)
             if stop < 0:
                 break
-            line = split_line(window[at:stop])
+            line = split_line(window[at:stop].removesuffix(b"\r"))  # a program may have put CR before every LF
             if line is not None and line.batch[0] > damaged and line.fits_itself:
                 return True
             at = window.find(opening, at + 1)
