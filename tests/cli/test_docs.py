@@ -46,6 +46,7 @@ def test_every_command_line_runs(cli: Cli, tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "dialogues.jsonl").write_text("".join(blocks(page, "json")), encoding="utf-8")
     if page == "commands.md":
         (tmp_path / "kitchener.toml").write_text(MEMORY, encoding="utf-8")
+        (tmp_path / "other.toml").write_text(blocks(page, "toml")[0], encoding="utf-8")
     lines = [line.removeprefix("$ ") for block in blocks(page, "console") for line in block.splitlines()]
     assert len(lines) >= 6
     monkeypatch.setenv("KITCHENER_AGENTS__ADMIN__CONTEXT_MODE", "enforce")  # some lines are about what it decides

@@ -22,7 +22,7 @@ def test_it_tells_what_was_learned_from_what_and_what_changed(taught: Cli, tmp_p
     session = last_session(taught)
     question = learned(taught)["intent:question"]
     before = files(tmp_path)
-    outcome = taught("memory", "bisect", "--bad", turn(session, 2), "--line", question["artifact_id"])
+    outcome = taught("memory", "bisect", "--bad", turn(session, 2), "--item", question["artifact_id"])
     assert (outcome.code, outcome.err) == (0, "")
     assert files(tmp_path) == before
     lines = outcome.out.splitlines()
@@ -53,7 +53,7 @@ def test_a_line_that_somebody_took_back(taught: Cli) -> None:
     artifact, session = learned(taught)["intent:question"]["artifact_id"], last_session(taught)
     assert taught("memory", "deactivate", artifact, "--subject", "ada", "--reason", "not true").code == 0
     assert taught("chat", "--session", session, stdin=PACKAGES.encode()).code == 0
-    outcome = taught("memory", "bisect", "--good", turn(session, 2), "--session", session, "--line", "asks questions")
+    outcome = taught("memory", "bisect", "--good", turn(session, 2), "--session", session, "--item", "asks questions")
     assert outcome.code == 0
     assert "deactivated: not true" in outcome.out
     assert "    - Mostly asks questions: answer first, explain after (mostly software)." in outcome.out
@@ -95,12 +95,12 @@ def test_wrong_usage(taught: Cli) -> None:
     [
         (("--session", "SES-00000000"), "session 'SES-00000000' is not known"),
         (("--bad", "T-00000000-000001"), "session 'SES-00000000' is not known"),
-        (("--line", "ART-000000000000"), "`kitchener memory biases --all --subject ada` shows what was"),
-        (("--line", "no such words"), "nothing of that was learned before the turn"),
+        (("--item", "ART-000000000000"), "`kitchener memory biases --all --subject ada` shows what was learned"),
+        (("--item", "no such words"), "the turn could not have been shown it"),
     ],
 )
 def test_what_is_not_on_record_is_a_negative_answer(taught: Cli, arguments: tuple[str, ...], expected: str) -> None:
-    session = () if "--line" not in arguments else ("--session", last_session(taught))
+    session = () if "--item" not in arguments else ("--session", last_session(taught))
     outcome = taught("memory", "bisect", *arguments, *session)
     assert is_one_line(outcome, 1)
     assert expected in outcome.err

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kitchener.sealing import Keyring
 from tests.cli.conftest import Cli
 from tests.cli.memories import OVERLAYS, SIGNALS, is_one_line, learned
 from tests.replay.test_replay_identical import files
@@ -129,7 +130,7 @@ def test_without_signals_it_says_so_and_how_to_turn_memory_on(cli: Cli, tmp_path
 
 def test_a_class_that_has_none_of_the_signals(taught: Cli) -> None:
     assert is_one_line(taught("memory", "tune", "--agent", "RESIDENT:nobody"), 1)
-    assert taught("memory", "tune", "--agent", "RESIDENT:solo").out.startswith("1 subjects (RESIDENT:solo): 21 signals")
+    assert taught("memory", "tune", "--agent", "RESIDENT:solo").out.startswith("1 subject (RESIDENT:solo): 21 signals")
 
 
 @pytest.mark.parametrize("ledger", [SIGNALS, OVERLAYS])
@@ -148,3 +149,22 @@ def test_kinds_with_their_own_thresholds_are_named(taught: Cli, tmp_path: Path) 
     outcome = taught("memory", "tune", "--count", "9")
     assert "thresholds of their own (gate_overrides), which the sweep does not move: intent" in outcome.out
     assert taught("memory", "tune", "--json").json["own_thresholds"] == {"intent": {"count": 2, "sessions": 1}}
+
+
+def test_a_subject_who_was_erased_is_counted_and_left_out(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = tmp_path / "keys"
+    monkeypatch.setenv("KITCHENER_LEDGER__KEYRING", str(keys))
+    monkeypatch.setenv("KITCHENER_AGENTS__ADMIN__HO3_ENABLED", "true")
+    for subject in ("ada", "bo"):
+        assert cli("chat", "--subject", subject, stdin=b"hello").code == 0
+    Keyring(keys).destroy("bo")
+    outcome = cli("memory", "tune")
+    assert outcome.out.startswith("1 subject (ADMIN): ")
+    assert outcome.out.splitlines()[-1].endswith("sealed and there is no key to it: 1 subject")
+    found = cli("memory", "tune", "--json").json["on_record"]
+    assert (found["subjects"], found["sealed_subjects"], found["turns"]) == (1, 1, 1)
+    told = cli("gateway", "what-if", "--with-config", "other.toml")
+    assert told.code == 2
+    (tmp_path / "other.toml").write_text("", encoding="utf-8")
+    told = cli("gateway", "what-if", "--with-config", "other.toml", "--json")
+    assert told.json["summary"]["calls"] == 4  # nothing that is sealed is needed

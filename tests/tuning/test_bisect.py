@@ -115,7 +115,7 @@ class TestRealSessions:
     async def test_it_finds_the_consolidation_behind_a_line(self, tmp_path: Path, mode: dict[str, Any]) -> None:
         config, session_id = await taught(tmp_path, **mode)
         before = files(tmp_path)
-        found = await asked(config, session_id, bad=turn(session_id, 4), line="domain:books")
+        found = await asked(config, session_id, bad=turn(session_id, 4), item="domain:books")
         assert files(tmp_path) == before
         (change,) = found.changes
         assert (change.entry.entry_type, found.is_exact, found.is_shown) == (events.HO3_OVERLAY, True, True)
@@ -123,7 +123,7 @@ class TestRealSessions:
         assert change.overlay.signal_id == "domain:books"
         assert list(change.lines()) == ["+ Often gives domain:books."]
         assert [each.turn_id for each in change.sources] == [turn(session_id, 3)]
-        by_id = await asked(config, session_id, bad=turn(session_id, 4), line=change.overlay.key)
+        by_id = await asked(config, session_id, bad=turn(session_id, 4), item=change.overlay.key)
         assert [each.entry.seq for each in by_id.changes] == [change.entry.seq]
 
     async def test_every_change_is_what_a_linear_scan_of_the_memory_finds(self, tmp_path: Path, mode: dict[str, Any]) -> None:
@@ -149,16 +149,16 @@ class TestRealSessions:
 
     async def test_what_came_and_went_is_the_same_at_both_ends(self, tmp_path: Path, mode: dict[str, Any]) -> None:
         config, session_id = await taught(tmp_path, **mode)
-        found = await asked(config, session_id, line="domain:kitchen")
+        found = await asked(config, session_id, item="domain:kitchen")
         assert (found.changes, found.is_shown) == ((), False)
-        came, went = (await asked(config, session_id, line="domain:kitchen", every=True)).changes
+        came, went = (await asked(config, session_id, item="domain:kitchen", every=True)).changes
         assert list(came.lines()) == ["+ Often gives domain:kitchen."]
         assert list(went.lines()) == ["- Often gives domain:kitchen."]
         assert went.entry.entry_type == events.HO3_OVERLAY_DEACTIVATED
 
     async def test_what_went_between_two_turns(self, tmp_path: Path, mode: dict[str, Any]) -> None:
         config, session_id = await taught(tmp_path, **mode)
-        found = await asked(config, session_id, good=turn(session_id, 3), line="domain:kitchen")
+        found = await asked(config, session_id, good=turn(session_id, 3), item="domain:kitchen")
         (went,) = found.changes
         assert went.as_json()["entry"]["reason"] == "no more"
         assert went.as_json()["diff"] == ["- Often gives domain:kitchen."]
@@ -192,13 +192,11 @@ class TestWhatCannotBeAsked:
 
     async def test_a_line_that_nobody_learned(self, tmp_path: Path) -> None:
         config, session_id = await taught(tmp_path)
-        for line in ("ART-000000000000", "bicycles", ""):
-            with pytest.raises(
-                NotOnRecord, match=r"nothing of that was learned before the turn; `kitchener memory biases --all"
-            ):
-                await asked(config, session_id, line=line)
-        with pytest.raises(NotOnRecord, match="nothing of that was learned before the turn"):
-            await asked(config, session_id, bad=turn(session_id, 2), line="domain:books")
+        for item in ("ART-000000000000", "bicycles", "", "T-00000000-000001", "INT-0"):
+            with pytest.raises(NotOnRecord, match=r"the turn could not have been shown it; `kitchener memory biases --all"):
+                await asked(config, session_id, item=item)
+        with pytest.raises(NotOnRecord, match="the turn could not have been shown it"):
+            await asked(config, session_id, bad=turn(session_id, 2), item="domain:books")
 
     async def test_memory_that_is_off_or_was_not_used(self, tmp_path: Path) -> None:
         config, session_id = await taught(tmp_path)
@@ -247,3 +245,12 @@ class TestWhatCannotBeAsked:
             await asked(config, session_id, bad=turn(session_id, 2))
         with pytest.raises(NotOnRecord, match="has no turn that can be run again"):
             await asked(config, session_id)
+
+
+async def test_a_turn_of_the_session_can_be_asked_for(tmp_path: Path) -> None:
+    """What is learned takes no place of other things, so the earlier turn is shown at both ends."""
+    config, session_id = await taught(tmp_path)
+    found = await asked(config, session_id, item=turn(session_id, 1))
+    assert (found.changes, found.is_shown) == ((), True)
+    missing = await asked(changed(config, recent_turns=0, attention_matches=0), session_id, item=turn(session_id, 1))
+    assert (missing.changes, missing.is_shown, missing.is_exact) == ((), False, False)

@@ -35,8 +35,8 @@ def bisect_(
     good: Annotated[
         str | None, Parameter(help="A turn, of any session of the subject, that came before it. Without it: nothing was known.")
     ] = None,
-    line: Annotated[
-        str | None, Parameter(help="ART-… or words of a line that came or went. Without it: anything that is shown.")
+    item: Annotated[
+        str | None, Parameter(help="What came or went: ART-…, T-…, or words of a learned line. Without it: anything shown.")
     ] = None,
     session: Annotated[str | None, Parameter(help="The session whose last turn is meant, where --bad is not given.")] = None,
     is_all: Annotated[
@@ -53,20 +53,20 @@ def bisect_(
     For example:
 
         kitchener memory bisect --bad T-0a1b2c3d-000002
-        kitchener memory bisect --bad T-0a1b2c3d-000002 --good T-0a1b2c3d-000001 --line ART-0a1b2c3d4e5f
+        kitchener memory bisect --bad T-0a1b2c3d-000002 --good T-0a1b2c3d-000001 --item ART-0a1b2c3d4e5f
         kitchener memory bisect --session SES-0a1b2c3d --all --json
     """
-    question = _question(session, bad, good, line, every=is_all)
+    question = _question(session, bad, good, item, every=is_all)
     return run_to_end(partial(_run, options, question, tools, is_json=json))
 
 
-def _question(session: str | None, bad: str | None, good: str | None, line: str | None, *, every: bool) -> Question:
+def _question(session: str | None, bad: str | None, good: str | None, item: str | None, *, every: bool) -> Question:
     of_turn = _session_of("--bad", bad) or (session is None and _session_of("--good", good)) or session
     if not of_turn:
         raise CallerError("memory bisect: expected --bad T-…, the turn that shows the change, or --session SES-…")
     if session is not None and of_turn != session:
         raise CallerError(f"--bad {bad!r} is not a turn of --session {session!r}")
-    return Question(of_turn, bad, good, line, every)
+    return Question(of_turn, bad, good, item, every)
 
 
 def _session_of(option: str, turn_id: str | None) -> str | None:
@@ -121,14 +121,14 @@ def _told(report: BisectReport, agent_class: str, turns: Mapping[str, TurnText])
 
 
 def _what(report: BisectReport) -> str:
-    wanted = report.question.line
+    wanted = report.question.item
     return "what it is shown" if wanted is None else f"whether {harmless(wanted)!r} is shown to it"
 
 
 def _why_not(report: BisectReport) -> Iterator[str]:
     good = report.question.good
     if report.between and not report.question.every:
-        both = {None: "it is shown the same", True: "the line is shown", False: "the line is not shown"}[report.is_shown]
+        both = {None: "it is shown the same", True: "the item is shown", False: "the item is not shown"}[report.is_shown]
         yield f"{both} at both ends; --all tells what came and went in between"
     if good is not None:
         yield f"what else differs between the turns: kitchener context diff {good} {report.turn_id}"

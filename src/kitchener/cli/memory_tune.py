@@ -169,7 +169,7 @@ class Sweep:
     def tell(self, agent_class: str) -> None:
         """The same for a reader, as a table."""
         found = self.as_json()["on_record"]
-        whose = f"{found['subjects']:,} subjects" if self.subject_id is None else harmless(self.subject_id)
+        whose = _subjects(found["subjects"]) if self.subject_id is None else harmless(self.subject_id)
         print(
             f"{whose} ({agent_class}): {found['signals']:,} signals in {found['turns']:,} turns;"
             f" on record {found['artifacts']:,} artifacts, {found['taken_back']:,} taken back"
@@ -188,10 +188,14 @@ class Sweep:
             kinds = ", ".join(sorted(self.config.gate_overrides))
             yield f"thresholds of their own (gate_overrides), which the sweep does not move: {kinds}"
         if self.record.sealed:
-            yield f"{self.record.sealed:,} subjects are left out: what they said is sealed, and there is no key to it"
+            yield f"left out, because what they said is sealed and there is no key to it: {_subjects(self.record.sealed)}"
 
 
 _COLUMNS: Final = ("artifacts", "learned", "renewals", "flips", "subjects", "events", "turns", "hours", "taken_back")
+
+
+def _subjects(number: int) -> str:
+    return f"{number:,} subject{'' if number == 1 else 's'}"
 
 
 def _row(outcome: GateOutcome, current: Setting) -> dict[str, Any]:

@@ -191,7 +191,9 @@ def simulate(subjects: Sequence[SubjectRecord], setting: Setting, config: HO3Mem
 
 
 def _crosses(check: Check, learned_at_us: int | None, config: HO3MemoryConfig) -> bool:
-    newest = max((each for each in (learned_at_us, check.imported_end_us) if each is not None), default=None)
+    newest = (
+        learned_at_us if check.imported_end_us is None else max(check.imported_end_us, learned_at_us or check.imported_end_us)
+    )
     return judge(
         check.signal_id,
         check.tally,

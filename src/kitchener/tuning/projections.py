@@ -22,7 +22,10 @@ from kitchener.replaying.tape import Tape, TurnTape
 from kitchener.tuning.bisecting import bisection
 
 _NO_END: Final = 2**62
-_IDS: Final = ("ART-", "OVL-")
+_LEARNED: Final = ("ART-", "OVL-")
+"""How ids of learned lines begin."""
+_IDS: Final = (*_LEARNED, "T-", "INT-", "INV-", "WO-")
+"""How ids begin of all that a turn may be shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,8 @@ class Question:
     """The turn that is run again; None: the session's last one that can be."""
     good: str | None = None
     """A turn at whose beginning it was not so yet, of any session of the subject; None: when nothing was known."""
-    line: str | None = None
-    """An artifact, or a part of a learned line, that came or went; None: anything that the turn is shown."""
+    item: str | None = None
+    """The id of what came or went (a learned line's is its artifact's), or words of a learned line; None: anything shown."""
     every: bool = False
     """Every change in between, in order; it takes a run for each entry."""
 
@@ -57,7 +60,7 @@ class Change:
         """Learned lines and other items that went, each after a `-`, then those that came, after a `+`."""
         for sign, mine, other in (("-", self.before, self.after), ("+", self.after, self.before)):
             yield from (f"{sign} {line}" for line in mine.lines if line not in other.lines)
-            yield from (f"{sign} {item}" for item in mine.items if item not in other.items and not item.startswith(_IDS))
+            yield from (f"{sign} {item}" for item in mine.items if item not in other.items and not item.startswith(_LEARNED))
 
     def as_json(self) -> dict[str, Any]:
         """Everything, as JSON types."""
@@ -99,7 +102,7 @@ class BisectReport:
     at_good: Shown
     at_bad: Shown
     is_shown: bool | None
-    """Whether the line that is looked for is shown at the bad end; None: none is looked for."""
+    """Whether the item that is looked for is shown at the bad end; None: none is looked for."""
     is_exact: bool
     """Whether the turn, run again as it was, is shown what is on record; else the settings have changed since."""
 
@@ -127,7 +130,7 @@ async def bisect(
 
     Raises:
         UnknownSession: the session is not on record
-        NotOnRecord: a turn or line is not, the turn cannot be run again, or the memory is off
+        NotOnRecord: a turn or item is not, the turn cannot be run again, or the memory is off
         CallerError: the ends lie the wrong way round, or belong to different subjects
     """
     run = Rerun(replays, await replays.tape_of(question.session_id))
@@ -140,7 +143,7 @@ async def bisect(
     (key,) = signal_keys("", {"namespace": subject.namespace})
     reader = replays.recorded.readers[OVERLAYS]
     entries = [entry async for entry in reader.read(key=key, after_seq=low, up_to_seq=high)]
-    looked_for = _looked_for(question.line, subject, Cut(_NO_END, _NO_END, high), subject_id)
+    looked_for = _looked_for(question.item, run.tape, subject, Cut(_NO_END, _NO_END, high), subject_id)
     search = _Search(run, bad, [low, *(entry.seq for entry in entries)], looked_for, probed)
     found = await (search.all_changes() if question.every else search.one_change())
     at_good, at_bad = await search.shown(0), await search.shown(len(entries))
@@ -208,7 +211,7 @@ class _Search:
 
 
 def _has(shown: Shown, wanted: str) -> bool:
-    """Whether a learned line, by its artifact or by some of its words, is shown."""
+    """Whether an item is shown, by its id or by words of a learned line."""
     if wanted.startswith(_IDS):
         return wanted in shown.items
     return any(wanted in line.casefold() for line in shown.lines)
@@ -269,18 +272,23 @@ def _position(turn: TurnTape) -> int:
     return int(turn.started.payload["read_positions"].get(OVERLAYS, 0))
 
 
-def _looked_for(line: str | None, subject: SubjectMemory, cut: Cut, subject_id: str) -> str | None:
-    """The line as it is compared; raises NotOnRecord where nobody could ever be shown it."""
-    if line is None:
+def _looked_for(item: str | None, tape: Tape, subject: SubjectMemory, cut: Cut, subject_id: str) -> str | None:
+    """The item as it is compared; raises NotOnRecord where the turn could not have been shown it."""
+    if item is None:
         return None
-    wanted = line if line.startswith(_IDS) else line.casefold()
-    known = [wanted in (each.key, each.overlay_id) or wanted in each.line.casefold() for each in subject.overlays(cut)]
-    if not wanted.strip() or not any(known):
+    if item.startswith(_IDS) and not item.startswith(_LEARNED):
+        known = item.startswith("INV-") or any(item == entry.entity_id for entry in tape.entries[tape.ho2m])
+    else:
+        words = item.casefold()
+        lines = [each for each in subject.overlays(cut) if item in (each.key, each.overlay_id) or words in each.line.casefold()]
+        known = bool(words.strip() and lines)
+    if not known:
         raise NotOnRecord(
-            f"--line {line!r:.80}: nothing of that was learned before the turn;"
-            f" `kitchener memory biases --all --subject {subject_id}` shows what was; expected an ART-… or words of a line"
+            f"--item {item!r:.80}: the turn could not have been shown it;"
+            f" `kitchener memory biases --all --subject {subject_id}` shows what was learned:"
+            " expected an ART-…, a turn or intent of the session, or words of a learned line"
         )
-    return wanted
+    return item if item.startswith(_IDS) else item.casefold()
 
 
 def _change(entry: StoredEntry, subject: SubjectMemory, before: Shown, after: Shown) -> Change:

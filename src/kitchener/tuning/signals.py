@@ -6,7 +6,7 @@ signal entry, so that they see all of its signals. No lock is taken; nothing is 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kitchener.config import HO3MemoryConfig
 from kitchener.errors import NotOnRecord
@@ -57,19 +57,23 @@ async def read_gate_record(
         LedgerDamaged: a line is not what was written
     """
     key = None if subject_id is None else f"in:{memory_namespace(agent_class, subject_id)}"
-    last_of: dict[tuple[str, ...], int] = {}
+    last_of: dict[_Place, int] = {}
+    mine: dict[str, bool] = {}
     sealed: dict[str, None] = {}
     async for entry in reader.signals.read(key=key, entry_type=events.HO3_SIGNAL):
         seen()
         payload = events.read_payload(entry.entry_type, entry.payload)
-        if split_namespace(payload["namespace"])[0] == agent_class:
+        namespace = payload["namespace"]
+        if namespace not in mine:
+            mine[namespace] = split_namespace(namespace)[0] == agent_class
+        if mine[namespace]:
             last_of[_place(entry, payload)] = entry.seq
             if MARK in (payload.get("metadata") or ()):
-                sealed[payload["namespace"]] = None
+                sealed[namespace] = None
     if not last_of:
         whose = f"subject {subject_id!r} gave no signal" if subject_id is not None else "there is no signal on record"
         raise NotOnRecord(f"{whose} to agent class {agent_class!r}; `kitchener memory signals` shows whose there are")
-    folds = {namespace: _Fold(namespace) for namespace in sorted({place[0] for place in last_of} - sealed.keys())}
+    folds = {namespace: _Fold(namespace) for namespace in sorted({place.namespace for place in last_of} - sealed.keys())}
     async for entry in reader.overlays.read(key=key):
         if (fold := folds.get(str(entry.payload.get("namespace")))) is not None:
             fold.expect(entry)
@@ -77,21 +81,29 @@ async def read_gate_record(
         seen()
         payload = events.read_payload(entry.entry_type, entry.payload)
         if (fold := folds.get(payload["namespace"])) is not None:
-            fold.take(entry, payload, is_last=last_of[_place(entry, payload)] == entry.seq, config=reader.config)
+            place = _place(entry, payload)
+            fold.take(entry, payload, place)
+            if last_of[place] == entry.seq:
+                fold.look(entry, place, reader.config)
     return GateRecord(tuple(fold.record() for fold in folds.values()), len(sealed))
 
 
-def _place(entry: StoredEntry, payload: dict[str, Any]) -> tuple[str, ...]:
+class _Place(NamedTuple):
     """What the signals of one turn have in common; one that names no turn stands alone."""
-    turn_id = _turn_of(payload)
-    where = turn_id if turn_id is not None else f"#{entry.seq}"
-    return payload["namespace"], payload["session_id"], where
+
+    namespace: str
+    session_id: str
+    turn_id: str | None
+    alone: int = 0
+    """Its number where it names no turn."""
 
 
-def _turn_of(payload: dict[str, Any]) -> str | None:
+def _place(entry: StoredEntry, payload: dict[str, Any]) -> _Place:
     metadata = payload.get("metadata")
     turn_id = metadata.get("turn_id") if isinstance(metadata, dict) else None
-    return turn_id if isinstance(turn_id, str) else None
+    if isinstance(turn_id, str):
+        return _Place(payload["namespace"], payload["session_id"], turn_id)
+    return _Place(payload["namespace"], payload["session_id"], None, entry.seq)
 
 
 class _Fold:
@@ -105,34 +117,38 @@ class _Fold:
         self._turns: dict[str, int] = {}
         self._first: dict[str, tuple[int, int]] = {}
         self._imported: dict[str, int] = {}
-        self._asked: dict[tuple[str, ...], dict[str, None]] = {}
+        self._asked: dict[_Place, dict[str, None]] = {}
         self._checks: list[Check] = []
 
     def expect(self, entry: StoredEntry) -> None:
         """Takes note of an entry of the overlays ledger; it counts from its time on."""
         self._overlays.append(entry)
 
-    def take(self, entry: StoredEntry, payload: dict[str, Any], *, is_last: bool, config: HO3MemoryConfig) -> None:
-        """The next signal; the last one of its turn has the turn's gates looked at."""
+    def take(self, entry: StoredEntry, payload: dict[str, Any], place: _Place) -> None:
+        """The next signal."""
         logged_us = us_of(entry.timestamp, "timestamp")
         self._catch_up(logged_us)
         self._memory.apply_signal(entry.seq, entry.timestamp, payload)
-        signal_id, turn_id = payload["signal_id"], _turn_of(payload)
-        if turn_id is not None:
-            self._turns.setdefault(turn_id, len(self._turns) + 1)
-        turn = self._turns.get(turn_id or "", max(1, len(self._turns)))
-        self._first.setdefault(signal_id, (logged_us, turn))
-        place = _place(entry, payload)
-        asked = self._asked.setdefault(place, {})
-        asked[signal_id] = None
-        if is_last:
-            cut = Cut(logged_us, entry.seq, _NO_END)
-            for each in self._asked.pop(place):
-                gate = self._memory.gate(each, cut, config)
-                if gate.reason not in _WHATEVER_THE_THRESHOLDS:
-                    tally, imported = (gate.count, gate.session_count), self._imported.get(each)
-                    check = Check(each, logged_us, turn, *self._first[each], tally, imported, gate.reason)
-                    self._checks.append(check)
+        if place.turn_id is not None:
+            self._turns.setdefault(place.turn_id, len(self._turns) + 1)
+        signal_id = payload["signal_id"]
+        if signal_id not in self._first:
+            self._first[signal_id] = (logged_us, self._number_of(place))
+        self._asked.setdefault(place, {})[signal_id] = None
+
+    def look(self, entry: StoredEntry, place: _Place, config: HO3MemoryConfig) -> None:
+        """That was the last signal of its turn: looks at the gates of them all."""
+        as_of_us, turn = us_of(entry.timestamp, "timestamp"), self._number_of(place)
+        cut = Cut(as_of_us, entry.seq, _NO_END)
+        for each in self._asked.pop(place):
+            gate = self._memory.gate(each, cut, config)
+            if gate.reason not in _WHATEVER_THE_THRESHOLDS:
+                tally, imported = (gate.count, gate.session_count), self._imported.get(each)
+                self._checks.append(Check(each, as_of_us, turn, *self._first[each], tally, imported, gate.reason))
+
+    def _number_of(self, place: _Place) -> int:
+        """The turn's number; a signal that names none came in the newest."""
+        return self._turns[place.turn_id] if place.turn_id is not None else max(1, len(self._turns))
 
     def _catch_up(self, logged_us: int) -> None:
         """Applies what was learned and decided up to a moment."""
