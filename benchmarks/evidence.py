@@ -7,7 +7,8 @@ history, and each question is asked in a new session. No model, no network; the 
     python benchmarks/evidence.py --data locomo10.json
     python benchmarks/evidence.py --data locomo10.json --budgets 1000,4000 --json
 
-The share of a budget counts questions whose marked evidence turns are ALL visible, word for word. Times are CPU time of this
+The share of a budget counts questions whose marked evidence turns are ALL visible, word for word, in the projection that the
+product makes of them at that budget (4 characters a token). Times are CPU time of this
 process, since machines are shared. With `--json` the last line of stdout is one JSON object.
 """
 
@@ -22,12 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kitchener.context import ContextState, Item, Projector, Ruleset, estimator, evidence_item, make_event, resolve_active
 from kitchener.context.lexical import LexicalIndex, LexicalTurn
+from kitchener.records.ref import Ref
 
 BUDGETS = (500, 1000, 2000, 4000)
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
 EVIDENCE_ID = re.compile(r"D:?(\d+):(\d+)")
 CHARACTERS_PER_TOKEN = 4
+SESSION, MOMENT = "SES-00000001", "2026-02-18T09:00:00.000000+00:00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,38 +82,61 @@ def read_conversations(path: Path) -> Iterator[Conversation]:
         yield Conversation(raw["sample_id"], turns, questions)
 
 
-def project(turns: Sequence[LexicalTurn], order: Sequence[int], budget: int) -> set[int]:
-    """The positions that are visible at a budget in tokens when turns are admitted in this order.
+class Shown:
+    """What the product shows of a conversation at a budget: its own projection, with headers, separators and stubs.
 
-    The one seam of this benchmark: whatever decides visibility from items, their order and a budget can stand here. This one
-    takes what fits, and counts the line of each turn and one heading per session, as they would be rendered.
+    The one seam of this benchmark: whatever decides visibility from turns, their order and a budget can stand here. The whole
+    conversation competes as recalled turns do, in a session that has only begun.
     """
-    room, visible, headed = budget * CHARACTERS_PER_TOKEN, set(), set()
-    for position in order:
-        turn = turns[position]
-        cost = len(f"{turn.speaker}: {turn.text}\n")
-        if turn.session not in headed:
-            cost += len(f"[{turn.session}, {turn.date}]\n")
-        if cost <= room:
-            room -= cost
-            visible.add(position)
-            headed.add(turn.session)
-    return visible
+
+    def __init__(self, turns: Sequence[LexicalTurn], budgets: Sequence[int]) -> None:
+        rulesets = {budget: Ruleset(context_budget=budget, token_estimator="chars/4") for budget in budgets}
+        self._order: Sequence[int] = ()
+        self._projectors = {budget: Projector(each, rank=self._rank) for budget, each in rulesets.items()}
+        estimate = estimator("chars/4")
+        self._state = ContextState(estimate, SESSION)
+        declared = make_event("INTENT_DECLARED", "INT-1", MOMENT, {"objective": "This conversation"}, Ref("HO2M", "E-0", ""))
+        assert declared is not None
+        self._state.apply(declared)
+        self._items = [
+            evidence_item(
+                str(n), Ref("HO2M", f"E-{n:06d}", ""), MOMENT, f"{turn.speaker}: {turn.text}", estimate, session_id=turn.session
+            )
+            for n, turn in enumerate(turns)
+        ]
+
+    def visible(self, question: str, order: Sequence[int], budget: int) -> set[int]:
+        """The positions that are visible when turns are admitted in this order."""
+        self._order = order
+        projector = self._projectors[budget]
+        resolution = resolve_active(self._state, projector.ruleset)
+        projection = projector.project(self._state, resolution, message=question, recalled=self._items)
+        return {int(each.item.entity_id) for each in projection.placed if each.form == "FULL"}
+
+    def _rank(self, message: str, items: Sequence[Item]) -> Sequence[int]:
+        return self._order
 
 
-Rank = Callable[[str], Sequence[int]]
+Rank = Callable[[str, int], Sequence[int]]
+"""A question, and how many turns are likely to be shown, to the order in which turns are admitted."""
 Policy = Callable[[Sequence[LexicalTurn]], Rank]
 
 
 def newest_first(turns: Sequence[LexicalTurn]) -> Rank:
     """The policy that asks nothing."""
     order = range(len(turns) - 1, -1, -1)
-    return lambda question: order
+    return lambda question, wanted: order
 
 
 def lexical(turns: Sequence[LexicalTurn]) -> Rank:
-    """The policy that ranks by words."""
-    return LexicalIndex(turns).rank
+    """The policy that ranks by words; where there is room left, the newest come."""
+    index = LexicalIndex(turns, postings=Ruleset().ranking_postings)
+
+    def rank(question: str, wanted: int) -> Sequence[int]:
+        found = index.rank(question, wanted=wanted).order
+        return [*found, *sorted(set(range(len(turns))).difference(found), reverse=True)]
+
+    return rank
 
 
 POLICIES: dict[str, Policy] = {"newest_first": newest_first, "lexical": lexical}
@@ -134,11 +161,15 @@ def measure(policy: Policy, conversations: Sequence[Conversation], budgets: Sequ
         began = time.thread_time()
         rank = policy(conversation.turns)
         append_us.append((time.thread_time() - began) * 1e6 / len(conversation.turns))
+        shown = Shown(conversation.turns, budgets)
+        tokens = sum(len(turn.text) for turn in conversation.turns) / CHARACTERS_PER_TOKEN / len(conversation.turns)
         for question in conversation.questions:
-            began = time.thread_time()
-            order = rank(question.text)
-            rank_ms.append((time.thread_time() - began) * 1e3)
-            found = {budget: question.evidence <= project(conversation.turns, order, budget) for budget in budgets}
+            found = {}
+            for budget in budgets:
+                began = time.thread_time()
+                order = rank(question.text, int(budget / tokens))
+                rank_ms.append((time.thread_time() - began) * 1e3)
+                found[budget] = question.evidence <= shown.visible(question.text, order, budget)
             rows.append((conversation.name, question.category, found))
     groups = {"overall": rows}
     groups |= {name: part for name in CATEGORIES.values() if (part := [row for row in rows if row[1] == name])}

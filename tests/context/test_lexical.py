@@ -26,7 +26,19 @@ def order(question: str, *texts: str) -> list[str]:
 
 def said(question: str, *turns: LexicalTurn) -> list[str]:
     """The texts of the turns in the order of the ranking."""
-    return [turns[position].text for position in LexicalIndex(turns).rank(question)]
+    return [turns[position].text for position in ranking(LexicalIndex(turns), question)]
+
+
+def ranking(index: LexicalIndex, question: str) -> list[int]:
+    """All positions: what the question found, then the others, the newest first, as whoever has room left takes them."""
+    found = index.rank(question).order
+    return [*found, *[position for position in reversed(range(len(index))) if position not in found]]
+
+
+def scores(index: LexicalIndex, question: str, *, among: int | None = None) -> list[float]:
+    """The score of each turn, 0 where it was not found."""
+    found = {position: score for score, position in index.rank(question, among=among).scored}
+    return [found.get(position, 0.0) for position in range(len(index))]
 
 
 # ---- for any history
@@ -47,8 +59,10 @@ TURNS = st.builds(
 
 @QUICK
 @given(st.lists(TURNS, max_size=25), TEXTS | st.text(max_size=20))
-def test_every_turn_is_ranked_once(turns: list[LexicalTurn], question: str) -> None:
-    assert sorted(LexicalIndex(turns).rank(question)) == list(range(len(turns)))
+def test_no_turn_is_found_twice(turns: list[LexicalTurn], question: str) -> None:
+    found = LexicalIndex(turns).rank(question)
+    assert len(set(found.order)) == len(found.order)
+    assert set(found.matched) <= set(found.order) <= set(range(len(turns)))
 
 
 @QUICK
@@ -63,23 +77,71 @@ def test_appending_one_by_one_and_ranking_in_between_equals_building_at_once(
     built = LexicalIndex(turns)
     assert len(grown) == len(built) == len(turns)
     for question in questions:
-        assert grown.scores(question) == built.scores(question)
         assert grown.rank(question) == built.rank(question)
+
+
+@QUICK
+@given(st.lists(TURNS, max_size=25), st.integers(0, 30), TEXTS, st.integers(1, 40))
+def test_a_ranking_among_the_first_turns_is_that_of_an_index_that_has_no_others(
+    turns: list[LexicalTurn], among: int, question: str, postings: int
+) -> None:
+    """A turn ranks what was there when it began, whatever other sessions of the subject have said since."""
+    whole, then = LexicalIndex(turns, postings=postings), LexicalIndex(turns[:among], postings=postings)
+    assert whole.rank(question, among=among) == then.rank(question)
+
+
+def calls_of(index: LexicalIndex, question: str) -> int:
+    """Calls of Python functions and of built-in ones that a ranking takes."""
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        index.rank(question, wanted=50)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize("sessions", [1, 40])
+def test_a_ranking_costs_the_same_among_many_turns_as_among_some(sessions: int) -> None:
+    """Where all turns share their words, and are of one session or of many."""
+    texts = ("Find me a hotel in that area.", "Yes, a hotel for two people.", "I always like a hotel on 8 May.", "Which area?")
+    index, costs = LexicalIndex(postings=256), list[int]()
+    for count in (500, 5_000):
+        for n in range(len(index), count):
+            index.append(LexicalTurn(texts[n % 4], f"{n % sessions}", ("user", "assistant")[n % 2], f"2026-05-{1 + n % 28:02}"))
+        costs.append(calls_of(index, "Can you find me a hotel in that area on 8 May?"))
+    assert costs[1] <= costs[0] * 1.1
+
+
+def test_of_a_word_that_is_everywhere_the_newest_places_are_looked_at() -> None:
+    turns = [LexicalTurn(f"The hotel {n}.", str(n)) for n in range(100)]
+    turns.insert(3, LexicalTurn("The hotel has a tapir.", "t"))
+    few = LexicalWeights(feedback_terms=0, prefix=0, kin=0)
+    found = LexicalIndex(turns, weights=few, postings=10).rank("Which hotel has a tapir?").order
+    assert found[0] == 3, "a rare word is looked up whole, however old it is"
+    assert set(found[1:]) <= set(range(90, 101))
 
 
 @QUICK
 @given(st.lists(TURNS, max_size=25), TEXTS)
 def test_equal_scores_stand_newest_first(turns: list[LexicalTurn], question: str) -> None:
-    index = LexicalIndex(turns)
-    scores = index.scores(question)
-    assert index.rank(question) == sorted(range(len(turns)), key=lambda position: (-scores[position], -position))
+    found = LexicalIndex(turns).rank(question)
+    assert found.scored == sorted(found.scored, key=lambda each: (-each[0], -each[1]))
+    assert found.order == [position for _, position in found.scored]
 
 
 @QUICK
 @given(st.lists(TURNS, min_size=1, max_size=15), TEXTS)
 def test_a_weight_of_nothing_takes_its_idea_away_and_breaks_nothing(turns: list[LexicalTurn], question: str) -> None:
     bare = LexicalWeights(prefix=0, kin=0, reach=0, session=0, dated=0, standing=0, long_power=0, feedback_terms=0)
-    assert sorted(LexicalIndex(turns, weights=bare).rank(question)) == list(range(len(turns)))
+    found = LexicalIndex(turns, weights=bare).rank(question).order
+    words = {position for position in LexicalIndex(turns, weights=bare).rank(question).matched}
+    assert words <= set(found)
 
 
 def test_the_order_does_not_depend_on_how_python_hashes_text() -> None:
@@ -88,7 +150,7 @@ def test_the_order_does_not_depend_on_how_python_hashes_text() -> None:
         "from kitchener.context.lexical import *\n"
         "texts = ['My dog Rex barked in Paris', 'The cat and the puppy', 'I never eat', 'We went on 8 May 2024'] * 5\n"
         "turns = [LexicalTurn(t, str(i // 3), ('Ada', 'Bob')[i % 2], '8 May, 2024') for i, t in enumerate(texts)]\n"
-        "print(LexicalIndex(turns).scores('Which pets and animals did Ada see in Rome on 8 May 2024?'))"
+        "print(LexicalIndex(turns).rank('Which pets and animals did Ada see in Rome on 8 May 2024?'))"
     )
     outputs = {
         subprocess.run(
@@ -107,8 +169,8 @@ def test_the_order_does_not_depend_on_how_python_hashes_text() -> None:
 
 
 def test_an_empty_index_ranks_nothing() -> None:
-    assert LexicalIndex().rank("Where does Ada live?") == []
-    assert LexicalIndex().scores("") == []
+    assert LexicalIndex().rank("Where does Ada live?").order == []
+    assert LexicalIndex().rank("").order == []
 
 
 @pytest.mark.parametrize("question", ["", "   ", "?!", "and what is it", "zebra"])
@@ -123,7 +185,7 @@ def test_turns_without_a_word_are_ranked_too() -> None:
 
 def test_the_same_turn_said_again_stands_before_the_older_one() -> None:
     turns = [LexicalTurn("The dog is outside.", session) for session in "abc"]
-    assert LexicalIndex(turns).rank("Where is the dog?") == [2, 1, 0]
+    assert ranking(LexicalIndex(turns), "Where is the dog?") == [2, 1, 0]
 
 
 # ---- words
@@ -175,9 +237,9 @@ def test_of_a_pasted_page_the_rarest_words_are_looked_for() -> None:
     page = " ".join(f"{number}" for number in range(100, 130)) + " lamp tapir"
     turns = [LexicalTurn(text, text) for text in ("A tapir came.", *common)]
     few, many = (LexicalWeights(asked_terms=most, feedback_terms=0) for most in (31, 99))
-    assert LexicalIndex(turns, weights=few).scores(page)[-1] == 0, "the lamp is in nearly all turns"
-    assert LexicalIndex(turns, weights=few).scores(page)[0] > 0
-    assert LexicalIndex(turns, weights=many).scores(page)[-1] > 0
+    assert scores(LexicalIndex(turns, weights=few), page)[-1] == 0, "the lamp is in nearly all turns"
+    assert scores(LexicalIndex(turns, weights=few), page)[0] > 0
+    assert scores(LexicalIndex(turns, weights=many), page)[-1] > 0
 
 
 # ---- where, who, when
@@ -204,7 +266,7 @@ def test_a_neighbour_is_of_the_same_session_even_if_sessions_are_interleaved() -
 
 def test_neighbours_end_after_three_steps() -> None:
     history = dialogue("The flute broke.", "One.", "Two.", "Three.", "Four.", "Five.")
-    spread = LexicalIndex(history, weights=LexicalWeights(session=0, feedback_terms=0)).scores("Which flute?")
+    spread = scores(LexicalIndex(history, weights=LexicalWeights(session=0, feedback_terms=0)), "Which flute?")
     assert [score > 0 for score in spread] == [True, True, True, True, False, False]
     assert spread[1] > spread[2] > spread[3]
 
@@ -212,23 +274,23 @@ def test_neighbours_end_after_three_steps() -> None:
 def test_a_question_hands_more_on_to_its_answer_than_a_statement_does() -> None:
     weights = LexicalWeights(asking=1.0)
     told, asked = (
-        LexicalIndex(dialogue(f"The flute{mark}", "Silver."), weights=weights).scores("Which flute?") for mark in ".?"
+        scores(LexicalIndex(dialogue(f"The flute{mark}", "Silver."), weights=weights), "Which flute?") for mark in ".?"
     )
     assert asked[1] > told[1]
 
 
-def test_a_session_about_the_matter_lifts_its_other_turns() -> None:
-    about = dialogue("Our choir sang.", "The choir again.", "A choir!", *FILLER, "It ended late.", session="a")
-    other = dialogue(*FILLER, "It began early.", session="b")
-    ranked = said("How was the choir?", *about, *other)
-    assert ranked.index("It ended late.") < ranked.index("It began early.")
+def test_a_session_about_the_matter_lifts_its_turns() -> None:
+    about = dialogue("Our choir sang.", "The choir again.", "A choir!", *FILLER, "Rehearsal ended late.", session="a")
+    other = dialogue(*FILLER, "Rehearsal began early.", session="b")
+    ranked = said("How was the rehearsal of the choir?", *about, *other)
+    assert ranked.index("Rehearsal ended late.") < ranked.index("Rehearsal began early.")
 
 
 def test_the_speaker_whom_the_question_names_comes_first() -> None:
     history = [LexicalTurn("The flute is mine.", name, name) for name in ("Melanie", "Bob")]
-    assert LexicalIndex(history).rank("Which flute does Melanie own?")[0] == 0
-    assert LexicalIndex(history).rank("Which flute does Mel own?")[0] == 0
-    assert LexicalIndex(history).rank("which flute does bob own?")[0] == 1
+    assert ranking(LexicalIndex(history), "Which flute does Melanie own?")[0] == 0
+    assert ranking(LexicalIndex(history), "Which flute does Mel own?")[0] == 0
+    assert ranking(LexicalIndex(history), "which flute does bob own?")[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -237,7 +299,7 @@ def test_the_speaker_whom_the_question_names_comes_first() -> None:
 )
 def test_a_common_word_names_nobody(speaker: str, question: str) -> None:
     history = [LexicalTurn("The flute is mine.", name, name) for name in (speaker, "Bob")]
-    assert LexicalIndex(history).rank(question)[0] == 1
+    assert ranking(LexicalIndex(history), question)[0] == 1
 
 
 def test_the_name_of_a_speaker_is_no_word_to_look_for() -> None:
@@ -256,13 +318,13 @@ def test_a_date_finds_what_was_said_on_that_day(question: str, form: str) -> Non
         LexicalTurn(f"Said {month} {day}"[:4], f"{day} {name}", None, form.format(month, day, name))
         for month, day, name in days
     ]
-    assert LexicalIndex(turns).rank(question)[0] == 1
+    assert ranking(LexicalIndex(turns), question)[0] == 1
 
 
 def test_a_month_alone_finds_its_days_and_may_is_not_always_a_month() -> None:
     turns = [LexicalTurn("Said.", month, None, f"3 {month}, 2024") for month in ("May", "June", "July")]
-    assert LexicalIndex(turns).rank("What was in May?")[0] == 0
-    assert LexicalIndex(turns).rank("What may that be?")[0] == 2
+    assert ranking(LexicalIndex(turns), "What was in May?")[0] == 0
+    assert ranking(LexicalIndex(turns), "What may that be?")[0] == 2
 
 
 # ---- what a turn is
@@ -294,14 +356,14 @@ def test_not_every_always_is_a_rule(text: str) -> None:
 
 def test_the_advice_of_an_assistant_is_no_rule() -> None:
     turns = [LexicalTurn("Always wear a helmet.", speaker, speaker) for speaker in ("user", "assistant")]
-    assert LexicalIndex(turns).rank("zebra") == [0, 1]
+    assert ranking(LexicalIndex(turns), "zebra") == [0, 1]
 
 
 def test_a_long_turn_does_not_eat_the_budget() -> None:
     short, long = "The flute is silver.", "The flute is silver. " + "And so on and on it went with much else. " * 60
     assert order("Which flute?", short, long, *FILLER)[:2] == [short, long]
     paid = [LexicalTurn("The flute is silver.", "1", tokens=900), LexicalTurn("The flute is silver.", "0", tokens=9)]
-    assert LexicalIndex(paid).rank("Which flute?")[0] == 1
+    assert ranking(LexicalIndex(paid), "Which flute?")[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -323,7 +385,7 @@ def test_the_words_of_the_best_turns_lead_to_further_evidence() -> None:
     turns = (*found, *(f"Lamp {number}, chair {number}." for number in range(6)), apart, *FILLER)
     assert order("How was the marathon?", *turns).index(apart) < order("How was the marathon?", *turns).index(FILLER[-1])
     alone = [LexicalTurn(text, str(number)) for number, text in enumerate(turns)]
-    without = LexicalIndex(alone, weights=LexicalWeights(feedback_terms=0)).scores("How was the marathon?")
+    without = scores(LexicalIndex(alone, weights=LexicalWeights(feedback_terms=0)), "How was the marathon?")
     assert without[turns.index(apart)] == 0
 
 

@@ -74,7 +74,7 @@ class SessionThread:
         """The intent that the newest turn declared or reopened, while nothing has given way to it yet."""
         self.projection: Projection | None = None
         """What the running turn's model is shown."""
-        self.ranking = TurnRanking()
+        self.ranking = TurnRanking(ruleset)
 
     @property
     def prior_intent_id(self) -> str | None:
@@ -131,11 +131,10 @@ class ContextAuthority:
         self._ledgers, self._signer = ledgers, signer
         self.is_shadow = config.context_mode == "shadow"
         self.ruleset = ruleset_of(config)
-        self._ranking: TurnRanking = TurnRanking()
+        self._ranking = TurnRanking(self.ruleset)
         self.projector = Projector(self.ruleset, rank=self._rank, offer=self._offer)
         self._mode: Literal["enforce", "shadow"] = "shadow" if self.is_shadow else "enforce"
-        self.recalling = SubjectTurns(ledgers, self.projector.estimate)
-        self.recalled_turns = config.recalled_turns
+        self.recalling = SubjectTurns(ledgers, self.projector.estimate, self.ruleset.ranking_postings)
 
     def thread(self, session_id: str) -> SessionThread:
         """The thread of a session that begins."""
@@ -193,8 +192,6 @@ class ContextAuthority:
     ) -> tuple[Projection, Rendering]:
         """What the model is shown, and its text."""
         self._ranking = thread.ranking
-        if resolution.active is not None and self.ruleset.admission == "lexical":
-            thread.ranking.follow(thread.state.turns)
         projection = self.projector.project(
             thread.state,
             resolution,
@@ -297,6 +294,8 @@ def ruleset_of(config: HO2Config) -> Ruleset:
         recall_scope=config.recall_scope,
         admission=config.admission,
         newest_turns=config.newest_turns,
+        ranking_postings=config.ranking_postings,
+        recalled_turns=config.recalled_turns,
         max_stubs=config.max_stubs,
         max_failed_items=config.max_failed_items,
         reply_reserve=config.reply_reserve,

@@ -226,26 +226,28 @@ class TurnAuthority:
         return OwnAnswer(response, TurnError(kind, detail))
 
     async def _recalled(self, active: str | None) -> Sequence[Item]:
-        """Evidence from beyond the intent, as far as the policy allows."""
+        """Evidence from beyond the intent, as far as the policy allows: turns that answer to the message."""
         ruleset, thread = self._authority.ruleset, self._thread
         if active is None:
             return recall_last_closed(thread.state, ruleset)
-        if ruleset.recall_scope == "intent" or ruleset.admission != "lexical":
+        if ruleset.admission != "lexical":
             return ()
-        others: Mapping[str, Item] = thread.state.turns
+        mine: Mapping[str, Item] = thread.state.turns
+        count, subject = len(mine), None
         if ruleset.recall_scope == "subject":
-            others = await self._authority.recalling.of(self._session.subject_id, self._position)
-        thread.ranking.follow(thread.state.turns, others if others is not thread.state.turns else {})
-        own, found = thread.state.attached(active).turns, dict[str, Item]()
-        mine = {item.entity_id for item in own}
-        if all(turn in mine for turn in others):
+            view = await self._authority.recalling.of(self._session.subject_id, self._position)
+            count, subject = view.known, (view.words, view.known)
+        thread.ranking.follow(thread.state, subject)
+        if ruleset.recall_scope == "intent" or count == len(thread.state.attached(active).turns):
             return ()  # what is eligible anyway needs no recalling, so nothing has to be ranked
-        for turn in thread.ranking.best(self._message):
-            if turn not in mine and turn in others:
-                found.setdefault(turn, recalled(others[turn]))
-                if len(found) >= self._authority.recalled_turns:
-                    break
-        return tuple(found.values())
+        found = list[Item]()
+        for item in thread.ranking.answering(self._message):
+            if len(found) == ruleset.recalled_turns:
+                break
+            own = mine.get(item.entity_id)
+            if own is None or own.intent_id != active:
+                found.append(recalled(item))
+        return tuple(found)
 
     async def _bias_items(self, overlays: Sequence[Overlay], memory: TurnMemory) -> Sequence[Item]:
         refs = await memory.refs_of(self._session.subject_id, [overlay.key for overlay in overlays])

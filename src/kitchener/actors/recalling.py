@@ -1,58 +1,71 @@
 """Completed turns beyond the active intent, as evidence that a projection may recall: the session's, or the subject's.
 
-A subject's turns are read from HO2m once, through its index, and kept up to date as turns complete; how many are kept in memory
-is bounded. What a turn may recall ends where the ledger stood when it began.
+A subject's turns and their words are read from HO2m once, through its index, and kept up to date as turns complete; all its
+sessions look at the same ones, and how many are kept in memory is bounded. What a turn may recall ends where the ledger stood
+when it began.
 """
 
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
+from kitchener.actors.ranking import TurnWords
 from kitchener.context import Item, evidence_item
 from kitchener.context.items import Estimator
 from kitchener.ledger import Ledgers, StoredEntry
 from kitchener.records import events
 
-_MAX_TURNS: Final = 100_000
-"""Turns of all subjects that are kept in memory; beyond it the longest unused subjects are put away."""
+_MAX_TURNS: Final = 20_000
+"""Of all subjects together; beyond it the longest unused subjects are put away."""
+
+
+class SubjectView(NamedTuple):
+    """The turns of one subject as they stood at one moment."""
+
+    words: TurnWords
+    """Of all that were read; of those that were completed since, too."""
+    known: int
+    """So many of their turns, the first ones, were there."""
 
 
 class _Turns:
-    __slots__ = ("items", "read_to")
+    __slots__ = ("ids", "places", "read_to", "words")
 
-    def __init__(self) -> None:
-        self.items: dict[str, Item] = {}
+    def __init__(self, postings: int) -> None:
+        self.ids: set[str] = set()
+        self.places: list[int] = []
+        self.words = TurnWords(postings)
         self.read_to = 0
 
 
 class SubjectTurns:
-    """The turns of the subjects in use, one dict each, oldest first.
+    """The turns of the subjects in use, oldest first.
 
     Args:
         ledgers: where the turns are
         estimate: how their tokens are counted
+        postings: places of words that one ranking looks at
     """
 
-    def __init__(self, ledgers: Ledgers, estimate: Estimator) -> None:
-        self._ledgers, self._estimate = ledgers, estimate
+    def __init__(self, ledgers: Ledgers, estimate: Estimator, postings: int) -> None:
+        self._ledgers, self._estimate, self._postings = ledgers, estimate, postings
         self._subjects: OrderedDict[str, _Turns] = OrderedDict()
         self._held = 0
 
-    async def of(self, subject_id: str, position: int) -> Mapping[str, Item]:
-        """The completed turns of a subject, by id, oldest first.
+    async def of(self, subject_id: str, position: int) -> SubjectView:
+        """The completed turns of a subject.
 
         Args:
             subject_id: whose
-            position: where HO2m stood when the turn began that asks; later turns are left out
+            position: where HO2m stood when the turn began that asks; later turns do not count
         """
         kept = self._subjects.get(subject_id)
         if kept is None:
-            kept = self._subjects[subject_id] = _Turns()
+            kept = self._subjects[subject_id] = _Turns(self._postings)
         self._subjects.move_to_end(subject_id)
-        await self._read_on(subject_id, kept, position)
-        if kept.read_to <= position:
-            return kept.items
-        return {turn: item for turn, item in kept.items.items() if int(item.ref.entry_id.rpartition("-")[2]) <= position}
+        if kept.read_to < position:
+            await self._read_on(subject_id, kept, position)
+        return SubjectView(kept.words, bisect_right(kept.places, position))
 
     def forget(self, subject_id: str) -> None:
         """Puts a subject's turns away; asked for again, they are read again."""
@@ -67,13 +80,15 @@ class SubjectTurns:
         started = await ho2m.last_of(events.turn_index_key(entry.entity_id) for entry in found) if found else {}
         for entry in found:
             item = self._item(entry, started.get(events.turn_index_key(entry.entity_id)))
-            if item is not None and item.entity_id not in kept.items:
-                kept.items[item.entity_id] = item
+            if item is not None and item.entity_id not in kept.ids:  # else another session's turn read it meanwhile
+                kept.ids.add(item.entity_id)
+                kept.places.append(entry.seq)
+                kept.words.note(item)
                 self._held += self._subjects.get(subject_id) is kept  # else it was put away while it was being read
         kept.read_to = max(kept.read_to, position)
         while self._held > _MAX_TURNS and len(self._subjects) > 1:
             _, dropped = self._subjects.popitem(last=False)
-            self._held -= len(dropped.items)
+            self._held -= len(dropped.ids)
 
     def _item(self, entry: StoredEntry, started: StoredEntry | None) -> Item | None:
         payload = entry.payload

@@ -128,7 +128,9 @@ async def project_session(places: Places, past: Past, wanted: Wanted) -> Project
     resolution = resolve_active(state, ruleset, intent_id=wanted.intent_id)
     projection = None
     if resolution.blocked_by is None:
-        projector = Projector(ruleset, rank=TurnRanking().rank)
+        ranking = TurnRanking(ruleset)
+        ranking.follow(state)
+        projector = Projector(ruleset, rank=ranking.rank)
         mode: Literal["enforce", "shadow"] = "shadow" if past.config.context_mode == "shadow" else "enforce"
         projection = projector.project(state, resolution, message=wanted.message or "", mode=mode)
     return Projected(past, state, ruleset, resolution, projection)

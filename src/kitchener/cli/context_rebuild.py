@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from kitchener.actors.authority import ruleset_of
-from kitchener.actors.ranking import TurnRanking
+from kitchener.actors.ranking import TurnRanking, TurnWords
 from kitchener.config import HO2Config
 from kitchener.context import (
     ContextState,
@@ -19,6 +19,7 @@ from kitchener.context import (
     ProjectionLists,
     Projector,
     Resolution,
+    Ruleset,
     evidence_item,
     lists_of,
 )
@@ -49,9 +50,9 @@ def rebuild(
     biases = [item for item in offered if item.kind == "bias"]
     recalled = [item for item in offered if item.kind == "evidence"]
     ruleset, budget = ruleset_of(config), int(payload["token_budget"])
-    ranking = TurnRanking()
+    ranking = TurnRanking(ruleset)
     # Of the subject's other turns only those are at hand that were offered; where that ranks otherwise, the record counts.
-    ranking.follow(state.turns, {item.entity_id: item for item in recalled})
+    ranking.follow(state, _words(state, recalled, ruleset) if ruleset.recall_scope == "subject" else None)
     projector = Projector(ruleset, rank=ranking.rank)
     again = projector.project(
         state,
@@ -67,6 +68,15 @@ def rebuild(
         return again, True
     known = {item.ref: item for item in (*again.eligible(), *again.recalled, *state.turns.values())}
     return _as_recorded(payload, lists, known, again.flags), False
+
+
+def _words(state: ContextState, recalled: Iterable[Item], ruleset: Ruleset) -> tuple[TurnWords, int]:
+    """The words of the session's turns and of those that were recalled, in the order of the ledger."""
+    words = TurnWords(ruleset.ranking_postings)
+    known = {item.entity_id: item for item in (*recalled, *state.turn_list)}
+    for item in sorted(known.values(), key=lambda each: each.place):
+        words.note(item)
+    return words, len(words.turns)
 
 
 def _as_recorded(

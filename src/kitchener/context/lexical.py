@@ -1,97 +1,331 @@
-"""Turns a question and the turns that were said into an order of those turns: what the answer may need stands first.
+"""Turns a question into an order of the turns that were said: what the answer may need stands first.
 
 Words alone decide: no model, no vectors, no clock. The score of a turn is put together from a dozen named parts, each with a
-reason (`LexicalWeights`), so that an order can be explained. This module knows neither budgets nor life cycles nor who may see
-what: it only orders, and never leaves a turn out. Below it, `lexical_words` says what a term is and `lexical_marks` what else a
-turn shows; the projection above it packs.
+reason (`LexicalWeights`), so that an order can be explained. Of a common word only the newest places are looked at, and only
+turns that may be among the best are weighed: a ranking costs the same among a hundred thousand turns as among a thousand. This
+module knows neither budgets nor life cycles nor who may see what. Below it, `lexical_turns` keeps the words; the projection
+above it packs.
 """
 
 import math
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from heapq import nsmallest
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Final, NamedTuple
 
-from kitchener.context.lexical_marks import DateParts, Marks, date_parts, marks_of
+from kitchener.context.lexical_marks import DateParts, date_parts
+from kitchener.context.lexical_turns import ALIKE, DEFAULT_WEIGHTS, LexicalTurn, LexicalTurns, LexicalWeights
 from kitchener.context.lexical_words import FRAME_TERMS, KIN, terms_of, words_of
 
-__all__ = ["LexicalIndex", "LexicalTurn", "LexicalWeights"]
+__all__ = ["LexicalIndex", "LexicalTurn", "LexicalWeights", "Ranked"]
+
+POSTINGS: Final = 1_024
+"""Places of words that a ranking looks at, unless its index is told otherwise."""
+_PER_WEIGHED: Final = 4
+"""So many of them for each turn with a word of the question that is weighed."""
+MIN_SEEDS: Final = 32
+"""At least so many of those, the best of them, hand on to their neighbours."""
+_PER_SEED: Final = 2
+"""One of so many turns that are wanted does."""
+_PER_MARKED: Final = 16
+"""So many of those for each standing statement, and for each turn of a day that is asked for."""
+_PER_FED_BACK: Final = 16
+"""The same for each place that is looked at of a word that is fed back."""
 
 
-@dataclass(frozen=True, slots=True)
-class LexicalTurn:
-    """What one speaker said at once."""
+class Ranked(NamedTuple):
+    """What a question found."""
 
-    text: str
-    """The words said."""
-    session: str = ""
-    """Names the conversation: only turns of one session are neighbours. Sessions may be interleaved."""
-    speaker: str | None = None
-    """A name such as "Ada", or a role such as "user"; `None` where it is not known."""
-    date: str | None = None
-    """When it was said, in ISO form ("2024-05-08T13:56Z") or in English ("1:56 pm on 8 May, 2024"); `None`: not known."""
-    tokens: int | None = None
-    """What showing it costs, tokens; `None`: a quarter of its characters."""
+    order: list[int]
+    """Positions, the most useful first; of equals the newest first. Others have nothing of what was asked, or too little."""
+    matched: Sequence[int]
+    """Those of them that share a word with the question, or stand next to a turn that does."""
+    scored: list[tuple[float, int]]
+    """The same order with the scores; those are only comparable with one another."""
 
 
-@dataclass(frozen=True, slots=True)
-class LexicalWeights:
-    """The constants of the ranking: round numbers set by hand. A share is a share of the best score that words alone gave."""
+class LexicalIndex(LexicalTurns):
+    """Turns in the order in which they were appended, ready to be ranked against a question.
 
-    asked_terms: int = 24
-    """So many terms of a question are looked for, the rarest, so that a pasted page costs no more than a question."""
-    k1: float = 1.2
-    """BM25: how soon saying a word again stops to count."""
-    b: float = 0.75
-    """BM25: how far the length of a turn counts against its matches; 0 to 1."""
-    prefix: float = 0.5
-    """Weight of a word that only begins like the question's word (four letters): forms that the stemmer does not know."""
-    kin: float = 0.4
-    """Weight of a word akin to the question's word, as "dog" is to "pet"."""
-    reach: int = 3
-    """So many turns to either side are neighbours: the answer often stands beside the turn that has the question's words."""
-    step: float = 0.6
-    """What of a match one step hands on to a neighbour."""
-    asked_step: float = 0.7
-    """The same for the turns after one that asks something: they answer it."""
-    session: float = 0.2
-    """Share added for the session which as a whole matches best, to others in proportion."""
-    dated: float = 0.5
-    """Share added where the session's date has all that the question says of a date, else in proportion."""
-    standing: float = 0.2
-    """Share added to standing statements ("I never …", "from now on …"): they matter to questions without a word of theirs."""
-    named: float = 1.4
-    """Factor for turns of a speaker whom the question names."""
-    asking: float = 0.9
-    """Factor for turns that end in a question: they seldom hold facts."""
-    speaks_of_self: float = 1.1
-    """Factor for a turn that says "I" more often than "you"."""
-    speaks_of_other: float = 0.9
-    """Factor for a turn that says "you" more often than "I": a reaction rather than a report."""
-    timed: float = 1.1
-    """Factor for a turn that says when ("yesterday", "last week"): it reports something that happened."""
-    names: float = 1.1
-    """Factor for a turn with a name or a title in it, other than that of a speaker."""
-    opening: float = 1.1
-    """Factor for the first two turns of a session: people begin with their news or with what they came for."""
-    long_tokens: int = 80
-    """Tokens up to which a turn counts as short. Self, other, time and names count in short turns only: a long one has all."""
-    long_power: float = 0.4
-    """A longer turn's score is divided by (its tokens / `long_tokens`) to this power, so that it does not eat the budget."""
-    feedback_turns: int = 10
-    """The best turns of a first round, whose words are asked for in a second round."""
-    feedback_terms: int = 10
-    """How many of their words are; 0 for one round only."""
-    feedback: float = 0.2
-    """Weight of the foremost of those words, the others in proportion."""
+    Appending one by one gives the same index as appending all at once, and the same turns and question give the same order on
+    every machine.
+
+    Args:
+        turns: the first ones
+        weights: the constants
+        postings: places of words that a ranking looks at; whatever else it looks at is a share of that
+    """
+
+    def __init__(
+        self, turns: Iterable[LexicalTurn] = (), *, weights: LexicalWeights = DEFAULT_WEIGHTS, postings: int = POSTINGS
+    ) -> None:
+        self._most = max(1, postings)
+        self._steps = tuple([weights.step**steps for steps in range(1, weights.reach + 1)])
+        self._asked_steps = tuple([weights.asked_step**steps for steps in range(1, weights.reach + 1)])
+        super().__init__(turns, weights=weights)
+
+    def rank(self, question: str, *, wanted: int = 0, among: int | None = None) -> Ranked:
+        """The turns that the question may need, best first.
+
+        A question of which no turn has a word finds the standing statements, and what was said on a day that it names.
+
+        Args:
+            question: what is asked
+            wanted: so many turns are likely to be shown; the ranking is exact for about as many, and cheaper for fewer
+            among: the first so many turns are ranked, as if the later ones had never been said; None: all
+        """
+        count = len(self._terms) if among is None else min(among, len(self._terms))
+        if count <= 0:
+            return _NOTHING
+        words = words_of(question)
+        asked, named = self._asked_terms(words, count), self._named_speakers(words, count)
+        matches, shares = self._look_up(asked, count)
+        found = self._spread(matches, max(MIN_SEEDS, wanted // _PER_SEED), count)
+        matched = len(found.positions)
+        self._mark(found, date_parts(question), count)
+        scored = self._weigh(found, shares, named)
+        if matched and self._weights.feedback_terms and self._feed_back(found, scored, asked, count):
+            scored = self._weigh(found, shares, named)
+        return Ranked([position for _, position in scored], found.positions[:matched], scored)
+
+    # ---- what is asked
+
+    def _asked_terms(self, words: Iterable[str], count: int) -> list[str]:
+        """The terms of the question, each once; names of speakers and words of form only if nothing else is left."""
+        terms = dict.fromkeys(term for word in words for term in terms_of(word.casefold()))
+        names = {term for name in self._speakers_by_name if self._is_known(name, count) for term in terms_of(name)}
+        asked = [term for term in terms if term not in names and term not in FRAME_TERMS] or list(terms)
+        if len(asked) > self._weights.asked_terms:
+            rarity = [(having, term) for term in asked if (having := self._having(term, count))]
+            rarity.sort(key=_having_of)
+            asked = [term for _, term in rarity[: self._weights.asked_terms]]
+        return asked
+
+    def _is_known(self, name: str, count: int) -> bool:
+        return any(self._speakers[speaker] < count for speaker in self._speakers_by_name[name])
+
+    def _named_speakers(self, words: Collection[str], count: int) -> frozenset[str]:
+        """The speakers whom the question names, by a name of theirs or by its beginning ("Mel" for "Melanie")."""
+        if not self._speakers_by_name:
+            return _NOBODY
+        named: set[str] = set()
+        for place, word in enumerate(words):
+            folded, proper = word.casefold(), place > 0 and word[0].isupper()
+            for name, speakers in self._speakers_by_name.items():
+                # "Will you" names no Will, and "the car" no Caroline.
+                if (name == folded and (proper or terms_of(name))) or (proper and len(folded) > 2 and name.startswith(folded)):
+                    named.update([each for each in speakers if self._speakers[each] < count])
+        return frozenset(named)
+
+    def _having(self, term: str, count: int) -> int:
+        """How many of the first so many turns have a term."""
+        postings = self._postings.get(term)
+        if postings is None:
+            return 0
+        return len(postings) if postings[-1][0] < count else bisect_left(postings, (count, 0))
+
+    def _alternatives(self, term: str, count: int) -> Iterator[tuple[int, str, float]]:
+        """The terms that answer to a term of the question: how many turns have each, and how far it answers: 1 for itself."""
+        found = dict.fromkeys(KIN.get(term, ()), self._weights.kin)
+        if len(term) >= ALIKE:
+            for other in self._alike.get(term[:ALIKE], ()):
+                found[other] = max(found.get(other, 0.0), self._weights.prefix)
+        found[term] = 1.0
+        for other, weight in found.items():
+            if weight and (having := self._having(other, count)):
+                yield having, other, weight
+
+    # ---- where its words are
+
+    def _look_up(self, asked: list[str], count: int) -> tuple[list[dict[int, float]], Mapping[int, float]]:
+        """How well each turn matches each term, the best of its alternatives counting; and what each session gets for all."""
+        weights, lengths, session_of = self._weights, self._lengths, self._session_of
+        constant, slope = self._norm(count)
+        plan = [
+            (having, n, other, weight)
+            for n, term in enumerate(asked)
+            for having, other, weight in self._alternatives(term, count)
+        ]
+        plan.sort(key=_having_of)
+        matches: list[dict[int, float]] = [{} for _ in asked]
+        sessions: dict[int, float] = {}
+        session_count = bisect_left(self._first_turns, count) if len(self._first_turns) > 1 else 1
+        left = self._most
+        for n, (having, number, term, weight) in enumerate(plan):
+            # The rarest come first, so what they do not need is shared by the common ones.
+            looked_at = min(having, max(1, left // (len(plan) - n)))
+            left -= looked_at
+            postings = self._postings[term][having - looked_at : having]
+            top, found = weight * _rarity(having, count) * (weights.k1 + 1), matches[number]
+            if found:
+                for position, times in postings:
+                    score = top * times / (times + constant + slope * lengths[position])
+                    if score > found.get(position, 0.0):
+                        found[position] = score
+            else:
+                matches[number] = {each: top * n / (n + constant + slope * lengths[each]) for each, n in postings}
+            if session_count > 1:
+                said: dict[int, int] = {}
+                for position, times in postings:
+                    session = session_of[position]
+                    said[session] = said.get(session, 0) + times
+                self._match_sessions(said, weight, session_count, count, sessions)
+        best = max(sessions.values(), default=0.0)
+        return matches, {session: weights.session * score / best for session, score in sessions.items()}
+
+    def _norm(self, count: int) -> tuple[float, float]:
+        """BM25's share of a turn's length in the weight of its terms: a constant, and what a term adds."""
+        k1, b = self._weights.k1, self._weights.b
+        return k1 * (1 - b), k1 * b * count / max(1, self._sums[count - 1])
+
+    def _match_sessions(
+        self, said: Mapping[int, int], weight: float, session_count: int, count: int, sessions: dict[int, float]
+    ) -> None:
+        """Adds BM25 of whole sessions for one term."""
+        k1, b = self._weights.k1, self._weights.b
+        slope = b * session_count / max(1, self._sums[count - 1])
+        top = weight * _rarity(len(said), session_count) * (k1 + 1)
+        for session, times in said.items():
+            norm = k1 * (1 - b + slope * self._session_length(session, count))
+            sessions[session] = sessions.get(session, 0.0) + top * times / (times + norm)
+
+    def _session_length(self, session: int, count: int) -> int:
+        members, sums = self._members[session], self._session_sums[session]
+        return sums[-1] if members[-1] < count else sums[bisect_left(members, count) - 1]
+
+    # ---- which turns may be among the best
+
+    def _spread(self, matches: list[dict[int, float]], most: int, count: int) -> "_Found":
+        """The turns that match best and their neighbours, each with what its terms and its neighbours' give it.
+
+        Of each term the best that reaches a turn counts: its own match, or what a neighbour hands on.
+        """
+        direct: dict[int, float] = {}
+        for found in matches:
+            if direct:
+                for position, score in found.items():
+                    direct[position] = direct.get(position, 0.0) + score
+            else:
+                direct = found.copy()
+        ordered = sorted(sorted(direct, reverse=True), key=direct.__getitem__, reverse=True)
+        total = {position: direct[position] for position in ordered[: self._most // _PER_WEIGHED or 1]}
+        first: dict[int, tuple[int, float]] = {}
+        further: dict[int, list[tuple[int, float]]] = {}
+        for position in ordered[:most]:
+            for other, part in self._near(position, count):
+                if other in first:
+                    further.setdefault(other, []).append((position, part))
+                else:
+                    first[other] = (position, part)
+        # Most are reached from one side and have no match of their own: then there is nothing to compare.
+        total.update([(other, direct[seed] * part) for other, (seed, part) in first.items() if other not in direct])
+        for other, way in first.items():
+            if other in direct or other in further:
+                total[other] = _best_of_each(matches, other, [way, *further.get(other, ())])
+        return _Found({position: n for n, position in enumerate(total)}, [*total], [*total.values()], [0.0] * len(total))
+
+    def _near(self, position: int, count: int) -> list[tuple[int, float]]:
+        """The neighbours of a turn in its session, and what part of its match each gets."""
+        line, place, reach = self._members[self._session_of[position]], self._places[position], self._weights.reach
+        after, before = line[place + 1 : place + 1 + reach], line[max(0, place - reach) : place]
+        before.reverse()
+        onward = self._asked_steps if self._asks[position] else self._steps
+        near = [*zip(after, onward, strict=False), *zip(before, self._steps, strict=False)]
+        return near if not after or after[-1] < count else [each for each in near if each[0] < count]
+
+    def _mark(self, found: "_Found", date: DateParts, count: int) -> None:
+        """Adds what turns get for standing and for their date, as a share of the best score."""
+        most = self._most // _PER_MARKED or 1
+        if self._weights.standing:
+            for position in _newest(self._standing, most, count):
+                found.shares[found.place(position)] += self._weights.standing
+        if date and self._weights.dated:
+            for part in sorted(date):
+                for position in _newest(self._on.get(part, _NOWHERE), most, count):
+                    found.place(position)
+            for n, position in enumerate(found.positions):
+                if common := len(date & self._date_of[position]):
+                    found.shares[n] += self._weights.dated * common / len(date)
+
+    # ---- what they are worth
+
+    def _weigh(self, found: "_Found", shares: Mapping[int, float], named: frozenset[str]) -> list[tuple[float, int]]:
+        """The score: matches and shares, times what the turn is and who said it; the best first, of equals the newest."""
+        positions, total = found.positions, found.total
+        best = max(total, default=0.0) or 1.0
+        if len(self._members) > 1:
+            session_of = self._session_of
+            gained = [share + shares.get(session_of[each], 0.0) for share, each in zip(found.shares, positions, strict=True)]
+        else:
+            common = shares.get(0, 0.0)
+            gained = [share + common for share in found.shares] if common else found.shares
+        factors = list(map(self._factors.__getitem__, positions))
+        if named:
+            speaker_of, factor = self._speaker_of, self._weights.named
+            factors = [
+                each * factor if speaker_of[position] in named else each
+                for each, position in zip(factors, positions, strict=True)
+            ]
+        weighed = zip(total, gained, factors, positions, strict=True)
+        return sorted([((match + best * more) * factor, position) for match, more, factor, position in weighed], reverse=True)
+
+    def _feed_back(self, found: "_Found", scored: list[tuple[float, int]], asked: Collection[str], count: int) -> bool:
+        """Adds what the words of the best turns match: the way from one piece of evidence to the next. Whether any did."""
+        weights, lengths = self._weights, self._lengths
+        constant, slope = self._norm(count)
+        rarity: dict[str, float] = dict.fromkeys((*asked, *self._speakers_by_name), 0.0)
+        strength: dict[str, float] = {}
+        for score, position in scored[: weights.feedback_turns]:
+            for term in self._terms[position]:
+                rare = rarity.get(term)
+                if rare is None:
+                    having = self._having(term, count)
+                    rare = rarity[term] = _rarity(having, count) if having > 1 else 0.0
+                if rare:
+                    strength[term] = strength.get(term, 0.0) + score * rare
+        chosen = sorted([(-each, term) for term, each in strength.items()])[: weights.feedback_terms]
+        most, places, total = self._most // _PER_FED_BACK or 1, found.places, found.total
+        for share, term in chosen:
+            having = self._having(term, count)
+            top = weights.feedback * share / chosen[0][0] * rarity[term] * (weights.k1 + 1)
+            for position, times in self._postings[term][max(0, having - most) : having]:
+                place = places[position] if position in places else found.place(position)
+                total[place] += top * times / (times + constant + slope * lengths[position])
+        return bool(chosen)
 
 
-_DEFAULTS = LexicalWeights()
-_MACHINES = frozenset(("assistant", "ai", "system", "bot", "agent", "tool", "model"))
-"""Speakers whose "always" and "never" is advice or output, not a rule of the person's."""
-_ROLES = _MACHINES | {"user", "human"}
-"""Speakers whose names are common words: a question that has such a word names nobody."""
-_ALIKE = 4
-"""Letters that two words have to share at their beginning to count as alike."""
+class _Found(NamedTuple):
+    """The turns that a ranking weighs, each list by their places in it."""
+
+    places: dict[int, int]
+    """Position to place."""
+    positions: list[int]
+    total: list[float]
+    """What words gave each."""
+    shares: list[float]
+    """What it gets besides, as a share of the best total."""
+
+    def place(self, position: int) -> int:
+        """The place of a position, a new one where it has none."""
+        known = self.places.setdefault(position, len(self.positions))
+        if known == len(self.positions):
+            self.positions.append(position)
+            self.total.append(0.0)
+            self.shares.append(0.0)
+        return known
+
+
+def _best_of_each(matches: list[dict[int, float]], position: int, ways: list[tuple[int, float]]) -> float:
+    """What a turn gets: of each term its own match, or the most that one of these neighbours hands on."""
+    total = 0.0
+    for found in matches:
+        best = found.get(position, 0.0)
+        for other, part in ways:
+            score = found.get(other)
+            if score is not None and score * part > best:
+                best = score * part
+        total += best
+    return total
 
 
 def _rarity(having: int, among: int) -> float:
@@ -99,267 +333,13 @@ def _rarity(having: int, among: int) -> float:
     return math.log(1 + (among - having + 0.5) / (having + 0.5))
 
 
-class LexicalIndex:
-    """Turns in the order in which they were appended, ready to be ranked against a question.
+def _newest(positions: Sequence[int], most: int, count: int) -> Sequence[int]:
+    """The newest of these positions that were there among the first so many turns."""
+    end = len(positions) if not positions or positions[-1] < count else bisect_left(positions, count)
+    return positions[max(0, end - most) : end]
 
-    A turn's position is its number in that order, from 0. Appending one by one gives the same index as appending all at once,
-    and the same turns and question give the same order on every machine.
-    """
 
-    def __init__(self, turns: Iterable[LexicalTurn] = (), *, weights: LexicalWeights = _DEFAULTS) -> None:
-        self._weights = weights
-        self._steps = [weights.step**steps for steps in range(1, weights.reach + 1)]
-        self._asked_steps = [weights.asked_step**steps for steps in range(1, weights.reach + 1)]
-        # Per position.
-        self._terms: list[tuple[str, ...]] = []
-        self._lengths: list[int] = []
-        self._near: list[list[tuple[int, float]]] = []
-        self._factors: list[float] = []
-        self._asks: list[bool] = []
-        self._session_of: list[int] = []
-        # Per term: the positions that have it and how often, its count in each session, and the terms that begin alike.
-        self._postings: dict[str, list[tuple[int, int]]] = {}
-        self._in_sessions: dict[str, dict[int, int]] = {}
-        self._alike: dict[str, list[str]] = {}
-        # Per session, numbered by its first turn.
-        self._numbers: dict[str, int] = {}
-        self._members: list[list[int]] = []
-        self._session_lengths: list[int] = []
-        # Positions by what they are.
-        self._standing: list[int] = []
-        self._on: dict[DateParts, list[int]] = {}
-        self._said_by: dict[str, list[int]] = {}
-        self._speakers_by_name: dict[str, list[str]] = {}
-        self._last_date: tuple[str, DateParts] = "", frozenset()
-        self._length = 0
-        for turn in turns:
-            self.append(turn)
-
-    def __len__(self) -> int:
-        return len(self._terms)
-
-    def append(self, turn: LexicalTurn) -> int:
-        """Add the newest turn; its position. The work grows with the turn's length, not with that of the history."""
-        position, words = len(self._terms), words_of(turn.text.casefold())
-        self._note_speaker(turn.speaker, position)
-        self._note_date(turn.date, position)
-        marks = marks_of(turn.text, words, self._speakers_by_name)
-        if marks.stands and (turn.speaker or "").casefold() not in _MACHINES:
-            self._standing.append(position)
-        number = self._join_session(turn.session, position)
-        self._note_terms(words, position, number)
-        self._asks.append(marks.asks)
-        self._factors.append(self._factor(turn, marks, opens=len(self._members[number]) <= 2))
-        return position
-
-    def rank(self, question: str) -> list[int]:
-        """All positions, each once, the most useful to the question first; of equals the newest first.
-
-        A question of which no turn has a word gives standing statements first, then the newest.
-        """
-        scores = self.scores(question)
-        # Sorting keeps the order of equals, in reverse too, so the newest of them stays first.
-        return sorted(range(len(scores) - 1, -1, -1), key=scores.__getitem__, reverse=True)
-
-    def scores(self, question: str) -> list[float]:
-        """What `rank` sorts by, per position; only comparable with one another."""
-        if not self._terms:
-            return []
-        words = words_of(question)
-        asked, named = self._asked_terms(words), self._named_speakers(words)
-        norms = self._norms()
-        matched = [0.0] * len(self._terms)
-        for term in asked:
-            for position, score in self._spread(self._matches(term, norms)).items():
-                matched[position] += score
-        extra = self._extra(asked, date_parts(question))
-        scores = self._weigh(matched, extra, named)
-        if self._weights.feedback_terms:
-            self._feed_back(matched, scores, asked, norms)
-            scores = self._weigh(matched, extra, named)
-        return scores
-
-    # ---- a turn, once, when it is appended
-
-    def _note_speaker(self, speaker: str | None, position: int) -> None:
-        if not speaker:
-            return
-        folded = speaker.casefold()
-        if folded not in self._said_by:
-            self._said_by[folded] = []
-            for name in words_of(folded):
-                if name not in _ROLES:
-                    self._speakers_by_name.setdefault(name, []).append(folded)
-        self._said_by[folded].append(position)
-
-    def _note_date(self, date: str | None, position: int) -> None:
-        if not date:
-            return
-        if date != self._last_date[0]:  # the turns of a session often carry the same text
-            self._last_date = date, date_parts(date)
-        if parts := self._last_date[1]:
-            self._on.setdefault(parts, []).append(position)
-
-    def _join_session(self, session: str, position: int) -> int:
-        """Make the turn a neighbour of those before it in its session; the session's number."""
-        number = self._numbers.setdefault(session, len(self._members))
-        if number == len(self._members):
-            self._members.append([])
-            self._session_lengths.append(0)
-        weights, members = self._weights, self._members[number]
-        near: list[tuple[int, float]] = []
-        for steps, other in enumerate(members[: -weights.reach - 1 : -1]):
-            near.append((other, self._steps[steps]))
-            onward = self._asked_steps if self._asks[other] else self._steps
-            self._near[other].append((position, onward[steps]))
-        members.append(position)
-        self._near.append(near)
-        self._session_of.append(number)
-        return number
-
-    def _note_terms(self, words: Iterable[str], position: int, number: int) -> None:
-        counts: dict[str, int] = {}
-        for word in words:
-            for term in terms_of(word):
-                counts[term] = counts.get(term, 0) + 1
-        for term, count in counts.items():
-            if (found := self._postings.get(term)) is None:
-                found = self._postings[term] = []
-                self._in_sessions[term] = {}
-                self._alike.setdefault(term[:_ALIKE], []).append(term)
-            found.append((position, count))
-            sessions = self._in_sessions[term]
-            sessions[number] = sessions.get(number, 0) + count
-        length = sum(counts.values())
-        self._terms.append(tuple(counts))
-        self._lengths.append(length)
-        self._length += length
-        self._session_lengths[number] += length
-
-    def _factor(self, turn: LexicalTurn, marks: Marks, *, opens: bool) -> float:
-        """What the turn's score is multiplied by, whatever is asked."""
-        weights = self._weights
-        tokens = -(-len(turn.text) // 4) if turn.tokens is None else turn.tokens
-        factor: float = (weights.opening if opens else 1.0) * (weights.asking if marks.asks else 1.0)
-        if tokens > weights.long_tokens:
-            return factor * math.pow(weights.long_tokens / tokens, weights.long_power)
-        if marks.of_self:
-            factor *= weights.speaks_of_self if marks.of_self > 0 else weights.speaks_of_other
-        return factor * (weights.timed if marks.timed else 1.0) * (weights.names if marks.names else 1.0)
-
-    # ---- a question
-
-    def _asked_terms(self, words: Iterable[str]) -> list[str]:
-        """The terms of the question, each once; names of speakers and words of form only if nothing else is left."""
-        terms = dict.fromkeys(term for word in words for term in terms_of(word.casefold()))
-        names = {term for name in self._speakers_by_name for term in terms_of(name)}
-        asked = [term for term in terms if term not in names and term not in FRAME_TERMS] or list(terms)
-        if len(asked) > self._weights.asked_terms:
-            known = (term for term in asked if term in self._postings)
-            asked = sorted(known, key=lambda term: len(self._postings[term]))[: self._weights.asked_terms]
-        return asked
-
-    def _named_speakers(self, words: Collection[str]) -> list[str]:
-        """The speakers whom the question names, by a name of theirs or by its beginning ("Mel" for "Melanie")."""
-        named: dict[str, None] = {}
-        for place, word in enumerate(words):
-            folded, proper = word.casefold(), place > 0 and word[0].isupper()
-            for name, speakers in self._speakers_by_name.items():
-                # "Will you" names no Will, and "the car" no Caroline.
-                if (name == folded and (proper or terms_of(name))) or (proper and len(folded) > 2 and name.startswith(folded)):
-                    named.update(dict.fromkeys(speakers))
-        return list(named)
-
-    def _alternatives(self, term: str) -> list[tuple[str, float]]:
-        """The terms of the index that answer to a term of the question, and how far: 1 for itself."""
-        found = dict.fromkeys((other for other in KIN.get(term, ()) if other in self._postings), self._weights.kin)
-        if len(term) >= _ALIKE:
-            for other in self._alike.get(term[:_ALIKE], ()):
-                found[other] = max(found.get(other, 0.0), self._weights.prefix)
-        if term in self._postings:
-            found[term] = 1.0
-        return list(found.items())
-
-    def _norms(self) -> list[float]:
-        """BM25's share of a turn's length in the weight of its terms, per position."""
-        weights = self._weights
-        constant, slope = weights.k1 * (1 - weights.b), weights.k1 * weights.b * len(self._lengths) / max(1, self._length)
-        return [constant + slope * length for length in self._lengths]
-
-    def _matches(self, term: str, norms: list[float]) -> dict[int, float]:
-        """How well each turn that has the term, or one that answers to it, matches: the best of them counts."""
-        matches: dict[int, float] = {}
-        for other, weight in self._alternatives(term):
-            postings = self._postings[other]
-            top = weight * _rarity(len(postings), len(norms)) * (self._weights.k1 + 1)
-            for position, count in postings:
-                score = top * count / (count + norms[position])
-                if score > matches.get(position, 0.0):
-                    matches[position] = score
-        return matches
-
-    def _spread(self, matches: dict[int, float]) -> dict[int, float]:
-        """The same with what each match hands on to the turn's neighbours; the best that reaches a turn counts."""
-        spread = matches.copy()
-        for position, score in matches.items():
-            for other, part in self._near[position]:
-                handed = score * part
-                if handed > spread.get(other, 0.0):
-                    spread[other] = handed
-        return spread
-
-    def _extra(self, asked: Iterable[str], date: DateParts) -> list[float]:
-        """Shares of the best score that a turn gets for its session, its date and for standing."""
-        weights = self._weights
-        sessions = self._session_matches(asked)
-        best = max(sessions) or 1.0
-        shares = [weights.session * score / best for score in sessions]
-        extra = [shares[number] for number in self._session_of]
-        if date:
-            for parts, positions in self._on.items():
-                if common := len(date & parts):
-                    for position in positions:
-                        extra[position] += weights.dated * common / len(date)
-        for position in self._standing:
-            extra[position] += weights.standing
-        return extra
-
-    def _session_matches(self, asked: Iterable[str]) -> list[float]:
-        """BM25 of whole sessions, per session."""
-        k1, b, lengths = self._weights.k1, self._weights.b, self._session_lengths
-        slope = b * len(lengths) / max(1, self._length)
-        norms = [k1 * (1 - b + slope * length) for length in lengths]
-        scores = [0.0] * len(lengths)
-        for term in asked:
-            for other, weight in self._alternatives(term):
-                sessions = self._in_sessions[other]
-                top = weight * _rarity(len(sessions), len(lengths)) * (k1 + 1)
-                for number, count in sessions.items():
-                    scores[number] += top * count / (count + norms[number])
-        return scores
-
-    def _weigh(self, matched: list[float], extra: list[float], named: Iterable[str]) -> list[float]:
-        """The score: matches and shares, times what the turn is and who said it."""
-        best = max(matched) or 1.0
-        scores = [(match + best * share) * factor for match, share, factor in zip(matched, extra, self._factors, strict=True)]
-        for speaker in named:
-            for position in self._said_by[speaker]:
-                scores[position] *= self._weights.named
-        return scores
-
-    def _feed_back(self, matched: list[float], scores: list[float], asked: Collection[str], norms: list[float]) -> None:
-        """Add to `matched` what the words of the best turns match: the way from one piece of evidence to the next."""
-        weights, count = self._weights, len(matched)
-        if not any(matched):
-            return  # the best are then best for what they are, which says nothing of the question
-        strength: dict[str, float] = {}
-        for position in nsmallest(weights.feedback_turns, range(count), key=lambda each: (-scores[each], -each)):
-            for term in self._terms[position] if scores[position] else ():
-                if (having := len(self._postings[term])) > 1 and term not in asked and term not in self._speakers_by_name:
-                    strength[term] = strength.get(term, 0.0) + scores[position] * _rarity(having, count)
-        chosen = nsmallest(weights.feedback_terms, strength.items(), key=lambda item: (-item[1], item[0]))
-        for term, share in chosen:
-            postings = self._postings[term]
-            top = weights.feedback * share / chosen[0][1] * _rarity(len(postings), count) * (weights.k1 + 1)
-            for position, times in postings:
-                matched[position] += top * times / (times + norms[position])
+_having_of: Final = itemgetter(0)
+_NOTHING: Final = Ranked([], (), [])
+_NOWHERE: Final[Sequence[int]] = ()
+_NOBODY: Final[frozenset[str]] = frozenset()

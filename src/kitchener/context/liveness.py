@@ -6,7 +6,7 @@ connected to it (`reachability.py`) or what is shown (`projection.py`).
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -55,6 +55,7 @@ class ContextState:
         self._live_intents: dict[str, IntentRecord] = {}
         self._work_orders: dict[str, WorkOrderRecord] = {}
         self._turns: dict[str, Item] = {}
+        self._turn_list: list[Item] = []
         self._attached: dict[str, Attached] = {}
         self._loose: list[Item] = []
         self._messages: dict[str, str] = {}
@@ -176,6 +177,7 @@ class ContextState:
         message = facts.message if facts.message is not None else asked
         item = self._turns[event.entity_id] = turn_item(event, facts, message, facts.intent_id, self.estimate)
         self.has_erased = self.has_erased or item.is_erased
+        self._turn_list.append(item)
         if facts.intent_id is None:
             self._loose.append(item)
             return
@@ -230,6 +232,15 @@ class ContextState:
         """Every completed turn, by id."""
         self.settle()
         return self._turns
+
+    @property
+    def turn_list(self) -> Sequence[Item]:
+        """Every completed turn, oldest first, as it was completed: by what intent one was adopted later stands in `turns`.
+
+        The same list as long as it only grows at its end. Do not change it.
+        """
+        self.settle()
+        return self._turn_list
 
     @property
     def invalid(self) -> Mapping[Ref, InvalidEvent]:

@@ -7,7 +7,7 @@ that a projection costs the same in the thousandth turn as in the tenth. Nothing
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, overload
 
 from kitchener.context.flags import Flag
 from kitchener.context.intents import Resolution
@@ -228,7 +228,7 @@ class Projector:
         """Tier 6, and evidence."""
         if active is not None:
             by_age = self.ruleset.admission == "newest_first"
-            offered = turns if by_age or not evidence else [*turns, *evidence]
+            offered: Sequence[Item] = turns if by_age or not evidence else _Joined(turns, evidence)
             # Where all are placed in full, and stand by age, the order in which they come changes nothing.
             if (by_age or self._offer is not None) and _has_room(offered, packer.free):
                 if self._offer is not None and not by_age:
@@ -247,13 +247,32 @@ class Projector:
     def _ranked(self, turns: list[Item], recalled: Sequence[Item], message: str, rank: Rank) -> Iterator[Item]:
         newest = min(self.ruleset.newest_turns, len(turns))
         yield from reversed(turns[len(turns) - newest :])
-        offered: Sequence[Item] = [*turns, *recalled] if recalled else turns
+        offered: Sequence[Item] = _Joined(turns, recalled) if recalled else turns
         newest_from, taken = len(turns) - newest, set()
         for index in rank(message, offered):
             if newest_from <= index < len(turns) or index in taken:
                 continue
             taken.add(index)
             yield offered[index]
+
+
+class _Joined(Sequence[Item]):
+    """Turns and, after them, evidence: without a copy, because the turns may be many."""
+
+    def __init__(self, turns: Sequence[Item], evidence: Sequence[Item]) -> None:
+        self._turns, self._evidence, self._count = turns, evidence, len(turns)
+
+    def __len__(self) -> int:
+        return self._count + len(self._evidence)
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | Sequence[Item]:
+        if isinstance(index, slice):
+            return [self[n] for n in range(*index.indices(len(self)))]
+        return self._turns[index] if index < self._count else self._evidence[index - self._count]
 
 
 def _has_room(items: Sequence[Item], free: int) -> bool:

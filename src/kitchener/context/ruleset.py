@@ -18,7 +18,7 @@ InvalidLifecyclePolicy = Literal["ignore_event", "block"]
 RecallScope = Literal["intent", "session", "subject"]
 Admission = Literal["lexical", "newest_first"]
 
-POLICY_VERSION: Final = 1
+POLICY_VERSION: Final = 2
 """Raised when the same knobs begin to mean another decision, so that old hashes do not name new behaviour."""
 
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
@@ -34,6 +34,8 @@ _LEAST: Final[dict[str, int]] = {
     "max_stubs": 0,
     "max_failed_items": 0,
     "newest_turns": 0,
+    "ranking_postings": 1,
+    "recalled_turns": 0,
     "reply_reserve": 0,
     "context_budget": 0,
 }
@@ -65,6 +67,10 @@ class Ruleset:
     """Which turns are admitted: those that rank best against the message, or the newest."""
     newest_turns: int = 3
     """Newest turns that `lexical` admits before the ranked ones, and that a turn without an intent recalls."""
+    ranking_postings: int = 1_024
+    """Places of words that `lexical` looks at in one ranking; of words that are in more turns, the newest ones."""
+    recalled_turns: int = 50
+    """Turns that are recalled at most, those that rank best."""
     max_stubs: int = 20
     """Stubs shown at most; admission also ends after so many turns that did not fit."""
     max_failed_items: int = 5
