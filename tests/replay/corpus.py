@@ -7,7 +7,7 @@ messages is the whole story, and the same model serves every session. `corpus.to
 import argparse
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -181,12 +181,16 @@ class Story:
                 await runtime.drain()
 
 
-async def record(root: Path) -> None:
-    """All sessions, in a directory that becomes a root of its own."""
+Chapter = Callable[[Story, Runtime], Awaitable[None]]
+"""Some turns between the opening of a runtime and its end."""
+
+
+async def record(root: Path, chapters: Sequence[Chapter] | None = None) -> None:
+    """The sessions of some chapters, or of all, in a directory that becomes a root of its own."""
     root.mkdir(parents=True, exist_ok=True)
     shutil.copy(SETTINGS, root / SETTINGS.name)
     story = Story(root)
-    for chapter in CHAPTERS:
+    for chapter in CHAPTERS if chapters is None else chapters:
         async with story.open() as runtime:
             await chapter(story, runtime)
         story.clock.advance(us=HOUR_US)
@@ -399,6 +403,48 @@ async def bridge(story: Story, runtime: Runtime) -> None:
             f"step {n} of {number} | domain=steps words={5 * n} rel={('continue', 'switch', 'close')[n % 3]}" for n in range(7)
         ]
         await story.say(supervisor, session_id, [*messages, "done? | done=1", "failed | empty=always", "after"], runtime)
+
+
+SHORT: Final = (
+    "list my packages | act=command tool=list_packages domain=machine",
+    "water the roses | act=command tool=water domain=garden rel=switch objective=roses stream=1",
+    "how much water do they need? | domain=garden empty=first words=20",
+    "break something | act=command tool=break_down domain=machine",
+    "outage | synthesize_fails=bad_request",
+    "which begin with o? | loop=2 domain=machine down=synthesize",
+    "is it clear? | rel=unclear",
+    "and this? | domain=garden forget=1 empty=always",
+)
+
+
+async def short(story: Story, runtime: Runtime) -> None:
+    """A few turns of every kind, for a root that is kept."""
+    supervisor = runtime.supervisor()
+    session_id = await supervisor.start_session(subject_id="ada", external_id="short")
+    await story.say(supervisor, session_id, SHORT, runtime)
+
+
+async def short_again(story: Story, runtime: Runtime) -> None:
+    """The same session resumed, cut off, forked, in conflict and settled."""
+    supervisor = runtime.supervisor()
+    session_id = await supervisor.find_external("short")
+    assert session_id is not None
+    await story.say(
+        supervisor, session_id, ["tell me more | cut=synthesize domain=garden", "where were we? | domain=garden"], runtime
+    )
+    other = await supervisor.declare_intent(session_id, "the greenhouse")
+    await story.say(supervisor, session_id, ["which of them?", "the greenhouse"], runtime)
+    await supervisor.fork_intent(session_id, other, ["its roof", "its door"], active=1)
+    await story.say(supervisor, session_id, ["how high is it?", "done? | done=1"], runtime)
+
+
+async def taught(story: Story, runtime: Runtime) -> None:
+    """A second session of the same subject, in which gates open, and a third one that is shown what was learned."""
+    supervisor = runtime.supervisor()
+    for _ in range(2):
+        session_id = await supervisor.start_session(subject_id="ada")
+        messages = ["list packages again | act=command tool=list_packages domain=machine", "roses? | domain=garden"]
+        await story.say(supervisor, session_id, messages, runtime)
 
 
 CHAPTERS: Final = (garden, garden_again, evenings, plain, shadow, asking, asking_on, asking_again, declaring, bridge)
