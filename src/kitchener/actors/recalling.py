@@ -70,7 +70,7 @@ class SubjectTurns:
     def forget(self, subject_id: str) -> None:
         """Puts a subject's turns away; asked for again, they are read again."""
         dropped = self._subjects.pop(subject_id, None)
-        self._held -= len(dropped.items) if dropped is not None else 0
+        self._held -= len(dropped.ids) if dropped is not None else 0
 
     async def _read_on(self, subject_id: str, kept: _Turns, position: int) -> None:
         """Takes the turns that were completed since."""
