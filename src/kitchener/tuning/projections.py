@@ -104,7 +104,7 @@ class BisectReport:
     is_shown: bool | None
     """Whether the item that is looked for is shown at the bad end; None: none is looked for."""
     is_exact: bool
-    """Whether the turn, run again as it was, is shown what is on record; else the settings have changed since."""
+    """Whether the turn, run again as it was, is shown what is on record; else settings have changed."""
 
     def as_json(self) -> dict[str, Any]:
         """Everything, as JSON types."""
