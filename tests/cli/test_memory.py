@@ -229,8 +229,8 @@ class TestExplain:
         for key in (tmp_path / "keys").rglob("*.key"):
             key.unlink()
         text = cli("memory", "explain", question["artifact_id"]).out
-        assert f"{question['artifact_id']}: (no text)\n" in text
-        assert "deactivated: (sealed)\n" in text
+        assert f"{question['artifact_id']}: (erased, or sealed without its key)\n" in text
+        assert "deactivated: (erased, or sealed without its key)\n" in text
         assert "a private reason" not in (tmp_path / OVERLAYS).read_text(encoding="utf-8") + text
 
 

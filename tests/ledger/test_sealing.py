@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -223,3 +224,105 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_the_library_is_not_loaded_where_nothing_is_sealed() -> None:
     code = "import sys, kitchener.ledger; sys.exit('cryptography' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+BEGUN = "2026-11-22T00:00:00.000000+00:00"
+
+
+async def test_an_erasure_counts_from_its_note_on(tmp_path: Path) -> None:
+    """The key is there still, and opens and seals nothing, also for a keyring that had it in memory (docs/erasure.md)."""
+    keyring, other = Keyring(tmp_path / "keys"), Keyring(tmp_path / "keys")
+    kid = keyring.get("ada").kid
+    keyring.get("bo")
+    begun = keyring.begin_erasure("ada", BEGUN)
+    assert begun is not None
+    assert (begun.subject_id, begun.kid, begun.begun_at) == ("ada", kid, BEGUN)
+    assert keyring.begin_erasure("ada", "later") == begun, "begun once"
+    for each in (keyring, other, Keyring(tmp_path / "keys")):
+        assert each.find("ada") is None
+        assert each.kid_of("ada") == kid
+        assert each.erasures() == [begun]
+        with pytest.raises(SealingError, match="is being erased"):
+            each.get("ada")
+        assert each.find("bo") is not None
+    assert len(list((tmp_path / "keys").glob("*.key"))) == 2
+    [note] = (tmp_path / "keys" / "erasing").iterdir()
+    assert stat.S_IMODE(note.stat().st_mode) == 0o600
+    assert "key" not in json.loads(note.read_text())
+
+
+async def test_an_erasure_is_done_step_by_step_and_each_again(tmp_path: Path) -> None:
+    keyring = Keyring(tmp_path / "keys")
+    kid = keyring.get("ada").kid
+    keyring.begin_erasure("ada", BEGUN)
+    for _ in range(2):
+        assert keyring.destroy("ada") == kid
+        assert list((tmp_path / "keys").glob("*.key")) == []
+    for _ in range(2):
+        keyring.end_erasure("ada")
+        assert keyring.erasures() == []
+    assert keyring.kid_of("ada") is None
+    assert keyring.begin_erasure("ada", BEGUN) is None, "there is nothing to erase"
+    assert keyring.get("ada").kid != kid
+
+
+async def test_a_key_that_a_crash_left_overwritten_is_destroyed_all_the_same(tmp_path: Path) -> None:
+    keyring = Keyring(tmp_path / "keys")
+    kid = keyring.get("ada").kid
+    keyring.begin_erasure("ada", BEGUN)
+    [file] = (tmp_path / "keys").glob("*.key")
+    file.write_bytes(b"\0" * file.stat().st_size)
+    again = Keyring(tmp_path / "keys")
+    assert again.find("ada") is None
+    assert again.destroy("ada") == kid
+    assert not file.exists()
+
+
+async def test_a_key_that_is_gone_can_still_be_noted(tmp_path: Path) -> None:
+    keyring = Keyring(tmp_path / "keys")
+    keyring.get("bo")
+    begun = keyring.begin_erasure("ada", BEGUN, lost_kid="0a")
+    assert begun is not None
+    assert begun.kid == "0a"
+    assert keyring.destroy("ada") == "0a"
+
+
+async def test_erasures_are_told_in_one_order(tmp_path: Path) -> None:
+    keyring = Keyring(tmp_path / "keys")
+    for subject, at in (("c", "2026-01-02"), ("b", "2026-01-01"), ("a", "2026-01-02")):
+        keyring.get(subject)
+        keyring.begin_erasure(subject, at)
+    assert [each.subject_id for each in keyring.erasures()] == ["b", "a", "c"]
+    assert Keyring(tmp_path / "nowhere").erasures() == []
+
+
+async def test_a_damaged_note_is_told(tmp_path: Path) -> None:
+    keyring = Keyring(tmp_path / "keys")
+    keyring.get("ada")
+    keyring.begin_erasure("ada", BEGUN)
+    [note] = (tmp_path / "keys" / "erasing").iterdir()
+    note.write_text("{}")
+    with pytest.raises(SealingError, match="is not the note of an erasure"):
+        Keyring(tmp_path / "keys").get("ada")
+
+
+def test_a_thread_that_reads_a_key_does_not_keep_it_beyond_its_end(tmp_path: Path) -> None:
+    """Many look the key up while it is destroyed; whoever got it, nobody has put it back into memory."""
+    for number in range(20):
+        keyring = Keyring(tmp_path / f"keys{number}")
+        Keyring(tmp_path / f"keys{number}").get("ada")
+        with ThreadPoolExecutor(8) as pool:
+            looked = [pool.submit(keyring.find, "ada") for _ in range(16)]
+            keyring.begin_erasure("ada", BEGUN)
+            keyring.destroy("ada")
+            for each in looked:
+                each.result()
+        assert not keyring.has("ada")
+        assert keyring.find("ada") is None
+
+
+async def test_what_has_nothing_to_seal_needs_no_key_and_makes_none(tmp_path: Path) -> None:
+    async with open_ledger(tmp_path / "l.jsonl", sealer=sealer(tmp_path)) as ledger:
+        await ledger.write(LedgerEntry("SESSION_START", "SES-00000001", {"subject_id": "ada"}))
+        await ledger.write(LedgerEntry("TURN_STARTED", "T-1", {"subject_id": "ada"}))
+    assert not (tmp_path / "keys").exists()

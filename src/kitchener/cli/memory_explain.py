@@ -109,7 +109,7 @@ class Explanation:
         yield from _rest(self.source_turns(), "turns")
         for each in _first([each for each in self.evidence if each.turn_id is None]):
             yield f"  {each.signal_id}  {each.event_id} of {harmless(each.session_id)}, no turn named"
-        is_erased = self.learned.overlay.is_erased
+        is_erased = any(why_erased(each.payload) for each in self.records)
         for event_id in _first(self.unknown):
             yield f"  {harmless(event_id)}  {'(erased)' if is_erased else '(imported; no ledger here knows it)'}"
         yield from _rest(self.unknown, "unknown events")

@@ -6,7 +6,6 @@ from typing import Any, Final, Literal
 
 from kitchener.cli.output import UNREADABLE, harmless, one_line
 from kitchener.config import HO3MemoryConfig
-from kitchener.context.events import ERASED
 from kitchener.memory import GateResult, Overlay, SignalAccumulator
 from kitchener.memory.bias import weight_of
 from kitchener.memory.signals import Cut
@@ -119,7 +118,6 @@ class LearnedView:
             "state": self.state,
             "why": self.why or None,
             "line": overlay.line,
-            "erased": overlay.is_erased,
             "artifact_type": overlay.artifact_type,
             "labels": None if overlay.labels is None else {kind: list(found) for kind, found in overlay.labels.items()},
             "scope": overlay.scope,
@@ -167,7 +165,7 @@ def _last_reason(key: str, subject: SubjectMemory, cut: Cut) -> str:
 
 def line_text(overlay: Overlay, width: int) -> str:
     """Its line, for a reader."""
-    return one_line(overlay.line, width) or (ERASED if overlay.is_erased else "(no text)")
+    return one_line(overlay.line, width) or (UNREADABLE if overlay.is_erased else "(no text)")
 
 
 def where_it_speaks(overlay: Overlay) -> str:
