@@ -1,7 +1,7 @@
 """What a ledger's length costs: opening it, bringing a session back out of it, and verifying it.
 
-One session of some turns is recorded by a real runtime; then its ledger is filled up with other sessions' entries through the
-real writer, to one size after another, and measured at each. What does not depend on the length stays the same from row to row.
+Some sessions are recorded by a real runtime; then their ledger is filled up with other sessions' entries through the real writer,
+to one size after another, and measured at each. What does not depend on the length stays the same from row to row.
 
     python -m benchmarks.long_ledger
     python -m benchmarks.long_ledger --entries 100000 1000000 10000000 --jobs 2 --json
@@ -12,6 +12,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -51,7 +52,7 @@ def tell(text: str, *, is_quiet: bool) -> None:
 
 
 async def talk(root: Path, session_id: str | None, turns: int) -> tuple[str, list[float]]:
-    """Some turns of a session, new or brought back; its id, and the milliseconds of each turn."""
+    """Some turns of a session, new or brought back; its id, and the CPU milliseconds of each turn."""
     took = []
     config = RuntimeConfig(plane_root=str(root), ledger=LedgerConfig(durability="none"))
     async with open_runtime(config) as runtime:
@@ -61,9 +62,9 @@ async def talk(root: Path, session_id: str | None, turns: int) -> tuple[str, lis
             await supervisor.handle_turn("Hello", session_id=warm)
         session = session_id or await supervisor.start_session(subject_id="ada")
         for number in range(turns):
-            began = time.perf_counter()
+            began = time.process_time()
             await supervisor.handle_turn(f"Message {number}: what is new in the garden?", session_id=session)
-            took.append((time.perf_counter() - began) * 1e3)
+            took.append((time.process_time() - began) * 1e3)
     return session, took
 
 
@@ -77,7 +78,7 @@ async def fill_up(path: Path, entries: int, *, is_quiet: bool) -> None:
         while ledger.position < entries:
             number = ledger.position
             session, turn = f"SES-{number // (7 * OTHER_TURNS):08x}", number // 7 % OTHER_TURNS
-            facts = {
+            facts: dict[str, Any] = {
                 "v": 1,
                 "session_id": session,
                 "subject_id": f"anon-{session}",
@@ -114,27 +115,27 @@ async def open_times(path: Path, repeat: int = 5) -> dict[str, Any]:
 
 
 async def read_back_times(path: Path, session_id: str, repeat: int = 7) -> dict[str, Any]:
-    """Milliseconds of reading all entries of one session, the best of some, and what was read from the ledger's files."""
-    took, ops, found = [], Counting(), []
+    """CPU milliseconds of reading all entries of one session, the best of some, and what was read from the ledger's files."""
+    took, ops, found = list[float](), Counting(), list[Any]()
     opened = LedgerClient.open(path, ledger_id="HO2M:ADMIN", index_keys=index_keys, index_dir=index_of(path), file_ops=ops)
     async with opened as ledger:
         for _ in range(repeat):
             ops.reads = ops.bytes = 0
-            began = time.perf_counter()
+            began = time.process_time()
             found = [entry.payload async for entry in ledger.read(session_id=session_id)]
-            took.append((time.perf_counter() - began) * 1e3)
+            took.append((time.process_time() - began) * 1e3)
     return {
         "session_entries": len(found),
-        "read_session_ms": round(min(took), 2),
+        "read_session_cpu_ms": round(min(took), 2),
         "read_session_reads": ops.reads,
         "read_session_bytes": ops.bytes,
     }
 
 
-async def activation_ms(root: Path, session_id: str, repeat: int = 5) -> float:
-    """The first turn after opening a runtime against the later ones, milliseconds: what bringing the session back costs."""
+async def activation_ms(root: Path, sessions: Sequence[str]) -> float:
+    """The first turn of a session after a start against its later ones, CPU milliseconds: what bringing it back costs."""
     extra = []
-    for _ in range(repeat):
+    for session_id in sessions:
         _, took = await talk(root, session_id, 6)
         extra.append(took[0] - median(took[1:]))
     return round(min(extra), 2)
@@ -161,10 +162,8 @@ async def run(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(dir=arguments.directory) as name:
         root = Path(name)
         path = root / HO2M
-        session_id, _ = await talk(root, None, arguments.turns // 2)
-        await fill_up(path, arguments.entries[0] // 2, is_quiet=arguments.json)
-        await talk(root, session_id, arguments.turns - arguments.turns // 2)
-        for entries in arguments.entries:
+        sessions = [[(await talk(root, None, arguments.turns))[0] for _ in range(3)] for _ in arguments.entries]
+        for entries, mine in zip(arguments.entries, sessions, strict=True):
             began = time.perf_counter()
             await fill_up(path, entries, is_quiet=arguments.json)
             tell(f"{entries:,} entries are there after {time.perf_counter() - began:.0f} s", is_quiet=arguments.json)
@@ -175,9 +174,9 @@ async def run(arguments: argparse.Namespace) -> None:
                 "segments": len(files) - 1,
             }
             row |= await open_times(path)
-            row |= await read_back_times(path, session_id)
+            row |= await read_back_times(path, mine[0])
             row |= await verify_times(path, arguments.jobs) if arguments.jobs else {}
-            row["activation_ms"] = await activation_ms(root, session_id, arguments.repeat)
+            row["activation_cpu_ms"] = await activation_ms(root, mine)
             rows.append(row)
             if not arguments.json:
                 print("  ".join(f"{key} {value:,}" for key, value in row.items()), flush=True)
@@ -189,8 +188,7 @@ def main() -> None:
     """Reads the arguments and measures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--entries", type=int, nargs="+", default=[100_000, 1_000_000], help="sizes, ascending")
-    parser.add_argument("--turns", type=int, default=50, help="turns of the session that is brought back")
-    parser.add_argument("--repeat", type=int, default=3, help="how often it is brought back; each time adds six turns")
+    parser.add_argument("--turns", type=int, default=50, help="turns of each session that is brought back")
     parser.add_argument("--jobs", type=int, default=2, help="processes that verify; 0: do not verify")
     parser.add_argument("--directory", type=Path, default=None, help="where to write; default: the temporary directory")
     parser.add_argument("--backend", choices=("asyncio", "trio"), default="asyncio")

@@ -112,7 +112,7 @@ async def segments_without_index(path: Path) -> AsyncIterator[Store]:
 @asynccontextmanager
 async def reader_of_segments(path: Path) -> AsyncIterator[Store]:
     async with opened(path, 2_000) as ledger:
-        await write(ledger, commit_every=7)
+        await write(ledger, commit_every=8)
         async with LedgerReader.open(path, index_keys=index_keys) as store:
             yield store
 

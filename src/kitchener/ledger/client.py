@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -35,7 +35,8 @@ from kitchener.ledger.chain import ENVELOPE_BYTES, IndexKeys, LedgerEntry, Store
 from kitchener.ledger.checkpoint import Checkpoint, check_tail, sign_ledger
 from kitchener.ledger.files import FileOps
 from kitchener.ledger.group import CommitGroup, plain_task_group
-from kitchener.ledger.reading import Entries, Query, check_key, make_query
+from kitchener.ledger.moment import Moment
+from kitchener.ledger.reading import Entries, check_key, make_query
 from kitchener.ledger.recovery import Recovered
 from kitchener.ledger.stamping import Stamper
 from kitchener.ledger.storage import Storage, open_storage
@@ -127,14 +128,10 @@ class LedgerClient:
             LedgerClockError: its last entry lies in the future
             LedgerWriteError: at the end of the block, what was written last could not be made durable
         """
-        if not is_ledger_id(ledger_id):
-            raise CallerError(
-                f"ledger id {ledger_id!r}: it takes 1 to 1024 printable ASCII characters, no bar, quote or backslash"
-            )
         path, config, clock = Path(path), config or LedgerConfig(), clock or SystemClock()
-        storage = await anyio.to_thread.run_sync(
+        storage, stamper = await anyio.to_thread.run_sync(
             partial(
-                open_storage,
+                _open_files,
                 path,
                 ledger_id,
                 index_dir=Path(index_dir) if index_dir is not None else path.parent / "index",
@@ -142,15 +139,9 @@ class LedgerClient:
                 index_keys=index_keys,
                 opener=sealer.open if sealer is not None else None,
                 config=config,
-                time_us=clock.time_us(),
+                clock=clock,
             )
         )
-        try:
-            await anyio.to_thread.run_sync(check_tail, path, ledger_id, storage.journal.tip)
-            stamper = Stamper(ledger_id, clock, config, storage.journal.tip.timestamp)
-        except BaseException:
-            storage.abandon()
-            raise
         client = cls(storage, config, stamper, sealer, index_keys)
         async with plain_task_group() as tasks:
             client._attach(tasks)
@@ -239,55 +230,29 @@ class LedgerClient:
             after_seq=after_seq,
             up_to_seq=self.position if up_to_seq is None else min(up_to_seq, self.position),
         )
-        found = self._find(query)
+        # Entries in memory are copied only where they can be wanted.
+        pending = self._pending[:] if query.up_to_seq > self._stored.seq else ()
+        found = Moment(self._storage, self._stored, pending).search(query)
         return Entries(found if limit is None else islice(found, limit), self._in_thread)
 
     async def last(self, *, session_id: str | None = None, key: str | None = None, limit: int = 1) -> list[StoredEntry]:
         """The newest entries of a session, of a key, or of all, ascending."""
         check_key(key, self._index_keys)
         query = make_query(session_id=session_id, key=key, up_to_seq=self.position)
-        stored, memory = self._stored, self._pending[:]
-
-        def newest() -> list[StoredEntry]:
-            late = deque(filter(query.matches, memory), limit)
-            missing = limit - len(late)
-            return [*(self._storage.newest(query, stored, missing) if missing else ()), *late]
-
-        return await self._in_thread(newest)
+        moment = self._now()
+        return await self._in_thread(lambda: moment.newest(query, limit))
 
     async def known_sessions(self, session_ids: Iterable[str]) -> set[str]:
         """Which of these sessions have entries here; one look-up for all of them."""
-        stored, memory, wanted = self._stored, self._pending[:], set(session_ids)
-
-        def look_up() -> set[str]:
-            late = {entry.session_id for entry in memory if entry.session_id in wanted}
-            return self._storage.known_sessions(wanted, stored) | {each for each in late if each is not None}
-
-        return await self._in_thread(look_up)
+        return await self._in_thread(partial(self._now().known_sessions, tuple(session_ids)))
 
     async def known_keys(self, keys: Iterable[str]) -> set[str]:
         """Which of these keys have entries here; one look-up for all of them."""
-        stored, memory, wanted = self._stored, self._pending[:], set(keys)
-
-        def look_up() -> set[str]:
-            late = {key for entry in memory for key in entry.keys if key in wanted}
-            return self._storage.known_keys(wanted, stored) | late
-
-        return await self._in_thread(look_up)
+        return await self._in_thread(partial(self._now().known_keys, tuple(keys)))
 
     async def last_of(self, keys: Iterable[str]) -> dict[str, StoredEntry]:
         """The newest entry of each of these keys, by key; one visit for all of them. Keys without entries are left out."""
-        stored, memory, wanted = self._stored, self._pending[:], set(keys)
-
-        def newest() -> dict[str, StoredEntry]:
-            found = {key: entry for entry in memory for key in entry.keys if key in wanted}
-            for key in wanted.difference(found):
-                earlier = self._storage.newest(make_query(key=key), stored, 1)
-                if earlier:
-                    found[key] = earlier[-1]
-            return found
-
-        return await self._in_thread(newest)
+        return await self._in_thread(partial(self._now().last_of, tuple(keys)))
 
     async def get(self, seq: int) -> StoredEntry | None:
         """The entry with a number, or None if there is none."""
@@ -453,11 +418,8 @@ class LedgerClient:
         if found != expected:
             raise StaleHead(self.ledger_id, session_id, expected or "none", found or "none")
 
-    def _find(self, query: Query) -> Iterator[StoredEntry]:
-        # As of now: the memory is copied here, and the file is read up to where it is known now.
-        stored = self._stored
-        memory = self._pending[:] if query.up_to_seq > stored.seq else []
-        return chain(self._storage.search(query, stored), filter(query.matches, memory))
+    def _now(self) -> Moment:
+        return Moment(self._storage, self._stored, self._pending[:])
 
     async def _in_thread(self, action: Callable[[], T]) -> T:
         def checked() -> T:
@@ -492,6 +454,19 @@ class LedgerClient:
             if not is_failing:
                 raise failure
             _log.error("ledger closed with entries that could not be written", path=str(self.path), problem=failure.problem)
+
+
+def _open_files(path: Path, ledger_id: str, *, config: LedgerConfig, clock: Clock, **places: Any) -> tuple[Storage, Stamper]:
+    """The ledger on disk, verified, recovered and locked, and what gives its entries their time; see `LedgerClient.open`."""
+    if not is_ledger_id(ledger_id):
+        raise CallerError(f"ledger id {ledger_id!r}: it takes 1 to 1024 printable ASCII characters, no bar, quote or backslash")
+    storage = open_storage(path, ledger_id, config=config, time_us=clock.time_us(), **places)
+    try:
+        check_tail(path, ledger_id, storage.journal.tip)
+        return storage, Stamper(ledger_id, clock, config, storage.journal.tip.timestamp)
+    except BaseException:
+        storage.abandon()
+        raise
 
 
 def _text(value: str, at: str) -> bytes:

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -18,6 +18,8 @@ NO_END: Final = 2**62
 """Larger than any entry's number."""
 _TAKE_ENTRIES: Final = 256
 _TAKE_BYTES: Final = 1 << 20
+_RUN_BYTES: Final = 1 << 16
+"""Neighbours are read together up to about so many bytes."""
 
 
 class Query(NamedTuple):
@@ -120,8 +122,7 @@ class Shelf:
         """
         query = query._replace(up_to_seq=min(query.up_to_seq, end.seq))
         places, start = self._look_up(query)
-        for place in places:
-            entry = self._entry_at(*place)
+        for entry in self._entries_at(places):
             if query.matches(entry):
                 yield entry
         yield from self._scan(query, start, end)
@@ -135,7 +136,7 @@ class Shelf:
             query = query._replace(after_seq=max(query.after_seq, query.up_to_seq - limit))
             return list(self.search(query, end))
         places, start = self._look_up(query, limit)
-        found = deque((self._entry_at(*place) for place in places), limit)
+        found = deque(self._entries_at(places), limit)
         found.extend(self._scan(query, start, end))
         return list(found)
 
@@ -190,17 +191,33 @@ class Shelf:
         except BadLine as fault:
             raise self.volume.damage(seq, offset, fault) from fault
 
-    def _entry_at(self, seq: int, offset: int, length: int) -> StoredEntry:
-        try:
-            line = self.volume.read(length, offset)
-            if not line.endswith(b"\n"):
-                raise BadLine("framing", "a line that ends with LF", shown(line))
-            entry = self._entry(line[:-1])
-            if entry.seq != seq:
-                raise BadLine("seq", str(seq), str(entry.seq))
-        except BadLine as fault:
-            raise self.volume.damage(seq, offset, fault) from fault
-        return entry
+    def _entries_at(self, places: Iterable[Place]) -> Iterator[StoredEntry]:
+        """The entries at these places; those of one turn mostly stand side by side, and are then read in one go."""
+        run: list[Place] = []
+        for place in places:
+            if run and (place[1] != run[-1][1] + run[-1][2] or place[1] - run[0][1] > _RUN_BYTES):
+                yield from self._read_run(run)
+                run = []
+            run.append(place)
+        if run:
+            yield from self._read_run(run)
+
+    def _read_run(self, run: Sequence[Place]) -> Iterator[StoredEntry]:
+        first, end = run[0][1], run[-1][1] + run[-1][2]
+        data = b""
+        while first + len(data) < end and (piece := self.volume.read(end - first - len(data), first + len(data))):
+            data += piece
+        for seq, offset, length in run:
+            try:
+                line = data[offset - first : offset - first + length]
+                if not line.endswith(b"\n"):
+                    raise BadLine("framing", "a line that ends with LF", shown(line))
+                entry = self._entry(line[:-1])
+                if entry.seq != seq:
+                    raise BadLine("seq", str(seq), str(entry.seq))
+            except BadLine as fault:
+                raise self.volume.damage(seq, offset, fault) from fault
+            yield entry
 
     def _entry(self, line: bytes) -> StoredEntry:
         entry = read_line(line, self._ledger_id, self._index_keys, self._opener)
