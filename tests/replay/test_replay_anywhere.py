@@ -20,7 +20,7 @@ import pytest
 from kitchener.actors.tools import load_tools
 from kitchener.ledger.verifying import verify_file
 from kitchener.replaying import ReplayReport, open_replays
-from kitchener.replaying.places import agent_classes, settings_of
+from kitchener.runtime.places import agent_classes, settings_of
 from kitchener.runtime.loading import load_config
 from tests.replay import corpus, golden_roots, programs
 

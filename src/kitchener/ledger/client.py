@@ -4,7 +4,6 @@ What blocks is below, in `storage`, and runs in worker threads; when a round sta
 `docs/ledger.md`.
 """
 
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
