@@ -6,11 +6,13 @@ from typing import Any, TypeVar
 
 import anyio
 import pytest
+import structlog
 
 from kitchener import HO2Config, RuntimeConfig, ToolCall, open_runtime, tool
 from kitchener.config import RouterConfig
-from kitchener.errors import CallerError, ConfigError, ReentrantTurn, SealingError, SubjectErased, UnknownSubject
+from kitchener.errors import CallerError, ConfigError, LedgerLocked, ReentrantTurn, SealingError, SubjectErased, UnknownSubject
 from kitchener.gateway.providers.offline_relations import wants
+from kitchener.ledger import LedgerClient
 from kitchener.records import events
 from kitchener.replaying import replay_session
 from kitchener.sealing import SubjectKey
@@ -409,3 +411,57 @@ async def test_a_cancelled_erasure_is_finished_by_the_next_start(tmp_path: Path)
     records = await entries(tmp_path, events.SUBJECT_ERASED)
     assert {(each.payload["key_id"], each.payload["erased_at"]) for each in records} == {(begun.kid, begun.begun_at)}
     assert [word for word in MARKS if word in str(records)] == []
+
+
+async def test_a_start_that_cannot_finish_an_erasure_goes_on_without_the_subject(tmp_path: Path) -> None:
+    """Another process has the ledger of a class that this one does not serve: others are served, and the subject is not."""
+    await fill(tmp_path)
+    sealer(tmp_path).keyring.begin_erasure(ADA, "2026-11-22T00:00:00.000000+00:00")
+    whole = config(tmp_path)
+    admin_alone = whole.model_copy(update={"agents": {"ADMIN": whole.agents["ADMIN"]}})
+    providers = {"scripted": ScriptedProvider(model)}
+    place = tmp_path / "plane" / "HO2" / "RESIDENT%3Abo" / "ho2m.jsonl"
+    async with LedgerClient.open(place, ledger_id="HO2M:RESIDENT%3Abo", index_dir=tmp_path / "plane" / "index"):
+        with structlog.testing.capture_logs() as logs:
+            async with open_runtime(admin_alone, providers=providers, tools=[fetch]) as runtime:
+                supervisor = runtime.supervisor()
+                await supervisor.handle_turn("hello", subject_id=BO)
+                with pytest.raises(SubjectErased, match="is being erased"):
+                    await supervisor.handle_turn("hello", subject_id=ADA)
+                with pytest.raises(LedgerLocked):
+                    await runtime.erase_subject(ADA)
+    assert [each["event"] for each in logs if each["log_level"] == "warning"] == ["erasure not finished"]
+    assert not await entries(tmp_path, events.SUBJECT_ERASED)
+    async with running(tmp_path) as runtime:
+        assert (await runtime.erase_subject(ADA)).was_erased_before
+        await runtime.supervisor().handle_turn("hello", subject_id=ADA)
+
+
+async def test_an_erasure_that_its_caller_cancels_keeps_the_subject_out_until_it_is_done(tmp_path: Path) -> None:
+    """Wherever it is cut off: either nothing has begun, or the next call finishes it."""
+    await fill(tmp_path)
+    async with running(tmp_path) as runtime:
+        supervisor = runtime.supervisor()
+        is_done = False
+        for steps in range(200):
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as tasks:
+
+                    async def stop(steps: int = steps) -> None:
+                        for _ in range(steps):
+                            await anyio.lowlevel.checkpoint()
+                        scope.cancel()
+
+                    tasks.start_soon(stop)
+                    await runtime.erase_subject(ADA)
+                    is_done = True
+            if sealer(tmp_path).keyring.erasures():
+                with pytest.raises(SubjectErased, match="is being erased"):
+                    await supervisor.handle_turn("hello", subject_id=ADA)
+                break
+            if is_done:
+                break
+        await runtime.erase_subject(ADA)
+        await supervisor.handle_turn("hello", subject_id=ADA)
+    assert len(await entries(tmp_path, events.SUBJECT_ERASED)) == 6
+    assert verified(tmp_path)

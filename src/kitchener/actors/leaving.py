@@ -36,6 +36,10 @@ class Leaving:
         self._sessions, self._admission, self._consolidator = sessions, admission, consolidator
         self._authority, self._grace_s = authority, limits.abort_grace_s
 
+    def bar(self, subject_id: str) -> None:
+        """Takes nothing of the subject from now on, until `end`."""
+        self._sessions.barred.add(subject_id)
+
     async def begin(self, subject_id: str, namespace: str) -> None:
         """Takes nothing of the subject from now on, and returns when nothing of theirs runs; `end` must follow.
 
@@ -49,7 +53,7 @@ class Leaving:
                 raise ReentrantTurn(
                     f"session {session.session_id!r} waits for the tool that erases its subject; erase when its turn is over"
                 )
-        self._sessions.barred.add(subject_id)
+        self.bar(subject_id)
         for session in sessions:
             # Twice: once for the turn to be aborted, once for those in line to find that they are not let in.
             await self._admission.expel(session, anyio.current_time() + 2 * self._grace_s)

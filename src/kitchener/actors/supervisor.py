@@ -163,7 +163,7 @@ class HO2Supervisor:
         return await self._sessions.find(session_id)
 
     async def end_session(self, session_id: str, *, reason: str = "ended") -> None:
-        """Ends the session after the messages that already wait for it; it takes no more turns."""
+        """Ends the session after the messages that already wait for it; it takes no more turns. The reason is kept plainly."""
         await self._ready()
         session = await self._sessions.find_open(session_id)
         async with self._admission.call(session):

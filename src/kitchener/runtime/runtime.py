@@ -37,7 +37,7 @@ from kitchener.ledger import Ledgers, open_ledgers
 from kitchener.memory import HO3Memory
 from kitchener.records.prompt import PromptGateway, PromptResponse, Provider
 from kitchener.runtime.erasing import ErasureReport, check_subject_id, erase, keyring_of, open_stores
-from kitchener.runtime.leaving import leaving
+from kitchener.runtime.leaving import Departure
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import open_memories
 from kitchener.runtime.places import sealer_of, supervisors_ledgers
@@ -96,7 +96,7 @@ class Runtime:
         """Erases a subject while others' turns go on: destroys their key, ends their sessions, withdraws what was learned.
 
         What runs for them is cancelled, and calls for them are refused until it is done; then they may begin anew, under a
-        new key. Cut off, it is finished by the next call, or when a runtime opens next.
+        new key. Cut off, it is finished by the next call, or when a runtime opens next, and calls are refused until then.
 
         Raises:
             ConfigError: there is no keyring
@@ -113,8 +113,8 @@ class Runtime:
             for agent in self._agents.values():
                 await agent.ready()
             present = dict(self._agents)
-            with leaving(subject_id, {name: agent.supervisor.leaving for name, agent in present.items()}) as begin:
-                await begin()
+            with Departure(subject_id, {name: agent.supervisor.leaving for name, agent in present.items()}) as departure:
+                await departure.begin()
                 async with open_stores(
                     self.config,
                     clock=self._parts.injected.clock,
@@ -122,6 +122,7 @@ class Runtime:
                     supervisors={name: agent.ledgers.ho2m for name, agent in present.items()},
                     opened=tuple(self._parts.memories.values()),
                 ) as stores:
+                    departure.is_erasing = True
                     return await erase(subject_id, stores, self._parts.injected.clock)
 
     async def _finish_erasures(self) -> None:
@@ -133,6 +134,8 @@ class Runtime:
                 await self.erase_subject(begun.subject_id)
             except KitchenerError as error:  # their key counts as destroyed all the same, and others' turns can be taken
                 _log.warning("erasure not finished", subject_id=begun.subject_id, problem=str(error))
+                for agent in self._agents.values():
+                    agent.supervisor.leaving.bar(begun.subject_id)
 
     def statistics(self) -> dict[str, Any]:
         """Queues and workers now, for monitoring."""
