@@ -1,7 +1,7 @@
 """What a ledger's length costs: opening it, bringing a session back out of it, and verifying it.
 
-Some sessions are recorded by a real runtime; then their ledger is filled up with other sessions' entries through the real writer,
-to one size after another, and measured at each. What does not depend on the length stays the same from row to row.
+Some sessions are recorded by a real runtime; then their ledger is filled up with other sessions' entries through the real
+writer, to one size after another, and measured at each. What does not depend on the length stays the same from row to row.
 
     python -m benchmarks.long_ledger
     python -m benchmarks.long_ledger --entries 100000 1000000 10000000 --jobs 2 --json

@@ -30,7 +30,7 @@ async def both(path: Path) -> VerifyReport:
     return report
 
 
-async def test_whole_ledgers_are_right_in_pieces_too(tmp_path: Path) -> None:
+async def whole_ledgers(tmp_path: Path) -> None:
     signer = make_key(tmp_path / "signing.pem")
     for name, config in (("segments", IN_SEGMENTS), ("one file", IN_ONE_FILE)):
         path = tmp_path / name / "l.jsonl"
@@ -45,7 +45,7 @@ async def test_whole_ledgers_are_right_in_pieces_too(tmp_path: Path) -> None:
     assert (await both(empty)).ok
 
 
-async def test_damage_is_told_as_one_process_tells_it(tmp_path: Path) -> None:
+async def damaged_segments(tmp_path: Path) -> None:
     whole = tmp_path / "whole" / "l.jsonl"
     await fill(whole, [3, 3, 3, 3, 2], config=IN_SEGMENTS)
     for number, (damage, (do, _, _, _)) in enumerate(DAMAGES.items()):
@@ -64,7 +64,7 @@ async def test_damage_is_told_as_one_process_tells_it(tmp_path: Path) -> None:
     assert report.fault.path == str(segment_path(path, 2))
 
 
-async def test_every_line_of_a_long_file_is_checked_by_somebody(tmp_path: Path) -> None:
+async def every_line_of_a_long_file(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     data = await fill(path, [2, 1, 3, 1, 2, 2], config=IN_ONE_FILE)
     lines = data.splitlines(keepends=True)
@@ -78,6 +78,13 @@ async def test_every_line_of_a_long_file_is_checked_by_somebody(tmp_path: Path) 
         assert not (await both(path)).ok or number == len(lines) - 1
     path.write_bytes(data[:-1])
     assert not (await both(path)).ok
+
+
+async def test_several_processes_find_what_one_finds(tmp_path: Path) -> None:
+    """In one test, as starting processes is what takes the time."""
+    for check in (whole_ledgers, damaged_segments, every_line_of_a_long_file):
+        (tmp_path / check.__name__).mkdir()
+        await check(tmp_path / check.__name__)
 
 
 async def test_no_other_process_is_started_for_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

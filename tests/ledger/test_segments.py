@@ -43,6 +43,7 @@ SMALL = segments_of(1_000, durability="os")
 """Three entries make a segment."""
 COMMITS = (3, 3, 3, 3, 2)
 """Four segments and two entries more."""
+GOLDEN = Path(__file__).resolve().parents[1] / "vectors" / "segmented" / "ledger.jsonl"
 MOMENT = "2026-02-18T12:00:00.000000+00:00"
 
 
@@ -162,6 +163,45 @@ async def test_evidence_is_taken_from_several_segments(path: Path) -> None:
     lines = [line.decode()[:-1] for line in read_back(path)]
     assert part["lines"] == [lines[1], lines[7], lines[13]]
     assert [row[0] for row in part["rows"]] == [*range(2, 15)]
+
+
+async def test_the_golden_ledger_is_written_read_and_verified_as_ever(tmp_path: Path) -> None:
+    """Checked in: what one version wrote, all later ones read, and write again byte for byte."""
+    path = tmp_path / GOLDEN.name
+    shutil.copytree(GOLDEN.parent, tmp_path, dirs_exist_ok=True)
+    assert verify_file(GOLDEN).entries == 14
+    async with open_ledger(path, config=SMALL) as ledger:
+        assert [entry.payload["n"] async for entry in ledger.read()] == [*range(1, 15)]
+    again = tmp_path / "again" / GOLDEN.name
+    await fill(again, COMMITS, config=SMALL)
+    for file in (GOLDEN, *sorted(folder_of(GOLDEN).iterdir())):
+        assert (again.parent / file.relative_to(GOLDEN.parent)).read_bytes() == file.read_bytes()
+
+
+@needs_node
+def test_the_golden_ledger_is_right_to_the_other_verifier_too() -> None:
+    assert refused([GOLDEN]) == []
+
+
+async def test_what_a_session_costs_does_not_depend_on_the_ledgers_length(tmp_path: Path) -> None:
+    """Reads are counted, not times: opening, and reading one session, in ledgers of which one is thirty times as long."""
+    counted = []
+    for length in (30, 900):
+        path, ops = tmp_path / str(length) / "l.jsonl", FaultFS()
+        config = segments_of(100_000, durability="os")
+        async with open_ledger(path, config=config) as ledger:
+            for number in range(length):
+                wanted = number % 3 == 0 and number < 30
+                await ledger.write(fact(number, "SES-aaaaaaaa" if wanted else f"SES-{number:08x}"))
+                if number % 10 == 9:
+                    await ledger.commit()
+        async with open_ledger(path, config=config, file_ops=ops) as ledger:
+            opening = [name for kind, name in ops.log if kind == "read" and not name.endswith(("seal", "segment"))]
+            ops.log.clear()
+            assert await numbers(ledger.read(session_id="SES-aaaaaaaa")) == [*range(1, 31, 3)]
+            counted.append((len(opening), [kind for kind, _ in ops.log].count("read")))
+        assert len(list(folder_of(path).glob("*.segment"))) == (3 if length == 900 else 0)
+    assert counted[0] == counted[1] == (1, 10)
 
 
 # --- what is wrong is refused -------------------------------------------------------------------------------------------------
