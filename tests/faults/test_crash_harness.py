@@ -30,6 +30,7 @@ def check(summary: dict[str, Any], kills: int) -> None:
     assert summary["kills"] >= kills
     assert summary["at_boundaries"] >= kills // 2 - 1
     assert summary["at_boundaries"] + summary["under_load"] + summary["in_recovery"] == summary["kills"]
+    assert summary["power_losses"] == kills // 5
     assert summary["acknowledged"] <= summary["completed"]
     assert summary["acknowledged"] > summary["under_load"]
     assert summary["aborted"] > 0

@@ -116,15 +116,6 @@ async def test_the_systems_refusals_are_told_in_words(tmp_path: Path, error: int
     assert problem in await refusal(tmp_path / "l.jsonl", FaultFS(1, error, only=["open"]))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is denied to this user")
-async def test_a_read_only_directory_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    try:
-        assert "permission denied" in await refusal(tmp_path / "l.jsonl")
-    finally:
-        tmp_path.chmod(0o700)
-
-
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "smb3", "fuse.sshfs"])
 async def test_a_network_file_system_is_refused(tmp_path: Path, kind: str) -> None:
     class Network(FileOps):

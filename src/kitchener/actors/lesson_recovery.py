@@ -15,7 +15,7 @@ from kitchener.actors.lessons import Case, overlay_of, recorded_output
 from kitchener.actors.remembering import LongTermMemory
 from kitchener.actors.work_order_chain import TurnParts
 from kitchener.clock import iso, to_us
-from kitchener.errors import CallerError, EntryRefused
+from kitchener.errors import CallerError, EntryRefused, EntryTooLarge
 from kitchener.ids import SessionId, SubjectId
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.memory.index import SIGNALS
@@ -26,6 +26,7 @@ from kitchener.records.work_order import Cost
 logger = structlog.get_logger(__name__)
 
 _OPEN: Final = (events.WO_PLANNED, events.WO_DISPATCHED)
+_FACTS: Final = frozenset(("namespace", "signal_id", "gate_ts", "signals_position"))
 _PAGE: Final = 64
 
 
@@ -87,8 +88,18 @@ class LessonRecovery:
         ledgers, session_id, wo_id = self._parts.ledgers, str(newest.session_id), newest.entity_id
         planned = await anext(ledgers.ho2m.read(session_id=session_id, entity_id=wo_id))
         trace = [entry async for entry in ledgers.ho1m.read(session_id=session_id, entity_id=wo_id)]
-        closed = {"v": events.VERSION, "session_id": session_id, "subject_id": planned.payload["subject_id"], "wo_id": wo_id}
-        if not await self._is_learned(planned, trace):
+        closed = {
+            "v": events.VERSION,
+            "session_id": session_id,
+            "subject_id": planned.payload.get("subject_id"),
+            "wo_id": wo_id,
+        }
+        try:
+            is_learned = await self._is_learned(planned, trace)
+        except (CallerError, EntryRefused, EntryTooLarge) as error:
+            logger.warning("recorded consolidation refused", wo_id=wo_id, error=str(error))
+            is_learned = False
+        if not is_learned:
             logger.warning("consolidation cut off by a crash", wo_id=wo_id)
             await ledgers.ho2m.write(LedgerEntry(events.WO_ABANDONED, wo_id, {**closed, "reason": "crash"}))
             return False
@@ -102,9 +113,13 @@ class LessonRecovery:
         return True
 
     async def _is_learned(self, planned: StoredEntry, trace: list[StoredEntry]) -> bool:
-        """Whether the overlay is in the memory, be it only now, out of the answer on record."""
+        """Whether the overlay is in the memory, be it only now, out of the answer on record.
+
+        Raises:
+            CallerError, EntryRefused, EntryTooLarge: that answer cannot stand as a learned line
+        """
         facts = planned.payload.get("consolidates")
-        if not isinstance(facts, dict):  # sealed, and its key gone, or another program's
+        if not isinstance(facts, dict) or not facts.keys() >= _FACTS:  # another program's
             return False
         namespace, signal_id, gate_ts = facts["namespace"], facts["signal_id"], facts["gate_ts"]
         # Looked for first, also among those that somebody took out of use since: logging one again would bring it back.
@@ -116,11 +131,7 @@ class LessonRecovery:
         output = recorded_output(trace)
         if output is None or not found:
             return False
-        subject_id = SubjectId(planned.payload["subject_id"])
+        subject_id = SubjectId(str(planned.payload.get("subject_id")))
         case = Case(namespace, subject_id, found[0].signal_id, gate_ts, SessionId(str(planned.session_id)), 0, found[0])
-        try:
-            await self._memory.log_overlay(overlay_of(case, output, trace), namespace=namespace)
-        except (CallerError, EntryRefused) as error:
-            logger.warning("recorded consolidation refused", wo_id=planned.entity_id, error=str(error))
-            return False
+        await self._memory.log_overlay(overlay_of(case, output, trace), namespace=namespace)
         return True
