@@ -381,10 +381,14 @@ async def test_enforce_adopts_what_was_before(tmp_path: Path, before: str, inten
         assert (off.intent_id, off.projection_ref) == (None, None)
         assert "echo: and now?" in ada.text()
     async with talking(tmp_path, clock, **enforce) as ada:
-        again = await ada.say("with it")
-        assert again.intent_id == result.intent_id
+        again, number = await ada.say("with it"), len(await ada.intents())
+        assert (again.intent_id == result.intent_id) == (intent_mode == "classified")
         assert "echo: apples" in ada.text()
+        assert ("echo: without it" in ada.text()) == (intent_mode == "bridge")
         assert (await ada.kept()) == (await ada.state()).snapshot()
+        await ada.say("and on")
+        assert len(await ada.intents()) == number, "what was attached once stays attached"
+        assert await ada.flags() == []
 
 
 async def test_an_intent_declared_first_leaves_earlier_turns_reachable(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The Context Authority's choices in a turn: conflicts, unclear messages, impossible entries, recall, budgets, users' calls."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -147,6 +148,14 @@ async def test_asking_is_no_failure(tmp_path: Path) -> None:
         assert await ada.flags() == []
 
 
+async def test_a_turn_that_asks_neither_counts_as_a_failure_nor_ends_a_row_of_them(tmp_path: Path) -> None:
+    async with talking(tmp_path, unclear_policy="ask", intent_max_failures=2, **ENFORCE) as ada:
+        await ada.say("apples", "[unclear] hm", "[fail] a")
+        assert await ada.flags() == []
+        await ada.say("[unclear] hm", "[fail] b")
+        assert await ada.flags() == ["REPEATED_FAILURE"]
+
+
 async def test_an_invented_intent_is_not_followed(tmp_path: Path) -> None:
     async with talking(tmp_path, **ENFORCE) as ada:
         first = await ada.say("apples")
@@ -272,6 +281,22 @@ async def test_recall_goes_as_far_as_its_scope(tmp_path: Path, scope: str, shown
         assert len(recalled) == len(shown)
         eligible = {ref["entry_id"] for ref in projected["eligible_refs"]}
         assert not eligible & {key.partition("/")[2] for key in recalled}
+
+
+@pytest.mark.parametrize("scope", ["session", "subject"])
+async def test_nothing_is_recalled_that_has_no_word_of_the_message_in_or_beside_it(tmp_path: Path, scope: str) -> None:
+    async with talking(tmp_path, recall_scope=scope, **ENFORCE) as ada:
+        far = [f"lamp {n}" for n in range(4)]
+        await ada.say("I never eat meat", *far, "the harbour opens at nine", "[switch] museums", "how late is it?")
+        reasons = [reason for e in await ada.decisions(events.PROJECTION_COMPUTED) for reason in reasons_of(e.payload)]
+        assert "RECALLED" not in reasons
+        await ada.say("and the harbour?")
+        assert "opens at nine" in ada.text()
+        assert "never eat meat" not in ada.text()
+
+
+def reasons_of(payload: Mapping[str, Any]) -> list[str]:
+    return [reason for reasons in payload["eligibility_reasons"].values() for reason in reasons]
 
 
 async def test_recall_sees_nothing_newer_than_the_turn(tmp_path: Path) -> None:

@@ -184,3 +184,25 @@ class TestRepair:
         assert cli("context", "project", "--session", "SES-0000beef").code == 4
         assert cli("session", "repair", "SES-0000beef", "--all", "--reason", "written twice").code == 0
         assert cli("context", "project", "--session", "SES-0000beef", "--json").json["active_intent"] == "INT-1"
+
+
+def test_an_intent_of_a_project_is_listed_with_its_scope_and_above_another_sessions(cli: Cli, session: str) -> None:
+    outcome = cli("intent", "declare", "open the shop", "--session", session, "--scope", "PROJECT", "--json")
+    project = outcome.json["intent_id"]
+    other = talk(cli, "which lamps are there?")
+    assert cli("intent", "declare", "compare lamps", "--session", other, "--parent", project, "--json").code == 0
+    rows = intents(cli, other)
+    assert [(each["session_id"], each["scope"]) for each in rows if each["intent_id"] == project] == [(session, "PROJECT")]
+    everything = cli("intent", "list", "--json").json
+    assert [each["intent_id"] for each in everything].count(project) == 1
+    assert "PROJECT" in cli("intent", "list", "--session", other).out
+    mine = rows[0]["intent_id"] if rows[0]["intent_id"] != project else rows[1]["intent_id"]
+    assert cli("intent", "close", mine, "--session", other).code == 0
+    shown = cli("context", "project", "--session", other, "--dry-run", "--json")
+    assert shown.code == 0
+    assert project in [each["entity_id"] for each in shown.json["visible"]]
+    assert cli("intent", "close", project, "--session", other, "--outcome", "opened").code == 0
+    assert next(each for each in intents(cli, session) if each["intent_id"] == project)["status"] == "closed"
+    shown = cli("context", "project", "--session", other, "--dry-run", "--json")
+    assert project not in [each["entity_id"] for each in shown.json["visible"]]
+    assert cli("intent", "close", project, "--session", session).code == 4

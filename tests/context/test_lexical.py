@@ -140,7 +140,7 @@ def test_equal_scores_stand_newest_first(turns: list[LexicalTurn], question: str
 def test_a_weight_of_nothing_takes_its_idea_away_and_breaks_nothing(turns: list[LexicalTurn], question: str) -> None:
     bare = LexicalWeights(prefix=0, kin=0, reach=0, session=0, dated=0, standing=0, long_power=0, feedback_terms=0)
     found = LexicalIndex(turns, weights=bare).rank(question).order
-    words = {position for position in LexicalIndex(turns, weights=bare).rank(question).matched}
+    words = set(LexicalIndex(turns, weights=bare).rank(question).matched)
     assert words <= set(found)
 
 

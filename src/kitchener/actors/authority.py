@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 from kitchener.actors.ranking import TurnRanking
 from kitchener.actors.recalling import SubjectTurns
 from kitchener.actors.recorded_bases import RecordedBases
+from kitchener.actors.sharing import SharedIntents
 from kitchener.canonical import canonical_bytes
 from kitchener.config import HO2Config
 from kitchener.context import (
@@ -58,7 +59,18 @@ class SessionThread:
         is_shadow: a turn that no real intent claims belongs, with its work orders, to the shadow's intent
     """
 
-    __slots__ = ("_ruleset", "bases", "intent_id", "is_shadow", "last_left", "projection", "ranking", "state", "switched_to")
+    __slots__ = (
+        "_ruleset",
+        "bases",
+        "intent_id",
+        "is_shadow",
+        "last_left",
+        "projection",
+        "ranking",
+        "shared_to",
+        "state",
+        "switched_to",
+    )
 
     def __init__(self, state: ContextState, ruleset: Ruleset, *, is_shadow: bool) -> None:
         self.state = state
@@ -75,6 +87,8 @@ class SessionThread:
         self.projection: Projection | None = None
         """What the running turn's model is shown."""
         self.ranking = TurnRanking(ruleset)
+        self.shared_to = 0
+        """Up to where other sessions' entries about shared intents were taken."""
 
     @property
     def prior_intent_id(self) -> str | None:
@@ -134,6 +148,7 @@ class ContextAuthority:
         self._ranking = TurnRanking(self.ruleset)
         self.projector = Projector(self.ruleset, rank=self._rank, offer=self._offer)
         self._mode: Literal["enforce", "shadow"] = "shadow" if self.is_shadow else "enforce"
+        self.shared = SharedIntents(ledgers)
         self.recalling = SubjectTurns(ledgers, self.projector.estimate, self.ruleset.ranking_postings)
 
     def thread(self, session_id: str) -> SessionThread:
@@ -157,17 +172,29 @@ class ContextAuthority:
         thread.bases = bases.all()
         return thread
 
+    async def follow_shared(self, thread: SessionThread, session_id: str, subject_id: str, position: int) -> None:
+        """Lets a session's thread take what other sessions wrote about the subject's shared intents, up to a position."""
+        for entry in await self.shared.news(session_id, subject_id, thread.shared_to, position):
+            payload = events.read_payload(entry.entry_type, entry.payload)
+            thread.apply(entry.entry_type, entry.entity_id, entry.timestamp, payload, entry.ref)
+        thread.shared_to = max(thread.shared_to, position)
+
     def resolve(self, thread: SessionThread) -> Resolution:
         """The active intent of a session, or what stands in the way."""
         return resolve_active(thread.state, self.ruleset)
 
     def first_intent(self, thread: SessionThread, session_id: str, turn_id: str = "") -> IntentEvent | None:
-        """The declaration of a session's first intent in bridge mode, or for a session that is older than the Authority."""
-        state = thread.state
-        has_past = bool(state.turns)
-        if state.intents or (self.ruleset.intent_mode == "classified" and not has_past):
+        """The declaration that a session lacks: of a first intent, or of one for turns held without the Authority."""
+        state, is_bridge = thread.state, self.ruleset.intent_mode == "bridge"
+        session, has_past = SessionIntents(session_id, turn_id, state.intents), bool(state.turns)
+        if not any(state.is_own_session(each) for each in state.intents.values()):
+            return bridge_declaration(session, adopts_turns=has_past) if is_bridge or has_past else None
+        if not is_bridge or self.is_shadow or not state.has_unattached:
             return None
-        return bridge_declaration(SessionIntents(session_id, turn_id, state.intents), adopts_turns=has_past)
+        found = self.resolve(thread)
+        if found.blocked_by is not None:
+            return None
+        return bridge_declaration(session, adopts_turns=True, parent_intent_id=found.active)
 
     def check(self, thread: SessionThread, event: IntentEvent, timestamp: str) -> None:
         """Refuses an event that could not follow what the session's ledger says; ask before writing it.

@@ -95,6 +95,8 @@ class TurnAuthority:
     async def open(self) -> OwnAnswer | None:
         """Sees to it that the session has the intent it needs, and that only one is active; an answer where it is not."""
         self._thread.projection = None
+        session = self._session
+        await self._authority.follow_shared(self._thread, session.session_id, session.subject_id, self._position)
         first = self._authority.first_intent(self._thread, self._session.session_id, self._turn_id)
         if first is not None:
             await self._write(TransitionDecision("DECLARE", (first,), (), "the session's first intent", first.entity_id))

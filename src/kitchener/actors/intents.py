@@ -14,6 +14,7 @@ from kitchener.context import IntentEvent, SessionIntents, keep_intent
 from kitchener.context.transitions import Scope, abandoned, closed, declared, forked, next_intent_id, reopened
 from kitchener.errors import CallerError, InvalidLifecycle, ReentrantTurn, SessionEnded
 from kitchener.ids import IntentId
+from kitchener.records.events import INTENT_FORKED
 
 _SCOPES: Final = get_args(Scope)
 _MAX_TEXT: Final = 2_000
@@ -114,11 +115,12 @@ class IntentCalls:
         if session_id in CALLING_CHAIN.get():
             raise ReentrantTurn(f"session {session_id!r} runs the turn that asks for this; its intents change after the turn")
         session = await self._sessions.find_open(session_id)
-        async with self._admission.call(session):
+        async with self._admission.call(session), authority.shared.lock:
             thread = session.thread
             session.check_open()
             if thread is None:
                 raise SessionEnded(session_id)
+            await authority.follow_shared(thread, session_id, session.subject_id, authority.shared.position)
             first = authority.first_intent(thread, session_id) if thread.state.turns else None
             if first is not None:  # the session is older than the Authority: its turns so far have an intent of their own
                 await self._append(authority, session, thread, [first])
@@ -132,7 +134,13 @@ class IntentCalls:
     ) -> None:
         for event in made:
             authority.check(thread, event, session.now())
-            await session.write(*event)
+            known = thread.state.intents.get(event.entity_id)
+            scope = event.payload.get("scope", known.facts.scope if known is not None else "SESSION")
+            # A fork is its session's own matter: it says which child goes on there.
+            is_shared = scope != "SESSION" and event.entry_type != INTENT_FORKED
+            await session.write(*event[:2], {**event.payload, "scope": scope} if is_shared else event.payload)
+            if is_shared:
+                authority.shared.wrote(session.subject_id)
 
 
 def _check_text(what: str, text: str) -> None:

@@ -6,7 +6,7 @@ entries without one count as its own. Every other command stands on the values m
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -35,6 +35,8 @@ class Past:
     """The ledger of decisions beside it."""
     entries: tuple[StoredEntry, ...]
     """In order."""
+    shared: tuple[StoredEntry, ...] = ()
+    """What the subject's other sessions wrote about the intents that they share, in order."""
 
     @property
     def start(self) -> StoredEntry | None:
@@ -58,8 +60,20 @@ class Past:
         Args:
             timestamp: ISO time, UTC, microseconds
         """
-        kept = [entry for entry in self.entries if _moment(entry) <= timestamp]
-        return Past(self.session_id, self.agent_class, self.config, self.path, self.context_path, tuple(kept))
+        kept, shared = (
+            tuple([each for each in entries if _moment(each) <= timestamp]) for entries in (self.entries, self.shared)
+        )
+        return replace(self, entries=kept, shared=shared)
+
+    def state(self, entries: Iterable[StoredEntry] | None = None, *, position: int | None = None) -> ContextState:
+        """The state that its entries lead to.
+
+        Args:
+            entries: of its own, only these
+            position: of the other sessions' entries, only those up to here
+        """
+        others = [each for each in self.shared if position is None or each.seq <= position]
+        return fold_entries([*(self.entries if entries is None else entries), *others], self.config, self.session_id)
 
 
 class ReadOnly(NamedTuple):
@@ -116,7 +130,8 @@ async def read_past(places: Places, session_id: str, preferred: str, path: Path 
             found = await _entries(places, ho2m, session_id, is_only=is_only) if ho2m.exists() else []
             if found:
                 config = places.agent(name)
-                return Past(session_id, name, config, ho2m, context_path(places, name), tuple(found))
+                past = Past(session_id, name, config, ho2m, context_path(places, name), tuple(found))
+                return replace(past, shared=tuple(await _shared(places, past)))
     raise _unknown(session_id, preferred)
 
 
@@ -128,6 +143,15 @@ async def _entries(places: Places, path: Path, session_id: str, *, is_only: bool
         if (found and _is_ours(found[0])) or (not found and not is_only):
             return found
         return [entry async for entry in reader.read() if entry.session_id in (None, session_id)]
+
+
+async def _shared(places: Places, past: Past) -> list[StoredEntry]:
+    """What other sessions wrote about the intents of the subject."""
+    async with open_reader(places, past.path, is_ho2m=True) as reader:
+        if reader is None or past.subject_id is None:
+            return []
+        found = reader.read(key=events.shared_intents_key(past.subject_id))
+        return [entry async for entry in found if entry.session_id != past.session_id]
 
 
 def _is_ours(first: StoredEntry) -> bool:

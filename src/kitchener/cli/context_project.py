@@ -8,7 +8,7 @@ from typing import Any, Literal
 from kitchener.actors.authority import SHOWN_ELSEWHERE, ruleset_of
 from kitchener.actors.ranking import TurnRanking
 from kitchener.canonical import digest
-from kitchener.cli.context_past import Past, fold_entries, fold_shadow
+from kitchener.cli.context_past import Past, fold_shadow
 from kitchener.cli.options import Places
 from kitchener.clock import SystemClock, to_datetime
 from kitchener.context import (
@@ -121,7 +121,7 @@ async def project_session(places: Places, past: Past, wanted: Wanted) -> Project
     if past.config.context_mode == "shadow":
         state = await fold_shadow(places, past, past.entries)
     else:
-        state = fold_entries(past.entries, past.config, past.session_id)
+        state = past.state()
     if wanted.intent_id is not None and wanted.intent_id not in state.intents:
         known = f"it has {', '.join(state.intents)}" if state.intents else "it has none"
         raise CallerError(f"--intent {wanted.intent_id!r}: no intent of session {past.session_id}; {known}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kitchener.actors.authority import ruleset_of
-from kitchener.cli.context_past import Past, fold_entries, fold_shadow, open_reader, read_past
+from kitchener.cli.context_past import Past, fold_shadow, open_reader, read_past
 from kitchener.cli.context_rebuild import rebuild
 from kitchener.cli.options import Places
 from kitchener.cli.output import UNREADABLE
@@ -140,7 +140,7 @@ async def _viewed(places: Places, past: Past, started: StoredEntry, cut: int, de
         "later": past.entries[cut:],
     }
     if shown is None:
-        state = fold_entries(before, past.config, past.session_id)
+        state = past.state(before, position=_position(started))
         mode, why = _nothing(past, turn_id, cut, state)
         gathered = tuple(_gathered(past, turn_id))
         return TurnView(**common, mode=mode, state=state, projection=None, why_nothing=why, gathered=gathered)
@@ -148,11 +148,18 @@ async def _viewed(places: Places, past: Past, started: StoredEntry, cut: int, de
     if mode == "shadow":
         state = await fold_shadow(places, past, before)
     else:
-        state = fold_entries(before, past.config, past.session_id)
+        state = past.state(before, position=_position(started))
     lists = _lists(shown, decided)
     offered = await _offered(places, past, lists, state)
     projection, is_exact = rebuild(state, past.config, shown.payload, lists, common["message"], offered)
     return TurnView(**common, mode=mode, state=state, projection=projection, is_exact=is_exact)
+
+
+def _position(started: StoredEntry) -> int:
+    """Where the supervisor's ledger stood when a turn began."""
+    found = started.payload.get("read_positions")
+    position = found.get(started.ledger_id) if isinstance(found, Mapping) else None
+    return position if isinstance(position, int) else started.seq
 
 
 def _nothing(past: Past, turn_id: str, cut: int, state: ContextState) -> tuple[Mode, str]:

@@ -37,18 +37,23 @@ class SessionThreads:
     session_id: str
     config: HO2Config
     state: ContextState
+    is_one_of_many: bool = False
+    """Then an intent that sessions share stands with the one that declared it."""
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One for each intent, in the order of their declarations."""
         resolution = resolve_active(self.state, ruleset_of(self.config))
         for record in self.state.intents.values():
+            owner = record.facts.session_id or self.session_id
+            if self.is_one_of_many and owner != self.session_id:
+                continue
             status: str = record.status
             if record.intent_id == resolution.active:
                 status = "active"
             elif record.intent_id in resolution.competing:
                 status = "competing"
             yield {
-                "session_id": self.session_id,
+                "session_id": owner,
                 "intent_id": record.intent_id,
                 "status": status,
                 "scope": record.facts.scope,
@@ -80,14 +85,20 @@ async def read_threads(places: Places, preferred: str, session_id: str | None) -
         if past.config.context_mode == "shadow":
             state = await fold_shadow(places, past, past.entries)
         else:
-            state = fold_entries(past.entries, past.config, session_id)
+            state = past.state()
         return [SessionThreads(session_id, past.config, state)]
     config, sessions = places.agent(preferred), dict[str, list[StoredEntry]]()
+    shared: dict[str, list[StoredEntry]] = {}
     async with open_reader(places, places.ledger(preferred, "ho2m"), is_ho2m=True) as ho2m:
         if ho2m is not None:
             async for entry in ho2m.read(entry_type=_OF_INTENTS):
                 sessions.setdefault(entry.session_id or "", []).append(entry)
-    found = [SessionThreads(name, config, fold_entries(entries, config, name)) for name, entries in sessions.items()]
+                if events.SHARED_INTENTS in events.index_keys(entry.entry_type, entry.payload):
+                    shared.setdefault(str(entry.payload["subject_id"]), []).append(entry)
+    found = []
+    for name, entries in sessions.items():
+        others = [each for each in shared.get(str(entries[0].payload.get("subject_id")), ()) if each.session_id != name]
+        found.append(SessionThreads(name, config, fold_entries([*entries, *others], config, name), is_one_of_many=True))
     return [each for each in found if each.state.intents]
 
 

@@ -49,7 +49,7 @@ def list_(
     if json:
         print_json(rows)
     elif rows:
-        columns = ("session_id", "intent_id", "status", "turns", "parent", "objective")
+        columns = ("session_id", "intent_id", "status", "scope", "turns", "parent", "objective")
         print_table(columns, rows)
         for each in threads:
             for line in each.notes():

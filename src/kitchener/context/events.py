@@ -121,7 +121,8 @@ class Answered(NamedTuple):
     message: str | None
     """None: it stands in the turn's first entry."""
     response: str
-    is_failed: bool
+    is_failed: bool | None
+    """None: it was answered without a model, so that nothing could succeed or fail."""
     session_id: str | None
 
 
@@ -275,14 +276,23 @@ def _aborted(payload: Mapping[str, Any]) -> Asked:
 
 
 def _answered(payload: Mapping[str, Any]) -> Answered:
-    message, passed = payload.get("user_message"), payload.get("quality_gate_passed")
+    message, error = payload.get("user_message"), payload.get("error")
     return Answered(
         _name(payload.get("intent_id")),
         None if message is None else _text(message),
         _text(payload.get("response")),
-        not passed if isinstance(passed, bool) else payload.get("error") is not None,
+        None if isinstance(error, Mapping) and error.get("kind") in _OWN_ANSWERS else _is_failed(payload),
         _name(payload.get("session_id")),
     )
+
+
+def _is_failed(payload: Mapping[str, Any]) -> bool:
+    passed = payload.get("quality_gate_passed")
+    return not passed if isinstance(passed, bool) else payload.get("error") is not None
+
+
+_OWN_ANSWERS: Final = ("UNCLEAR_INTENT", "CONFLICT", "INVALID_LIFECYCLE")
+"""Errors of turns in which somebody was asked something, or nothing could be shown to a model."""
 
 
 def _voided(payload: Mapping[str, Any]) -> Voided | None:

@@ -80,9 +80,22 @@ class ContextState:
             if self._log[place : place + 1] and self._log[place].key == key:
                 return
             self._log.insert(place, event)
-            self._is_stale = True
+            if not self._is_stale and self._commutes(event, place):
+                self._step(event)
+            else:
+                self._is_stale = True
         if isinstance(event.facts, ev.Voided):
             self._void(event.facts.target)
+
+    def _commutes(self, event: SourceEvent, place: int) -> bool:
+        """Whether it makes no difference that a late event is taken after those that stand behind it.
+
+        So it is with an intent of which another session wrote a moment ago: no turn and no work order depends on it.
+        """
+        if event.kind not in OF_INTENTS or (isinstance(event.facts, ev.Declared) and event.facts.adopts_turns):
+            return False
+        behind = self._log[place + 1 :]
+        return not any(each.kind in _OF_ORDER for each in behind) and self._problem(event) is None
 
     def _void(self, target: Ref) -> None:
         if target in self._voided:
@@ -179,11 +192,13 @@ class ContextState:
         self.has_erased = self.has_erased or item.is_erased
         self._turn_list.append(item)
         if facts.intent_id is None:
-            self._loose.append(item)
+            if facts.is_failed is not None:  # what was asked in the Authority's own name belongs to nothing
+                self._loose.append(item)
             return
         attached = self._hung_on(facts.intent_id)
         attached.turns.append(item)
-        attached.failures_in_row = attached.failures_in_row + 1 if facts.is_failed else 0
+        if facts.is_failed is not None:
+            attached.failures_in_row = attached.failures_in_row + 1 if facts.is_failed else 0
 
     def _hung_on(self, intent_id: str) -> Attached:
         attached = self._attached.get(intent_id)
@@ -241,6 +256,12 @@ class ContextState:
         """
         self.settle()
         return self._turn_list
+
+    @property
+    def has_unattached(self) -> bool:
+        """Whether a completed turn belongs to no intent, as those do that were held while the Authority was off."""
+        self.settle()
+        return bool(self._loose)
 
     @property
     def invalid(self) -> Mapping[Ref, InvalidEvent]:
@@ -309,6 +330,10 @@ class ContextState:
             "invalid": list(self._invalid.values()),
             "last_closed": self._last_closed,
         }
+
+
+_OF_ORDER: Final = OF_INTENTS | {ev.LIFECYCLE_VOIDED}
+"""Kinds of events between which the order matters to an intent."""
 
 
 def fold(events: Iterable[SourceEvent], estimate: Estimator, session_id: str | None = None) -> ContextState:

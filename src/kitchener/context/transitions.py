@@ -245,14 +245,19 @@ def next_intent_id(session: SessionIntents) -> str:
 # --- life-cycle entries ------------------------------------------------------------------------------------------------------
 
 
-def bridge_declaration(session: SessionIntents, *, adopts_turns: bool = False) -> IntentEvent:
+def bridge_declaration(
+    session: SessionIntents, *, adopts_turns: bool = False, parent_intent_id: str | None = None
+) -> IntentEvent:
     """The one intent of a session in bridge mode.
 
     Args:
         session: the session
-        adopts_turns: for a session that is older than the Context Authority: its turns so far belong to this intent
+        adopts_turns: for a session that is older than the Context Authority, or was held without it for a while: its turns that
+            have no intent belong to this one
+        parent_intent_id: the intent of the time before, which stays in view
     """
-    return declared(session, next_intent_id(session), BRIDGE_OBJECTIVE, adopts_turns=adopts_turns)
+    new = next_intent_id(session)
+    return declared(session, new, BRIDGE_OBJECTIVE, parent_intent_id=parent_intent_id, adopts_turns=adopts_turns)
 
 
 def declared(

@@ -27,6 +27,9 @@ class Ledgers:
         also: ledgers shared with other agent classes, which a commit covers too
     """
 
+    is_sole_writer = True
+    """Whether nothing is written to them but by this process: then what it knows of them stays true until it writes."""
+
     def __init__(
         self, ho1m: LedgerClient, ho2m: LedgerClient, context: LedgerClient, *, also: Iterable[LedgerClient] = ()
     ) -> None:

@@ -109,12 +109,26 @@ def read_payload(entry_type: str, payload: Mapping[str, Any]) -> dict[str, Any]:
     return current
 
 
+SHARED_SCOPES: Final = ("PROJECT", "ARTIFACT", "GLOBAL")
+"""Scopes of intents that belong to a subject. Every entry about such an intent names its scope."""
+SHARED_INTENTS: Final = "shared intents"
+"""The index key of everything on record about such intents."""
+_OF_SHARED_INTENTS: Final = (
+    INTENT_DECLARED,
+    INTENT_SUPERSEDED,
+    INTENT_REOPENED,
+    INTENT_CLOSED,
+    INTENT_ABANDONED,
+    LIFECYCLE_VOIDED,
+)
+
+
 def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     """Under which keys, besides its session, an entry of HO2m must be found without a scan.
 
     Sessions are listed and found by their external id; a message by its turn and by its idempotency key; a turn by the
-    learned lines that it was shown; consolidations by being some; an erasure by its subject. Keys hold ids and never what is
-    sealed: an index is not.
+    learned lines that it was shown; consolidations by being some; an intent that sessions share and an erasure by their
+    subject. Keys hold ids and never what is sealed: an index is not.
     """
     subject_id = payload.get("subject_id")  # another program's entries may lack what ours have
     if entry_type == SESSION_START:
@@ -132,6 +146,9 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(bias_index_key(str(subject_id), each) for each in biases) if biases else ()
     if entry_type == SUBJECT_ERASED:
         return (erased_index_key(str(subject_id)),)
+    if entry_type in _OF_SHARED_INTENTS:
+        is_shared = entry_type == LIFECYCLE_VOIDED or payload.get("scope") in SHARED_SCOPES
+        return (SHARED_INTENTS, shared_intents_key(subject_id)) if is_shared and isinstance(subject_id, str) else ()
     return ("ended",) if entry_type == SESSION_END else ()
 
 
@@ -156,6 +173,11 @@ def subject_index_key(subject_id: str) -> str:
 def erased_index_key(subject_id: str) -> str:
     """The index key of a subject's erasures."""
     return f"erased:{subject_id}"
+
+
+def shared_intents_key(subject_id: str) -> str:
+    """The index key of what is on record about the intents that a subject's sessions share."""
+    return f"{SHARED_INTENTS} of:{subject_id}"
 
 
 def turn_index_key(turn_id: str) -> str:

@@ -117,6 +117,9 @@ class ReplayLedger:
 class ReplayLedgers:
     """The three ledgers of an agent class, in the place of `Ledgers`."""
 
+    is_sole_writer = False
+    """What other sessions wrote comes into view as the replay goes on."""
+
     def __init__(self, ho1m: ReplayLedger, ho2m: ReplayLedger, context: ReplayLedger, tape: Tape) -> None:
         self.ho1m, self.ho2m, self.context, self._tape = ho1m, ho2m, context, tape
 

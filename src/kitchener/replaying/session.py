@@ -162,16 +162,20 @@ class Replays:
         return Tape(session_id, entries, ho2m=self.recorded.ho2m, names=await self._names(subject_id))
 
     async def _names(self, subject_id: str) -> dict[tuple[str, str], str]:
-        """What a subject's sessions may be shown from beyond: learned lines, and turns of other sessions where they are."""
+        """What a subject's sessions may be shown from beyond: learned lines, shared intents, turns of other sessions."""
         recorded, found = self.recorded, dict[tuple[str, str], str]()
         overlays, ho2m = recorded.readers.get(OVERLAYS), recorded.readers.get(recorded.ho2m)
         if overlays is not None:
             (key,) = signal_keys("", {"namespace": memory_namespace(self.agent_class, subject_id)})
             async for entry in overlays.read(key=key):
                 found[OVERLAYS, entry.entry_id] = str(entry.payload.get("artifact_id") or entry.entity_id)
-        if ho2m is not None and recorded.agent.recall_scope == "subject":
-            async for entry in ho2m.read(key=events.subject_index_key(subject_id)):
-                found[recorded.ho2m, entry.entry_id] = entry.entity_id
+        keys = [events.shared_intents_key(subject_id)]
+        if recorded.agent.recall_scope == "subject":
+            keys.append(events.subject_index_key(subject_id))
+        if ho2m is not None:
+            for each in keys:
+                async for entry in ho2m.read(key=each):
+                    found[recorded.ho2m, entry.entry_id] = entry.entity_id
         return found
 
     def ledgers_for(self, tape: Tape) -> ReplayLedgers:

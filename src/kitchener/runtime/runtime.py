@@ -205,7 +205,18 @@ class _LaterLedgers:
     """Ledgers that are opened after the objects that use them were made; takes on the opened ones' attributes."""
 
     def take_on(self, ledgers: Ledgers) -> None:
-        for name in ("ho1m", "ho2m", "context", "commit", "request_commit", "enter_turn", "leave_turn", "positions", "covers"):
+        for name in (
+            "ho1m",
+            "ho2m",
+            "context",
+            "commit",
+            "request_commit",
+            "enter_turn",
+            "leave_turn",
+            "positions",
+            "covers",
+            "is_sole_writer",
+        ):
             setattr(self, name, getattr(ledgers, name))
 
 
