@@ -5,7 +5,7 @@ What blocks is below, in `storage`, and runs in worker threads; when a round sta
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from itertools import chain, islice
@@ -186,7 +186,7 @@ class LedgerClient:
             await self._check_head(entry.payload, expected_head)
         return self._append(entry)
 
-    async def commit(self) -> None:
+    def commit(self) -> Coroutine[Any, Any, None]:
         """Returns when all that this caller wrote, or read, in the ledgers of this group is durable.
 
         Cancelled while waiting: the commit goes on, and whether it succeeds is unknown to the caller.
@@ -196,7 +196,7 @@ class LedgerClient:
         """
         if self._is_closed:
             raise self._refusal()
-        await self._group.commit()
+        return self._group.commit()
 
     def request_commit(self) -> None:
         """Sees to it that what was written becomes durable soon, without waiting for it."""
@@ -343,14 +343,9 @@ class LedgerClient:
         return await self._in_thread(lambda: sign_ledger(self.path, load_signer(key), iso(time_us()), find_stop))
 
     def content_digest(self, subject_id: str, data: bytes, opening: Opening = NOTHING) -> str:
-        """`sha256:…` of some content, or, where content is sealed, `hmac-sha256:…` under the subject's key.
+        """`sha256:…` of an opening and what follows it, or, where content is sealed, `hmac-sha256:…` under the subject's key.
 
         May read or make the subject's key file, once.
-
-        Args:
-            subject_id: whose content
-            data: the content, or what follows its opening
-            opening: how the content begins, where that is the same for many
         """
         if self._sealer is None:
             return opening.digest(data)

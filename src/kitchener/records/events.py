@@ -111,6 +111,8 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     Sessions are listed and found by their external id; a message by its turn and by its idempotency key; a turn by the
     learned lines that it was shown.
     """
+    if entry_type not in _KEYED_TYPES:
+        return ()
     subject_id = payload.get("subject_id")  # another program's entries may lack what ours have
     if entry_type == SESSION_START:
         external = payload.get("external_id")
@@ -124,6 +126,9 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
         biases = attention.get("biases") if attention is not None else None
         return tuple(bias_index_key(str(subject_id), each) for each in biases) if biases else ()
     return ("ended",) if entry_type == SESSION_END else ()
+
+
+_KEYED_TYPES: Final = frozenset((SESSION_START, TURN_STARTED, TURN_COMPLETED, WO_PLANNED, SESSION_END))
 
 
 def _keys_of_message(payload: Mapping[str, Any]) -> Iterator[str]:
