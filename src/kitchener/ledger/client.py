@@ -399,9 +399,8 @@ class LedgerClient:
         if self._sealer is not None:
             payload = self._sealer.seal(ledger_id, entry_type, payload)
         type_text = self._types.get(entry_type) or self._type_text(entry_type)
-        entity_text = (
-            orjson.dumps(entity_id) if type(entity_id) is str and entity_id.isascii() else _text(entity_id, "entity_id")
-        )
+        is_simple = type(entity_id) is str and entity_id.isascii()
+        entity_text = orjson.dumps(entity_id) if is_simple else _text(entity_id, "entity_id")
         payload_text = canonical_bytes(payload, at="payload")
         session_id = payload.get("session_id")
         if type(session_id) is not str:
