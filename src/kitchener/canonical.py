@@ -42,7 +42,7 @@ def canonical_bytes(value: Any, *, at: str = "") -> bytes:
                     is_fast = False
                     break
         else:
-            is_fast = _is_fast(value, 0)
+            is_fast = type(value) is str or _is_fast(value, 0)
         if is_fast:
             encoded = orjson.dumps(value, option=_OPTIONS)
             if encoded.isascii() or _sorts_alike(value):

@@ -76,11 +76,11 @@ class TimestampText:
 
     def render(self, time_us: int) -> str:
         """The ISO text of `time_us`."""
-        second, micros = divmod(time_us, 1_000_000)
+        second = time_us // 1_000_000
         if second != self._second:
             self._prefix = to_datetime(second * 1_000_000).strftime("%Y-%m-%dT%H:%M:%S.")
             self._second = second
-        return f"{self._prefix}{str(micros).zfill(6)}+00:00"
+        return f"{self._prefix}{time_us % 1_000_000:06d}+00:00"
 
 
 def iso(time_us: int) -> str:

@@ -209,9 +209,10 @@ class AttentionRetriever:
             kept.append(fragment)
         if not kept:
             return AttentionContext("", EMPTY_HASH, (), self.template_id, _with(used, 0, cut_by))
-        kept.sort(key=_shown_order)
+        if len(kept) > 1:
+            kept.sort(key=_shown_order)
         # Standing rules are shown as instructions already; they count here, so that the record says they were in force.
-        text = "\n\n".join(fragment.content for fragment in kept if fragment.source != STANDING_RULE)
+        text = "\n\n".join([fragment.content for fragment in kept if fragment.source != STANDING_RULE])
         return AttentionContext(text, digest(text.encode()), tuple(kept), self.template_id, _with(used, tokens, cut_by))
 
 

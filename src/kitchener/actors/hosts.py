@@ -5,7 +5,7 @@ mailbox's (`mailbox.py`). Above stand the supervisor and the executor, who see t
 `docs/actors.md`.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine
 from contextlib import aclosing
 from typing import Any, NamedTuple, cast
 
@@ -32,9 +32,9 @@ class HostedExecutor:
         """A mailbox for the executor; open it, then wrap it."""
         return Mailbox(executor.execute, **bounds)
 
-    async def execute(self, work_order: WorkOrder) -> WorkOrder:
+    def execute(self, work_order: WorkOrder) -> Coroutine[Any, Any, WorkOrder]:
         """The executed work order; see `HO1ExecutorProtocol`. The caller holds the deadline."""
-        return await self._mailbox.ask_within(work_order, lane=self.lane_of(work_order))
+        return self._mailbox.ask_within(work_order, lane=self.lane_of(work_order))
 
     @staticmethod
     def lane_of(work_order: WorkOrder) -> str:
@@ -65,17 +65,19 @@ class HostedGateway:
     def hosting(gateway: PromptGateway, **bounds: Any) -> Mailbox[GatewayCall, PromptResponse | None]:
         """A mailbox for the gateway; open it, then wrap it."""
 
-        async def serve(call: GatewayCall) -> PromptResponse | None:
-            if call.sink is None:
-                return await gateway.complete(call.request, on_attempt=call.on_attempt)
+        async def pass_on(call: GatewayCall, sink: MemoryObjectSendStream[StreamItem]) -> None:
             stream = cast(AsyncGenerator[StreamItem, None], gateway.stream(call.request, on_attempt=call.on_attempt))
             async with aclosing(stream):
                 async for item in stream:
                     try:
-                        await call.sink.send(item)
+                        await sink.send(item)
                     except anyio.BrokenResourceError:
-                        return None  # the reader has gone
-            return None
+                        return  # the reader has gone
+
+        def serve(call: GatewayCall) -> Awaitable[PromptResponse | None]:
+            if call.sink is not None:
+                return pass_on(call, call.sink)
+            return gateway.complete(call.request, on_attempt=call.on_attempt)
 
         return Mailbox(serve, **bounds)
 

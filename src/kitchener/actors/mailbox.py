@@ -202,7 +202,11 @@ class Mailbox(Generic[Asked, Replied]):
 
     async def ask_within(self, message: Asked, *, lane: str = INTERACTIVE) -> Replied:
         """As `ask`, for a caller that already runs inside a scope with the right deadline."""
-        return await self.reply(await self.post(message, lane=lane))
+        envelope: Envelope[Asked, Replied] = Envelope(message, self._event())
+        box = self._lane(lane)
+        if not self._put(box, envelope):
+            await self._wait_for_room(box, envelope)
+        return await self.reply(envelope)
 
     async def ask_here(self, message: Asked, *, lane: str = INTERACTIVE) -> Replied:
         """As `ask_within`, but while a worker's place is free and nobody waits, the handler runs in the asker's own task.
@@ -234,16 +238,10 @@ class Mailbox(Generic[Asked, Replied]):
 
         `on_done` is called when the reply slot is filled, whoever fills it.
         """
-        box = self._lane(lane)
         envelope: Envelope[Asked, Replied] = Envelope(message, self._event(), on_done)
-        if self._tasks is None or self._fatal is not None:
-            raise self._stopped()
-        if box.room or box.is_full():
+        box = self._lane(lane)
+        if not self._put(box, envelope):
             await self._wait_for_room(box, envelope)
-        else:
-            box.queue.append(envelope)
-        if not box.coming:
-            self._call_worker(box)
         return envelope
 
     async def reply(self, envelope: Envelope[Asked, Replied]) -> Replied:
@@ -286,6 +284,17 @@ class Mailbox(Generic[Asked, Replied]):
             for name, lane in self._lanes.items()
         }
 
+    def _put(self, lane: _Lane, envelope: Envelope[Any, Any]) -> bool:
+        """Puts the envelope into the lane; False: there is no room."""
+        if self._tasks is None or self._fatal is not None:
+            raise self._stopped()
+        if lane.room or lane.is_full():
+            return False
+        lane.queue.append(envelope)
+        if not lane.coming:
+            self._call_worker(lane)
+        return True
+
     def _lane(self, name: str) -> _Lane:
         lane = self._lanes.get(name)
         if lane is None:
@@ -308,6 +317,8 @@ class Mailbox(Generic[Asked, Replied]):
             else:
                 lane.room.remove((envelope, place))
             raise
+        if not lane.coming:
+            self._call_worker(lane)
 
     def _call_worker(self, lane: _Lane) -> None:
         """Has one more worker look into the queue, if there is a message for it and a place to work."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from operator import itemgetter
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import anyio
 import structlog
@@ -161,7 +161,7 @@ class SessionManager:
         payload.update(fields)
         ho2m = self._ledgers.ho2m
         ref = await ho2m.write(_entry(LedgerEntry, (entry_type, entity_id, payload)), expected_head=expected_head)
-        self.state.head = cast(EntryId, ref.entry_id)
+        self.state.head = ref.entry_id  # type: ignore[assignment]  # `EntryId(…)` is a call, and says nothing at run time
         if self.thread is not None and entry_type in FOLDED_TYPES:
             self.thread.apply(entry_type, entity_id, ho2m.last_timestamp, payload, ref)
         return ref

@@ -50,6 +50,24 @@ class Turn:
         update: told what happens, for a stream
     """
 
+    __slots__ = (
+        "_authority",
+        "_chain",
+        "_classification",
+        "_earlier_failures",
+        "_hashed",
+        "_is_over",
+        "_memory",
+        "_message",
+        "_output",
+        "_parts",
+        "_positions",
+        "_session",
+        "_turn_ts",
+        "_update",
+        "turn_id",
+    )
+
     def __init__(
         self, parts: TurnParts, session: SessionManager, message: str, deadline: float, update: UpdateListener | None
     ) -> None:

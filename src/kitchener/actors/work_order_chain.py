@@ -262,7 +262,8 @@ class WorkOrderChain:
         )
         limits = {**self._parts.prepared.mapping_of(constraints), "timeout_ms": left_ms}
         planned, size = await self._plan(wo, limits, input_refs, context)
-        await self._check_budget(wo, size)
+        if not self._allocate(wo, size):
+            await self._refuse(wo, size)
         wo, wo_id = wo.dispatched(planned), wo.wo_id
         await self.write(events.WO_DISPATCHED, wo_id, {"wo_id": wo_id, "tier_target": "HO1", "lane": "interactive"})
         done = await self._execute(wo)
@@ -378,14 +379,19 @@ class WorkOrderChain:
             await self._tell(WorkOrderPlanned(wo_id, wo_type))
         return planned, -(-len(data) // 3)
 
-    async def _check_budget(self, wo: WorkOrder, size: int) -> None:
-        """Allocates the work order's tokens; abandons it, unexecuted, where they do not suffice."""
+    def _allocate(self, wo: WorkOrder, size: int) -> bool:
+        """Sets the work order's tokens aside; False: they do not suffice."""
         budgeter, scope = self._parts.budgeter, (*self._scope, wo.wo_id)
-        needed = size + (0 if wo.wo_type == "tool_call" else self._parts.config.reply_reserve)
         budgeter.allocate(scope, wo.constraints.token_budget)
-        budget = budgeter.check(scope)
-        if budget.covers(needed):
-            return
+        return budgeter.check(scope).covers(self._needed(wo, size))
+
+    def _needed(self, wo: WorkOrder, size: int) -> int:
+        return size + (0 if wo.wo_type == "tool_call" else self._parts.config.reply_reserve)
+
+    async def _refuse(self, wo: WorkOrder, size: int) -> None:
+        """Abandons a work order, unexecuted, whose tokens do not suffice; the chain ends."""
+        budgeter, scope = self._parts.budgeter, (*self._scope, wo.wo_id)
+        budget, needed = budgeter.check(scope), self._needed(wo, size)
         budgeter.release(scope)
         self.work_orders[wo.wo_id] = wo.abandoned()
         await self.write(events.WO_ABANDONED, wo.wo_id, {"wo_id": wo.wo_id, "reason": "BUDGET"})

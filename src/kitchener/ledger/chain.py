@@ -23,6 +23,8 @@ AFTER_BATCH: Final = b'],"entry_hash":"sha256:'
 """What follows the numbers of a line; found for the first time where they end, as nothing before it can hold it."""
 TO_BODY: Final = len(AFTER_BATCH) + 64 + len('","chain_hash":"sha256:') + 64 + len('","entry":')
 """From there to the body, bytes."""
+_CHAIN_TEXT: Final = "kitchener/1|sha256:"
+_CHAIN_OPENING: Final = hashlib.sha256(_CHAIN_TEXT.encode())
 _SEQ: Final = '","seq":'
 _ENTRY_ID: Final = ',"entry_id":"'
 _LEDGER_ID = re.compile(r"[ !#-\[\]-{}~]{1,1024}")
@@ -183,7 +185,7 @@ def compute_trace_hash(entries: Iterable[StoredEntry]) -> str:
 
 def chain_hash(previous: str, ledger_id: str, seq: int, entry_id: str, entry_hash: str) -> str:
     """Hex digits of an entry's chain hash; `previous` and `entry_hash` are given as hex digits too."""
-    text = f"kitchener/1|sha256:{previous}|{ledger_id}|{seq}|{entry_id}|sha256:{entry_hash}"
+    text = f"{_CHAIN_TEXT}{previous}|{ledger_id}|{seq}|{entry_id}|sha256:{entry_hash}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -195,15 +197,17 @@ def render_batch(entries: Sequence[StoredEntry], chain: str, batch: int) -> tupl
         chain: hex digits of the chain hash before them
         batch: number of the commit
     """
-    sha256, size = hashlib.sha256, len(entries)
+    hashed, size = _CHAIN_OPENING.copy, len(entries)
     # Every entry goes through here, so what is the same for all of them is put together once, and nothing is copied twice.
     ledger_id = entries[0].ledger_id if entries else ""
-    opening, commit = f'{{"ledger_id":"{ledger_id}","seq":', f'","batch":[{batch},'
+    opening, commit, middle = f'{{"ledger_id":"{ledger_id}","seq":', f'","batch":[{batch},', f"|{ledger_id}|"
     parts: list[bytes] = []
     lengths: list[int] = []
     for place, entry in enumerate(entries, 1):
         seq, entry_id, entry_hash, body = entry.seq, entry.entry_id, entry.entry_hash, entry.body
-        chain = sha256(f"kitchener/1|sha256:{chain}|{ledger_id}|{seq}|{entry_id}|{entry_hash}".encode()).hexdigest()
+        sha = hashed()
+        sha.update(f"{chain}{middle}{seq}|{entry_id}|{entry_hash}".encode())
+        chain = sha.hexdigest()
         head = (
             f'{opening}{seq},"entry_id":"{entry_id}{commit}{place},{size}],'
             f'"entry_hash":"{entry_hash}","chain_hash":"sha256:{chain}","entry":'

@@ -4,7 +4,7 @@ What blocks is below, in `storage`, and runs in worker threads; when a round sta
 `docs/ledger.md`.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from itertools import islice
@@ -176,7 +176,7 @@ class LedgerClient:
             await self._check_head(entry.payload, expected_head)
         return self._append(entry)
 
-    async def commit(self) -> None:
+    def commit(self) -> Coroutine[Any, Any, None]:
         """Returns when all that this caller wrote, or read, in the ledgers of this group is durable.
 
         Cancelled while waiting: the commit goes on, and whether it succeeds is unknown to the caller.
@@ -186,7 +186,7 @@ class LedgerClient:
         """
         if self._is_closed:
             raise self._refusal()
-        await self._group.commit()
+        return self._group.commit()
 
     def request_commit(self) -> None:
         """Sees to it that what was written becomes durable soon, without waiting for it."""
@@ -307,14 +307,9 @@ class LedgerClient:
         return await self._in_thread(lambda: sign_ledger(self.path, load_signer(key), iso(time_us()), find_stop))
 
     def content_digest(self, subject_id: str, data: bytes, opening: Opening = NOTHING) -> str:
-        """`sha256:…` of some content, or, where content is sealed, `hmac-sha256:…` under the subject's key.
+        """`sha256:…` of an opening and what follows it, or, where content is sealed, `hmac-sha256:…` under the subject's key.
 
         May read or make the subject's key file, once.
-
-        Args:
-            subject_id: whose content
-            data: the content, or what follows its opening
-            opening: how the content begins, where that is the same for many
         """
         if self._sealer is None:
             return opening.digest(data)
@@ -368,9 +363,8 @@ class LedgerClient:
         if self._sealer is not None:
             payload = self._sealer.seal(ledger_id, entry_type, payload)
         type_text = self._types.get(entry_type) or self._type_text(entry_type)
-        entity_text = (
-            orjson.dumps(entity_id) if type(entity_id) is str and entity_id.isascii() else _text(entity_id, "entity_id")
-        )
+        is_simple = type(entity_id) is str and entity_id.isascii()
+        entity_text = orjson.dumps(entity_id) if is_simple else _text(entity_id, "entity_id")
         payload_text = canonical_bytes(payload, at="payload")
         session_id = payload.get("session_id")
         if type(session_id) is not str:

@@ -1,9 +1,10 @@
 """The three ledgers of one agent class, committed together with HO2m as the commit record."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from kitchener.clock import Clock
 from kitchener.config import LedgerConfig
@@ -40,9 +41,9 @@ class Ledgers:
         for member in self._members:
             member.join(self._group, is_shared=member in shared)
 
-    async def commit(self) -> None:
+    def commit(self) -> Coroutine[Any, Any, None]:
         """Returns when everything written so far, in all of them, is durable; see `LedgerClient.commit`."""
-        await self._group.commit()
+        return self._group.commit()
 
     def request_commit(self) -> None:
         """Sees to it that what was written becomes durable soon, without waiting for it."""

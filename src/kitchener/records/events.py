@@ -130,6 +130,8 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     learned lines that it was shown; consolidations by being some; an intent that sessions share and an erasure by their
     subject. Keys hold ids and never what is sealed: an index is not.
     """
+    if entry_type not in _KEYED_TYPES:
+        return ()
     subject_id = payload.get("subject_id")  # another program's entries may lack what ours have
     if entry_type == SESSION_START:
         external = payload.get("external_id")
@@ -150,6 +152,9 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
         is_shared = entry_type == LIFECYCLE_VOIDED or payload.get("scope") in SHARED_SCOPES
         return (SHARED_INTENTS, shared_intents_key(subject_id)) if is_shared and isinstance(subject_id, str) else ()
     return ("ended",) if entry_type == SESSION_END else ()
+
+
+_KEYED_TYPES: Final = frozenset((SESSION_START, TURN_STARTED, TURN_COMPLETED, WO_PLANNED, SESSION_END))
 
 
 def _keys_of_message(payload: Mapping[str, Any]) -> Iterator[str]:
