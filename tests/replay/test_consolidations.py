@@ -8,8 +8,8 @@ import pytest
 
 from kitchener.config import HO3MemoryConfig, RuntimeConfig
 from kitchener.replaying import ReplayReport, open_replays
-from kitchener.runtime.places import settings_of
 from kitchener.runtime import open_runtime
+from kitchener.runtime.places import settings_of
 from kitchener.sealing import Keyring
 from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.stack import QUICK, scripted_config
