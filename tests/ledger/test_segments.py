@@ -371,6 +371,19 @@ async def test_a_torn_last_commit_is_cut_off_the_new_file_only(path: Path) -> No
     assert verify_file(path).entries == 12
 
 
+async def test_the_first_commit_of_a_new_file_may_be_torn_anywhere(path: Path) -> None:
+    """Also in the middle of its number, 13, which is then no wrong number."""
+    data = path.read_bytes()
+    for length in [*range(1, 60), *range(60, len(data), 40)]:
+        path.write_bytes(data[:length])
+        forget_index(path)
+        async with LedgerReader.open(path) as reader:
+            assert await numbers(reader.read()) == [*range(1, 13)]
+        async with open_ledger(path, config=SMALL) as ledger:
+            assert ledger.position == 12
+            assert ledger.recovered is not None
+
+
 # --- finishing a segment ------------------------------------------------------------------------------------------------------
 
 
