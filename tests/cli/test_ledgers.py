@@ -34,6 +34,15 @@ def test_verify_checks_every_ledger_under_the_root(filled: Cli, tmp_path: Path) 
     assert f"ok       {tmp_path / HO2M}: {len(lines)} entries, head {lines[-1]['chain_hash']}, " in text
 
 
+def test_verify_can_be_shared_between_processes(filled: Cli, tmp_path: Path) -> None:
+    """What is found is the same; short ledgers are one chunk, and no process is started for them."""
+    alone, shared = filled("ledger", "verify", "--json"), filled("ledger", "verify", "--jobs", "2", "--json")
+    assert shared.code == 0
+    for one, other in zip(alone.json["ledgers"], shared.json["ledgers"], strict=True):
+        assert {**one, "seconds": 0} == {**other, "seconds": 0}
+    assert filled("ledger", "verify", "--jobs", "0").code == 2
+
+
 def test_verify_names_where_a_ledger_was_changed_and_by_what(filled: Cli, tmp_path: Path) -> None:
     """Exit code 6: file, line, byte offset, field, and what was expected and found."""
     path = tmp_path / HO2M

@@ -257,8 +257,9 @@ def _first_seq(path: Path, ops: FileOps, fd: int) -> int | None:
     begin = read_or_tell(ops, path, fd, _FIRST_BYTES, 0)
     if not begin.startswith(OPENING):
         return None
-    digits = begin[len(OPENING) :].partition(b'","seq":')[2].partition(b",")[0]
-    return int(digits) if digits.isdigit() and len(digits) < 20 else None
+    digits, comma, _ = begin[len(OPENING) :].partition(b'","seq":')[2].partition(b",")
+    # Without what follows it, it may be half a number: the first commit of a file can be torn like any other.
+    return int(digits) if comma and digits.isdigit() and len(digits) < 20 else None
 
 
 def _check_begin(path: Path, seal: Seal, ops: FileOps) -> None:
