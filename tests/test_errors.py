@@ -70,6 +70,7 @@ FACTS: dict[str, Any] = {
     "value": "17",
     "expected": "at most 16",
     "session_id": "SES-00000001",
+    "subject_id": "ada",
     "agent_class": "ADMIN",
     "what": "subject",
     "found": "bo",
