@@ -93,6 +93,22 @@ async def test_its_end_names_the_answer_that_it_had(tmp_path: Path) -> None:
     assert end(copy) == end(root)
 
 
+async def test_no_overlay_is_written_before_its_plan_and_its_answer_are_on_disk(tmp_path: Path) -> None:
+    """The ledgers have no common transaction: a round that is cut off may keep the overlay and lose what it rests on."""
+    root, copy = tmp_path / "live", tmp_path / "copy"
+
+    async def look() -> None:
+        copied(root, copy, with_index=True)
+
+    async with open_remembering(root, provider=student(), wrap=Stopping) as (stack, memory):
+        memory.before = look
+        await stack.turn("something", subject_id="ada")
+        await stack.supervisor.run_consolidation([QUESTIONS], namespace=ADA)
+    assert list(lives(copy).values()) == [CUT_OFF]
+    answered = [e["entry_type"] for e in ledger_entries(copy, "ho1m") if e["entity_id"].startswith("WO-CONS-")]
+    assert answered[-1] == "WO_COMPLETED"
+
+
 async def test_a_line_that_was_taken_back_meanwhile_does_not_return(tmp_path: Path) -> None:
     """Between the crash and the next start somebody deactivates the line: its work order is closed, the line stays out."""
     root, copy = tmp_path / "live", tmp_path / "copy"
