@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from kitchener.ledger import LedgerEntry, open_ledgers
 from kitchener.memory import HO3Memory
 from kitchener.memory.reading import OVERLAYS_FILE
 from kitchener.records.prompt import PromptRequest
@@ -26,7 +27,7 @@ from tests.acceptance.remembering import (
     overlays,
     student,
 )
-from tests.acceptance.stack import QUICK, open_scripted
+from tests.acceptance.stack import QUICK, open_scripted, places
 from tests.faults.test_consolidation_crash import CUT_OFF, DONE, Stopping, copied
 
 
@@ -92,6 +93,22 @@ async def test_its_end_names_the_answer_that_it_had(tmp_path: Path) -> None:
     assert end(copy) == end(root)
 
 
+async def test_no_overlay_is_written_before_its_plan_and_its_answer_are_on_disk(tmp_path: Path) -> None:
+    """The ledgers have no common transaction: a round that is cut off may keep the overlay and lose what it rests on."""
+    root, copy = tmp_path / "live", tmp_path / "copy"
+
+    async def look() -> None:
+        copied(root, copy, with_index=True)
+
+    async with open_remembering(root, provider=student(), wrap=Stopping) as (stack, memory):
+        memory.before = look
+        await stack.turn("something", subject_id="ada")
+        await stack.supervisor.run_consolidation([QUESTIONS], namespace=ADA)
+    assert list(lives(copy).values()) == [CUT_OFF]
+    answered = [e["entry_type"] for e in ledger_entries(copy, "ho1m") if e["entity_id"].startswith("WO-CONS-")]
+    assert answered[-1] == "WO_COMPLETED"
+
+
 async def test_a_line_that_was_taken_back_meanwhile_does_not_return(tmp_path: Path) -> None:
     """Between the crash and the next start somebody deactivates the line: its work order is closed, the line stays out."""
     root, copy = tmp_path / "live", tmp_path / "copy"
@@ -112,3 +129,30 @@ async def test_a_program_that_consolidates_by_hand_ends_it_with_its_first_call(t
     async with open_remembering(copy, **MANUAL) as (stack, _):
         assert await stack.supervisor.run_consolidation(["domain:other"], namespace=ADA) == []
     assert list(lives(copy).values()) == [DONE]
+
+
+async def test_one_that_was_overtaken_by_many_is_found(tmp_path: Path) -> None:
+    """It waited for its model while a hundred others were begun and ended."""
+    root, copy = tmp_path / "live", tmp_path / "copy"
+    await cut_off(root, copy, "learned")
+    (hanging,) = lives(copy)
+    async with open_ledgers(**places(copy), config=QUICK) as ledgers:
+        for n in range(100):
+            wo_id, session_id = f"WO-CONS-{n:016x}-001", f"CONS-{n:016x}"
+            common = {"v": 1, "session_id": session_id, "subject_id": "ada", "wo_id": wo_id}
+            await ledgers.ho2m.write(LedgerEntry("WO_PLANNED", wo_id, {**common, "wo_type": "consolidate"}))
+            await ledgers.ho2m.write(LedgerEntry("WO_ABANDONED", wo_id, {**common, "reason": "BUDGET"}))
+    await only_opened(copy)
+    found = lives(copy)
+    assert found.pop(hanging) == DONE
+    assert set(map(tuple, found.values())) == {("WO_PLANNED", "WO_ABANDONED:BUDGET")}
+
+
+async def test_one_that_says_too_little_of_itself_is_abandoned(tmp_path: Path) -> None:
+    """Another program's entry, say: it does not keep the runtime from starting, and it does not stay open."""
+    wo_id, session_id = "WO-CONS-0000000000000001-001", "CONS-0000000000000001"
+    async with open_ledgers(**places(tmp_path), config=QUICK) as ledgers:
+        payload = {"v": 1, "session_id": session_id, "wo_id": wo_id, "wo_type": "consolidate"}
+        await ledgers.ho2m.write(LedgerEntry("WO_PLANNED", wo_id, payload))
+    await only_opened(tmp_path)
+    assert lives(tmp_path) == {wo_id: ["WO_PLANNED", "WO_ABANDONED:crash"]}

@@ -106,6 +106,13 @@ def test_a_turn_is_found_by_its_id_by_its_subject_and_by_the_lines_it_was_shown(
     )
 
 
+def test_consolidations_are_found_by_being_some() -> None:
+    """So that a start finds those that a crash left open, without looking at anything else."""
+    payload = {"session_id": "CONS-0000000000000001", "wo_type": "consolidate"}
+    assert events.index_keys(events.WO_PLANNED, payload) == (events.CONSOLIDATIONS_KEY,)
+    assert events.index_keys(events.WO_DISPATCHED, payload) == ()
+
+
 def test_an_erasure_is_found_by_its_subject() -> None:
     payload = {"subject_id": SUBJECT, "key_id": "0a"}
     assert events.index_keys(events.SUBJECT_ERASED, payload) == (events.erased_index_key(SUBJECT),)

@@ -259,6 +259,8 @@ class Consolidator:
     async def _settle(self, case: Case, wo: WorkOrder, trace: Sequence[StoredEntry]) -> WorkOrder:
         """Logs what was learned and closes the work order; an answer that cannot stand as a learned line fails it."""
         if wo.state == "completed" and wo.output_result is not None:
+            # The plan and the answer first: a crash must not leave an overlay that no work order on record accounts for.
+            await self._parts.ledgers.commit()
             try:
                 await self._memory.log_overlay(overlay_of(case, wo.output_result, trace), namespace=case.namespace)
             except (CallerError, EntryRefused) as error:
