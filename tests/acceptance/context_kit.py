@@ -118,12 +118,17 @@ class Talk:
         """The kinds of the flags on the context ledger."""
         return [entry.payload["kind"] for entry in await self.decisions(events.CONFLICT_FLAG)]
 
-    async def state(self, session_id: str = SID) -> ContextState:
-        """The state that the session's entries in HO2m fold to."""
-        found = [
-            make_event(e.entry_type, e.entity_id, e.timestamp, e.payload, e.ref)
-            for e in await read_all(self.ledgers.ho2m, session_id=session_id)
-        ]
+    async def shared(self) -> list[str]:
+        """The intents that the subject's sessions share."""
+        found = await read_all(self.ledgers.ho2m, entry_type=events.INTENT_DECLARED)
+        return [entry.entity_id for entry in found if entry.payload["scope"] in events.SHARED_SCOPES]
+
+    async def state(self, session_id: str = SID, *, shared_to: int = 0) -> ContextState:
+        """The state that the session's entries in HO2m fold to, and those about shared intents up to a position."""
+        entries = await read_all(self.ledgers.ho2m, session_id=session_id)
+        shared = await read_all(self.ledgers.ho2m, key=events.SHARED_INTENTS)
+        entries += [entry for entry in shared if entry.seq <= shared_to and entry.session_id != session_id]
+        found = [make_event(e.entry_type, e.entity_id, e.timestamp, e.payload, e.ref) for e in entries]
         return fold([each for each in found if each is not None], estimator("utf8/3"), session_id)
 
     async def kept(self, session_id: str = SID) -> dict[str, Any]:

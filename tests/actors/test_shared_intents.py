@@ -8,8 +8,6 @@ from pathlib import Path
 import anyio
 import pytest
 
-from kitchener.context import fold, make_event
-from kitchener.context.liveness import ContextState
 from kitchener.errors import InvalidLifecycle
 from kitchener.records import events
 from kitchener.replaying import replay_session
@@ -31,17 +29,11 @@ async def two_sessions(ada: Talk) -> tuple[str, str]:
     return project, child
 
 
-async def whole_state(ada: Talk, session_id: str) -> ContextState:
-    """The fold of everything that the ledger holds for a session: its own entries, and the subject's shared ones."""
-    entries = [
-        entry
-        for entry in await read_all(ada.ledgers.ho2m)
-        if entry.session_id == session_id or events.SHARED_INTENTS in events.index_keys(entry.entry_type, entry.payload)
-    ]
-    found = [make_event(e.entry_type, e.entity_id, e.timestamp, e.payload, e.ref) for e in entries]
+async def check(ada: Talk, session_id: str) -> None:
+    """What a session keeps is the fold of its own entries and of those about shared intents that it has taken."""
     thread = (await ada.supervisor.session(session_id)).thread
     assert thread is not None
-    return fold([each for each in found if each is not None], thread.state.estimate, session_id)
+    assert await ada.kept(session_id) == (await ada.state(session_id, shared_to=thread.shared_to)).snapshot()
 
 
 async def test_an_intent_of_another_session_is_above_this_ones(tmp_path: Path) -> None:
@@ -118,12 +110,12 @@ async def test_a_session_keeps_what_the_ledger_says_of_shared_intents_also_after
         await ada.say("mine")
         kept = await ada.kept(OTHER)
         for session_id in (SID, OTHER):
-            assert await ada.kept(session_id) == (await whole_state(ada, session_id)).snapshot()
+            await check(ada, session_id)
     async with talking(tmp_path, clock, **ENFORCE) as ada:
         await ada.say("d", session_id=OTHER)
         assert "Open the shop" in ada.text()
         again = await ada.kept(OTHER)
-        assert again == (await whole_state(ada, OTHER)).snapshot()
+        await check(ada, OTHER)
         assert again["intents"] == kept["intents"]
         assert actions(await ada.intents(OTHER))[-1] == "REOPENED"
 

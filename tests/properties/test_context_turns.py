@@ -19,7 +19,7 @@ from kitchener.context import base_ref, read_lists
 from kitchener.errors import InvalidLifecycle
 from kitchener.records import events
 from kitchener.testing import FakeClock
-from tests.acceptance.context_kit import SID, Talk, talking, without_hashes
+from tests.acceptance.context_kit import OTHER, SID, Talk, talking, without_hashes
 
 Step = tuple[str, int]
 
@@ -28,6 +28,7 @@ _SAYS = st.tuples(st.sampled_from([f"say {word}" for word in _WORDS]), st.intege
 _CALLS = st.tuples(
     st.sampled_from(["declare", "fork", "close", "abandon", "reopen", "keep", "cut", "restart"]), st.integers(0, 5)
 )
+_SHARING = st.tuples(st.sampled_from(["share", "elsewhere", "elsewhere"]), st.integers(0, 5))
 steps = st.lists(st.one_of(_SAYS, _SAYS, _CALLS), min_size=4, max_size=12)
 
 configs = st.fixed_dictionaries(
@@ -79,7 +80,10 @@ async def take(ada: Talk, step: Step) -> None:
         return
     us, known = ada.supervisor, [entry.entity_id for entry in await ada.intents() if entry.entry_type == "INTENT_DECLARED"]
     chosen = known[number % len(known)] if known else "INT-none"
+    shared = await ada.shared()
     calls: dict[str, Callable[[], Awaitable[Any]]] = {
+        "share": lambda: us.declare_intent((SID, OTHER)[number % 2], f"project {number}", scope="PROJECT"),
+        "elsewhere": lambda: elsewhere(ada, shared[number % len(shared)] if shared else "INT-none", number),
         "declare": lambda: us.declare_intent(SID, f"aim {number}", parent_intent_id=chosen if known and number % 2 else None),
         "fork": lambda: us.fork_intent(SID, chosen, ["left", "right"], active=number % 2 if number < 4 else None),
         "close": lambda: us.close_intent(SID, chosen, "done"),
@@ -91,9 +95,22 @@ async def take(ada: Talk, step: Step) -> None:
         await calls[what]()
 
 
+async def elsewhere(ada: Talk, project: str, number: int) -> None:
+    """What another session of the subject does with an intent that both share."""
+    us = ada.supervisor
+    if number < 3:
+        await us.close_intent(OTHER, project, "done")
+    elif number < 5:
+        await us.reopen_intent(OTHER, project, "not done")
+    else:
+        await us.declare_intent(SID, "below it", parent_intent_id=project)
+
+
 async def check(ada: Talk) -> None:
     """What the session keeps equals a fold of its ledger, and no entry of our own was impossible."""
-    kept, recomputed = await ada.kept(), await ada.state()
+    thread = (await ada.supervisor.session(SID)).thread
+    assert thread is not None
+    kept, recomputed = await ada.kept(), await ada.state(shared_to=thread.shared_to)
     assert kept == recomputed.snapshot()
     assert not recomputed.invalid
 
@@ -101,7 +118,7 @@ async def check(ada: Talk) -> None:
 async def check_lists(ada: Talk) -> None:
     """Every recorded projection can be rebuilt, and names entries of HO2m that stand there."""
     found: dict[str, Any] = {}
-    state = await ada.state()
+    state = await ada.state(shared_to=1_000_000)
     known = {each.declared.ref for each in state.intents.values()} | {each.opened.ref for each in state.work_orders.values()}
     known |= {each.ref for each in state.turns.values()}
     for entry in await ada.decisions(events.PROJECTION_COMPUTED):
@@ -113,7 +130,7 @@ async def check_lists(ada: Talk) -> None:
 
 
 @settings(max_examples=10)
-@given(conversation=steps, config=configs)
+@given(conversation=st.lists(st.one_of(_SAYS, _SHARING, _CALLS), min_size=4, max_size=14), config=configs)
 async def test_a_session_keeps_what_its_ledger_says(
     anyio_backend: str, conversation: Sequence[Step], config: Mapping[str, Any]
 ) -> None:
@@ -122,6 +139,7 @@ async def test_a_session_keeps_what_its_ledger_says(
         while left:
             async with talking(Path(root), clock, context_mode="enforce", **config) as ada:
                 ada.provider._gate = hold
+                await ada.start(OTHER)
                 await check(ada)
                 while left and (step := left.pop(0))[0] != "restart":
                     await take(ada, step)

@@ -60,8 +60,6 @@ class LexicalIndex(LexicalTurns):
         self, turns: Iterable[LexicalTurn] = (), *, weights: LexicalWeights = DEFAULT_WEIGHTS, postings: int = POSTINGS
     ) -> None:
         self._most = max(1, postings)
-        self._steps = tuple([weights.step**steps for steps in range(1, weights.reach + 1)])
-        self._asked_steps = tuple([weights.asked_step**steps for steps in range(1, weights.reach + 1)])
         super().__init__(turns, weights=weights)
 
     def rank(self, question: str, *, wanted: int = 0, among: int | None = None) -> Ranked:
@@ -211,8 +209,9 @@ class LexicalIndex(LexicalTurns):
         total = {position: direct[position] for position in ordered[: self._most // _PER_WEIGHED or 1]}
         first: dict[int, tuple[int, float]] = {}
         further: dict[int, list[tuple[int, float]]] = {}
+        near, is_whole = self._near, count == len(self._near)
         for position in ordered[:most]:
-            for other, part in self._near(position, count):
+            for other, part in near[position] if is_whole else [each for each in near[position] if each[0] < count]:
                 if other in first:
                     further.setdefault(other, []).append((position, part))
                 else:
@@ -223,15 +222,6 @@ class LexicalIndex(LexicalTurns):
             if other in direct or other in further:
                 total[other] = _best_of_each(matches, other, [way, *further.get(other, ())])
         return _Found({position: n for n, position in enumerate(total)}, [*total], [*total.values()], [0.0] * len(total))
-
-    def _near(self, position: int, count: int) -> list[tuple[int, float]]:
-        """The neighbours of a turn in its session, and what part of its match each gets."""
-        line, place, reach = self._members[self._session_of[position]], self._places[position], self._weights.reach
-        after, before = line[place + 1 : place + 1 + reach], line[max(0, place - reach) : place]
-        before.reverse()
-        onward = self._asked_steps if self._asks[position] else self._steps
-        near = [*zip(after, onward, strict=False), *zip(before, self._steps, strict=False)]
-        return near if not after or after[-1] < count else [each for each in near if each[0] < count]
 
     def _mark(self, found: "_Found", date: DateParts, count: int) -> None:
         """Adds what turns get for standing and for their date, as a share of the best score."""

@@ -105,14 +105,17 @@ class LexicalTurns:
 
     def __init__(self, turns: Iterable[LexicalTurn] = (), *, weights: LexicalWeights = DEFAULT_WEIGHTS) -> None:
         self._weights = weights
-        # Per position. A sum counts the terms up to and with a turn; a place is a turn's number in its session.
+        self._steps = tuple([weights.step**steps for steps in range(1, weights.reach + 1)])
+        self._asked_steps = tuple([weights.asked_step**steps for steps in range(1, weights.reach + 1)])
+        # Per position. A sum counts the terms up to and with a turn; near are its neighbours, each with the
+        # part of a match that it gets.
         self._terms: list[tuple[str, ...]] = []
         self._lengths: list[int] = []
         self._sums: list[int] = []
         self._factors: list[float] = []
         self._asks: list[bool] = []
         self._session_of: list[int] = []
-        self._places: list[int] = []
+        self._near: list[list[tuple[int, float]]] = []
         self._speaker_of: list[str] = []
         self._date_of: list[DateParts] = []
         # Per term: where it is, oldest first; and per beginning, the terms that have it.
@@ -167,14 +170,19 @@ class LexicalTurns:
             self._on.setdefault(part, []).append(position)
 
     def _join_session(self, session: str, position: int) -> int:
-        """Put the turn at the end of its session; the session's number."""
+        """Put the turn at the end of its session, next to those before it; the session's number."""
         number = self._numbers.setdefault(session, len(self._members))
         if number == len(self._members):
             self._members.append([])
             self._session_sums.append([])
             self._first_turns.append(position)
-        self._places.append(len(self._members[number]))
-        self._members[number].append(position)
+        members, near = self._members[number], list[tuple[int, float]]()
+        for steps, other in enumerate(reversed(members[-self._weights.reach :] if self._weights.reach else ())):
+            near.append((other, self._steps[steps]))
+            onward = self._asked_steps if self._asks[other] else self._steps
+            self._near[other].append((position, onward[steps]))
+        self._near.append(near)
+        members.append(position)
         self._session_of.append(number)
         return number
 
