@@ -13,7 +13,7 @@ import rfc8785
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kitchener.canonical import MAX_INTEGER, canonical_bytes, canonical_digest, digest
+from kitchener.canonical import MAX_INTEGER, NOTHING, Opening, canonical_bytes, canonical_digest, digest
 from kitchener.errors import EntryRefused
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -151,3 +151,12 @@ def test_a_value_that_holds_itself_is_refused() -> None:
 def test_digests_name_their_algorithm() -> None:
     assert digest(b"abc") == f"sha256:{hashlib.sha256(b'abc').hexdigest()}"
     assert canonical_digest({"b": 1, "a": 2}) == digest(b'{"a":2,"b":1}')
+
+
+@given(st.binary(max_size=200), st.lists(st.binary(max_size=200), max_size=3))
+def test_what_follows_an_opening_is_hashed_as_if_all_were_one(start: bytes, rests: list[bytes]) -> None:
+    """One opening serves many contents, in any order, and none of them sees another."""
+    opening = Opening(start)
+    for rest in (*rests, *rests):
+        assert opening.digest(rest) == f"sha256:{hashlib.sha256(start + rest).hexdigest()}"
+        assert NOTHING.digest(rest) == digest(rest) == f"sha256:{hashlib.sha256(rest).hexdigest()}"

@@ -3,12 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kitchener.actors.chains import (
     UNCLASSIFIED,
     ChainPlan,
     ToolRequest,
+    cost_json,
     cost_mapping,
     labels_of,
     plan_chain,
@@ -17,6 +21,7 @@ from kitchener.actors.chains import (
     tighter,
     total_cost,
 )
+from kitchener.canonical import MAX_INTEGER, canonical_bytes
 from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError, WorkOrderType
 
 LOOK, SEND = "look", "send"
@@ -230,3 +235,21 @@ def test_what_a_turn_was_shown_gives_no_signal() -> None:
 )
 def test_a_turn_has_at_most_one_label_of_a_kind(labels: Any, expected: Mapping[str, str]) -> None:
     assert labels_of({"speech_act": "question", "labels": labels}) == expected
+
+
+numbers = st.integers(0, MAX_INTEGER)
+costs = st.builds(
+    Cost,
+    input_tokens=numbers,
+    output_tokens=numbers,
+    llm_calls=numbers,
+    tool_calls=numbers,
+    tool_ids_used=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), max_size=3).map(tuple),
+    elapsed_ms=numbers,
+)
+
+
+@given(costs)
+def test_a_cost_is_written_in_the_canonical_form_of_its_fields(cost: Cost) -> None:
+    """It is put together without the canonical encoder, so that encoder says what it must be (docs/ledger.md)."""
+    assert orjson.dumps(cost_json(cost)) == canonical_bytes(cost_mapping(cost))

@@ -452,6 +452,19 @@ def test_request_bytes_are_canonical_json_of_what_determines_the_answer(model_id
     )
 
 
+def test_a_request_begins_with_what_its_contract_always_says_and_its_parts_are_the_whole() -> None:
+    """Whoever hashes requests hashes the long system message once."""
+    contract = LIBRARY.contract("PRC-CLASSIFY-001")
+    limits: dict[str, Any] = {"tools_digest": "sha256:t", "model_id": None, "temperature": 0.7, "max_tokens": 9}
+    first, second = (contract.render({**CLASSIFY, "user_message": said}, TURN) for said in ("one", "two"))
+    asked = [first, second, (*second, Message("assistant", "hm"), Message("user", "again")), tuple(reversed(first)), ()]
+    parts = [contract.request_parts(messages, **limits) for messages in asked]
+    assert [opening.data + rest for opening, rest in parts] == [contract.request_bytes(each, **limits) for each in asked]
+    assert parts[0][0] is parts[1][0] is parts[2][0]
+    assert first[0].content.encode()[:20] in parts[0][0].data
+    assert canonical_bytes(first[1].content) in parts[0][1]
+
+
 @pytest.mark.parametrize("contract_id", SHIPPED)
 def test_shipped_schemas_are_valid_json_schemas(contract_id: str) -> None:
     contract = LIBRARY.contract(contract_id)

@@ -4,7 +4,7 @@ What blocks is below, in `storage`, and runs in worker threads; when a round sta
 `docs/ledger.md`.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from itertools import islice
@@ -176,7 +176,7 @@ class LedgerClient:
             await self._check_head(entry.payload, expected_head)
         return self._append(entry)
 
-    def commit(self) -> Coroutine[Any, Any, None]:
+    async def commit(self) -> None:
         """Returns when all that this caller wrote, or read, in the ledgers of this group is durable.
 
         Cancelled while waiting: the commit goes on, and whether it succeeds is unknown to the caller.
@@ -186,7 +186,7 @@ class LedgerClient:
         """
         if self._is_closed:
             raise self._refusal()
-        return self._group.commit()
+        await self._group.commit()
 
     def request_commit(self) -> None:
         """Sees to it that what was written becomes durable soon, without waiting for it."""
