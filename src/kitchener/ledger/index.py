@@ -27,7 +27,7 @@ from kitchener.ledger.places import IndexDamaged, Place, Tail, check_row, hash_o
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-_FORMAT: Final = f"kitchener-index/2 {sys.byteorder} {array('I').itemsize}"
+_FORMAT: Final = f"kitchener-index/3 {sys.byteorder} {array('I').itemsize}"
 _TABLES: Final = """
 CREATE TABLE head (
     id INTEGER PRIMARY KEY CHECK (id = 0), format TEXT, ledger_id TEXT, keys TEXT,
