@@ -146,7 +146,7 @@ FORGED: dict[str, tuple[Path, Callable[[dict[str, Any]], None], tuple[str, str, 
     "objective": (HO2M, tampered_objective, ("INTENT_DECLARED", "objective", 1)),
     "verdict": (HO2M, tampered_verdict, ("WO_QUALITY_GATE", "decision", 1)),
     "trace": (HO2M, tampered_trace, ("WO_CHAIN_COMPLETE", "trace_hash", 1)),
-    "signal": (SIGNALS, tampered_signal, ("HO3_SIGNAL", "signal", 1)),
+    "signal": (SIGNALS, tampered_signal, ("HO3_SIGNAL", "signal_id", 1)),
     "candidates": (HO2M, tampered_candidates, ("TURN_COMPLETED", "consolidation_candidates", 1)),
     "response": (HO2M, tampered_response, ("TURN_COMPLETED", "response", 1)),
 }

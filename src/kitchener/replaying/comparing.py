@@ -12,13 +12,12 @@ from kitchener.records import events
 
 _LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
     events.TURN_STARTED: frozenset(("idempotency_key", "idempotency_scope", "ruleset_hash", "config_hash", "overlap")),
-    events.PROJECTION_COMPUTED: frozenset(("ruleset_hash",)),
-    events.CONFLICT_FLAG: frozenset(("ruleset_hash",)),
-    events.INTENT_SHADOW_DECISION: frozenset(("ruleset_hash",)),
     events.DEGRADATION: frozenset(("error",)),
     events.HO3_OVERLAY: frozenset(("created_at",)),
 }
 """Fields that are taken as given, by entry type."""
+_OF_POLICY: Final = frozenset(("ruleset_hash",))
+"""What names the policy: left out where the turn was recorded under another one, which the report says."""
 _TIMES: Final = frozenset(("latency_ms", "elapsed_ms", "timeout_ms"))
 """How long something took, or might have taken, wherever it stands."""
 _FIRST: Final = (
@@ -49,15 +48,18 @@ class Difference(NamedTuple):
     recomputed: Any
 
 
-def first_difference(entry_type: str, recorded: Mapping[str, Any], recomputed: Mapping[str, Any]) -> Difference | None:
+def first_difference(
+    entry_type: str, recorded: Mapping[str, Any], recomputed: Mapping[str, Any], *, policy_differs: bool = False
+) -> Difference | None:
     """Where two payloads of this type begin to differ, or None.
 
     Args:
         entry_type: of both
         recorded: as it was read, opened where it was sealed
         recomputed: as JSON types
+        policy_differs: the turn was recorded under another policy
     """
-    left_out = _LEFT_OUT.get(entry_type, frozenset())
+    left_out = _LEFT_OUT.get(entry_type, frozenset()) | (_OF_POLICY if policy_differs else frozenset())
     return _in_mapping(recorded, recomputed, "", left_out)
 
 

@@ -9,6 +9,7 @@ from kitchener.actors.tools import ToolCall, ToolRegistry, Toolset
 from kitchener.config import HO3MemoryConfig
 from kitchener.errors import KitchenerError
 from kitchener.gateway.providers.recorded import NotRecorded, RecordedProvider, RequestChanged
+from kitchener.ids import split_namespace
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory.index import OVERLAYS, SIGNALS
 from kitchener.memory.moments import us_of
@@ -19,6 +20,7 @@ from kitchener.records import events
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
 from kitchener.records.work_order import Cost, HO1ExecutorProtocol, WorkOrder
+from kitchener.replaying.comparing import first_difference
 from kitchener.replaying.ledgers import ReplayLedger
 from kitchener.replaying.routes import Routes
 from kitchener.replaying.tape import Tape
@@ -244,14 +246,16 @@ class RecordedMemory(MemoryReader):
             "event_id": event_id,
             "session_id": session_id,
             "namespace": namespace,
+            "subject_id": split_namespace(namespace)[1],
+            "metadata": dict(metadata or {}),
         }
-        recorded = {key: expected.payload[key] for key in given} if expected is not None else None
-        if expected is None or recorded != given:
-            entity_id = expected.entity_id if expected is not None else given["signal_id"]
-            about = (events.HO3_SIGNAL, str(entity_id), expected.entry_id if expected is not None else None)
-            self._tape.diverge(
-                "signal", recorded and recorded["signal_id"], given["signal_id"], about, payload=recorded or {}, now=given
-            )
+        if expected is None:
+            about = (events.HO3_SIGNAL, given["signal_id"], None)
+            self._tape.diverge("signal", None, given["signal_id"], about, payload={}, now=given)
+        recorded = {key: expected.payload.get(key) for key in given}
+        if (found := first_difference(events.HO3_SIGNAL, recorded, given)) is not None:
+            about = (events.HO3_SIGNAL, expected.entity_id, expected.entry_id)
+            self._tape.diverge(*found, about, payload=recorded, now=given)
         self.last_logged_ts = self._tape.pass_over(SIGNALS).timestamp
         return str(event_id)
 

@@ -24,7 +24,7 @@ from kitchener.replaying.comparing import first_difference
 from kitchener.replaying.report import ReplayDivergence
 from kitchener.replaying.stemming import stems_from
 
-_LISTS: Final = ("eligible_refs", "visible_refs", "suppressed_refs", "eligibility_reasons", "proof_refs")
+_LISTS: Final = ("eligible_refs", "visible_refs", "suppressed_refs", "eligibility_reasons")
 
 
 class Diverged(BaseException):
@@ -294,18 +294,15 @@ class Tape:
         return self.names.get((ref.ledger_id, ref.entry_id), ref.entry_id)
 
     def _difference(self, expected: StoredEntry, recorded: Mapping[str, Any], payload: dict[str, Any]) -> Any:
-        if expected.entry_type != events.PROJECTION_COMPUTED:
-            return first_difference(expected.entry_type, recorded, payload)
-        lists = {key: recorded.get(key) for key in _LISTS}
-        if lists == {key: payload.get(key) for key in _LISTS}:
-            return first_difference(expected.entry_type, recorded, payload)
-        # The same lists have several forms: which one was written is no decision.
-        return first_difference(expected.entry_type, self._written_out(recorded), self._written_out(payload))
+        if expected.entry_type == events.PROJECTION_COMPUTED and any(recorded.get(key) != payload.get(key) for key in _LISTS):
+            # The same lists have several forms: which one was written is no decision.
+            recorded, payload = self._written_out(recorded), self._written_out(payload)
+        return first_difference(expected.entry_type, recorded, payload, policy_differs=self.policy_differs)
 
     def _written_out(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         lists = self.lists_of(payload)
         return {
-            **{key: value for key, value in payload.items() if key not in _LISTS},
+            **{key: value for key, value in payload.items() if key not in (*_LISTS, "proof_refs")},  # those go with the form
             "eligible": [self.name_of(ref) for ref in lists.eligible],
             "visible": [self.name_of(ref) for ref in lists.visible],
             "suppressed": [f"{self.name_of(ref)} {reason}" for ref, reason in lists.suppressed],
