@@ -7,7 +7,7 @@ messages is the whole story, and the same model serves every session. `corpus.to
 import argparse
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -101,7 +101,11 @@ def _reply(request: PromptRequest, message: str, wanted: Mapping[str, str]) -> A
         return {"response_text": ""}
     if wanted.get("size"):
         return {"response_text": "x" * int(wanted["size"])}
-    text = "said again" if request.temperature == 0 else f"You said: {message.partition(' | ')[0]}. " + "Well. " * int(wanted.get("words", 1))
+    text = (
+        "said again"
+        if request.temperature == 0
+        else f"You said: {message.partition(' | ')[0]}. " + "Well. " * int(wanted.get("words", 1))
+    )
     return {"response_text": text, **({"completes_intent": True} if "done" in wanted else {})}
 
 
@@ -177,12 +181,16 @@ class Story:
                 await runtime.drain()
 
 
-async def record(root: Path) -> None:
-    """All sessions, in a directory that becomes a root of its own."""
+Chapter = Callable[[Story, Runtime], Awaitable[None]]
+"""Some turns between the opening of a runtime and its end."""
+
+
+async def record(root: Path, chapters: Sequence[Chapter] | None = None) -> None:
+    """The sessions of some chapters, or of all, in a directory that becomes a root of its own."""
     root.mkdir(parents=True, exist_ok=True)
     shutil.copy(SETTINGS, root / SETTINGS.name)
     story = Story(root)
-    for chapter in CHAPTERS:
+    for chapter in CHAPTERS if chapters is None else chapters:
         async with story.open() as runtime:
             await chapter(story, runtime)
         story.clock.advance(us=HOUR_US)
@@ -227,11 +235,19 @@ async def garden_again(story: Story, runtime: Runtime) -> None:
     supervisor = runtime.supervisor()
     found = await supervisor.find_external("garden")
     assert found is not None
-    cut = ["tell me of roses | cut=synthesize domain=garden", "quickly! | slow=synthesize", "what was I saying? | domain=garden"]
+    cut = [
+        "tell me of roses | cut=synthesize domain=garden",
+        "quickly! | slow=synthesize",
+        "what was I saying? | domain=garden",
+    ]
     await story.say(supervisor, found, cut, runtime)
     entries = [entry async for entry in runtime.ledgers().ho2m.read(session_id=found, entry_type="INTENT_DECLARED")]
     first, second = entries[0].entity_id, entries[1].entity_id
-    back = [f"back to the roses | rel=switch back={first} domain=garden", f"and back | rel=switch back={second}", "go | rel=switch back=INT-none"]
+    back = [
+        f"back to the roses | rel=switch back={first} domain=garden",
+        f"and back | rel=switch back={second}",
+        "go | rel=switch back=INT-none",
+    ]
     await story.say(supervisor, found, back, runtime)
     other = await supervisor.declare_intent(found, "the greenhouse", targets=["glass"])
     await story.say(supervisor, found, ["which of them?", "hm, the other", "the greenhouse"], runtime)
@@ -240,7 +256,9 @@ async def garden_again(story: Story, runtime: Runtime) -> None:
     await supervisor.close_intent(found, children[1], "it is built")
     await story.say(supervisor, found, ["what is left? | domain=garden"], runtime)
     await supervisor.reopen_intent(found, children[1], "a leak")
-    await story.say(supervisor, found, ["does it leak? | domain=garden task=repair", "its door", "is it of oak? | domain=garden"], runtime)
+    await story.say(
+        supervisor, found, ["does it leak? | domain=garden task=repair", "its door", "is it of oak? | domain=garden"], runtime
+    )
     await supervisor.declare_intent(found, "a pond")
     await story.say(supervisor, found, ["fish?"], runtime)
     await supervisor.resolve_conflict(found, keep=children[1])
@@ -301,7 +319,14 @@ async def shadow(story: Story, runtime: Runtime) -> None:
     """The Authority decides beside attention, threads and conflicts included."""
     supervisor = runtime.supervisor("RESIDENT:shadow")
     session_id = await supervisor.start_session(subject_id="cy")
-    messages = ["one | domain=a", "two | rel=switch", "three | verify=reject", "four | rel=unclear", "five | rel=close", "six | words=60"]
+    messages = [
+        "one | domain=a",
+        "two | rel=switch",
+        "three | verify=reject",
+        "four | rel=unclear",
+        "five | rel=close",
+        "six | words=60",
+    ]
     await story.say(supervisor, session_id, [*messages, "seven | done=1", "eight | empty=always", "nine"], runtime)
 
 
@@ -364,7 +389,9 @@ async def declaring(story: Story, runtime: Runtime) -> None:
         await story.say(supervisor, session_id, messages, runtime)
         if number == 1:
             await supervisor.declare_intent(session_id, "a flute")
-            await story.say(supervisor, session_id, ["silver or wood?", "the piano tuning | words=200", "long | size=4000", "over"], runtime)
+            await story.say(
+                supervisor, session_id, ["silver or wood?", "the piano tuning | words=200", "long | size=4000", "over"], runtime
+            )
 
 
 async def bridge(story: Story, runtime: Runtime) -> None:
@@ -372,8 +399,52 @@ async def bridge(story: Story, runtime: Runtime) -> None:
     supervisor = runtime.supervisor("RESIDENT:bridge")
     for number in range(2):
         session_id = await supervisor.start_session(subject_id="fay")
-        messages = [f"step {n} of {number} | domain=steps words={5 * n} rel={('continue', 'switch', 'close')[n % 3]}" for n in range(7)]
+        messages = [
+            f"step {n} of {number} | domain=steps words={5 * n} rel={('continue', 'switch', 'close')[n % 3]}" for n in range(7)
+        ]
         await story.say(supervisor, session_id, [*messages, "done? | done=1", "failed | empty=always", "after"], runtime)
+
+
+SHORT: Final = (
+    "list my packages | act=command tool=list_packages domain=machine",
+    "water the roses | act=command tool=water domain=garden rel=switch objective=roses stream=1",
+    "how much water do they need? | domain=garden empty=first words=20",
+    "break something | act=command tool=break_down domain=machine",
+    "outage | synthesize_fails=bad_request",
+    "which begin with o? | loop=2 domain=machine down=synthesize",
+    "is it clear? | rel=unclear",
+    "and this? | domain=garden forget=1 empty=always",
+)
+
+
+async def short(story: Story, runtime: Runtime) -> None:
+    """A few turns of every kind, for a root that is kept."""
+    supervisor = runtime.supervisor()
+    session_id = await supervisor.start_session(subject_id="ada", external_id="short")
+    await story.say(supervisor, session_id, SHORT, runtime)
+
+
+async def short_again(story: Story, runtime: Runtime) -> None:
+    """The same session resumed, cut off, forked, in conflict and settled."""
+    supervisor = runtime.supervisor()
+    session_id = await supervisor.find_external("short")
+    assert session_id is not None
+    await story.say(
+        supervisor, session_id, ["tell me more | cut=synthesize domain=garden", "where were we? | domain=garden"], runtime
+    )
+    other = await supervisor.declare_intent(session_id, "the greenhouse")
+    await story.say(supervisor, session_id, ["which of them?", "the greenhouse"], runtime)
+    await supervisor.fork_intent(session_id, other, ["its roof", "its door"], active=1)
+    await story.say(supervisor, session_id, ["how high is it?", "done? | done=1"], runtime)
+
+
+async def taught(story: Story, runtime: Runtime) -> None:
+    """A second session of the same subject, in which gates open, and a third one that is shown what was learned."""
+    supervisor = runtime.supervisor()
+    for _ in range(2):
+        session_id = await supervisor.start_session(subject_id="ada")
+        messages = ["list packages again | act=command tool=list_packages domain=machine", "roses? | domain=garden"]
+        await story.say(supervisor, session_id, messages, runtime)
 
 
 CHAPTERS: Final = (garden, garden_again, evenings, plain, shadow, asking, asking_on, asking_again, declaring, bridge)

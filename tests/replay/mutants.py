@@ -90,7 +90,9 @@ _Change = tuple[str, str, Callable[[], None]]
 def _changes_in(node: ast.AST, function: int) -> Iterator[tuple[ast.AST, int, _Change]]:
     """Every change below a node; each names the node it happens at."""
     for field, value in ast.iter_fields(node):
-        if field in ("annotation", "returns", "decorator_list", "type_params", "bases", "keywords") and not isinstance(node, ast.Call):
+        if field in ("annotation", "returns", "decorator_list", "type_params", "bases", "keywords") and not isinstance(
+            node, ast.Call
+        ):
             continue
         children = list(enumerate(value)) if isinstance(value, list) else [(None, value)]
         for at, child in children:
@@ -100,7 +102,9 @@ def _changes_in(node: ast.AST, function: int) -> Iterator[tuple[ast.AST, int, _C
             inside = 0 if field == "args" and isinstance(node, _FUNCTIONS) and function == _first_line(node) else function
             if isinstance(child, _FUNCTIONS) and not function:
                 inside = _first_line(child)
-            if isinstance(child, ast.Assign) and any(isinstance(each, ast.Name) and each.id.startswith("__") for each in child.targets):
+            if isinstance(child, ast.Assign) and any(
+                isinstance(each, ast.Name) and each.id.startswith("__") for each in child.targets
+            ):
                 continue
             for change in _changes_at(child, _setter(node, field, at), function=inside):
                 yield child, inside, change
@@ -129,10 +133,18 @@ def _changes_at(node: ast.AST, put: Callable[[Any], None], *, function: int) -> 
     if isinstance(node, ast.Compare):
         for n, op in enumerate(node.ops):
             for other in _COMPARISONS[type(op)]:
-                yield "comparison", f"{type(op).__name__} → {other.__name__}", lambda n=n, other=other: node.ops.__setitem__(n, other())
+                yield (
+                    "comparison",
+                    f"{type(op).__name__} → {other.__name__}",
+                    lambda n=n, other=other: node.ops.__setitem__(n, other()),
+                )
     elif isinstance(node, ast.Constant):
         for new in _other_values(node.value) if function or not isinstance(node.value, str) else ():
-            yield "constant", f"{node.value!r:.40} → {new!r:.40}", lambda new=new: put(ast.copy_location(ast.Constant(new), node))
+            yield (
+                "constant",
+                f"{node.value!r:.40} → {new!r:.40}",
+                lambda new=new: put(ast.copy_location(ast.Constant(new), node)),
+            )
     elif isinstance(node, ast.BoolOp):
         other_op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
         yield "condition", f"{type(node.op).__name__} → {type(other_op).__name__}", lambda: setattr(node, "op", other_op)
@@ -145,7 +157,9 @@ def _changes_at(node: ast.AST, put: Callable[[Any], None], *, function: int) -> 
         yield "condition", "condition negated", lambda: setattr(node, "test", _not(node.test))
     elif isinstance(node, ast.Return) and node.value is not None and not _is_none(node.value):
         yield "result", "result → None", lambda: setattr(node, "value", ast.copy_location(ast.Constant(None), node))
-    elif function and (isinstance(node, ast.AugAssign) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.Await))):
+    elif function and (
+        isinstance(node, ast.AugAssign) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.Await))
+    ):
         yield "statement", "statement dropped", lambda: put(ast.copy_location(ast.Pass(), node))
     if isinstance(node, ast.comprehension):
         for n, test in enumerate(node.ifs):

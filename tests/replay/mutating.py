@@ -313,7 +313,9 @@ def main() -> None:
                 print(outcomes[-1].text(), flush=True)
     print(f"{table(outcomes)}\n\n{len(outcomes)} mutants in {time.monotonic() - started:.0f} s")
     if given.json:
-        given.json.write_text(json.dumps([(each.module, each.mutant.line, each.mutant.text, each.verdict, each.by) for each in outcomes]))
+        given.json.write_text(
+            json.dumps([(each.module, each.mutant.line, each.mutant.text, each.verdict, each.by) for each in outcomes])
+        )
 
 
 if __name__ == "__main__":

@@ -71,7 +71,10 @@ GIVEN: Mapping[tuple[str, str], str] = {
     ("TURN_STARTED", "overlap"): _CALLER,
     ("TURN_STARTED", "idempotency_key"): _CALLER,
     ("TURN_STARTED", "idempotency_scope"): _CALLER,
-    ("PROJECTION_COMPUTED", "eligible_refs.base"): "the same lists can be written along another one; what they come to is compared",
+    (
+        "PROJECTION_COMPUTED",
+        "eligible_refs.base",
+    ): "the same lists can be written along another one; what they come to is compared",
     ("HO3_SIGNAL", "timestamp"): "when it was logged; the gate counts as of the entry's own time, which is verified",
     ("HO3_SIGNAL", "v"): "the version of the payload",
     ("DEGRADATION", "error"): "what a part failed with",
@@ -116,12 +119,17 @@ def forged(entry: StoredEntry, path: Sequence[str]) -> StoredEntry:
 
 
 async def told(
-    replays: Replays, tape: Tape, forgery: tuple[StoredEntry, tuple[str, ...]], patch: pytest.MonkeyPatch, turn_id: str | None = None
+    replays: Replays,
+    tape: Tape,
+    forgery: tuple[StoredEntry, tuple[str, ...]],
+    patch: pytest.MonkeyPatch,
+    turn_id: str | None = None,
 ) -> bool:
     """Whether the replay of a session, or of one turn of it, tells that one field of one entry is not what was decided."""
     entry, path = forgery
     entries = {
-        ledger_id: [forged(each, path) if each is entry else each for each in known] for ledger_id, known in tape.entries.items()
+        ledger_id: [forged(each, path) if each is entry else each for each in known]
+        for ledger_id, known in tape.entries.items()
     }
 
     async def tape_of(_: str) -> Tape:

@@ -47,7 +47,9 @@ def changed(settings: Any, path: list[str], agent_class: str, value: Any) -> Any
     if rest[0] != "*":
         return settings.model_copy(update={name: changed(inner, rest, agent_class, value)})
     chosen = [agent_class] if name == "agents" else list(inner)
-    made = {each: changed(inner[each], rest[1:], agent_class, value) for each in chosen if _differs(inner[each], rest[1:], value)}
+    made = {
+        each: changed(inner[each], rest[1:], agent_class, value) for each in chosen if _differs(inner[each], rest[1:], value)
+    }
     return settings.model_copy(update={name: {**inner, **made}})
 
 

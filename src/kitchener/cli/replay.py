@@ -76,7 +76,9 @@ async def _replay(options: Options, session: str | None, tools: Sequence[str], *
     config, given = await anyio.to_thread.run_sync(_settings, options, tools)
     reports = [report async for report in _reports(config, options.agent, session, given, is_json=is_json)]
     if is_json:
-        of_memory, sessions = ([report.as_json() for report in reports if report.is_of_memory is each] for each in (True, False))
+        of_memory, sessions = (
+            [report.as_json() for report in reports if report.is_of_memory is each] for each in (True, False)
+        )
         print_json({"ok": _is_fine(reports), "sessions": sessions, "consolidations": of_memory})
     elif len(reports) != 1:
         print(_summary(reports))

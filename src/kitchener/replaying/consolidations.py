@@ -108,4 +108,3 @@ class ConsolidationTape(Tape):
             elif artifact_id is not None and payload.get("superseded_by") == artifact_id:
                 found.append(entry)
         return found
-

@@ -118,9 +118,7 @@ class Replays:
                 signals, overlays = (cast(LedgerClient, self._ledger(name, tape)) for name in (SIGNALS, OVERLAYS))
                 supervisor = self.supervisor_for(tape, ledgers, clock, HO3Memory(signals, overlays, config, clock))
                 about = each.about
-                await supervisor.run_consolidation(
-                    [about["signal_id"]], namespace=about["namespace"], gate_ts=about["gate_ts"]
-                )
+                await supervisor.run_consolidation([about["signal_id"]], namespace=about["namespace"], gate_ts=about["gate_ts"])
                 tape.finish()
                 done.append(each.turn_id)
         except Diverged as stop:

@@ -1,0 +1,56 @@
+"""Golden ledgers: a recorded root of each release, kept for ever, which every later version must read, verify and replay.
+
+    python -m tests.replay.golden_roots            records this version's root anew (until it is released, policy may change)
+
+A root is kept as `golden/<version>.tar.xz`: settings and ledgers, without the index, which is derived.
+"""
+
+import argparse
+import importlib.metadata
+import io
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from tests.replay import corpus
+
+FOLDER: Final = Path(__file__).with_name("golden")
+CHAPTERS: Final = (corpus.short, corpus.short_again, corpus.asking, corpus.asking_on, corpus.asking_again, corpus.taught)
+
+
+def unpacked(archive: Path, to: Path) -> Path:
+    """A golden root in a directory of its own."""
+    with tarfile.open(archive) as packed:
+        packed.extractall(to, filter="data")
+    return to
+
+
+def pack(root: Path, archive: Path) -> None:
+    """Packs a root; the same files give the same bytes."""
+    with tarfile.open(archive, "w:xz", preset=9) as packed:
+        for path in sorted([*root.glob("*.toml"), *root.rglob("*.jsonl")]):
+            data = path.read_bytes()
+            about = tarfile.TarInfo(path.relative_to(root).as_posix())
+            about.size = len(data)
+            packed.addfile(about, io.BytesIO(data))
+
+
+def main() -> None:
+    """Records and packs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    version = importlib.metadata.version("kitchener").partition(".dev")[0]
+    parser.add_argument("--archive", type=Path, default=FOLDER / f"{version}.tar.xz")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        anyio.run(corpus.record, Path(folder), CHAPTERS)
+        given.archive.parent.mkdir(exist_ok=True)
+        pack(Path(folder), given.archive)
+    print(f"{given.archive}: {given.archive.stat().st_size:,} bytes", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""What was recorded once is replayed identically anywhere: on both event loops, with any hash seed, on every Python.
+
+Programs are run and replayed in processes of their own. Two of these tests need more than a clone and are left out without it:
+
+    KITCHENER_PYTHONS=/path/to/python3.12:/path/to/python3.13   other interpreters, each with kitchener's requirements installed
+    KITCHENER_DIALOGUES=/path/to/dialogues.jsonl                a file for `kitchener run`, of any size
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from kitchener.actors.tools import load_tools
+from kitchener.ledger.verifying import verify_file
+from kitchener.replaying import ReplayReport, open_replays
+from kitchener.replaying.places import agent_classes, settings_of
+from kitchener.runtime.loading import load_config
+from tests.replay import corpus, golden_roots, programs
+
+ROOT: Final = Path(__file__).parents[2]
+BACKENDS: Final = ("asyncio", "trio")
+GOLDEN: Final = sorted(golden_roots.FOLDER.glob("*.tar.xz"))
+OTHERS: Final = [each for each in os.environ.get("KITCHENER_PYTHONS", "").split(os.pathsep) if each]
+DIALOGUES: Final = os.environ.get("KITCHENER_DIALOGUES", "")
+
+
+def process(*arguments: str | Path, python: str = sys.executable, seed: int = 0, timeout: float = 100) -> tuple[int, str, str]:
+    """Runs `python -m …` from the clone; returns its exit code and what it printed. Its warnings are errors."""
+    found = {
+        "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))),
+        "PYTHONHASHSEED": str(seed),
+        "PYTHONWARNINGS": "error",
+    }
+    run = subprocess.run(
+        [python, "-m", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, **found},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    return run.returncode, run.stdout, run.stderr
+
+
+def replayed(settings: Path, *tools: str, **how: Any) -> str:
+    """The last line of `kitchener replay --all`, which finds everything identical."""
+    given = [each for tool in tools for each in ("--tool", tool)]
+    code, out, err = process("kitchener", "replay", "--all", "--config", settings, *given, **how)
+    assert code == 0, f"{out}\n{err}"
+    return out.splitlines()[-1]
+
+
+async def replayed_here(settings_file: Path, tools: Sequence[str] = ()) -> list[ReplayReport]:
+    """The replays of everything in a root, in this process, on the event loop of the test."""
+    settings, reports = settings_of(load_config(settings_file).config, None), list[ReplayReport]()
+    for agent_class in agent_classes(settings):
+        async with open_replays(settings, agent_class, tools=load_tools(tools)) as replays:
+            reports += [await replays.replay(each) for each in [*await replays.sessions(), *await replays.consolidations()]]
+    return reports
+
+
+def count(reports: Sequence[ReplayReport]) -> tuple[int, int]:
+    """Turns and consolidations, all of which are identical."""
+    assert [report.text() for report in reports if not report.is_identical] == []
+    return sum(len(report.turns) for report in reports), sum(len(report.consolidations) for report in reports)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """The ledgers of every program, by the event loop on which it ran."""
+    roots = {}
+    for seed, backend in enumerate(BACKENDS, 1):
+        roots[backend] = tmp_path_factory.mktemp("programs") / backend
+        code, _, err = process("tests.replay.programs", roots[backend], "--backend", backend, seed=seed)
+        assert code == 0, err
+        untamper(roots[backend] / "demo")
+    return roots
+
+
+def untamper(demo: Path) -> None:
+    """The demonstration ends with one word of the past changed, which a replay refuses; the word is put back."""
+    ledger = demo / "HO2" / "ADMIN" / "ho2m.jsonl"
+    code, _, err = process("kitchener", "replay", "--all", "--config", demo / programs.SETTINGS)
+    assert (code, "ho2m.jsonl: line 2" in err) == (6, True)
+    ledger.write_bytes(ledger.read_bytes().replace(b"about potatoes", b"about tomatoes", 1))
+
+
+TURNS: Final = {
+    "admin_bot": (4, 0),
+    "companion_bot": (10, 2),
+    "custom_provider": (1, 0),
+    "demo": (9, 2),
+    "hello_bot": (2, 0),
+    "web_app": (3, 0),
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("ran_on", BACKENDS)
+@pytest.mark.parametrize("name", programs.TOOLS)
+async def test_programs_replay_on_both_loops(recorded: Mapping[str, Path], name: str, ran_on: str) -> None:
+    """Each example and the demonstration: recorded on either loop, replayed on either, its providers and tools not run."""
+    reports = await replayed_here(recorded[ran_on] / name / programs.SETTINGS, programs.TOOLS[name])
+    assert count(reports) == TURNS[name]
+
+
+@pytest.mark.timeout(300)
+def test_programs_replay_in_another_process(recorded: Mapping[str, Path]) -> None:
+    """By the command line, with another hash seed than the one they were recorded with."""
+    for ran_on, name in zip(BACKENDS * 3, programs.TOOLS, strict=True):
+        turns, learned = TURNS[name]
+        last = replayed(recorded[ran_on] / name / programs.SETTINGS, *programs.TOOLS[name], seed=99)
+        assert f"{turns} turn" in last
+        assert not learned or f" and {learned} consolidations identical" in last
+
+
+@pytest.fixture(scope="module")
+def everything(recorded_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """The root of `corpus.py`, by the event loop on which it was recorded."""
+    other = tmp_path_factory.mktemp("corpus-on-trio")
+    code, _, err = process("tests.replay.corpus", other, "--backend", "trio", seed=3)
+    assert code == 0, err
+    return {"asyncio": recorded_root, "trio": other}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("ran_on", BACKENDS)
+async def test_everything_replays_on_both_loops(everything: Mapping[str, Path], ran_on: str) -> None:
+    """All that may happen in sessions under six policies: see `corpus.py`."""
+    reports = await replayed_here(everything[ran_on] / corpus.SETTINGS.name)
+    turns, learned = count(reports)
+    skipped = sorted(reason for report in reports for reason in report.skipped.values())
+    assert (turns > 130, learned > 15, skipped) == (True, True, ["aborted: cancelled", "aborted: timeout"])
+
+
+@pytest.mark.parametrize("archive", GOLDEN, ids=lambda path: path.name.removesuffix(".tar.xz"))
+async def test_golden_ledgers_read_verify_and_replay(tmp_path: Path, archive: Path) -> None:
+    """A root of each release, on this Python and on both loops; nothing in it changes by that."""
+    root = golden_roots.unpacked(archive, tmp_path)
+    ledgers = {path: path.read_bytes() for path in sorted(root.rglob("*.jsonl"))}
+    assert len(ledgers) >= 5
+    assert all(verify_file(path).ok for path in ledgers)
+    reports = await replayed_here(root / corpus.SETTINGS.name)
+    turns, learned = count(reports)
+    assert turns >= 30
+    assert learned >= 2
+    assert {path: path.read_bytes() for path in ledgers} == ledgers
+
+
+def test_golden_ledgers_are_of_every_kind(tmp_path: Path) -> None:
+    """Tools, retries, escalations, learned lines, conflicts, forks, questions: a golden root is worth its bytes."""
+    kinds = {json.loads(line)["entry"]["entry_type"] for line in lines_of(golden_roots.unpacked(GOLDEN[-1], tmp_path))}
+    assert kinds >= {
+        "TURN_ABORTED",
+        "TOOL_CALL",
+        "ATTEMPT_FAILED",
+        "WO_SUPERSEDED",
+        "ESCALATION",
+        "INTENT_FORKED",
+        "INTENT_CLOSED",
+        "CONFLICT_FLAG",
+        "PROJECTION_COMPUTED",
+        "LIFECYCLE_VOIDED",
+        "HO3_SIGNAL",
+        "HO3_OVERLAY",
+    }
+
+
+def lines_of(root: Path) -> list[str]:
+    """The lines of all ledgers under a root."""
+    return [line for path in sorted(root.rglob("*.jsonl")) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not OTHERS, reason="KITCHENER_PYTHONS names no other interpreters")
+@pytest.mark.parametrize("python", OTHERS)
+def test_other_pythons_agree(recorded_root: Path, tmp_path: Path, python: str) -> None:
+    """What this Python recorded, the other replays identically, and the other way round; golden ledgers too."""
+    here = shutil.copytree(recorded_root, tmp_path / "here", ignore=shutil.ignore_patterns("index"))
+    there = tmp_path / "there"
+    code, _, err = process("tests.replay.corpus", there, "--backend", "trio", python=python, seed=5)
+    assert code == 0, err
+    golden = golden_roots.unpacked(GOLDEN[-1], tmp_path / "golden")
+    name = corpus.SETTINGS.name
+    assert replayed(here / name, python=python, seed=6) == replayed(there / name, seed=7)
+    assert replayed(golden / name, python=python) == replayed(golden / name)
+
+
+@pytest.mark.timeout(3_600)
+@pytest.mark.skipif(not DIALOGUES, reason="KITCHENER_DIALOGUES names no file for `kitchener run`")
+async def test_dialogues_replay_identical(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) -> None:
+    """A whole run of public dialogues under the settings that `kitchener init` writes, replayed on this loop and elsewhere."""
+    root = tmp_path_factory.getbasetemp() / "dialogues"
+    if not root.exists():
+        root.mkdir()
+        assert process("kitchener", "init", root)[0] == 0
+        code, _, err = process(
+            "kitchener", "run", DIALOGUES, "-o", root / "out.json", "--config", root / "kitchener.toml", timeout=1_500
+        )
+        assert code == 0, err
+    messages = len(Path(DIALOGUES).read_text(encoding="utf-8").splitlines())
+    reports = await replayed_here(root / "kitchener.toml")
+    assert count(reports)[0] == messages
+    for python in OTHERS if anyio_backend == "asyncio" else ():
+        assert f" {messages:,} turns" in replayed(root / "kitchener.toml", python=python, timeout=1_500)
