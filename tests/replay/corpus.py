@@ -6,7 +6,6 @@ messages is the whole story, and the same model serves every session. `corpus.to
 
 import argparse
 import shutil
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -63,7 +62,7 @@ def model(request: PromptRequest) -> Any:
     message = request.variables["user_message"]
     wanted = asked(message)
     if wanted.get(f"{request.wo_type}_fails"):
-        raise ProviderError("scripted", wanted[f"{request.wo_type}_fails"], "on purpose")
+        raise ProviderError("scripted", "bad_request", "on purpose")
     if wanted.get("breaks") == request.wo_type:
         raise RuntimeError("a bug in a provider")
     if request.wo_type == "classify":
@@ -208,7 +207,7 @@ GARDEN: Final = (
     "how much water do tomatoes need on the balcony? | domain=garden empty=first key=water",
     "what about the packages again? | rel=continue empty=always domain=machine",
     "once more | empty=always",
-    "outage | synthesize_fails=bad_request",
+    "outage | synthesize_fails=1",
     "and now? | unclassified=1",
     "is it clear? | rel=unclear",
     "is it certain? | sure=0.3",
@@ -340,7 +339,7 @@ async def asking(story: Story, runtime: Runtime) -> None:
         "unsure | rel=unclear",
         "the attic | rel=switch sure=0.7",
         "check it | verify=reject",
-        "check it thrice | verify_fails=bad_request",
+        "check it thrice | verify_fails=1",
         "nothing at all | empty=always",
         "close it | rel=close",
         "close it again | rel=close",
@@ -405,12 +404,50 @@ async def bridge(story: Story, runtime: Runtime) -> None:
         await story.say(supervisor, session_id, [*messages, "done? | done=1", "failed | empty=always", "after"], runtime)
 
 
+DIARY: Final = (
+    "On 3 May 2023 we planted forty tulips beside the old stone wall.",
+    "My sister Clara studies medicine in Vienna and plays the cello.",
+    "The boiler was repaired last Tuesday; the invoice came to 240 euros.",
+    "We are hiking across the Dolomites in September with Jonas and Mira.",
+    "I stopped eating peanuts because of an allergy in 2019.",
+    "Clara's cello needs new strings, the A string snapped yesterday.",
+    "The tulips were eaten by deer, so we ordered a fence for the garden.",
+    "Jonas carries the tents, Mira carries the stoves and the maps.",
+    "Our boiler leaks again, three buckets of water in one night!",
+    "The doctor prescribed tablets against the allergy, twice daily.",
+)
+ASKED: Final = (
+    "When did we plant the tulips?",
+    "Who plays the cello, and what broke?",
+    "How much did repairing the boiler cost?",
+    "Which allergies do I have, and since what year?",
+    "Who is carrying the tents on the hike?",
+    "Was the fence ordered before or after the deer ate the tulips?",
+    "Does Clara study in Vienna or in Graz?",
+    "What leaks?",
+    "stories of hikers, cities and happily planted flowers",
+    "Tulpen? Blumen? ¿Qué?",
+    "what did I say about Mira, Jonas, stoves, maps and tents in September?",
+    "and the doctor?",
+)
+
+
+async def recalling(story: Story, runtime: Runtime) -> None:
+    """A diary over three sessions, and questions about it for which little of it fits: what matches best is shown."""
+    supervisor = runtime.supervisor("RESIDENT:recall")
+    for part in (DIARY[:5], DIARY[5:], ASKED):
+        session_id = await supervisor.start_session(subject_id="hal")
+        await story.say(supervisor, session_id, [f"{each} | words={3 + 5 * (n % 3)}" for n, each in enumerate(part)], runtime)
+        story.clock.advance(us=9 * HOUR_US)
+    await story.say(supervisor, session_id, [f"{each} Or another? | rel=switch" for each in ASKED[:6]], runtime)
+
+
 SHORT: Final = (
     "list my packages | act=command tool=list_packages domain=machine",
     "water the roses | act=command tool=water domain=garden rel=switch objective=roses stream=1",
     "how much water do they need? | domain=garden empty=first words=20",
     "break something | act=command tool=break_down domain=machine",
-    "outage | synthesize_fails=bad_request",
+    "outage | synthesize_fails=1",
     "which begin with o? | loop=2 domain=machine down=synthesize",
     "is it clear? | rel=unclear",
     "and this? | domain=garden forget=1 empty=always",
@@ -447,7 +484,19 @@ async def taught(story: Story, runtime: Runtime) -> None:
         await story.say(supervisor, session_id, messages, runtime)
 
 
-CHAPTERS: Final = (garden, garden_again, evenings, plain, shadow, asking, asking_on, asking_again, declaring, bridge)
+CHAPTERS: Final = (
+    garden,
+    garden_again,
+    evenings,
+    plain,
+    shadow,
+    asking,
+    asking_on,
+    asking_again,
+    declaring,
+    bridge,
+    recalling,
+)
 
 
 def main() -> None:
@@ -460,4 +509,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -49,7 +49,7 @@ def main() -> None:
         anyio.run(corpus.record, Path(folder), CHAPTERS)
         given.archive.parent.mkdir(exist_ok=True)
         pack(Path(folder), given.archive)
-    print(f"{given.archive}: {given.archive.stat().st_size:,} bytes", file=sys.stderr)
+    sys.stderr.write(f"{given.archive}: {given.archive.stat().st_size:,} bytes\n")
 
 
 if __name__ == "__main__":

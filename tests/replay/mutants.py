@@ -8,6 +8,7 @@ import ast
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 _COMPARISONS: Final[dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]]] = {
@@ -76,7 +77,7 @@ def mutants_of(tree: ast.Module) -> list[Mutant]:
 
 
 def _line(node: ast.AST) -> int:
-    return int(getattr(node, "lineno", 0))
+    return int((node.ifs[0] if isinstance(node, ast.comprehension) else node).lineno)  # type: ignore[attr-defined]
 
 
 def _sites(tree: ast.Module) -> Iterator[_Site]:
@@ -130,42 +131,45 @@ def _is_docstring(node: ast.AST) -> bool:
 
 
 def _changes_at(node: ast.AST, put: Callable[[Any], None], *, function: int) -> Iterator[_Change]:
+    if isinstance(node, ast.expr):
+        yield from _changes_of_expression(node, put, is_inside=bool(function))
+    elif isinstance(node, ast.If):
+        yield "condition", "condition negated", partial(setattr, node, "test", _not(node.test))
+    elif isinstance(node, ast.Return) and node.value is not None and not _is_none(node.value):
+        yield "result", "result → None", partial(setattr, node, "value", ast.copy_location(ast.Constant(None), node))
+    elif isinstance(node, ast.comprehension):
+        for n, test in enumerate(node.ifs):
+            yield "condition", "condition negated", partial(node.ifs.__setitem__, n, _not(test))
+    elif function and _is_droppable(node):
+        yield "statement", "statement dropped", partial(put, ast.Pass())
+
+
+def _changes_of_expression(node: ast.expr, put: Callable[[Any], None], *, is_inside: bool) -> Iterator[_Change]:
     if isinstance(node, ast.Compare):
         for n, op in enumerate(node.ops):
             for other in _COMPARISONS[type(op)]:
-                yield (
-                    "comparison",
-                    f"{type(op).__name__} → {other.__name__}",
-                    lambda n=n, other=other: node.ops.__setitem__(n, other()),
-                )
+                yield "comparison", f"{type(op).__name__} → {other.__name__}", partial(node.ops.__setitem__, n, other())
     elif isinstance(node, ast.Constant):
-        for new in _other_values(node.value) if function or not isinstance(node.value, str) else ():
-            yield (
-                "constant",
-                f"{node.value!r:.40} → {new!r:.40}",
-                lambda new=new: put(ast.copy_location(ast.Constant(new), node)),
-            )
+        for new in _other_values(node.value) if is_inside or not isinstance(node.value, str) else ():
+            changed = ast.copy_location(ast.Constant(new), node)
+            yield "constant", f"{node.value!r:.40} → {new!r:.40}", partial(put, changed)
     elif isinstance(node, ast.BoolOp):
         other_op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
-        yield "condition", f"{type(node.op).__name__} → {type(other_op).__name__}", lambda: setattr(node, "op", other_op)
+        text = f"{type(node.op).__name__} → {type(other_op).__name__}"
+        yield "condition", text, partial(setattr, node, "op", other_op)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
-        yield "condition", f"{type(node.op).__name__} dropped", lambda: put(node.operand)
+        yield "condition", f"{type(node.op).__name__} dropped", partial(put, node.operand)
     elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         operator = _OPERATORS[type(node.op)]
-        yield "operator", f"{type(node.op).__name__} → {operator.__name__}", lambda: setattr(node, "op", operator())
-    elif isinstance(node, ast.If | ast.IfExp):
-        yield "condition", "condition negated", lambda: setattr(node, "test", _not(node.test))
-    elif isinstance(node, ast.Return) and node.value is not None and not _is_none(node.value):
-        yield "result", "result → None", lambda: setattr(node, "value", ast.copy_location(ast.Constant(None), node))
-    elif function and (
-        isinstance(node, ast.AugAssign) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.Await))
-    ):
-        yield "statement", "statement dropped", lambda: put(ast.copy_location(ast.Pass(), node))
-    if isinstance(node, ast.comprehension):
-        for n, test in enumerate(node.ifs):
-            yield "condition", "condition negated", lambda n=n, test=test: node.ifs.__setitem__(n, _not(test))
-    elif isinstance(node, ast.Continue | ast.Break):
-        yield "statement", f"{type(node).__name__.lower()} dropped", lambda: put(ast.copy_location(ast.Pass(), node))
+        yield "operator", f"{type(node.op).__name__} → {operator.__name__}", partial(setattr, node, "op", operator())
+    elif isinstance(node, ast.IfExp):
+        yield "condition", "condition negated", partial(setattr, node, "test", _not(node.test))
+
+
+def _is_droppable(node: ast.AST) -> bool:
+    """A statement without which the function still makes sense."""
+    is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.Await)
+    return is_call or isinstance(node, ast.AugAssign | ast.Continue | ast.Break)
 
 
 def _not(test: ast.expr) -> ast.expr:

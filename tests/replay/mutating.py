@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 
@@ -82,11 +82,25 @@ NO_POLICY: Final[Mapping[str, str]] = {
     "ledger.chain": "makes the hashes that verify recomputes; see test_mutated_ledgers.py",
 }
 """Pure modules that are left out, and why."""
+KEPT: Final = Path(__file__).with_name("kept_mutants.json")
+"""Mutants that diverged once, for the test suite."""
+_KEPT_OF_EACH: Final = 5
 _MOST: Final = 6
 """Sessions that are tried for one mutant: of each agent class the quickest that reaches it."""
 _CPU_S, _WALL_S, _BYTES = 15, 40, 4 << 30
 """What a child may use; one that takes more does not end."""
 _CAUGHT: Final = ("diverged", "failed", "endless")
+
+
+class Kept(NamedTuple):
+    """A mutant that diverged, told by what its line says, so that it is found again wherever that line has moved to."""
+
+    module: str
+    line: str
+    kind: str
+    text: str
+    agent_class: str
+    """Whose sessions told it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,19 +129,26 @@ class Laboratory:
 
     Args:
         root: with `corpus.toml` and an index
+        knows_reach: False: it does not learn which session reaches which line, so `attempt` must be told whose to try
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, knows_reach: bool = True) -> None:
         self._root = root
-        self._trees = {name: ast.parse(_path(name).read_text(encoding="utf-8")) for name in POLICY}
+        sources = {name: _path(name).read_text(encoding="utf-8") for name in POLICY}
+        self._lines = {name: text.splitlines() for name, text in sources.items()}
+        self._trees = {name: ast.parse(text) for name, text in sources.items()}
         self._cost = rerun.sessions_of(root)
         self._functions = _ready_to_fork()
         self._reach: dict[Session, frozenset[tuple[str, int]]] = {}
         """The lines of policy files that a session's replay runs through."""
-        for each in self._cost:
+        for each in self._cost if knows_reach else ():
             verdict, found = _in_child(functools.partial(_traced, root, each))
             assert verdict == "done", found
             self._reach[each] = found
+
+    def line_of(self, module: str, mutant: Mutant) -> str:
+        """The text of the line that a mutant changes."""
+        return self._lines[module][mutant.line - 1].strip()
 
     def mutants(self, modules: Iterable[str] = POLICY) -> list[tuple[str, Mutant]]:
         """All mutants of some modules."""
@@ -145,9 +166,10 @@ class Laboratory:
         first = sorted(quickest.values(), key=lambda each: (self._cost[each], each))
         return [*dict.fromkeys((*first, *found[-1:], *found))][:most]
 
-    def attempt(self, module: str, mutant: Mutant, most: int = _MOST) -> Outcome:
-        """Tries one mutant in at most so many sessions."""
-        sessions = self.reaching(module, mutant, most)
+    def attempt(self, module: str, mutant: Mutant, most: int = _MOST, *, agent_class: str | None = None) -> Outcome:
+        """Tries one mutant in at most so many sessions that reach it, or in all of an agent class."""
+        theirs = (each for each in sorted(self._cost, key=lambda each: (self._cost[each], each)) if each[0] == agent_class)
+        sessions = self.reaching(module, mutant, most) if agent_class is None else list(theirs)
         if not sessions:
             return Outcome(module, mutant, "unreached")
         verdict, by = _in_child(functools.partial(self._replayed, module, mutant, sessions))
@@ -188,7 +210,7 @@ def _ready_to_fork() -> dict[tuple[str, int], list[FunctionType]]:
     gc.collect()
     found: dict[tuple[str, int], list[FunctionType]] = {}
     for each in gc.get_objects():
-        if isinstance(each, functools._lru_cache_wrapper):  # noqa: SLF001  an answer that is remembered hides the change
+        if isinstance(each, functools._lru_cache_wrapper):  # an answer that is remembered hides the change
             each.cache_clear()
         elif isinstance(each, FunctionType):
             found.setdefault((each.__code__.co_filename, each.__code__.co_firstlineno), []).append(each)
@@ -212,7 +234,7 @@ def _imported_anew(module: str, code: CodeType) -> ModuleType:
 
     for name in [each for each in sys.modules if each.partition(".")[0] == "kitchener" or each.startswith("tests.replay")]:
         del sys.modules[name]
-    sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Finder())
     return importlib.import_module("tests.replay.rerun")
 
 
@@ -269,6 +291,33 @@ def _as_child(work: Callable[[], Any], writing: int) -> None:
         os._exit(0)
 
 
+def try_kept(root: str) -> None:
+    """Tries the kept mutants again and prints, as one JSON value, which were caught and whose lines are gone."""
+    laboratory = Laboratory(Path(root).absolute(), knows_reach=False)
+    there = {
+        (name, laboratory.line_of(name, mutant), mutant.kind, mutant.text): mutant
+        for name, mutant in reversed(laboratory.mutants())
+        if mutant.function
+    }
+    tried, gone = [], []
+    for row in (Kept(*each) for each in json.loads(KEPT.read_text(encoding="utf-8"))):
+        mutant = there.get(row[:4])
+        if mutant is None:
+            gone.append(row)
+        else:
+            outcome = laboratory.attempt(row.module, mutant, agent_class=row.agent_class)
+            tried.append({"caught": outcome.is_caught, "mutant": outcome.text()})
+    sys.stdout.write(f"{json.dumps({'tried': tried, 'gone': gone})}\n")
+
+
+def share_caught(root: str, size: int) -> float:
+    """Of a fixed sample, the share of mutants that are caught among those that are reached."""
+    laboratory = Laboratory(Path(root).absolute())
+    outcomes = [laboratory.attempt(*each) for each in sampled(laboratory.mutants(), size, 1)]
+    caught = sum(each.is_caught for each in outcomes)
+    return caught / sum(each.verdict != "unreached" for each in outcomes)
+
+
 def sampled(mutants: Sequence[tuple[str, Mutant]], size: int, seed: int) -> list[tuple[str, Mutant]]:
     """A fixed choice, from all modules alike: the same code and seed give the same."""
     chosen = random.Random(seed).sample(range(len(mutants)), min(size, len(mutants)))
@@ -299,6 +348,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=_MOST, help="sessions that are tried for one mutant")
     parser.add_argument("--survivors", action="store_true", help="name those that were not caught")
     parser.add_argument("--json", type=Path, help="write every outcome to this file")
+    parser.add_argument("--keep", action="store_true", help=f"write some that diverged to {KEPT.name}, for the test suite")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         root = given.root or Path(folder)
@@ -310,12 +360,26 @@ def main() -> None:
         for module, mutant in sampled(mutants, given.sample, given.seed) if given.sample else mutants:
             outcomes.append(laboratory.attempt(module, mutant, given.most))
             if given.survivors and outcomes[-1].verdict == "survived":
-                print(outcomes[-1].text(), flush=True)
-    print(f"{table(outcomes)}\n\n{len(outcomes)} mutants in {time.monotonic() - started:.0f} s")
+                sys.stdout.write(f"{outcomes[-1].text()}\n")
+                sys.stdout.flush()
+    sys.stdout.write(f"{table(outcomes)}\n\n{len(outcomes)} mutants in {time.monotonic() - started:.0f} s\n")
     if given.json:
-        given.json.write_text(
-            json.dumps([(each.module, each.mutant.line, each.mutant.text, each.verdict, each.by) for each in outcomes])
-        )
+        rows = [(each.module, each.mutant.line, each.mutant.text, each.verdict, each.by) for each in outcomes]
+        given.json.write_text(json.dumps(rows), encoding="utf-8")
+    if given.keep:
+        keep(laboratory, outcomes)
+
+
+def keep(laboratory: Laboratory, outcomes: Sequence[Outcome]) -> None:
+    """Writes some mutants that diverged, of each module alike, so that the test suite can try them again."""
+    rows, counts = list[Kept](), Counter[str]()
+    for each in random.Random(1).sample(outcomes, len(outcomes)):
+        if each.verdict == "diverged" and each.mutant.function and counts[each.module] < _KEPT_OF_EACH:
+            counts[each.module] += 1
+            line = laboratory.line_of(each.module, each.mutant)
+            rows.append(Kept(each.module, line, each.mutant.kind, each.mutant.text, each.by.partition(" ")[0]))
+    text = ",\n".join(json.dumps(row, ensure_ascii=False) for row in sorted(rows))
+    KEPT.write_text(f"[\n{text}\n]\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def sessions_of(root: Path) -> dict[Session, float]:
 
 
 def first_divergence(root: Path, sessions: Sequence[Session]) -> str:
-    """Entry type and field of the first divergence in these sessions; "" if there is none."""
+    """Agent class, entry type and field of the first divergence in these sessions; "" if there is none."""
     return anyio.run(_until_divergence, root, sessions)
 
 
@@ -44,5 +44,5 @@ async def _until_divergence(root: Path, sessions: Sequence[Session]) -> str:
             for session_id in (each for name, each in sessions if name == agent_class):
                 report = await replays.replay(session_id)
                 if report.divergence is not None:
-                    return f"{report.divergence.entry_type} {report.divergence.field}"
+                    return f"{agent_class} {report.divergence.entry_type} {report.divergence.field}"
     return ""

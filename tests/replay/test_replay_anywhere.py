@@ -2,8 +2,8 @@
 
 Programs are run and replayed in processes of their own. Two of these tests need more than a clone and are left out without it:
 
-    KITCHENER_PYTHONS=/path/to/python3.12:/path/to/python3.13   other interpreters, each with kitchener's requirements installed
-    KITCHENER_DIALOGUES=/path/to/dialogues.jsonl                a file for `kitchener run`, of any size
+    REPLAY_PYTHONS=/path/to/python3.12:/path/to/python3.13   other interpreters, each with kitchener's requirements installed
+    REPLAY_DIALOGUES=/path/to/dialogues.jsonl                a file for `kitchener run`, of any size
 """
 
 import json
@@ -27,8 +27,8 @@ from tests.replay import corpus, golden_roots, programs
 ROOT: Final = Path(__file__).parents[2]
 BACKENDS: Final = ("asyncio", "trio")
 GOLDEN: Final = sorted(golden_roots.FOLDER.glob("*.tar.xz"))
-OTHERS: Final = [each for each in os.environ.get("KITCHENER_PYTHONS", "").split(os.pathsep) if each]
-DIALOGUES: Final = os.environ.get("KITCHENER_DIALOGUES", "")
+OTHERS: Final = [each for each in os.environ.get("REPLAY_PYTHONS", "").split(os.pathsep) if each]
+DIALOGUES: Final = os.environ.get("REPLAY_DIALOGUES", "")
 
 
 def process(*arguments: str | Path, python: str = sys.executable, seed: int = 0, timeout: float = 100) -> tuple[int, str, str]:
@@ -180,7 +180,7 @@ def lines_of(root: Path) -> list[str]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(not OTHERS, reason="KITCHENER_PYTHONS names no other interpreters")
+@pytest.mark.skipif(not OTHERS, reason="REPLAY_PYTHONS names no other interpreters")
 @pytest.mark.parametrize("python", OTHERS)
 def test_other_pythons_agree(recorded_root: Path, tmp_path: Path, python: str) -> None:
     """What this Python recorded, the other replays identically, and the other way round; golden ledgers too."""
@@ -195,7 +195,7 @@ def test_other_pythons_agree(recorded_root: Path, tmp_path: Path, python: str) -
 
 
 @pytest.mark.timeout(3_600)
-@pytest.mark.skipif(not DIALOGUES, reason="KITCHENER_DIALOGUES names no file for `kitchener run`")
+@pytest.mark.skipif(not DIALOGUES, reason="REPLAY_DIALOGUES names no file for `kitchener run`")
 async def test_dialogues_replay_identical(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) -> None:
     """A whole run of public dialogues under the settings that `kitchener init` writes, replayed on this loop and elsewhere."""
     root = tmp_path_factory.getbasetemp() / "dialogues"

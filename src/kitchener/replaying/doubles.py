@@ -241,7 +241,7 @@ class RecordedMemory(MemoryReader):
         expected = self._tape.next_of(SIGNALS)
         if expected is None:
             self._fail_again()
-        given = {
+        given: dict[str, Any] = {
             "signal_id": normalise(signal_id, self.kinds),
             "event_id": event_id,
             "session_id": session_id,
@@ -250,8 +250,8 @@ class RecordedMemory(MemoryReader):
             "metadata": dict(metadata or {}),
         }
         if expected is None:
-            about = (events.HO3_SIGNAL, given["signal_id"], None)
-            self._tape.diverge("signal", None, given["signal_id"], about, payload={}, now=given)
+            signal = (events.HO3_SIGNAL, given["signal_id"], None)
+            self._tape.diverge("signal", None, given["signal_id"], signal, payload={}, now=given)
         recorded = {key: expected.payload.get(key) for key in given}
         if (found := first_difference(events.HO3_SIGNAL, recorded, given)) is not None:
             about = (events.HO3_SIGNAL, expected.entity_id, expected.entry_id)

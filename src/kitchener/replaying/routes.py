@@ -1,7 +1,7 @@
 """Would the attempts of a recorded call go to the same providers now? Pure.
 
-Only the route is a decision: which provider and model answer a request, and which ones stand in for them. That an attempt failed,
-or that a provider was left out because its circuit was open, is taken as given.
+Only the route is a decision: which provider and model answer a request, and which ones stand in for them. That an attempt
+failed, or that a provider was left out because its circuit was open, is taken as given.
 """
 
 from collections.abc import Iterable, Sequence
