@@ -21,6 +21,9 @@ EVERY = {HO1M: 7, HO2M: 7, CONTEXT: 1, SIGNALS: 1, OVERLAYS: 1}
 """Of the long ledgers every seventh byte is changed, of the others each."""
 
 
+pytestmark = pytest.mark.timeout(300)  # recording the root takes some seconds of CPU, on a busy machine many
+
+
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
     """Recorded on asyncio; see `test_mutated_settings.py`."""

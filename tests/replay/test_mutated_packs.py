@@ -24,6 +24,9 @@ PLACES = 24
 """Characters of each file that are changed, one at a time."""
 
 
+pytestmark = pytest.mark.timeout(300)  # recording the root takes some seconds of CPU, on a busy machine many
+
+
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
     """Recorded on asyncio; see `test_mutated_settings.py`."""

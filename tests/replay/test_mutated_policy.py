@@ -1,7 +1,7 @@
 """Changing a line of policy code is caught by replay: simple mutants of the pure modules, replayed over a recorded root.
 
-The suite tries those that `python -m tests.replay.mutating --keep` chose; `make soak` tries a large sample of all. Figures are in
-`docs/replay.md`.
+The suite tries those that `python -m tests.replay.mutating --keep` chose; `make soak` tries a large sample of all. Figures are
+in `docs/replay.md`.
 """
 
 import ast
@@ -21,9 +21,10 @@ ROOT = Path(__file__).parents[2]
 
 def test_every_pure_module_is_mutated() -> None:
     """What is named pure in pyproject.toml, or stands in `context`, is tried or left out for a reason."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
-    pure = next(each["source_modules"] for each in contracts if each["id"] == "pure")
-    context = {f"context.{path.stem}" for path in (ROOT / "src/kitchener/context").glob("*.py") if path.stem != "__init__"}
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    pure = next(each["source_modules"] for each in tools["importlinter"]["contracts"] if each["id"] == "pure")
+    files = (ROOT / "src/kitchener/context").glob("*.py")
+    context = {f"context.{path.stem}" for path in files if path.stem != "__init__"}
     assert {each.removeprefix("kitchener.") for each in pure} | context <= set(POLICY) | NO_POLICY.keys()
     assert set(POLICY).isdisjoint(NO_POLICY)
 

@@ -16,6 +16,9 @@ from tests.replay.knobs import KNOBS, Policy
 DECIDING = {path: row for path, row in KNOBS.items() if isinstance(row, Policy)}
 
 
+pytestmark = pytest.mark.timeout(300)  # recording the root takes some seconds of CPU, on a busy machine many
+
+
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
     """The sessions were recorded on asyncio; that replays are the same on both is shown in `test_replay_anywhere.py`."""
