@@ -30,7 +30,7 @@ def test_every_pure_module_is_mutated() -> None:
 
 
 def test_mutants_of_a_function() -> None:
-    """One change each: comparisons, constants, conditions, operators, results and statements; texts of errors are left alone."""
+    """One change each: comparisons, constants, conditions, operators, results, statements; texts of errors are left alone."""
     source = '''
 LIMIT = 3
 NAME = "left alone"
