@@ -84,7 +84,7 @@ NO_POLICY: Final[Mapping[str, str]] = {
 """Pure modules that are left out, and why."""
 KEPT: Final = Path(__file__).with_name("kept_mutants.json")
 """Mutants that diverged once, for the test suite."""
-_KEPT_OF_EACH: Final = 5
+_KEPT_OF_EACH: Final = 3
 _MOST: Final = 6
 """Sessions that are tried for one mutant: of each agent class the quickest that reaches it."""
 _CPU_S, _WALL_S, _BYTES = 15, 40, 4 << 30
@@ -146,9 +146,9 @@ class Laboratory:
             assert verdict == "done", found
             self._reach[each] = found
 
-    def line_of(self, module: str, mutant: Mutant) -> str:
-        """The text of the line that a mutant changes."""
-        return self._lines[module][mutant.line - 1].strip()
+    def name_of(self, module: str, mutant: Mutant) -> tuple[str, str, str, str]:
+        """Module, text of the line, kind and change; several mutants may share them."""
+        return module, self._lines[module][mutant.line - 1].strip(), mutant.kind, mutant.text
 
     def mutants(self, modules: Iterable[str] = POLICY) -> list[tuple[str, Mutant]]:
         """All mutants of some modules."""
@@ -294,11 +294,7 @@ def _as_child(work: Callable[[], Any], writing: int) -> None:
 def try_kept(root: str) -> None:
     """Tries the kept mutants again and prints, as one JSON value, which were caught and whose lines are gone."""
     laboratory = Laboratory(Path(root).absolute(), knows_reach=False)
-    there = {
-        (name, laboratory.line_of(name, mutant), mutant.kind, mutant.text): mutant
-        for name, mutant in reversed(laboratory.mutants())
-        if mutant.function
-    }
+    there = {laboratory.name_of(name, mutant): mutant for name, mutant in laboratory.mutants()}
     tried, gone = [], []
     for row in (Kept(*each) for each in json.loads(KEPT.read_text(encoding="utf-8"))):
         mutant = there.get(row[:4])
@@ -373,11 +369,12 @@ def main() -> None:
 def keep(laboratory: Laboratory, outcomes: Sequence[Outcome]) -> None:
     """Writes some mutants that diverged, of each module alike, so that the test suite can try them again."""
     rows, counts = list[Kept](), Counter[str]()
+    named = Counter(laboratory.name_of(*each) for each in laboratory.mutants())
     for each in random.Random(1).sample(outcomes, len(outcomes)):
-        if each.verdict == "diverged" and each.mutant.function and counts[each.module] < _KEPT_OF_EACH:
+        name = laboratory.name_of(each.module, each.mutant)
+        if each.verdict == "diverged" and each.mutant.function and named[name] == 1 and counts[each.module] < _KEPT_OF_EACH:
             counts[each.module] += 1
-            line = laboratory.line_of(each.module, each.mutant)
-            rows.append(Kept(each.module, line, each.mutant.kind, each.mutant.text, each.by.partition(" ")[0]))
+            rows.append(Kept(*name, each.by.partition(" ")[0]))
     text = ",\n".join(json.dumps(row, ensure_ascii=False) for row in sorted(rows))
     KEPT.write_text(f"[\n{text}\n]\n", encoding="utf-8")
 
