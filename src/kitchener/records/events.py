@@ -154,7 +154,9 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     return ("ended",) if entry_type == SESSION_END else ()
 
 
-_KEYED_TYPES: Final = frozenset((SESSION_START, TURN_STARTED, TURN_COMPLETED, WO_PLANNED, SESSION_END))
+_KEYED_TYPES: Final = frozenset(
+    (SESSION_START, TURN_STARTED, TURN_COMPLETED, WO_PLANNED, SUBJECT_ERASED, SESSION_END, *_OF_SHARED_INTENTS)
+)
 
 
 def _keys_of_message(payload: Mapping[str, Any]) -> Iterator[str]:
