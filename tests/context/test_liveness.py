@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kitchener.context import ContextState, Projector, SourceEvent, fold, make_event, read_event, resolve_active
-from kitchener.context.events import ERASED
 from kitchener.context.ruleset import Ruleset
 from tests.context.history import ESTIMATE, SESSION, History, entry_ref, event, event_lists, facts
 
@@ -162,7 +161,7 @@ def test_the_text_of_a_turn_comes_from_both_its_entries() -> None:
     history.add("TURN_COMPLETED", "T-3", intent_id="INT-1", user_message="own", response={"$sealed": {"v": 1}})
     assert [item.text for item in history.state().attached("INT-1").turns] == [
         "user: question of T-1\nassistant: answer of T-1",
-        f"user: own\nassistant: {ERASED}",
+        "[T-3] erased",
     ]
 
 
