@@ -8,6 +8,7 @@ from anyio.abc import TaskGroup
 
 from kitchener.actors.admission import TurnLimiter
 from kitchener.actors.consolidation import Afterwards
+from kitchener.actors.policy_code import policy_code
 from kitchener.actors.remembering import LongTermMemory, TurnMemory
 from kitchener.canonical import canonical_digest
 from kitchener.config import SIGNAL_KINDS, HO2Config, LimitsConfig, without_secrets
@@ -66,9 +67,9 @@ def afterwards_of(config: HO2Config, host: Host) -> Afterwards | None:
 
 
 def policy_hashes(config: HO2Config, memory: LongTermMemory | None) -> tuple[str, str]:
-    """The hashes of the whole configuration and of the part that decides."""
+    """The hashes of the whole configuration, and of what decides: settings, and the code that goes by them."""
     settings: dict[str, Any] = without_secrets(config)
     if memory is not None and config.ho3_enabled:
         settings["memory"] = without_secrets(memory.config)
-    policy = {key: value for key, value in settings.items() if key not in _NOT_POLICY}
+    policy = {key: value for key, value in settings.items() if key not in _NOT_POLICY} | {"code": policy_code()}
     return canonical_digest(settings), canonical_digest(policy)

@@ -59,14 +59,14 @@ class ReplayDivergence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyChange:
-    """A turn was recorded under another configuration than the one it is replayed with."""
+    """A turn was recorded under other settings, or by other code of policy, than the one it is replayed with."""
 
     turn_id: str
     """The first such turn."""
     recorded: str
     """Its `ruleset_hash`."""
     now: str
-    """That of the configuration at hand."""
+    """That of the settings and the code at hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
