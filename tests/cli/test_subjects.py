@@ -40,6 +40,9 @@ recall_scope = "subject"
 [agents."RESIDENT:bo"]
 ho3_enabled = true
 """
+RECORDING = "[router]\ndefault_provider = 'scripted'\n"
+"""What the recording program had besides: replays hold routes against it."""
+REPLAY = ("replay", "--all", "--tool", "tests.erasure.kit:fetch", "--config", "recording.toml")
 ERASE = ("subject", "erase", ADA, "--yes")
 
 
@@ -49,6 +52,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, li
     directory = tmp_path_factory.mktemp("sealed")
     sessions = anyio.run(fill, directory)
     (directory / "kitchener.toml").write_text(SETTINGS, encoding="utf-8")
+    (directory / "recording.toml").write_text(SETTINGS + RECORDING, encoding="utf-8")
     return directory, sessions
 
 
@@ -194,7 +198,7 @@ def test_every_reading_command_works_on_who_was_erased(cli: Cli, sessions: dict[
         ("ledger", "verify"): (0, "ok"),
         ("session", "repair", session): (0, "no impossible entries"),
         ("replay", "--session", session): (0, "5 skipped (5 erased)"),
-        ("replay", "--all", "--tool", "tests.erasure.kit:fetch"): (0, "7 turns erased with their subject"),
+        REPLAY: (0, "7 turns erased with their subject"),
         ("doctor",): (0, "indexes"),
     }
     for command, (code, text) in said.items():
@@ -219,7 +223,7 @@ def test_every_reading_command_works_on_who_was_erased(cli: Cli, sessions: dict[
 
 def test_a_replay_counts_them_as_data(cli: Cli, sessions: dict[str, list[str]]) -> None:
     assert cli(*ERASE).code == 0
-    told = cli("replay", "--all", "--tool", "tests.erasure.kit:fetch", "--json")
+    told = cli(*REPLAY, "--json")
     assert told.code == 0
     assert (told.json["ok"], told.json["erased"]) == (True, 7)
     by_session = {each["session_id"]: each for each in told.json["sessions"]}

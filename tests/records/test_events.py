@@ -118,7 +118,7 @@ def test_an_erasure_is_found_by_its_subject() -> None:
     assert events.index_keys(events.SUBJECT_ERASED, payload) == (events.erased_index_key(SUBJECT),)
 
 
-KEYED = {"SESSION_START", "SESSION_END", "TURN_STARTED", "TURN_COMPLETED", "SUBJECT_ERASED"}
+KEYED = {"SESSION_START", "SESSION_END", "TURN_STARTED", "TURN_COMPLETED", "SUBJECT_ERASED", "LIFECYCLE_VOIDED"}
 
 
 @pytest.mark.parametrize("entry_type", sorted(set(ENTRY_TYPES) - KEYED))

@@ -46,6 +46,7 @@ POLICY: Final = (
     "context.items",
     "context.lexical",
     "context.lexical_marks",
+    "context.lexical_turns",
     "context.lexical_words",
     "context.lifecycle",
     "context.liveness",
@@ -79,6 +80,10 @@ POLICY: Final = (
 NO_POLICY: Final[Mapping[str, str]] = {
     "context": "names what others may use",
     "context.explaining": "answers questions about recorded decisions, and takes none",
+    "tuning.bisecting": "looks through what was decided, and decides nothing",
+    "tuning.gates": "asks what other thresholds would have learned",
+    "tuning.routes": "asks where another router would have sent recorded calls",
+    "tuning.ways": "sums up what `tuning.routes` found",
     "ledger.chain": "makes the hashes that verify recomputes; see test_mutated_ledgers.py",
 }
 """Pure modules that are left out, and why."""

@@ -45,7 +45,7 @@ class LessonRecovery:
 
     async def close_all(self) -> None:
         """Ends every consolidation that a crash left open. The first call does it; later ones wait for that and do nothing."""
-        if self._is_done:
+        if self._is_done or not self._parts.ledgers.is_sole_writer:  # else it may be under way elsewhere, or was once: a replay
             return
         self._running = self._running or anyio.Lock()
         async with self._running:

@@ -77,7 +77,7 @@ class _Work(NamedTuple, Generic[R]):
 async def _replay(options: Options, session: str | None, tools: Sequence[str], *, is_json: bool) -> int:
     config, given = await anyio.to_thread.run_sync(settings_and_tools, options, tools)
     reports = [report async for report in _reports(config, options.agent, session, given, is_json=is_json)]
-    erased = sum(report.erased for report in reports)
+    erased = sum(report.erased for report in reports if not report.is_of_memory)
     if is_json:
         of_memory, sessions = (
             [report.as_json() for report in reports if report.is_of_memory is each] for each in (True, False)
