@@ -110,8 +110,12 @@ def test_an_old_copy_is_noticed(worker: Worker, place: Path, anyio_backend: str,
     worker.run("write", path=place, commits=(2,), backend=anyio_backend)
     place.write_bytes(written)
     is_refused(worker, place, anyio_backend, "LedgerTailMissing")
-    forget_index(place)  # what whoever restores a backup does, knowingly
-    assert acknowledged(worker.run("write", path=place, commits=(1,), backend=anyio_backend)) == WRITTEN + 1
+    command = [sys.executable, "-m", "kitchener", "ledger", "accept-head", str(place), "--reason", "restored on Monday"]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    assert b'"LEDGER_HEAD_ACCEPTED"' in place.read_bytes().splitlines()[-1]
+    later = {"accept_clock_jump": True}  # the command's clock is the real one, and not the worker's
+    events = worker.run("write", path=place, commits=(1,), config=later, backend=anyio_backend)
+    assert acknowledged(events) == WRITTEN + 2
 
 
 def test_the_real_command_exits_with_6_and_names_the_place(place: Path, written: bytes) -> None:

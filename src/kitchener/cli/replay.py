@@ -152,9 +152,14 @@ def _summary(reports: Sequence[ReplayReport], erased: int) -> str:
     turns = sum(len(report.turns) for report in reports)
     learned = sum(len(report.consolidations) for report in reports)
     diverged = sum(not report.is_identical for report in reports)
-    consolidations = f" and {learned:,} consolidations" if learned else ""
-    gone = f", {erased:,} turns erased with their subject" if erased else ""
-    return f"{sessions:,} sessions, {turns:,} turns{consolidations} identical, {diverged:,} sessions diverged{gone}"
+    consolidations = f" and {_many(learned, 'consolidation')}" if learned else ""
+    gone = f", {_many(erased, 'turn')} erased with their subject" if erased else ""
+    done = f"{_many(sessions, 'session')}, {_many(turns, 'turn')}{consolidations} identical"
+    return f"{done}, {_many(diverged, 'session')} diverged{gone}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def settings_and_tools(options: Options, tools: Iterable[str]) -> tuple[RuntimeConfig, tuple[Callable[..., Any], ...]]:
