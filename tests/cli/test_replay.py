@@ -62,6 +62,23 @@ def test_divergence_exits_with_5(recorded: Cli, tmp_path: Path) -> None:
     assert [each["identical"] for each in told.json["sessions"]] == [True, True, False]
 
 
+def test_policy_that_decides_alike(recorded: Cli, tmp_path: Path) -> None:
+    """Told in any case; with --same-policy it fails, so that a pipeline sees it."""
+    same = recorded("replay", "--all", "--same-policy")
+    assert (same.code, "another policy" in same.out) == (0, False)
+    changed = SETTINGS.replace("[agents.ADMIN]\n", "[agents.ADMIN]\nrecalled_turns = 49\n")
+    (tmp_path / "kitchener.toml").write_text(changed, encoding="utf-8")
+    outcome = recorded("replay", "--all")
+    assert outcome.code == 0
+    last = "3 sessions, 4 turns identical, 0 sessions diverged, 2 sessions recorded under another policy"
+    assert outcome.out.splitlines()[-1] == last
+    strict = recorded("replay", "--all", "--same-policy")
+    assert (strict.code, strict.out) == (5, outcome.out)
+    told = recorded("replay", "--all", "--same-policy", "--json")
+    assert (told.code, told.json["ok"]) == (5, False)
+    assert [each["policy"] is None for each in told.json["sessions"]] == [False, False, True]
+
+
 def test_damage_exits_with_6(recorded: Cli, tmp_path: Path) -> None:
     """Whatever is replayed, the ledgers it reads are verified first."""
     ledger = tmp_path / ".kitchener" / "HO1" / "ADMIN" / "ho1m.jsonl"
@@ -73,7 +90,14 @@ def test_damage_exits_with_6(recorded: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [(), ("--all", "--session", "SES-0a1b2c3d"), ("--session", "none"), ("--all", "--tool", "x")]
+    "arguments",
+    [
+        (),
+        ("--all", "--session", "SES-0a1b2c3d"),
+        ("--session", "none"),
+        ("--all", "--tool", "x"),
+        ("--all", "--same-policy", "--with-config", "x"),
+    ],
 )
 def test_wrong_usage(recorded: Cli, arguments: tuple[str, ...]) -> None:
     """One line, and nothing is done."""

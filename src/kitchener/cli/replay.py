@@ -43,6 +43,10 @@ def replay(
     session: Annotated[str | None, Parameter(help="This session, whatever its agent class.")] = None,
     is_all: Annotated[bool, Parameter(name="--all", negative="", help="Every session of every agent class.")] = False,
     tools: Tools = (),
+    same_policy: Annotated[
+        bool,
+        Parameter(negative="", help="Fail also where settings or a line of policy code differ and all decisions are the same."),
+    ] = False,
     with_config: Annotated[
         Path | None,
         Parameter(help="Settings of another policy: tell what a model would have been shown under it, with no model call."),
@@ -53,18 +57,24 @@ def replay(
 
     Verifies the ledgers, then takes each turn through the same code with what models and tools said then, and compares every
     decision with the record. Exits with 0 if all are identical, with 5 at the first that is not, with 6 if a ledger is damaged.
+    A session that was recorded under another policy is told; with --same-policy it exits with 5 as well.
 
     For example:
 
         kitchener replay --session SES-0a1b2c3d
         kitchener replay --all --json
+        kitchener replay --all --same-policy
         kitchener replay --all --with-config other.toml
     """
     if (session is None) != is_all:
         raise CallerError("replay: expected either --session SES-… or --all")
     if with_config is not None:
+        if same_policy:
+            raise CallerError(
+                "replay: --same-policy asks for the recorded policy and --with-config for another one; leave one out"
+            )
         return run_to_end(partial(_what_if, options, session, tools, with_config, is_json=json))
-    return run_to_end(partial(_replay, options, session, tools, is_json=json))
+    return run_to_end(partial(_replay, options, session, tools, same_policy=same_policy, is_json=json))
 
 
 class _Work(NamedTuple, Generic[R]):
@@ -74,19 +84,19 @@ class _Work(NamedTuple, Generic[R]):
     do: Callable[[str], Awaitable[R]]
 
 
-async def _replay(options: Options, session: str | None, tools: Sequence[str], *, is_json: bool) -> int:
+async def _replay(options: Options, session: str | None, tools: Sequence[str], *, same_policy: bool, is_json: bool) -> int:
     config, given = await anyio.to_thread.run_sync(settings_and_tools, options, tools)
     reports = [report async for report in _reports(config, options.agent, session, given, is_json=is_json)]
     erased = sum(report.erased for report in reports if not report.is_of_memory)
+    ok = all(report.is_identical and not (same_policy and report.policy) for report in reports)
     if is_json:
         of_memory, sessions = (
             [report.as_json() for report in reports if report.is_of_memory is each] for each in (True, False)
         )
-        ok = _is_fine(reports)
         print_json({"ok": ok, "erased": erased, "sessions": sessions, "consolidations": of_memory})
     elif len(reports) != 1:
         print(_summary(reports, erased))
-    return OK if _is_fine(reports) else DIVERGED
+    return OK if ok else DIVERGED
 
 
 async def _what_if(options: Options, session: str | None, tools: Sequence[str], other: Path, *, is_json: bool) -> int:
@@ -153,9 +163,11 @@ def _summary(reports: Sequence[ReplayReport], erased: int) -> str:
     learned = sum(len(report.consolidations) for report in reports)
     diverged = sum(not report.is_identical for report in reports)
     consolidations = f" and {_many(learned, 'consolidation')}" if learned else ""
+    others = sum(report.policy is not None for report in reports)
+    policy = f", {_many(others, 'session')} recorded under another policy" if others else ""
     gone = f", {_many(erased, 'turn')} erased with their subject" if erased else ""
     done = f"{_many(sessions, 'session')}, {_many(turns, 'turn')}{consolidations} identical"
-    return f"{done}, {_many(diverged, 'session')} diverged{gone}"
+    return f"{done}, {_many(diverged, 'session')} diverged{policy}{gone}"
 
 
 def _many(count: int, what: str) -> str:
@@ -175,7 +187,3 @@ def settings_and_tools(options: Options, tools: Iterable[str]) -> tuple[RuntimeC
             # `module:attribute` means a module beside the settings or here; installed ones go first.
             sys.path.append(place)
     return loaded.config, load_tools(tools)
-
-
-def _is_fine(reports: Sequence[ReplayReport]) -> bool:
-    return all(report.is_identical for report in reports)
