@@ -1,6 +1,7 @@
 """What the context shows as a stub can be read in full, by the built-in tool; explained in docs/context.md."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +28,24 @@ def fetching(request: PromptRequest) -> Any:
     return {"response_text": f"no stub: {request.variables['user_message']}"}
 
 
-async def test_a_stub_is_read_in_full_by_its_id(tmp_path: Path) -> None:
-    provider = ScriptedProvider(fetching)
+async def told_after_a_long_turn(root: Path, answer: Callable[[PromptRequest], Any]) -> tuple[str, list[str]]:
+    """What is said in the turn after one that is too long to be shown in full, and the ids of the tools that were called."""
     config: dict[str, Any] = {"context_mode": "enforce", "context_budget": 300, "admission": "newest_first"}
     with anyio.fail_after(30):
-        async with open_scripted(tmp_path, provider, **config) as runtime:
+        async with open_scripted(root, ScriptedProvider(answer), **config) as runtime:
             supervisor = runtime.supervisor()
             session_id = await supervisor.start_session(subject_id="ada")
             await supervisor.handle_turn(LONG, session_id=session_id)
             result = await supervisor.handle_turn("and then?", session_id=session_id)
-            assert result.response.startswith("told: ")
-            assert "flour and water, " * 50 in result.response
             calls = await read_all(runtime.ledgers().ho1m, entry_type="TOOL_CALL")
-            assert [entry.payload["tool_id"] for entry in calls] == ["read_context_item"]
+            return result.response, [entry.payload["tool_id"] for entry in calls]
+
+
+async def test_a_stub_is_read_in_full_by_its_id(tmp_path: Path) -> None:
+    response, tools = await told_after_a_long_turn(tmp_path, fetching)
+    assert response.startswith("told: ")
+    assert "flour and water, " * 50 in response
+    assert tools == ["read_context_item"]
 
 
 async def test_without_stubs_no_tool_is_offered_and_none_is_listed_to_the_classifier(tmp_path: Path) -> None:
@@ -62,12 +68,5 @@ async def test_an_id_that_is_not_in_the_context_is_told_so(tmp_path: Path) -> No
             ToolUse("use-1", "read_context_item", {"item_id": "T-ffffffff-000001"}) if isinstance(answer, ToolUse) else answer
         )
 
-    provider = ScriptedProvider(guessing)
-    config: dict[str, Any] = {"context_mode": "enforce", "context_budget": 300, "admission": "newest_first"}
-    with anyio.fail_after(30):
-        async with open_scripted(tmp_path, provider, **config) as runtime:
-            supervisor = runtime.supervisor()
-            session_id = await supervisor.start_session(subject_id="ada")
-            await supervisor.handle_turn(LONG, session_id=session_id)
-            result = await supervisor.handle_turn("and then?", session_id=session_id)
-            assert "there is no item" in result.response
+    response, _ = await told_after_a_long_turn(tmp_path, guessing)
+    assert "there is no item" in response

@@ -300,37 +300,36 @@ async def test_a_session_started_at_once_by_several_is_started_once(stack: Stack
     assert await stack.types() == [events.SESSION_START]
 
 
-async def test_numbers_that_a_lost_tail_had_given_out_are_not_given_again(tmp_path: Path) -> None:
-    """A power loss keeps HO1m's entries of a turn and loses HO2m's: the turn is closed as a crash, its numbers stay taken."""
-    ho2m = tmp_path / "HO2" / "ADMIN" / "ho2m.jsonl"
-    async with open_scripted(tmp_path) as runtime:
+async def lose_a_turn(root: Path) -> tuple[str, str]:
+    """The ids of a session and of its second turn, of which a power loss kept HO1m's entries and lost HO2m's."""
+    ho2m = root / "HO2" / "ADMIN" / "ho2m.jsonl"
+    async with open_scripted(root) as runtime:
         session_id = (await runtime.supervisor().handle_turn("one")).session_id
     durable = ho2m.read_bytes()
-    async with open_scripted(tmp_path) as runtime:
+    async with open_scripted(root) as runtime:
         lost = await runtime.supervisor().handle_turn("two", session_id=session_id)
     ho2m.write_bytes(durable)
-    shutil.rmtree(tmp_path / "index")
+    shutil.rmtree(root / "index")
+    return session_id, lost.turn_id
+
+
+async def test_numbers_that_a_lost_tail_had_given_out_are_not_given_again(tmp_path: Path) -> None:
+    """A power loss keeps HO1m's entries of a turn and loses HO2m's: the turn is closed as a crash, its numbers stay taken."""
+    session_id, lost = await lose_a_turn(tmp_path)
     async with open_scripted(tmp_path) as runtime:
         result = await runtime.supervisor().handle_turn("three", session_id=session_id)
         entries = await read_all(runtime.ledgers().ho2m, session_id=session_id)
         executed = await read_all(runtime.ledgers().ho1m, session_id=session_id, entry_type=events.WO_EXECUTING)
-    assert (lost.turn_id[-6:], result.turn_id[-6:]) == ("000002", "000003")
+    assert (lost[-6:], result.turn_id[-6:]) == ("000002", "000003")
     assert [(entry.entity_id, entry.payload["reason"]) for entry in entries if entry.entry_type == events.TURN_ABORTED] == [
-        (lost.turn_id, "crash")
+        (lost, "crash")
     ]
     assert len({entry.entity_id for entry in executed}) == len(executed) == 6
 
 
 async def test_numbers_that_a_crash_left_out_are_counted_however_often_the_session_comes_back(tmp_path: Path) -> None:
     """A lost turn is closed once, not at each activation, and the turns after it are not taken for lost."""
-    ho2m = tmp_path / "HO2" / "ADMIN" / "ho2m.jsonl"
-    async with open_scripted(tmp_path) as runtime:
-        session_id = (await runtime.supervisor().handle_turn("one")).session_id
-    durable = ho2m.read_bytes()
-    async with open_scripted(tmp_path) as runtime:
-        lost = await runtime.supervisor().handle_turn("two", session_id=session_id)
-    ho2m.write_bytes(durable)
-    shutil.rmtree(tmp_path / "index")
+    session_id, lost = await lose_a_turn(tmp_path)
     for _ in range(2):  # it comes back, and dies before it says anything
         async with open_scripted(tmp_path) as runtime:
             await runtime.supervisor().session(session_id)
@@ -342,5 +341,5 @@ async def test_numbers_that_a_crash_left_out_are_counted_however_often_the_sessi
         session = await runtime.supervisor().session(session_id)
         entries = await read_all(runtime.ledgers().ho2m, session_id=session_id)
     assert turns == ["000003", "000004"]
-    assert [entry.entity_id for entry in entries if entry.entry_type == events.TURN_ABORTED] == [lost.turn_id]
+    assert [entry.entity_id for entry in entries if entry.entry_type == events.TURN_ABORTED] == [lost]
     assert (session.state.turn_count, session.wo_sequence) == (4, 8)

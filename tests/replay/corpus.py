@@ -27,22 +27,6 @@ START_US: Final = 1_767_225_600_000_000
 HOUR_US: Final = 3_600_000_000
 
 
-@tool(read_only=True)
-def list_packages(prefix: str = "") -> list[str]:
-    """Lists the packages.
-
-    Args:
-        prefix: how they begin
-    """
-    return [name for name in ("anyio", "orjson", "trio") if name.startswith(prefix)]
-
-
-@tool
-def break_down(reason: str) -> str:
-    """Fails."""
-    raise RuntimeError(reason)
-
-
 @tool
 def water(bed: str, litres: int = 1) -> dict[str, Any]:
     """Waters a bed."""

@@ -96,7 +96,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.agent_class": "whose settings these are",
     "agents.*.instructions": Policy("ADMIN", "Be kind.", "WO_PLANNED", "input_hash"),
     "agents.*.standing_rules": Policy("ADMIN", ("Be brief.",), "PROJECTION_COMPUTED", "visible"),
-    "agents.*.tools": Policy("ADMIN", ("tests.replay.corpus:list_packages",), "WO_PLANNED", "input_hash"),
+    "agents.*.tools": Policy("ADMIN", ("tests.replay.tools:list_packages",), "WO_PLANNED", "input_hash"),
     "agents.*.prompt_dir": "where prompt packs are; another text in one of them is caught, see test_mutated_packs.py",
     "agents.*.attention_templates": "where templates are; another bound in one of them is caught, see test_mutated_packs.py",
     "agents.*.ho2m_path": _WHERE,

@@ -1,44 +1,21 @@
 """Sessions to be replayed: made by a real runtime in a directory of the test's own, with all that may happen in a session."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
 
-from kitchener.actors.tools import tool
 from kitchener.config import RuntimeConfig
 from kitchener.errors import ProviderError
 from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider, use_tool
+from tests.acceptance.remembering import LESSON
 from tests.acceptance.stack import QUESTION, Hold, scripted_config
+from tests.replay.tools import break_down, list_packages
 
-LESSON: Mapping[str, Any] = {
-    "bias": "Comes back to packages.",
-    "category": "topic_affinity",
-    "salience_weight": 0.8,
-    "decay_modifier": 0.9,
-    "labels": {"domain": [], "task": []},
-    "context_line": "Often asks about packages.",
-}
 MESSAGES = ("hello there", "which packages are there?", "new: plan the garden", "and the weather?", "thanks, that is all")
-
-
-@tool(read_only=True)
-def list_packages(prefix: str = "") -> list[str]:
-    """Lists the packages.
-
-    Args:
-        prefix: how they begin
-    """
-    return [name for name in ("anyio", "orjson", "trio") if name.startswith(prefix)]
-
-
-@tool
-def break_down(reason: str) -> str:
-    """Fails."""
-    raise RuntimeError(reason)
 
 
 TOOLS = (list_packages, break_down)

@@ -16,7 +16,8 @@ from kitchener.config import RuntimeConfig
 from kitchener.errors import LedgerDamaged, PromptError, UnknownSession
 from kitchener.ledger.chain import StoredEntry, render_batch
 from kitchener.replaying import ReplayReport, replay_session
-from tests.replay.recording import TOOLS, break_down, record
+from tests.replay.recording import TOOLS, record
+from tests.replay.tools import break_down
 
 ENFORCE: dict[str, Any] = {"context_mode": "enforce", "intent_mode": "classified"}
 LEARNING: dict[str, Any] = {"ho3_enabled": True, "ho3_gate_count_threshold": 3, "ho3_gate_session_threshold": 1}

@@ -17,8 +17,9 @@ from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider, prompt_request
 from kitchener.tuning import OWN_MODELS, RecordedCall, Reroute, Router, RouteSummary, Tokens, Try, read_calls
 from kitchener.tuning.routes import cost_of
+from tests.acceptance.remembering import LESSON
 from tests.acceptance.stack import QUICK
-from tests.replay.recording import LESSON, model
+from tests.replay.recording import model
 
 NAMES = ("a", "b", "c")
 TAGS = ("consolidation", "long")

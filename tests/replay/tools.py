@@ -1,0 +1,19 @@
+"""Tools that recorded sessions use: one that answers, and one that fails."""
+
+from kitchener.actors.tools import tool
+
+
+@tool(read_only=True)
+def list_packages(prefix: str = "") -> list[str]:
+    """Lists the packages.
+
+    Args:
+        prefix: how they begin
+    """
+    return [name for name in ("anyio", "orjson", "trio") if name.startswith(prefix)]
+
+
+@tool
+def break_down(reason: str) -> str:
+    """Fails."""
+    raise RuntimeError(reason)
