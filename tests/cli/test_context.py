@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kitchener.cli.main import build_app
+from kitchener.cli.command_line import build_app
 from tests.cli.commands import finish, read_lines, start
 from tests.cli.conftest import Cli
 from tests.cli.contexts import CONTEXT, HO2M, TALK, append, completed, configure, declared, intents, talk, turn
