@@ -23,11 +23,13 @@ from kitchener.errors import (
     LedgerDamaged,
     LedgerLocked,
     LedgerPathError,
+    NotOnRecord,
     PromptError,
     SessionEnded,
     SigningError,
     SubjectErased,
     ToolError,
+    UnknownArtifact,
     UnknownSession,
     UnknownSubject,
 )
@@ -37,7 +39,7 @@ _EXIT_CODES: Final = (
     (LedgerDamaged, DAMAGED),
     (LedgerLocked, LOCKED),
     (InvalidLifecycle, INVALID),
-    ((UnknownSession, SessionEnded, SubjectErased, UnknownSubject), NEGATIVE),
+    ((NotOnRecord, UnknownSession, SessionEnded, SubjectErased, UnknownSubject, UnknownArtifact), NEGATIVE),
     ((ConfigError, CallerError, LedgerPathError, PromptError, SigningError, ToolError), USAGE),
 )
 
