@@ -1,4 +1,4 @@
-"""What a command that was given an id says with its exit code: 1 nothing of this name is on record, 2 nothing can have this name.
+"""A command that was given an id says with its exit code: 1 nothing of this name is on record, 2 nothing can have this name.
 
 As `docs/commands.md` has it, the same for every kind of id and every command. An intent that was never declared and is to be
 closed is an entry that cannot follow, which is 4.
