@@ -1,4 +1,4 @@
-"""Providers that count tokens in ways that cannot be: a typed failure that says which and how, and a turn that ends (docs/gateway.md)."""
+"""Providers that count tokens in ways that cannot be: a typed failure that says which and how (docs/gateway.md)."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -110,13 +110,13 @@ async def test_what_is_no_number_is_an_estimate_or_malformed(count: Any) -> None
     """What the library makes of it is a count, or one typed failure; never another exception."""
     answer = completion(usage={"prompt_tokens": count, "completion_tokens": 3, "total_tokens": 3})
     async with served(answer) as (_, gateway):
+        found: object = None
         with anyio.fail_after(20):
             try:
-                response = await gateway.complete(ask(), on_attempt=Told())
+                found = (await gateway.complete(ask(), on_attempt=Told())).usage.problem()
             except ProviderError as error:
-                assert (error.provider_id, error.reason) == ("local", "malformed")
-            else:
-                assert response.usage.problem() is None
+                found = (error.provider_id, error.reason)
+        assert found in (None, ("local", "malformed"))
 
 
 def test_counts_that_can_be_are_no_problem() -> None:
