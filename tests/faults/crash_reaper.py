@@ -1,4 +1,4 @@
-"""Where a process can be killed: before and after each entry, before, in the middle of and after each write and sync.
+"""Where a process can be killed: before and after each entry, before, in the middle of and after each write, sync and renaming.
 
 `Reaper.watch` puts itself between the ledgers of this process and their files. Every place that is passed counts as one; at the
 chosen one the process kills itself, as `kill -9` would: nothing is flushed, no `finally` runs. `Tape` writes down instead what
@@ -78,6 +78,22 @@ class _ReapedFiles(FileOps):
         self._reaper.pass_by()
         super().sync(fd)
         self._reaper.pass_by()
+
+    # What follows happens where a file is finished and the next one takes its name.
+
+    def link(self, path: Path, other: Path) -> None:
+        self._reaper.pass_by()
+        super().link(path, other)
+        self._reaper.pass_by()
+
+    def rename(self, path: Path, other: Path) -> None:
+        self._reaper.pass_by()
+        super().rename(path, other)
+        self._reaper.pass_by()
+
+    def protect(self, path: Path) -> None:
+        self._reaper.pass_by()
+        super().protect(path)
 
 
 class Tape(FileOps):
