@@ -4,6 +4,7 @@ The import contracts stand in `pyproject.toml` and are checked by `lint-imports`
 """
 
 import ast
+import importlib
 import os
 import re
 import subprocess
@@ -20,6 +21,7 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 80
 
+PUBLIC_STUB = ROOT / "src" / "kitchener" / "__init__.pyi"
 PUBLIC_NAMES = [
     "AttentionContext",
     "AttentionRetriever",
@@ -163,6 +165,19 @@ def test_every_public_name_resolves_and_is_listed_once_and_in_order() -> None:
 
 def test_the_public_surface_is_the_pinned_one() -> None:
     assert sorted(kitchener.__all__) == sorted(PUBLIC_NAMES)
+
+
+def test_type_checkers_are_told_the_same_names_as_programs() -> None:
+    """`__init__.py` imports a name when it is first asked for, `__init__.pyi` says so beforehand."""
+    stub = ast.parse(PUBLIC_STUB.read_text(encoding="utf-8"))
+    told = {name.name: each.module for each in stub.body if isinstance(each, ast.ImportFrom) for name in each.names}
+    (listed,) = [each.value for each in stub.body if isinstance(each, ast.Assign)]
+    assert sorted(told) == sorted(ast.literal_eval(listed)) == sorted(PUBLIC_NAMES)
+    for name, module in told.items():
+        assert module is not None
+        assert getattr(kitchener, name) is getattr(importlib.import_module(module), name)
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        kitchener.Nothing  # type: ignore[attr-defined]  # noqa: B018
 
 
 @pytest.mark.parametrize("what", FORBIDDEN)

@@ -6,146 +6,126 @@ async with open_runtime() as runtime:
     print(result.response)
 """
 
-from kitchener.actors.attention import AttentionContext, AttentionRetriever, ContextFragment, ContextProvider
-from kitchener.actors.budget import TokenBudgeter
-from kitchener.actors.executor import HO1Executor
-from kitchener.actors.quality import QualityGate, QualityGateResult
-from kitchener.actors.sessions import SessionManager
-from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.actors.tools import ToolCall, tool
-from kitchener.actors.work_order_chain import DegradedCall
-from kitchener.config import (
-    HO2Config,
-    HO3MemoryConfig,
-    LedgerConfig,
-    LimitsConfig,
-    ProviderConfig,
-    Route,
-    RouterConfig,
-    RuntimeConfig,
-)
-from kitchener.errors import (
-    CallerError,
-    ConfigError,
-    InvalidLifecycle,
-    InvalidSignal,
-    InvalidTimestamp,
-    KitchenerError,
-    LedgerDamaged,
-    LedgerError,
-    LedgerLocked,
-    OverlayRefused,
-    Overloaded,
-    ProvenanceError,
-    ProviderError,
-    SessionBusy,
-    SessionEnded,
-    SessionMismatch,
-    SubjectErased,
-    TurnReplaced,
-    TurnTimeout,
-    UnknownArtifact,
-    UnknownSession,
-    UnknownSubject,
-)
-from kitchener.gateway import LLMGateway
-from kitchener.ledger import LedgerClient, LedgerEntry, Ledgers, compute_trace_hash
-from kitchener.memory import GateResult, HO3Memory, Overlay, SignalAccumulator, compute_artifact_id, select_biases
-from kitchener.records.prompt import PromptGateway, PromptRequest, PromptResponse, Provider, Usage
-from kitchener.records.ref import Ref
-from kitchener.records.turn import (
-    TextDelta,
-    TextRetracted,
-    ToolRan,
-    TurnCompleted,
-    TurnError,
-    TurnResult,
-    TurnUpdate,
-    WorkOrderFinished,
-    WorkOrderPlanned,
-)
-from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
-from kitchener.replaying import ReplayDivergence, ReplayReport, replay_session
-from kitchener.runtime import ErasureReport, Runtime, erase_subject, open_runtime, tune_gc
+import importlib
+from typing import Any
 
-__all__ = [
-    "AttentionContext",
-    "AttentionRetriever",
-    "CallerError",
-    "ConfigError",
-    "ContextFragment",
-    "ContextProvider",
-    "DegradedCall",
-    "ErasureReport",
-    "GateResult",
-    "HO1Executor",
-    "HO1ExecutorProtocol",
-    "HO2Config",
-    "HO2Supervisor",
-    "HO3Memory",
-    "HO3MemoryConfig",
-    "InvalidLifecycle",
-    "InvalidSignal",
-    "InvalidTimestamp",
-    "KitchenerError",
-    "LLMGateway",
-    "LedgerClient",
-    "LedgerConfig",
-    "LedgerDamaged",
-    "LedgerEntry",
-    "LedgerError",
-    "LedgerLocked",
-    "Ledgers",
-    "LimitsConfig",
-    "Overlay",
-    "OverlayRefused",
-    "Overloaded",
-    "PromptGateway",
-    "PromptRequest",
-    "PromptResponse",
-    "ProvenanceError",
-    "Provider",
-    "ProviderConfig",
-    "ProviderError",
-    "QualityGate",
-    "QualityGateResult",
-    "Ref",
-    "ReplayDivergence",
-    "ReplayReport",
-    "Route",
-    "RouterConfig",
-    "Runtime",
-    "RuntimeConfig",
-    "SessionBusy",
-    "SessionEnded",
-    "SessionManager",
-    "SessionMismatch",
-    "SignalAccumulator",
-    "SubjectErased",
-    "TextDelta",
-    "TextRetracted",
-    "TokenBudgeter",
-    "ToolCall",
-    "ToolRan",
-    "TurnCompleted",
-    "TurnError",
-    "TurnReplaced",
-    "TurnResult",
-    "TurnTimeout",
-    "TurnUpdate",
-    "UnknownArtifact",
-    "UnknownSession",
-    "UnknownSubject",
-    "Usage",
-    "WorkOrder",
-    "WorkOrderFinished",
-    "WorkOrderPlanned",
-    "compute_artifact_id",
-    "compute_trace_hash",
-    "erase_subject",
-    "open_runtime",
-    "replay_session",
-    "select_biases",
-    "tool",
-    "tune_gc",
-]
+_PLACES = {
+    "kitchener.actors.attention": (
+        "AttentionContext",
+        "AttentionRetriever",
+        "ContextFragment",
+        "ContextProvider",
+    ),
+    "kitchener.actors.budget": ("TokenBudgeter",),
+    "kitchener.actors.executor": ("HO1Executor",),
+    "kitchener.actors.quality": (
+        "QualityGate",
+        "QualityGateResult",
+    ),
+    "kitchener.actors.sessions": ("SessionManager",),
+    "kitchener.actors.supervisor": ("HO2Supervisor",),
+    "kitchener.actors.tools": (
+        "ToolCall",
+        "tool",
+    ),
+    "kitchener.actors.work_order_chain": ("DegradedCall",),
+    "kitchener.config": (
+        "HO2Config",
+        "HO3MemoryConfig",
+        "LedgerConfig",
+        "LimitsConfig",
+        "ProviderConfig",
+        "Route",
+        "RouterConfig",
+        "RuntimeConfig",
+    ),
+    "kitchener.errors": (
+        "CallerError",
+        "ConfigError",
+        "InvalidLifecycle",
+        "InvalidSignal",
+        "InvalidTimestamp",
+        "KitchenerError",
+        "LedgerDamaged",
+        "LedgerError",
+        "LedgerLocked",
+        "OverlayRefused",
+        "Overloaded",
+        "ProvenanceError",
+        "ProviderError",
+        "SessionBusy",
+        "SessionEnded",
+        "SessionMismatch",
+        "SubjectErased",
+        "TurnReplaced",
+        "TurnTimeout",
+        "UnknownArtifact",
+        "UnknownSession",
+        "UnknownSubject",
+    ),
+    "kitchener.gateway": ("LLMGateway",),
+    "kitchener.ledger": (
+        "LedgerClient",
+        "LedgerEntry",
+        "Ledgers",
+        "compute_trace_hash",
+    ),
+    "kitchener.memory": (
+        "GateResult",
+        "HO3Memory",
+        "Overlay",
+        "SignalAccumulator",
+        "compute_artifact_id",
+        "select_biases",
+    ),
+    "kitchener.records.prompt": (
+        "PromptGateway",
+        "PromptRequest",
+        "PromptResponse",
+        "Provider",
+        "Usage",
+    ),
+    "kitchener.records.ref": ("Ref",),
+    "kitchener.records.turn": (
+        "TextDelta",
+        "TextRetracted",
+        "ToolRan",
+        "TurnCompleted",
+        "TurnError",
+        "TurnResult",
+        "TurnUpdate",
+        "WorkOrderFinished",
+        "WorkOrderPlanned",
+    ),
+    "kitchener.records.work_order": (
+        "HO1ExecutorProtocol",
+        "WorkOrder",
+    ),
+    "kitchener.replaying": (
+        "ReplayDivergence",
+        "ReplayReport",
+        "replay_session",
+    ),
+    "kitchener.runtime": (
+        "ErasureReport",
+        "Runtime",
+        "erase_subject",
+        "open_runtime",
+        "tune_gc",
+    ),
+}
+"""Where each public name is defined. `__init__.pyi` says the same to type checkers."""
+_HOMES = {name: place for place, names in _PLACES.items() for name in names}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when it is first asked for: all of Kitchener takes long enough for a command's user to press Ctrl-C meanwhile.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -50,7 +50,28 @@ Callers catch `KitchenerError` for all of them. Each error carries its facts as 
 value and the remedy.
 """
 
-from typing import Literal
+import traceback
+from typing import Final, Literal
+
+_CAUSES: Final = 8
+"""How many causes of an error are named."""
+
+
+def origin_of(error: BaseException) -> str:
+    """The class of an error and where in the code it was raised, then those of what caused it: what a log may say of it.
+
+    Its words stay out. They may quote a message, an argument or an answer, and are on record or go to the caller.
+    """
+    found, each = list[str](), error
+    while len(found) < _CAUSES:
+        code, line = next(((frame.f_code, n) for frame, n in reversed([*traceback.walk_tb(each.__traceback__)])), (None, 0))
+        place = f" at {code.co_filename.rpartition('/')[2]}:{line} in {code.co_qualname}" if code is not None else ""
+        found.append(f"{type(each).__name__}{place}")
+        cause = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+        if cause is None:
+            break
+        each = cause
+    return ", from ".join(found)
 
 
 class KitchenerError(Exception):

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from kitchener import tool
-from kitchener.actors.tools import Tool
+from kitchener.actors.tools import Tool, ToolCall
 from kitchener.errors import CallerError, IdempotencyConflict, OutcomeUnknown, Overloaded
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
@@ -167,6 +167,39 @@ async def test_an_aborted_turns_key_runs_again(tmp_path: Path) -> None:
         assert result.turn_id.endswith("-000003")
         assert await runtime.supervisor().handle_turn(**call) == result
         assert await started(runtime) == ["hello"] * 3
+
+
+async def test_a_message_that_is_sent_again_runs_its_tools_under_other_keys(tmp_path: Path) -> None:
+    """What a tool's author can rely on (docs/tools.md): the second turn is another one, and so are its calls."""
+    keys: list[str] = []
+
+    @tool
+    def pay(order: str, call: ToolCall) -> str:
+        """Pays an order."""
+        keys.append(call.idempotency_key)
+        return f"paid {order}"
+
+    hold = Hold("pay it", wo_type="synthesize")
+
+    async def stop_after_the_tool(request: PromptRequest) -> None:
+        if len(keys) == 1:
+            await hold(request)
+
+    def model(request: PromptRequest) -> Mapping[str, Any]:
+        if request.wo_type == "synthesize":
+            return {"response_text": "done"}
+        return {**QUESTION, "speech_act": "command", "tool_request": {"tool_id": "pay", "arguments": {"order": "7"}}}
+
+    provider = ScriptedProvider(model, gate=stop_after_the_tool)
+    call: Call = {"message": "pay it", "subject_id": "ada", "idempotency_key": "k"}
+    async with open_scripted(tmp_path, provider, tools=[pay]) as runtime:
+        await cut_off(runtime, hold.arrived["pay it"], **call)
+        hold.released["pay it"].set()
+        with anyio.fail_after(10):
+            result = await runtime.supervisor().handle_turn(**call)
+        assert (result.response, len(keys), len(set(keys))) == ("done", 2, 2)
+        assert await runtime.supervisor().handle_turn(**call) == result
+        assert len(keys) == 2, "a turn that completed is answered from the record"
 
 
 async def test_a_joiner_takes_over_when_the_first_caller_is_cancelled(scripted: OpenRuntime) -> None:

@@ -52,7 +52,9 @@ async def test_a_failing_piece_of_work_is_logged_and_nothing_else() -> None:
             afterwards = Afterwards(tasks, 10)
             afterwards.start(fail)
             await afterwards.wait_idle()
-    assert [(each["event"], each["error"]) for each in logs] == [("consolidation failed", "RuntimeError('broken')")]
+    [line] = logs
+    assert line["event"] == "consolidation failed"
+    assert line["error"].startswith("RuntimeError at test_afterwards.py:")
 
 
 async def test_cancelling_ends_what_runs_and_takes_no_more() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kitchener.cli.main import invoke
+from kitchener.cli.command_line import invoke
 from tests.cli.commands import Outcome
 from tests.cli.memories import fill
 

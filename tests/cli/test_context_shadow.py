@@ -109,9 +109,9 @@ def test_without_a_shadow_it_says_how_to_get_one(cli: Cli, mode: str) -> None:
         assert "turns it on" in outcome.err
 
 
-def test_an_unknown_session_is_a_mistake(cli: Cli) -> None:
+def test_an_unknown_session_is_said(cli: Cli) -> None:
     outcome = cli("context", "shadow", "--session", "SES-00000000")
-    assert (outcome.code, outcome.out) == (2, "")
+    assert (outcome.code, outcome.out) == (1, "")
     assert "session 'SES-00000000' is not known" in outcome.err
 
 

@@ -26,7 +26,7 @@ class TestAnyRoot:
             assert (found["enabled"], found["subject_id"], found[command], found["as_of"]) == (False, "ada", [], None)
         assert cli("memory", "export").out == ""
         for command in ("explain ART-000000000000", "deactivate ART-000000000000 --reason x", "quarantine intent:x --reason x"):
-            assert is_one_line(cli("memory", *command.split()), 2)
+            assert is_one_line(cli("memory", *command.split()), 1)
         assert list(tmp_path.iterdir()) == []
 
     def test_where_memory_is_on_no_advice_is_given(self, taught: Cli) -> None:

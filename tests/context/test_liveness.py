@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kitchener.context import ContextState, Projector, SourceEvent, fold, make_event, read_event, resolve_active
+from kitchener.context.lifecycle import first_intent_problem
 from kitchener.context.ruleset import Ruleset
 from tests.context.history import ESTIMATE, SESSION, History, entry_ref, event, event_lists, facts
 
@@ -147,9 +148,22 @@ def test_an_event_can_be_tried_before_it_is_written() -> None:
     history = History()
     history.declare("INT-1")
     state = history.state()
-    assert state.problem(event(9, "INTENT_CLOSED", "INT-1", {})) is None
-    assert state.problem(event(9, "INTENT_CLOSED", "INT-2", {})) == "intent INT-2 was never declared"
+    assert first_intent_problem([event(9, "INTENT_CLOSED", "INT-1", {})], state.intents) is None
+    unknown = ("INT-2", "intent INT-2 was never declared")
+    assert first_intent_problem([event(9, "INTENT_CLOSED", "INT-2", {})], state.intents) == unknown
     assert not state.invalid
+
+
+def test_events_that_go_together_are_tried_one_after_the_other() -> None:
+    """What the first makes of an intent counts for the second, and nothing of it stays."""
+    history = History()
+    history.declare("INT-1")
+    state = history.state()
+    back = [event(9, "INTENT_CLOSED", "INT-1", {}), event(10, "INTENT_REOPENED", "INT-1", {})]
+    assert first_intent_problem(back, state.intents) is None
+    assert first_intent_problem(back[1:], state.intents) == ("INT-1", "intent INT-1 is live and cannot be reopened")
+    assert first_intent_problem(back[:1] * 2, state.intents) == ("INT-1", "intent INT-1 was closed before")
+    assert state.intents["INT-1"].is_live
 
 
 def test_the_text_of_a_turn_comes_from_both_its_entries() -> None:

@@ -25,6 +25,7 @@ from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.remembering import LESSON
 from tests.acceptance.stack import scripted_config
+from tests.ledger.support import segments_of
 
 SESSIONS: Final = 6
 SUBJECTS: Final = 3
@@ -50,7 +51,7 @@ class Load:
     is_tiny: bool = False
     """One entry may wait for a commit, so that nearly each is a commit of its own."""
     segment_bytes: int | None = None
-    """Size of a ledger's segments, where the ledgers have some."""
+    """Size of a ledger's segments, which may be smaller than settings allow; None: no file gets that long."""
 
 
 def session_of(number: int) -> SessionId:
@@ -131,11 +132,10 @@ def config_of(load: Load) -> RuntimeConfig:
     settings: dict[str, Any] = {"durability": "fsync", "linger_ms": 0}
     if load.is_tiny:
         settings["max_pending_entries"] = 1
-    if load.segment_bytes is not None:
-        settings["segment_bytes"] = load.segment_bytes
+    ledger = LedgerConfig(**settings) if load.segment_bytes is None else segments_of(load.segment_bytes, **settings)
     return scripted_config(
         load.root,
-        ledger=LedgerConfig(**settings),
+        ledger=ledger,
         ho3_enabled=True,
         ho3_gate_count_threshold=2,
         ho3_gate_session_threshold=2,

@@ -1,4 +1,4 @@
-"""Where a process can be killed: before and after each entry, before, in the middle of and after each write and sync.
+"""Where a process can be killed: before and after each entry, before, in the middle of and after each write, sync and renaming.
 
 `Reaper.watch` puts itself between the ledgers of this process and their files. Every place that is passed counts as one; at the
 chosen one the process kills itself, as `kill -9` would: nothing is flushed, no `finally` runs. `Tape` writes down instead what
@@ -9,10 +9,11 @@ import base64
 import json
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kitchener.ledger import LedgerClient, LedgerEntry, client
+from kitchener.ledger import LedgerClient, LedgerEntry, StoredEntry, client
 from kitchener.ledger.files import FileOps
 from kitchener.records.ref import Ref
 
@@ -40,7 +41,7 @@ class Reaper:
 
     def watch(self) -> None:
         """Every ledger that is opened in this process from now on passes by here."""
-        ops, write = _ReapedFiles(self), LedgerClient.write
+        ops, write, write_all = _ReapedFiles(self), LedgerClient.write, LedgerClient.write_all
 
         async def reaped(ledger: LedgerClient, entry: LedgerEntry, **options: Any) -> Ref:
             self.pass_by()
@@ -48,8 +49,15 @@ class Reaper:
             self.pass_by()
             return ref
 
+        async def reaped_all(ledger: LedgerClient, entries: Sequence[LedgerEntry]) -> list[StoredEntry]:
+            self.pass_by()
+            stored = await write_all(ledger, entries)
+            self.pass_by()
+            return stored
+
         setattr(client, "FileOps", lambda: ops)  # noqa: B010  a forked child's own copy of the module
         setattr(LedgerClient, "write", reaped)  # noqa: B010
+        setattr(LedgerClient, "write_all", reaped_all)  # noqa: B010
 
 
 class _ReapedFiles(FileOps):
@@ -70,6 +78,22 @@ class _ReapedFiles(FileOps):
         self._reaper.pass_by()
         super().sync(fd)
         self._reaper.pass_by()
+
+    # What follows happens where a file is finished and the next one takes its name.
+
+    def link(self, path: Path, other: Path) -> None:
+        self._reaper.pass_by()
+        super().link(path, other)
+        self._reaper.pass_by()
+
+    def rename(self, path: Path, other: Path) -> None:
+        self._reaper.pass_by()
+        super().rename(path, other)
+        self._reaper.pass_by()
+
+    def protect(self, path: Path) -> None:
+        self._reaper.pass_by()
+        super().protect(path)
 
 
 class Tape(FileOps):

@@ -37,8 +37,12 @@ class Summary:
     aborted: int = 0
     outcome_unknown: int = 0
     consolidations: int = 0
+    outlived: int = 0
+    """Lives that ended by themselves before they came to the place where they were to be killed."""
     recovered_batches: int = 0
     """Half-written commits that were cut off."""
+    segments: int = 0
+    """Files of ledgers that were finished."""
     seconds: float = 0.0
     violations: list[str] = field(default_factory=list)
 
@@ -146,6 +150,7 @@ async def _mend(root: Root, pending: list[tuple[int, int]], tell: Tell, *, is_la
         "aborted": len(recorded.turns("TURN_ABORTED")),
         "consolidations": sum(entry.entry_type == "HO3_OVERLAY" for entry in recorded.overlays),
         "recovered_batches": len(list(root.path.rglob("*.damaged-*"))),
+        "segments": len(list(root.path.rglob("*.segments/*.segment"))),
     }
     tell(f"counts {json.dumps(counts)}")
 

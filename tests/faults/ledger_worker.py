@@ -30,7 +30,7 @@ from typing import Any
 import anyio
 import structlog
 
-from kitchener.cli.main import invoke
+from kitchener.cli.command_line import invoke
 from kitchener.config import LedgerConfig
 from kitchener.errors import KitchenerError
 from kitchener.ledger import LedgerClient, LedgerReader

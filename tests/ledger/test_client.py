@@ -1,5 +1,6 @@
 """What a writer of a ledger can rely on: references, refusals, heads, watching, reading what it wrote (docs/ledger.md)."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -407,6 +408,53 @@ async def test_writers_wait_while_too_much_is_pending(tmp_path: Path) -> None:
             await ledger.write(fact(number))
             assert ledger.position - ledger.durable_position <= 10
         assert ledger.durable_position == 20
+
+
+@pytest.mark.parametrize("waiting", [0, 9, 10])
+async def test_entries_that_belong_together_stand_in_one_commit(tmp_path: Path, waiting: int) -> None:
+    """Also where the queue is full, and where there are more of them than may wait at all."""
+    path = tmp_path / "l.jsonl"
+    async with open_ledger(path, config=LedgerConfig(max_pending_entries=10)) as ledger:
+        for number in range(waiting):
+            await ledger.write(fact(number))
+        for count in (3, 25, 0, 1):
+            first = ledger.position + 1
+            stored = await ledger.write_all([fact(number) for number in range(count)])
+            assert [each.seq for each in stored] == list(range(first, first + count))
+            assert [each.ref async for each in ledger.read(after_seq=first - 1)] == [each.ref for each in stored]
+    batches = [json.loads(line)["batch"] for line in path.read_bytes().splitlines()]
+    assert len(batches) == waiting + 29
+    for begin, count in ((waiting, 3), (waiting + 3, 25)):
+        assert len({number for number, _, _ in batches[begin : begin + count]}) == 1
+    assert verify_file(path).ok
+
+
+async def test_a_commit_that_is_full_does_not_part_them(tmp_path: Path) -> None:
+    """A queue that is too long for one commit is cut in front of them or behind them, not among them."""
+    path = tmp_path / "l.jsonl"
+    async with open_ledger(path) as ledger:
+        for number in range(8_190):
+            await ledger.write(fact(number))
+        await ledger.write_all([fact(number) for number in range(5)])
+        await ledger.write(fact(1))
+    batches = [json.loads(line)["batch"] for line in path.read_bytes().splitlines()]
+    assert len({number for number, _, _ in batches}) == 2
+    assert len({number for number, _, _ in batches[8_190:8_195]}) == 1
+    assert verify_file(path).ok
+
+
+async def test_of_entries_that_belong_together_none_is_written_where_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "l.jsonl"
+    async with open_ledger(path) as ledger:
+        head = await ledger.write(fact(1, session_id="SES-1"))
+        with ledger.watch("SES-1") as watched:
+            with pytest.raises(EntryRefused):
+                await ledger.write_all([fact(2, session_id="SES-1"), fact(3, session_id="SES-2"), fact(4, text="\ud800")])
+            assert (watched, ledger.position) == ([], 1)
+            await ledger.write(fact(5, session_id="SES-1"), expected_head=EntryId(head.entry_id))
+            await ledger.write(fact(6, session_id="SES-2"), expected_head=EntryId(""))
+            assert [each.payload["n"] for each in watched] == [5]
+    assert verify_file(path).entries == 3
 
 
 async def test_the_head_is_that_of_the_last_durable_entry(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kitchener.config import LedgerConfig
-from kitchener.errors import LedgerDamaged, LedgerPathError, LedgerTailMissing
+from kitchener.errors import LedgerDamaged, LedgerError, LedgerPathError, LedgerTailMissing
 from kitchener.ledger import verify_file
 from tests.ledger.support import (
     LEDGER,
@@ -287,7 +287,33 @@ async def test_a_full_disk_does_not_stop_recovery(tmp_path: Path) -> None:
         assert ledger.recovered is not None
         assert ledger.recovered.kept_as is None
         assert ledger.position == 1
+    assert damaged_copies(path) == []
     assert verify_file(path).entries == 1
+
+
+@pytest.mark.parametrize("kind", ["write", "sync", "read"])
+async def test_cut_bytes_are_kept_whole_or_not_at_all(tmp_path: Path, kind: str) -> None:
+    """A disk that gets full, or fails, in the middle of the copy: a part of the bytes would pass for all of them."""
+    path = tmp_path / "l.jsonl"
+    await fill(path, [1])
+    whole = path.read_bytes()
+    async with open_ledger(path) as ledger:
+        await ledger.write_all([fact(number, text="x" * 900_000) for number in range(3)])
+    torn = path.read_bytes()[:-4]
+    outcomes = set()
+    for at in range(1, 20):
+        for copy in damaged_copies(path):
+            copy.unlink()
+        path.write_bytes(torn)
+        forget_index(path)
+        try:
+            async with open_ledger(path, file_ops=FaultFS(at, errno.EIO, only=[kind])) as ledger:
+                kept = ledger.recovered.kept_as if ledger.recovered is not None else None
+        except LedgerError:
+            kept = None  # it was not the copy that failed
+        assert [copy.read_bytes() for copy in damaged_copies(path)] in ([], [torn[len(whole) :]])
+        outcomes.add((kept is not None, len(damaged_copies(path))))
+    assert {(True, 1), (False, 0)} <= outcomes
 
 
 async def test_recovery_that_cannot_cut_says_so_and_changes_nothing(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from kitchener.config import RuntimeConfig
-from kitchener.replaying import WhatIfReport, open_what_if, replay_session, summary_of
+from kitchener.replaying import WhatIfReport, open_what_if, replay_session, summary_of, summary_text
+from kitchener.sealing import Keyring
+from tests.acceptance.stack import QUICK
 from tests.replay.recording import MESSAGES, TOOLS, record
 from tests.replay.test_replay_diverges import ENFORCE, LEARNING, changed
 from tests.replay.test_replay_identical import MODES, files
@@ -74,3 +76,22 @@ async def test_summary_over_sessions(tmp_path: Path) -> None:
     assert (found["sessions"], found["turns"], found["changed"]) == (3, 3 * len(MESSAGES), 9)
     assert 0 < found["other"]["tokens"] < found["recorded"]["tokens"]
     assert found["other"]["prefix_tokens"] < found["recorded"]["prefix_tokens"]
+
+
+async def test_erased_turns_are_said_to_be_erased(tmp_path: Path) -> None:
+    """Nothing of them can be read, so they are neither the same nor changed; other sessions are compared as before."""
+    ledger = QUICK.model_copy(update={"keyring": str(tmp_path / "keys")})
+    config, (gone, kept) = await record(tmp_path / "root", sessions=2, ledger=ledger, **ENFORCE)
+    whole = await compared(config, kept, context_budget=300)
+    assert (whole.erased, whole.skipped) == (0, {})
+    assert "erased" not in whole.text()
+    Keyring(tmp_path / "keys").destroy("ada")
+    report = await compared(config, gone, context_budget=300)
+    count = len(MESSAGES)
+    assert (report.turns, report.erased, set(report.skipped.values())) == ((), count, {"erased"})
+    assert report.text() == f"{gone}  {count} turns erased with their subject, so not comparable"
+    assert (report.as_json()["erased"], report.as_json()["summary"]["erased"]) == (count, count)
+    both = summary_of([report, whole])
+    assert (both["turns"], both["erased"]) == (len(whole.turns), count)
+    assert summary_text([report, whole]).endswith(f"; {count} turns erased with their subject, so not comparable")
+    assert "erased" not in summary_text([whole])

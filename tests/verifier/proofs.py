@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import orjson
 
-from kitchener.cli.main import invoke
+from kitchener.cli.command_line import invoke
 from kitchener.runtime import open_runtime
 from kitchener.signing import Signer, make_key
 from tests.cli.memories import DISK, PACKAGES

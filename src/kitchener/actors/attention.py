@@ -19,6 +19,7 @@ from kitchener.actors.attention_templates import AttentionTemplate
 from kitchener.actors.budget import estimate_tokens
 from kitchener.canonical import digest
 from kitchener.config import HO2Config
+from kitchener.errors import origin_of
 from kitchener.records.ref import Ref
 
 logger = structlog.get_logger(__name__)
@@ -194,7 +195,7 @@ class AttentionRetriever:
             try:
                 lists.append(await read())
             except Exception as error:  # noqa: BLE001  a user's reader; a smaller context is better than no reply
-                logger.warning("context reader failed", error=repr(error))
+                logger.warning("context reader failed", error=origin_of(error))
                 return lists, "error"
         return lists, None
 

@@ -36,7 +36,7 @@ from kitchener.context import (
     render,
     resolve_active,
 )
-from kitchener.context.transitions import superseded
+from kitchener.context.lifecycle import first_intent_problem
 from kitchener.errors import InvalidLifecycle
 from kitchener.ledger import LedgerEntry, Ledgers, StoredEntry
 from kitchener.records import events
@@ -46,7 +46,6 @@ from kitchener.signing import Signer
 SHOWN_ELSEWHERE: Final = ("rule", "bias")
 """Kinds of items that a prompt shows in places of their own: rules among the instructions, learned lines in their block."""
 _OF_A_TURN: Final = (events.WO_PLANNED, events.TURN_COMPLETED)
-_ENTERS: Final = (events.INTENT_DECLARED, events.INTENT_REOPENED)
 _LEAVES: Final = (events.INTENT_SUPERSEDED, events.INTENT_CLOSED, events.INTENT_ABANDONED)
 
 
@@ -69,7 +68,6 @@ class SessionThread:
         "ranking",
         "shared_to",
         "state",
-        "switched_to",
     )
 
     def __init__(self, state: ContextState, ruleset: Ruleset, *, is_shadow: bool) -> None:
@@ -82,8 +80,6 @@ class SessionThread:
         """The intent that the running turn serves."""
         self.last_left: str | None = None
         """The intent that was closed, abandoned or gave way last."""
-        self.switched_to: str | None = None
-        """The intent that the newest turn declared or reopened, while nothing has given way to it yet."""
         self.projection: Projection | None = None
         """What the running turn's model is shown."""
         self.ranking = TurnRanking(ruleset)
@@ -105,24 +101,9 @@ class SessionThread:
             return
         self.state.apply(event)
         if entry_type in _LEAVES and ref not in self.state.invalid:
-            self.last_left, self.switched_to = event.entity_id, None
-        elif entry_type in _ENTERS:
-            self.switched_to = event.entity_id if "turn_id" in payload else None
-        elif entry_type == events.TURN_STARTED:
-            self.switched_to = None
-            if self.is_shadow:
-                self.intent_id = resolve_active(self.state, self._ruleset).active
-
-    def rest_of_switch(self) -> IntentEvent | None:
-        """What is missing of a turn's switch that was cut off in its middle: the earlier intent gives way; None: nothing.
-
-        Only a turn's own switch is finished. What a user declares or reopens beside another intent is a conflict, and asked.
-        """
-        new = self.switched_to
-        if new is None or self.is_shadow:
-            return None
-        others = [each for each in resolve_active(self.state, self._ruleset).competing if each != new]
-        return superseded(others[-1], new, "switch") if others else None
+            self.last_left = event.entity_id
+        elif entry_type == events.TURN_STARTED and self.is_shadow:
+            self.intent_id = resolve_active(self.state, self._ruleset).active
 
     def apply_decision(self, entry: StoredEntry) -> None:
         """Takes a decision that the shadow made earlier."""
@@ -196,16 +177,16 @@ class ContextAuthority:
             return None
         return bridge_declaration(session, adopts_turns=True, parent_intent_id=found.active)
 
-    def check(self, thread: SessionThread, event: IntentEvent, timestamp: str) -> None:
-        """Refuses an event that could not follow what the session's ledger says; ask before writing it.
+    def check(self, thread: SessionThread, made: Iterable[IntentEvent], timestamp: str) -> None:
+        """Refuses events of which one could not follow the session's ledger and those before it; ask before writing them.
 
         Raises:
             InvalidLifecycle: it would be an impossible life
         """
-        found = make_event(event.entry_type, event.entity_id, timestamp, event.payload, _NO_REF)
-        problem = thread.state.problem(found) if found is not None else None
-        if problem is not None:
-            raise InvalidLifecycle(event.entity_id, problem)
+        read = [make_event(each.entry_type, each.entity_id, timestamp, each.payload, _NO_REF) for each in made]
+        found = first_intent_problem([each for each in read if each is not None], thread.state.intents)
+        if found is not None:
+            raise InvalidLifecycle(*found)
 
     def project(
         self,

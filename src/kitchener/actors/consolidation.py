@@ -20,7 +20,7 @@ from kitchener.actors.remembering import LongTermMemory
 from kitchener.actors.tool_results import storable
 from kitchener.actors.work_order_chain import TurnParts
 from kitchener.canonical import canonical_bytes
-from kitchener.errors import CallerError, EntryRefused, OverlayRefused
+from kitchener.errors import CallerError, EntryRefused, OverlayRefused, origin_of
 from kitchener.ids import SubjectId, consolidation_session, split_namespace
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.memory.index import SIGNALS
@@ -274,7 +274,7 @@ class Consolidator:
         error_json = wo.error.model_dump(mode="json", exclude_none=True) if wo.error else None
         reason = wo.error.reason if wo.error else "EXECUTOR"
         await self._write(case, events.WO_FAILED, wo, {"reason": reason, "error": error_json, "cost": cost_json(wo.cost)})
-        logger.warning("consolidation failed", signal_id=case.signal_id, wo_id=wo.wo_id, reason=reason, error=error_json)
+        logger.warning("consolidation failed", signal_id=case.signal_id, wo_id=wo.wo_id, reason=reason)
         return wo
 
     async def _abandon(self, case: Case, wo: WorkOrder, reason: str) -> WorkOrder:
@@ -350,7 +350,7 @@ class Afterwards:
             with scope:
                 await work()
         except Exception as error:  # noqa: BLE001  a consolidation that fails is on record and in the log, never in a reply
-            logger.error("consolidation failed", error=repr(error))
+            logger.error("consolidation failed", error=origin_of(error))
         finally:
             self.pending -= 1
             self._scopes.discard(scope)

@@ -264,10 +264,9 @@ class TurnAuthority:
         if self.is_shadow:
             await self._authority.record_shadow(self._thread, self._base(), decision, step, self._session.state.head)
             return
-        for each in decision.before_turn if step == "before" else decision.after_turn:
-            self._authority.check(self._thread, each, self._turn_ts)
-            ref = await self._session.write(each.entry_type, each.entity_id, each.payload, turn=self._turn_id)
-            self._transition.append(ref)
+        if made := decision.before_turn if step == "before" else decision.after_turn:
+            self._authority.check(self._thread, made, self._turn_ts)
+            self._transition += await self._session.write_all(made, turn=self._turn_id)
 
     def _base(self) -> dict[str, Any]:
         session = self._session

@@ -125,6 +125,7 @@ class IntentCalls:
             if first is not None:  # the session is older than the Authority: its turns so far have an intent of their own
                 await self._append(authority, session, thread, [first])
             made = make(SessionIntents(session.session_id, "", thread.state.intents), thread)
+            # All of it or nothing: a fork without its children, or a conflict settled by half, would be another decision.
             await self._append(authority, session, thread, made)
             await session.commit()
         return made
@@ -132,15 +133,23 @@ class IntentCalls:
     async def _append(
         self, authority: ContextAuthority, session: SessionManager, thread: SessionThread, made: Sequence[IntentEvent]
     ) -> None:
-        for event in made:
-            authority.check(thread, event, session.now())
-            known = thread.state.intents.get(event.entity_id)
-            scope = event.payload.get("scope", known.facts.scope if known is not None else "SESSION")
-            # A fork is its session's own matter: it says which child goes on there.
-            is_shared = scope != "SESSION" and event.entry_type != INTENT_FORKED
-            await session.write(*event[:2], {**event.payload, "scope": scope} if is_shared else event.payload)
-            if is_shared:
-                authority.shared.wrote(session.subject_id)
+        authority.check(thread, made, session.now())
+        scopes = [_shared_scope(event, thread) for event in made]
+        entries = zip(made, scopes, strict=True)
+        await session.write_all(
+            [each._replace(payload={**each.payload, "scope": scope}) if scope is not None else each for each, scope in entries]
+        )
+        if any(scopes):
+            authority.shared.wrote(session.subject_id)
+
+
+def _shared_scope(event: IntentEvent, thread: SessionThread) -> str | None:
+    """The scope that an event's entry says, so that other sessions find it; None: it is its session's own matter."""
+    if event.entry_type == INTENT_FORKED:  # says which child goes on there
+        return None
+    known = thread.state.intents.get(event.entity_id)
+    scope = str(event.payload.get("scope", known.facts.scope if known is not None else "SESSION"))
+    return scope if scope != "SESSION" else None
 
 
 def _check_text(what: str, text: str) -> None:

@@ -15,7 +15,7 @@ from kitchener.actors.lessons import Case, overlay_of, recorded_output
 from kitchener.actors.remembering import LongTermMemory
 from kitchener.actors.work_order_chain import TurnParts
 from kitchener.clock import iso, to_us
-from kitchener.errors import CallerError, EntryRefused, EntryTooLarge
+from kitchener.errors import CallerError, EntryRefused, EntryTooLarge, origin_of
 from kitchener.ids import SessionId, SubjectId
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.memory.index import SIGNALS
@@ -97,7 +97,7 @@ class LessonRecovery:
         try:
             is_learned = await self._is_learned(planned, trace)
         except (CallerError, EntryRefused, EntryTooLarge) as error:
-            logger.warning("recorded consolidation refused", wo_id=wo_id, error=str(error))
+            logger.warning("recorded consolidation refused", wo_id=wo_id, error=origin_of(error))
             is_learned = False
         if not is_learned:
             logger.warning("consolidation cut off by a crash", wo_id=wo_id)

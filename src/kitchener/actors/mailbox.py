@@ -25,7 +25,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from kitchener.errors import ActorStopped, KitchenerError, Overloaded
+from kitchener.errors import ActorStopped, KitchenerError, Overloaded, origin_of
 
 logger = structlog.get_logger(__name__)
 
@@ -393,7 +393,8 @@ class Mailbox(Generic[Asked, Replied]):
         if any(note.startswith(_FAILED_IN) for note in getattr(error, "__notes__", ())):
             return  # the bug of another actor, which has counted it, on its way to whoever asked
         error.add_note(f"{_FAILED_IN}{self._name}")
-        logger.error("actor failed", actor=self._name, error=repr(error), traceback="".join(traceback.format_exception(error)))
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        logger.error("actor failed", actor=self._name, error=origin_of(error), traceback=frames)
         now = anyio.current_time()
         self._failures.append(now)
         if len(self._failures) == self._failures.maxlen and now - self._failures[0] <= self._restart_window_s:

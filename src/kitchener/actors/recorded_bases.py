@@ -11,6 +11,7 @@ import structlog
 
 from kitchener.context import Base, base_ref
 from kitchener.context.ref_lists import apply_edits, read_refs
+from kitchener.errors import origin_of
 from kitchener.ledger import StoredEntry
 from kitchener.records.ref import Ref
 
@@ -34,7 +35,7 @@ class RecordedBases:
         try:
             eligible = self._eligible(entry.payload, self._last.get(intent_id))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            logger.warning("projection cannot be followed", entry_id=entry.entry_id, error=repr(error))
+            logger.warning("projection cannot be followed", entry_id=entry.entry_id, error=origin_of(error))
             self._last.pop(intent_id, None)
         else:
             self._last[intent_id] = _Last(entry.ref, eligible)

@@ -160,7 +160,8 @@ class TurnMemory:
             try:
                 signal_id = normalise(raw, self.kinds)
             except InvalidSignal as error:
-                logger.info("signal dropped", signal_id=raw, turn_id=turn_id, reason=error.expected)
+                # Not what it was: a label may be the very words of what was said.
+                logger.info("signal dropped", turn_id=turn_id, reason=error.expected)
                 continue
             n = counted[signal_id] = counted.get(signal_id, 0) + 1
             event = event_id(session_id, turn_id, signal_id, n)

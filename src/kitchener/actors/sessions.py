@@ -6,7 +6,7 @@ ones and brings others back from the ledger, closing explicitly what a crash lef
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from operator import itemgetter
@@ -153,18 +153,32 @@ class SessionManager:
         expected_head: EntryId | None = None,
     ) -> Ref:
         """Writes an entry of this session to HO2m, with what every payload carries."""
+        payload, ho2m = self._payload(fields, turn), self._ledgers.ho2m
+        ref = await ho2m.write(_entry(LedgerEntry, (entry_type, entity_id, payload)), expected_head=expected_head)
+        self.state.head = ref.entry_id  # type: ignore[assignment]  # `EntryId(…)` is a call, and says nothing at run time
+        if self.thread is not None and entry_type in FOLDED_TYPES:
+            self.thread.apply(entry_type, entity_id, ho2m.last_timestamp, payload, ref)
+        return ref
+
+    async def write_all(self, made: Iterable[tuple[str, str, Mapping[str, Any]]], *, turn: str | None = None) -> list[Ref]:
+        """Writes entries, each as type, entity and fields, in one commit: after a crash all of them are there, or none."""
+        entries = [LedgerEntry(kind, entity_id, self._payload(fields, turn)) for kind, entity_id, fields in made]
+        stored = await self._ledgers.ho2m.write_all(entries)
+        refs = [each.ref for each in stored]
+        for entry, ref, at in zip(entries, refs, stored, strict=True):
+            self.state.head = EntryId(ref.entry_id)
+            if self.thread is not None and entry.entry_type in FOLDED_TYPES:
+                self.thread.apply(entry.entry_type, entry.entity_id, at.timestamp, entry.payload, ref)
+        return refs
+
+    def _payload(self, fields: Mapping[str, Any], turn: str | None) -> dict[str, Any]:
         # In the order in which keys are stored, as far as they are known here: sorting is then quicker.
         payload: dict[str, Any] = {"session_id": self.session_id, "subject_id": self.subject_id}
         if turn is not None:
             payload["turn_id"] = turn
         payload["v"] = VERSION
         payload.update(fields)
-        ho2m = self._ledgers.ho2m
-        ref = await ho2m.write(_entry(LedgerEntry, (entry_type, entity_id, payload)), expected_head=expected_head)
-        self.state.head = ref.entry_id  # type: ignore[assignment]  # `EntryId(…)` is a call, and says nothing at run time
-        if self.thread is not None and entry_type in FOLDED_TYPES:
-            self.thread.apply(entry_type, entity_id, ho2m.last_timestamp, payload, ref)
-        return ref
+        return payload
 
     async def commit(self) -> None:
         """Returns when what was written is durable."""
@@ -414,20 +428,13 @@ class SessionDirectory:
 
 
 async def close_open_turn(session: SessionManager, reason: str) -> None:
-    """Closes what was begun and not ended: the rest of a switch, `WO_ABANDONED` for each open work order, `TURN_ABORTED`.
-
-    In this order, because a crash may come here too: while the turn is not aborted, the next activation goes on.
-    """
+    """Closes what was begun and not ended, in one commit: `WO_ABANDONED` for each open work order, and `TURN_ABORTED`."""
     turn = session.state.open_turn
     if turn is None:
         return
     session.state.open_turn = None
-    rest = session.thread.rest_of_switch() if session.thread is not None else None
-    if rest is not None:
-        await session.write(*rest, turn=turn.turn_id)
-    for wo_id in turn.work_orders:
-        await session.write(events.WO_ABANDONED, wo_id, {"wo_id": wo_id, "reason": reason}, turn=turn.turn_id)
-    await session.write(events.TURN_ABORTED, turn.turn_id, {"reason": reason}, turn=turn.turn_id)
+    open_ones = [(events.WO_ABANDONED, wo_id, {"wo_id": wo_id, "reason": reason}) for wo_id in turn.work_orders]
+    await session.write_all([*open_ones, (events.TURN_ABORTED, turn.turn_id, {"reason": reason})], turn=turn.turn_id)
 
 
 class SessionContext:

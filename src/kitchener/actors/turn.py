@@ -28,6 +28,7 @@ from kitchener.actors.remembering import Crossed, Learned, bias_fragments
 from kitchener.actors.session_state import begin_turn, complete_turn, forget_failed
 from kitchener.actors.sessions import SessionManager, close_open_turn
 from kitchener.actors.work_order_chain import APOLOGIES, APOLOGY, CutShort, TurnParts, WorkOrderChain
+from kitchener.errors import origin_of
 from kitchener.ids import SessionId, TurnId
 from kitchener.ledger import compute_trace_hash
 from kitchener.memory.overlays import Overlay
@@ -203,7 +204,7 @@ class Turn:
             return await step
         except Exception as error:  # noqa: BLE001  the shadow is there to be compared, never to be felt
             self._authority = None
-            logger.error("context shadow failed", turn_id=self.turn_id, error=repr(error))
+            logger.error("context shadow failed", turn_id=self.turn_id, error=origin_of(error))
             return None
 
     async def _assemble(self, classification: Mapping[str, Any]) -> AttentionContext:

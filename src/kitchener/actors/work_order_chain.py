@@ -26,7 +26,7 @@ from kitchener.actors.tools import ToolRegistry
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, TimestampText, loop_clock
 from kitchener.config import HO2Config
-from kitchener.errors import EntryRefused, ExecutorError, LedgerError
+from kitchener.errors import EntryRefused, ExecutorError, LedgerError, origin_of
 from kitchener.ids import TurnId
 from kitchener.ledger import Ledgers, StoredEntry
 from kitchener.records import events
@@ -328,7 +328,7 @@ class WorkOrderChain:
         """`DEGRADATION`: a part failed and the turn goes on without it."""
         detail = f"{type(error).__name__}: {error}"
         if component != "HO1":
-            logger.error("turn goes on without a part", component=component, turn_id=self._turn_id, error=detail)
+            logger.error("turn goes on without a part", component=component, turn_id=self._turn_id, error=origin_of(error))
         fields = {"component": component, "governance_violation": False, "error": storable(detail), **facts}
         await self.write(events.DEGRADATION, self._turn_id, fields)
 
@@ -420,7 +420,7 @@ class WorkOrderChain:
     async def _degrade(self, wo: WorkOrder, error: Exception) -> WorkOrder:
         """HO1 is broken: recorded as a violation, then the injected direct call, then an honest error."""
         detail = f"{type(error).__name__}: {error}"
-        logger.error("executor failed", wo_id=wo.wo_id, turn_id=self._turn_id, error=detail)
+        logger.error("executor failed", wo_id=wo.wo_id, turn_id=self._turn_id, error=origin_of(error))
         failed = wo.failed(WorkOrderError(reason="EXECUTOR", detail=detail), at=self._parts.now())
         await self.record_failure(failed)
         await self.record_degradation("HO1", error, governance_violation=True, wo_id=wo.wo_id)
@@ -434,7 +434,7 @@ class WorkOrderChain:
         try:
             text = await call(open_turn.user_message, session_id=self._session.session_id, deadline=self._deadline)
         except Exception as error:  # noqa: BLE001  a user's function, the last resort of a broken turn
-            logger.error("degraded call failed", turn_id=self._turn_id, error=repr(error))
+            logger.error("degraded call failed", turn_id=self._turn_id, error=origin_of(error))
             return APOLOGY
         return text.strip() or APOLOGY
 

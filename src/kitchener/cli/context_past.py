@@ -14,7 +14,8 @@ from kitchener.actors.authority import ContextAuthority, ruleset_of
 from kitchener.cli.options import Places
 from kitchener.config import HO2Config
 from kitchener.context import ContextState, SourceEvent, estimator, fold, make_event
-from kitchener.errors import CallerError
+from kitchener.errors import CallerError, NotOnRecord, UnknownSession
+from kitchener.ids import is_session_id
 from kitchener.ledger import LedgerReader, Ledgers, StoredEntry
 from kitchener.records import events
 from kitchener.records.events import index_keys
@@ -114,13 +115,14 @@ async def read_past(places: Places, session_id: str, preferred: str, path: Path 
         path: a supervisor's ledger to read in place of those under the root
 
     Raises:
-        CallerError: no ledger knows the session
+        UnknownSession, NotOnRecord: no ledger knows the session
+        CallerError: there is no such ledger, or no session can have this id
         LedgerDamaged: a line is not what was written
     """
     if path is not None:
         found = await _entries(places, path, session_id, is_only=True)
         if not found:
-            raise CallerError(f"session {session_id!r} is not in {path}")
+            raise NotOnRecord(f"session {session_id!r} is not in {path}")
         beside = path.with_name("context.jsonl")
         return Past(session_id, preferred, places.agent(preferred), path, beside, tuple(found))
     classes = [preferred, *[name for name in places.agent_classes() if name != preferred]]
@@ -132,7 +134,9 @@ async def read_past(places: Places, session_id: str, preferred: str, path: Path 
                 config = places.agent(name)
                 past = Past(session_id, name, config, ho2m, context_path(places, name), tuple(found))
                 return replace(past, shared=tuple(await _shared(places, past)))
-    raise _unknown(session_id, preferred)
+    if not is_session_id(session_id):
+        raise CallerError(f"{session_id!r} is not a session id: expected SES- and 8 to 32 lower-case hex digits")
+    raise UnknownSession(session_id, preferred)
 
 
 async def _entries(places: Places, path: Path, session_id: str, *, is_only: bool) -> list[StoredEntry]:
@@ -157,13 +161,6 @@ async def _shared(places: Places, past: Past) -> list[StoredEntry]:
 def _is_ours(first: StoredEntry) -> bool:
     """Whether Kitchener began the session: then each of its entries names it."""
     return first.entry_type == events.SESSION_START and "v" in first.payload
-
-
-def _unknown(session_id: str, agent_class: str) -> CallerError:
-    return CallerError(
-        f"session {session_id!r} is not known to agent class {agent_class!r};"
-        " `kitchener session list` shows the sessions there are"
-    )
 
 
 def _moment(entry: StoredEntry) -> str:

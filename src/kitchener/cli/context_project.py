@@ -23,7 +23,7 @@ from kitchener.context import (
     render,
     resolve_active,
 )
-from kitchener.errors import CallerError
+from kitchener.errors import NotOnRecord
 from kitchener.ids import path_part
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.records import events
@@ -115,7 +115,7 @@ async def project_session(places: Places, past: Past, wanted: Wanted) -> Project
     """What the session's next turn would be shown, of its intents, work orders and turns.
 
     Raises:
-        CallerError: the intent that is asked for was never declared
+        NotOnRecord: the intent that is asked for was never declared
     """
     ruleset = wanted.ruleset(ruleset_of(past.config))
     if past.config.context_mode == "shadow":
@@ -124,7 +124,7 @@ async def project_session(places: Places, past: Past, wanted: Wanted) -> Project
         state = past.state()
     if wanted.intent_id is not None and wanted.intent_id not in state.intents:
         known = f"it has {', '.join(state.intents)}" if state.intents else "it has none"
-        raise CallerError(f"--intent {wanted.intent_id!r}: no intent of session {past.session_id}; {known}")
+        raise NotOnRecord(f"--intent {wanted.intent_id!r}: no intent of session {past.session_id}; {known}")
     resolution = resolve_active(state, ruleset, intent_id=wanted.intent_id)
     projection = None
     if resolution.blocked_by is None:

@@ -16,7 +16,7 @@ from kitchener.cli.output import UNREADABLE, harmless, one_line
 from kitchener.cli.progress import progress_bar
 from kitchener.config import dotted_key
 from kitchener.context import ProjectionLists, base_ref, read_lists
-from kitchener.errors import CallerError
+from kitchener.errors import NotOnRecord
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.records.ref import Ref
@@ -147,7 +147,8 @@ async def read_shadow(places: Places, preferred: str, session_id: str | None) ->
     """The report on one session, or on all sessions of an agent class, with a progress bar.
 
     Raises:
-        CallerError: no ledger knows the session, or a projection refers to one that is not there
+        UnknownSession: no ledger knows the session
+        NotOnRecord: a projection refers to one that is not there
         LedgerDamaged: a line is not what was written
     """
     if session_id is not None:
@@ -239,7 +240,7 @@ def _projections(decided: Iterable[StoredEntry]) -> Iterator[tuple[StoredEntry, 
     for entry in projected:
         base = base_ref(entry.payload)
         if base is not None and base not in known:
-            raise CallerError(f"{entry.entry_id} is recorded as a change of {base.entry_id}, which is not there")
+            raise NotOnRecord(f"{entry.entry_id} is recorded as a change of {base.entry_id}, which is not there")
         lists = read_lists(entry.payload, known[base] if base is not None else None)
         left[base] -= 1
         if base is not None and not left[base]:

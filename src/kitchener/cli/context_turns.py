@@ -25,7 +25,7 @@ from kitchener.context import (
 )
 from kitchener.context.events import ERASED
 from kitchener.context.explaining import explain_all, find_placed
-from kitchener.errors import CallerError
+from kitchener.errors import CallerError, NotOnRecord
 from kitchener.ids import session_of_turn
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory.overlays import parse_overlay
@@ -67,10 +67,10 @@ class TurnView:
         """What became of an entry or an entity in this turn.
 
         Raises:
-            CallerError: the session has nothing of this name, or nothing was projected
+            NotOnRecord: the session has nothing of this name, or nothing was projected
         """
         if self.projection is None:
-            raise CallerError(f"turn {self.turn_id}: {self.why_nothing}")
+            raise NotOnRecord(f"turn {self.turn_id}: {self.why_nothing}")
         placed, event = find_placed(self.projection, name), self.state.find_entry(name)
         if placed is not None and event is not None and placed.item.ref != event.ref:
             name = event.entity_id  # an entry of the memory's ledger has the same id; the supervisor's is meant
@@ -79,7 +79,7 @@ class TurnView:
             return found
         known = next((e for e in (*self.past.entries, *self.later) if name in (e.entry_id, e.entity_id)), None)
         if known is None:
-            raise CallerError(
+            raise NotOnRecord(
                 f"--entry {name!r}: no entry, intent, work order, turn, rule or learned line of session"
                 f" {self.past.session_id}; `kitchener context explain --turn {self.turn_id}` lists what there is"
             )
@@ -98,7 +98,8 @@ async def read_turn(places: Places, preferred: str, turn_id: str) -> TurnView:
     """A turn's view.
 
     Raises:
-        CallerError: it is no turn id, or no ledger knows the turn
+        CallerError: it is no turn id
+        UnknownSession, NotOnRecord: no ledger knows the turn
     """
     session_id = session_of_turn(turn_id)
     if session_id is None:
@@ -108,7 +109,7 @@ async def read_turn(places: Places, preferred: str, turn_id: str) -> TurnView:
         (n for n, e in enumerate(past.entries) if e.entity_id == turn_id and e.entry_type == events.TURN_STARTED), None
     )
     if begun is None:
-        raise CallerError(f"turn {turn_id!r} is not on record; `kitchener session show {session_id}` lists the turns there are")
+        raise NotOnRecord(f"turn {turn_id!r} is not on record; `kitchener session show {session_id}` lists the turns there are")
     cut = next((n for n in range(begun + 1, len(past.entries)) if _is_after(past.entries[n])), len(past.entries))
     async with open_reader(places, past.context_path) as context:
         decided = [] if context is None else [entry async for entry in context.read(session_id=session_id)]
@@ -195,7 +196,7 @@ def _lists(shown: StoredEntry, decided: Sequence[StoredEntry]) -> ProjectionList
     chain = [shown]
     while (base := base_ref(chain[-1].payload)) is not None:
         if base not in known:
-            raise CallerError(f"{chain[-1].entry_id} is recorded as a change of {base.entry_id}, which is not there")
+            raise NotOnRecord(f"{chain[-1].entry_id} is recorded as a change of {base.entry_id}, which is not there")
         chain.append(known[base])
     lists = read_lists(chain.pop().payload)
     while chain:

@@ -4,7 +4,7 @@ from typing import Final
 
 OK: Final = 0
 NEGATIVE: Final = 1
-"""The command did its work, and the answer is no: a result has an error, there is no such session."""
+"""The command did its work, and the answer is no: a result has an error, nothing of that name is on record."""
 USAGE: Final = 2
 """The command line, the input or the settings are wrong; nothing was started."""
 BLOCKED: Final = 3

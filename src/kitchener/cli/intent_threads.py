@@ -11,7 +11,7 @@ from kitchener.cli.options import Places
 from kitchener.cli.output import one_line
 from kitchener.config import HO2Config
 from kitchener.context import ContextState, resolve_active
-from kitchener.errors import CallerError
+from kitchener.errors import InvalidLifecycle
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 
@@ -78,7 +78,7 @@ async def read_threads(places: Places, preferred: str, session_id: str | None) -
     """The intents of one session, or of all sessions of an agent class that have any.
 
     Raises:
-        CallerError: no ledger knows the session
+        UnknownSession: no ledger knows the session
     """
     if session_id is not None:
         past = await read_past(places, session_id, preferred)
@@ -106,7 +106,7 @@ async def session_of_intent(places: Places, intent_id: str, preferred: str) -> t
     """The agent class and the session that declared an intent. Reads whole ledgers.
 
     Raises:
-        CallerError: nobody declared it
+        InvalidLifecycle: nobody declared it
     """
     for agent_class in [preferred, *[name for name in places.agent_classes() if name != preferred]]:
         async with open_reader(places, places.ledger(agent_class, "ho2m"), is_ho2m=True) as ho2m:
@@ -115,4 +115,5 @@ async def session_of_intent(places: Places, intent_id: str, preferred: str) -> t
             async for entry in ho2m.read(entity_id=intent_id, entry_type=events.INTENT_DECLARED):
                 if entry.session_id is not None:
                     return agent_class, entry.session_id
-    raise CallerError(f"intent {intent_id!r} was never declared; `kitchener intent list` shows those there are")
+    text = f"intent {intent_id!r} was never declared; `kitchener intent list` shows those there are"
+    raise InvalidLifecycle(intent_id, text)

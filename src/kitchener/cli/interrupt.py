@@ -29,6 +29,7 @@ async def on_signal(first: Callable[[signal.Signals], bool | None]) -> AsyncIter
     It is called again for the next signal only if it returned True; otherwise that one ends the process at once, without
     waiting for what the first had started. The ledgers survive that as they survive a crash.
     """
+    before = signal.getsignal(signal.SIGINT)
 
     async def watch(*, task_status: anyio.abc.TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -45,3 +46,6 @@ async def on_signal(first: Callable[[signal.Signals], bool | None]) -> AsyncIter
             yield
         finally:
             tasks.cancel_scope.cancel()
+    # An event loop puts Python's own handler in place of the one that it found.
+    if before is not None:
+        signal.signal(signal.SIGINT, before)

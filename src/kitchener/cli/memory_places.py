@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from kitchener.cli.options import Options, Places
 from kitchener.cli.output import harmless
 from kitchener.config import SIGNAL_KINDS, HO3MemoryConfig, dotted_key
-from kitchener.errors import CallerError, UnknownArtifact
+from kitchener.errors import CallerError, NotOnRecord, UnknownArtifact
 from kitchener.ids import memory_namespace, split_namespace
 from kitchener.memory import HO3Memory, MemoryReader
 from kitchener.memory.signals import normalise
@@ -117,8 +117,9 @@ class MemoryPlace:
             subject_id: who is meant; None: whoever has it, if that is one
 
         Raises:
-            UnknownArtifact: nobody of the agent class has it, or not the subject that is meant
-            CallerError: several subjects have it, or another agent class does
+            UnknownArtifact: nobody has it
+            NotOnRecord: not the subject that is meant has it, or another agent class does
+            CallerError: several subjects have it
         """
         namespaces = [] if reader is None else await reader.namespaces_of(artifact_id)
         owners = [split_namespace(each) for each in namespaces]
@@ -126,14 +127,14 @@ class MemoryPlace:
         if subject_id is not None and subject_id in mine:
             return subject_id
         if subject_id is not None and mine:
-            raise CallerError(f"artifact {artifact_id!r} was not learned about {subject_id!r}, but about {_named(mine)}")
+            raise NotOnRecord(f"artifact {artifact_id!r} was not learned about {subject_id!r}, but about {_named(mine)}")
         if len(mine) > 1:
             raise CallerError(f"artifact {artifact_id!r} was learned about {_named(mine)}; choose one with --subject")
         if mine:
             return mine[0]
         others = sorted({agent_class for agent_class, _ in owners if agent_class is not None})
         if others:
-            raise CallerError(
+            raise NotOnRecord(
                 f"artifact {artifact_id!r} was not learned by agent class {self.agent_class!r}; use --agent {others[0]}"
             )
         raise UnknownArtifact(artifact_id, self.agent_class if subject_id is None else self.namespace(subject_id))
@@ -143,7 +144,8 @@ class MemoryPlace:
 
         Raises:
             InvalidSignal: it can be neither
-            CallerError: nobody of the agent class gave it, or several did
+            NotOnRecord: nobody of the agent class gave it, or not the subject that is meant
+            CallerError: several did
         """
         if not target.startswith("EVT-"):
             target = normalise(target, signal_kinds(self.config))
@@ -159,9 +161,10 @@ class MemoryPlace:
         if len(holders) == 1 and subject_id is None:
             return next(iter(holders))
         if not holders:
-            raise CallerError(f"nobody of agent class {self.agent_class!r} gave {target!r}; nothing was written")
-        choice = "choose one with --subject" if subject_id is None else f"not {subject_id!r}; nothing was written"
-        raise CallerError(f"{target!r} came from {_named(holders)}; {choice}")
+            raise NotOnRecord(f"nobody of agent class {self.agent_class!r} gave {target!r}; nothing was written")
+        if subject_id is not None:
+            raise NotOnRecord(f"{target!r} came from {_named(holders)}; not {subject_id!r}; nothing was written")
+        raise CallerError(f"{target!r} came from {_named(holders)}; choose one with --subject")
 
     def how_to_turn_on(self) -> str:
         """What to write where, so that the class learns."""

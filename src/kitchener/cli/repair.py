@@ -13,7 +13,7 @@ from kitchener.cli.interrupt import run_to_end
 from kitchener.cli.options import Json, Options, Places
 from kitchener.cli.output import print_json
 from kitchener.context.lifecycle import InvalidEvent
-from kitchener.errors import CallerError
+from kitchener.errors import CallerError, NotOnRecord
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.records import events
 from kitchener.records.events import index_keys
@@ -57,7 +57,7 @@ async def _repair(
     unknown = [name for name in chosen if name not in found]
     if unknown:
         there = f"those are {', '.join(found)}" if found else "there is none"
-        raise CallerError(f"--void {unknown[0]!r}: not an impossible entry of session {session_id}; {there}")
+        raise NotOnRecord(f"--void {unknown[0]!r}: not an impossible entry of session {session_id}; {there}")
     if chosen:
         await _void(places, past, [found[name] for name in chosen], str(reason))
         past = await read_past(places, session_id, options.agent)

@@ -4,7 +4,8 @@ A failed work order stays live until it is superseded or abandoned, because a fa
 has to know. The fold that moves the records on is in `liveness.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import Literal, NamedTuple
 
 from kitchener.context import events as ev
@@ -34,6 +35,14 @@ class IntentRecord:
         self.fork: ev.Forked | None = None
         """Its latest fork."""
         self._header: tuple[SourceEvent, Estimator, bool, Item] | None = None
+
+    def became(self, event: SourceEvent) -> None:
+        """Moves it on by an event after its declaration; for the fold only."""
+        if isinstance(event.facts, ev.Forked):
+            self.fork = event.facts
+            return
+        self.last, self.status = event, INTENT_STATUS[event.kind]
+        self.superseded_by = event.facts.by if isinstance(event.facts, ev.Superseded) else None
 
     @property
     def is_live(self) -> bool:
@@ -157,6 +166,22 @@ def intent_problem(event: SourceEvent, intents: Mapping[str, IntentRecord]) -> s
         if facts.by is None or facts.by not in intents:
             return f"intent {intent_id} is superseded by {facts.by}, which was never declared"
         return _cycle(intent_id, facts.by, intents)
+    return None
+
+
+def first_intent_problem(events: Iterable[SourceEvent], intents: Mapping[str, IntentRecord]) -> tuple[str, str] | None:
+    """The first of these events of intents that cannot follow, each after those before it: its intent and why not; or None."""
+    after = dict(intents)
+    for event in events:
+        intent_id = event.entity_id
+        problem = intent_problem(event, after)
+        if problem is not None:
+            return intent_id, problem
+        if isinstance(event.facts, ev.Declared):
+            after[intent_id] = IntentRecord(event, event.facts)
+        else:
+            after[intent_id] = copy(after[intent_id])
+            after[intent_id].became(event)
     return None
 
 

@@ -14,7 +14,6 @@ from kitchener.context import events as ev
 from kitchener.context.events import SourceEvent
 from kitchener.context.items import Estimator, Item, turn_item
 from kitchener.context.lifecycle import (
-    INTENT_STATUS,
     NOTHING,
     OF_INTENTS,
     OF_WORK_ORDERS,
@@ -140,12 +139,9 @@ class ContextState:
                 self._adopt(intent_id)
             return
         record = self._intents[intent_id]
+        record.became(event)
         if isinstance(facts, ev.Forked):
-            record.fork = facts
             return
-        record.last = event
-        record.status = INTENT_STATUS[event.kind]
-        record.superseded_by = facts.by if isinstance(facts, ev.Superseded) else None
         if record.is_live:
             self._live_intents[intent_id] = record
             return
@@ -207,11 +203,6 @@ class ContextState:
         return attached
 
     # --- what cannot be --------------------------------------------------------------------------------------------------
-
-    def problem(self, event: SourceEvent) -> str | None:
-        """Why this event could not follow all that was applied so far, or None. Ask it before writing one."""
-        self.settle()
-        return self._problem(event)
 
     def _problem(self, event: SourceEvent) -> str | None:
         if event.kind in OF_WORK_ORDERS:

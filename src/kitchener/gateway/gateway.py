@@ -104,6 +104,7 @@ class LLMGateway:
                     response = await _in_time(attempts)
                 else:
                     response = await lane.provider.complete(attempts.request)
+                _check_usage(lane.provider_id, response)
             except ProviderError as error:
                 await attempts.failed(error)
             except BaseException:
@@ -136,6 +137,7 @@ class LLMGateway:
                     async for item in items:
                         if isinstance(item, PromptResponse):
                             response = item
+                            _check_usage(attempts.lane.provider_id, response)
                             break
                         has_shown = attempts.output_begun = True
                         yield item
@@ -147,6 +149,13 @@ class LLMGateway:
             else:
                 yield attempts.answered(response)
                 return
+
+
+def _check_usage(provider_id: str, response: PromptResponse) -> None:
+    """Refuses an answer with counts that no budget and no ledger could take."""
+    problem = response.usage.problem()
+    if problem is not None:
+        raise ProviderError(provider_id, "malformed", problem)
 
 
 async def _in_time(attempts: Attempts) -> PromptResponse:

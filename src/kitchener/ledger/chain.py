@@ -63,6 +63,7 @@ class StoredEntry:
         "entry_hash",
         "entry_id",
         "entry_type",
+        "is_joined",
         "keys",
         "ledger_id",
         "seq",
@@ -105,6 +106,8 @@ class StoredEntry:
         """The payload's session, if it has one."""
         self.keys = keys
         """The other keys under which it is indexed."""
+        self.is_joined = False
+        """While it waits to be stored: whether it must stand in the same commit as the entry after it."""
         self._opener = opener
         self._payload = payload
 

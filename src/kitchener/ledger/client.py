@@ -143,7 +143,8 @@ class LedgerClient:
         )
         client = cls(storage, config, stamper, sealer, index_keys)
         async with plain_task_group() as tasks:
-            client._attach(tasks)
+            client._host = tasks
+            client._group.host(tasks)
             try:
                 yield client
             except BaseException:
@@ -169,12 +170,30 @@ class LedgerClient:
             LedgerClosed: the ledger was closed
         """
         if len(self._pending) >= self._max_pending:
-            await self._make_room()
+            await self._make_room(1)
         if self._sealer is not None and not self._sealer.is_ready(entry.entry_type, entry.payload):
             await anyio.to_thread.run_sync(self._sealer.make_ready, entry.payload)
         if expected_head is not None:
             await self._check_head(entry.payload, expected_head)
         return self._append(entry)
+
+    async def write_all(self, entries: Sequence[LedgerEntry]) -> list[StoredEntry]:
+        """Appends entries in one commit, so that a crash leaves all or none; returns them. Raises as `write`; none stays."""
+        for entry in entries:
+            if self._sealer is not None and not self._sealer.is_ready(entry.entry_type, entry.payload):
+                await anyio.to_thread.run_sync(self._sealer.make_ready, entry.payload)
+        await self._make_room(len(entries))
+        before = self.position
+        try:
+            for entry in entries:
+                self._append(entry)
+        except BaseException:
+            self._take_back(before)
+            raise
+        written = self._pending[len(self._pending) - len(entries) :]
+        for stored in written[:-1]:
+            stored.is_joined = True
+        return written
 
     async def commit(self) -> None:
         """Returns when all that this caller wrote, or read, in the ledgers of this group is durable.
@@ -349,8 +368,9 @@ class LedgerClient:
         if not is_shared:
             self._group = group
 
-    async def _make_room(self) -> None:
-        while len(self._pending) >= self._max_pending and not self._stopped:
+    async def _make_room(self, count: int) -> None:
+        # More than may be pending at all wait for an empty queue.
+        while self._pending and len(self._pending) + count > self._max_pending and not self._stopped:
             await self._group.commit(force=True)
 
     def _append(self, entry: LedgerEntry) -> Ref:
@@ -392,6 +412,16 @@ class LedgerClient:
                     watcher.append(stored)
         return tuple.__new__(Ref, (ledger_id, entry_id, entry_hash))  # what Ref(…) does, in half the time
 
+    def _take_back(self, position: int) -> None:
+        """Forgets the entries after a position. Nobody has seen them: nothing was awaited since they were appended."""
+        while self.position > position:
+            session_id = self._pending.pop().session_id or ""
+            self.position -= 1
+            for heads in (self._recent, self._older):
+                heads.pop(session_id, None)
+            for watcher in self._watchers.get(session_id, ()):
+                watcher.pop()
+
     def _type_text(self, entry_type: str) -> bytes:
         text = b',"entry_type":' + _text(entry_type, "entry_type") + b',"payload":'
         if len(self._types) < _TYPES:
@@ -426,10 +456,6 @@ class LedgerClient:
         if self._is_closed:
             return LedgerClosed(f"{self.path}: ledger {self.ledger_id} was closed")
         return LedgerWriteError(str(self.path), self._storage.journal.problem or "an earlier commit failed")
-
-    def _attach(self, tasks: TaskGroup) -> None:
-        self._host = tasks
-        self._group.host(tasks)
 
     async def _close(self, *, is_failing: bool) -> None:
         """Commits what is pending and gives the file back; raises LedgerWriteError, unless something else is being raised."""

@@ -6,6 +6,7 @@ durable. Everything else is damage to data that was safe, and is refused. Explai
 """
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -133,6 +134,8 @@ def cut(volume: Volume, ops: FileOps, fd: int, whole: Mark, end: int, reason: st
     except OSError as error:
         _log.warning("cut bytes not kept", path=str(path), problem=str(error))
         kept_as = None
+        with suppress(OSError):  # part of them would pass for all of them
+            ops.unlink(aside)
     ops.truncate(fd, offset)
     recovered = Recovered(str(path), whole.seq, offset, end - whole.offset, kept_as, reason)
     _log.warning(

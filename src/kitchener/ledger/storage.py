@@ -31,7 +31,7 @@ _TAIL_BYTES = 1 << 30
 """The index holds differences of offsets as 32-bit numbers, so it gets a tail before these overflow."""
 _COMMIT_ENTRIES = 8_192
 _COMMIT_BYTES = 16 << 20
-"""The largest commit; a longer queue becomes several, each durable before the next begins."""
+"""The largest commit; a longer queue becomes several, each durable before the next begins. Joined entries stay so."""
 
 
 class Storage:
@@ -250,9 +250,9 @@ def _commits(entries: Sequence[StoredEntry]) -> Iterator[Sequence[StoredEntry]]:
     start = size = 0
     for position, entry in enumerate(entries):
         size += len(entry.body)
-        if size > _COMMIT_BYTES or position - start == _COMMIT_ENTRIES:
-            if position > start:
-                yield entries[start:position]
+        is_full = size > _COMMIT_BYTES or position - start >= _COMMIT_ENTRIES
+        if is_full and position > start and not entries[position - 1].is_joined:
+            yield entries[start:position]
             start, size = position, len(entry.body)
     if start < len(entries):
         yield entries[start:]

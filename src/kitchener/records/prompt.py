@@ -5,7 +5,7 @@ Plain immutable records: they are made and read on every model call. Vendor type
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import orjson
 
@@ -111,6 +111,10 @@ class PromptRequest:
     """The reader of this stream can take back text: after output has begun, a failed attempt may start over."""
 
 
+MOST_TOKENS: Final = 1_000_000_000
+"""More than any model takes or gives in one answer, and so few that no session's sum outgrows what a ledger stores."""
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens of one answer, as the provider counted them."""
@@ -121,6 +125,14 @@ class Usage:
     """Tokens received."""
     cached_tokens: int | None = None
     """Tokens of the input that came from the provider's cache; None: it did not say."""
+
+    def problem(self) -> str | None:
+        """What cannot be a count of tokens, with its value; None where all can."""
+        counts = self.input_tokens, self.output_tokens, self.cached_tokens or 0
+        for name, count in zip(("input_tokens", "output_tokens", "cached_tokens"), counts, strict=True):
+            if type(count) is not int or not 0 <= count <= MOST_TOKENS:  # a bool is no count either
+                return f"usage.{name} = {count!r:.80}: expected a whole number from 0 to {MOST_TOKENS:,}"
+        return None
 
     def as_json(self) -> orjson.Fragment:
         """The counts as canonical JSON, to stand inside a payload."""

@@ -47,6 +47,13 @@ class ReplayLedger:
         """Holds an entry against the next recorded one and returns that one's reference."""
         return self.keep(self._tape.take(self.ledger_id, entry))
 
+    async def write_all(self, entries: Iterable[LedgerEntry]) -> list[StoredEntry]:
+        """Holds entries against the next recorded ones and returns those."""
+        taken = [self._tape.take(self.ledger_id, entry) for entry in entries]
+        for stored in taken:
+            self.keep(stored)
+        return taken
+
     def keep(self, stored: StoredEntry) -> Ref:
         """Takes note of an entry that counts as written now."""
         self.last_timestamp = stored.timestamp

@@ -5,7 +5,7 @@ Where the recorded session has no intents, those that the policy would have made
 `docs/replay.md`.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -69,6 +69,13 @@ class WhatIfReport:
     session_id: str
     agent_class: str
     turns: tuple[TurnDiff, ...] = field(default_factory=tuple)
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """Turns that cannot be compared and why, as in `ReplayReport`."""
+
+    @property
+    def erased(self) -> int:
+        """Turns of which nothing can be read, because their subject was erased."""
+        return sum(why == "erased" for why in self.skipped.values())
 
     @property
     def changed(self) -> tuple[TurnDiff, ...]:
@@ -81,12 +88,18 @@ class WhatIfReport:
             "session_id": self.session_id,
             "agent_class": self.agent_class,
             "turns": [each.as_json() for each in self.turns],
+            "skipped": dict(self.skipped),
+            "erased": self.erased,
             "summary": summary_of([self]),
         }
 
     def text(self) -> str:
         """For a reader: the turns that differ."""
+        if self.erased and not self.turns:
+            return f"{self.session_id}  {_of_erased(self.erased)}"
         head = f"{self.session_id}  {len(self.changed)} of {len(self.turns)} turns would have been shown something else"
+        if self.erased:
+            head += f"; {_of_erased(self.erased)}"
         return "\n".join([head, *(each.text() for each in self.changed)])
 
 
@@ -97,6 +110,7 @@ def summary_of(reports: Sequence[WhatIfReport]) -> dict[str, Any]:
         "sessions": len(reports),
         "turns": len(turns),
         "changed": sum(not each.is_same for each in turns),
+        "erased": sum(report.erased for report in reports),
         "came_in": sum(len(each.came_in) for each in turns),
         "went_out": sum(len(each.went_out) for each in turns),
         **{
@@ -118,6 +132,7 @@ def summary_text(reports: Sequence[WhatIfReport]) -> str:
         f" {found['came_in']:,} items more, {found['went_out']:,} fewer;"
         f" context {before['tokens']:,} → {after['tokens']:,} tokens,"
         f" of which the turn before had begun alike {before['prefix_tokens']:,} → {after['prefix_tokens']:,}"
+        + (f"; {_of_erased(found['erased'])}" if found["erased"] else "")
     )
 
 
@@ -137,9 +152,11 @@ class WhatIf:
         Raises:
             UnknownSession: it is not on record
         """
+        tape = await self._recorded.tape_of(session_id)
+        skipped = {turn.turn_id: turn.skipped_as for turn in tape.turns if not turn.is_replayable}
         before, after = await _views(self._recorded, session_id), await _views(self._other, session_id)
         turns = tuple(TurnDiff(turn_id, before[turn_id], after[turn_id]) for turn_id in before)
-        return WhatIfReport(session_id, self._recorded.agent_class, turns)
+        return WhatIfReport(session_id, self._recorded.agent_class, turns, skipped)
 
 
 @asynccontextmanager
@@ -172,6 +189,10 @@ async def open_what_if(
 
 async def _views(replays: Replays, session_id: str) -> dict[str, Shown]:
     return await Rerun(replays, await replays.tape_of(session_id)).views()
+
+
+def _of_erased(count: int) -> str:
+    return f"{count:,} turn{'' if count == 1 else 's'} erased with their subject, so not comparable"
 
 
 def _as_json(shown: Shown) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from kitchener.actors.tools import Tool, ToolRegistry, load_tools
 from kitchener.actors.work_order_chain import DegradedCall
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import HO2Config, LimitsConfig, RuntimeConfig
-from kitchener.errors import ActorStopped, CallerError, ConfigError, KitchenerError
+from kitchener.errors import ActorStopped, CallerError, ConfigError, KitchenerError, RuntimeClosed
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.ids import IdSource, is_agent_class, path_part
 from kitchener.ledger import Ledgers, open_ledgers
@@ -155,7 +155,7 @@ class Runtime:
                 raise CallerError(f"agent class {agent_class!r}: expected 'ADMIN' or 'RESIDENT:<name>'")
             config = self.config.agents.get(agent_class) or HO2Config(agent_class=agent_class)
             agent = self._agents[agent_class] = _Agent(config, self)
-            self._tasks.start_soon(agent.hold, name=f"ledgers of {agent_class}")
+            agent.open()
         return agent
 
     async def _open_configured(self) -> None:
@@ -220,6 +220,17 @@ class _LaterLedgers:
             setattr(self, name, getattr(ledgers, name))
 
 
+class _Opening:
+    """One attempt to open the ledgers of an agent class."""
+
+    __slots__ = ("closed", "error", "settled")
+
+    def __init__(self) -> None:
+        self.settled, self.closed = anyio.Event(), anyio.Event()
+        self.error: Exception | None = None
+        """Why they are not open, once it is settled."""
+
+
 class _Agent:
     """One agent class: its executor behind its mailbox, its supervisor, and the task that holds its ledgers."""
 
@@ -273,36 +284,46 @@ class _Agent:
             host=host,
         )
         self._host = host
-        self._opened, self._closing, self._closed = anyio.Event(), anyio.Event(), anyio.Event()
-        self._error: Exception | None = None
+        self._opening, self._closing = _Opening(), anyio.Event()
+
+    def open(self) -> None:
+        """Begins to open the ledgers; `ready` says how that went."""
+        self._opening = _Opening()
+        self._runtime._tasks.start_soon(self._hold, self._opening, name=f"ledgers of {self._config.agent_class}")
 
     async def ready(self) -> None:
-        """Returns when the ledgers are open; raises why they are not."""
-        await self._opened.wait()
-        if self._error is not None:
-            raise self._error
+        """Returns when the ledgers are open; raises why they are not. Where that failed before, it is tried once more."""
+        if self._closing.is_set():
+            raise RuntimeClosed("the runtime is shutting down and takes no more calls")
+        if self._opening.error is not None:
+            self.open()
+        opening = self._opening
+        await opening.settled.wait()
+        if opening.error is not None:
+            raise opening.error
 
-    async def hold(self) -> None:
+    async def _hold(self, opening: "_Opening") -> None:
         """Opens the ledgers and holds them until the runtime closes; one task, so that no scope crosses tasks."""
         try:
-            async with open_ledgers(**self._places()) as ledgers, self.mailbox.open():
+            async with open_ledgers(**self._places()) as ledgers:
                 self._later.take_on(ledgers)
                 await self.supervisor.recover()
-                self._host.ready = None
-                self._opened.set()
-                await self._closing.wait()
+                async with self.mailbox.open():
+                    self._host.ready = None
+                    opening.settled.set()
+                    await self._closing.wait()
         except (KitchenerError, OSError) as error:
-            if self._opened.is_set():
+            if opening.settled.is_set():
                 raise
-            self._error = error
+            opening.error = error
         finally:
-            self._opened.set()
-            self._closed.set()
+            opening.settled.set()
+            opening.closed.set()
 
     async def close(self) -> None:
         """Commits and closes."""
         self._closing.set()
-        await self._closed.wait()
+        await self._opening.closed.wait()
 
     def _places(self) -> dict[str, Any]:
         root, config = self._runtime.root, self._config

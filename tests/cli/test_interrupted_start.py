@@ -1,0 +1,122 @@
+"""Ctrl-C while a command starts: exit code 130 and at most one line, whatever it is doing (docs/commands.md)."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import environment, write_messages
+
+STOPS = """
+import os, runpy, sys
+event, name, told, go_on = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+stops = [True]
+
+def stop(found, arguments):
+    if stops and found == event and str(arguments[0]).endswith(name):
+        stops.clear()
+        os.write(told, b"here")
+        os.read(go_on, 1)
+
+sys.addaudithook(stop)
+sys.argv[:] = ["kitchener", *sys.argv[5:]]
+runpy.run_module("kitchener", run_name="__main__", alter_sys=True)
+"""
+"""The command, which stops at one event of its interpreter, says so, and goes on when it is told."""
+
+
+class Stopped:
+    """A command in a process of its own that stands still at a moment of its start."""
+
+    def __init__(self, event: str, name: str, *arguments: str | Path, cwd: Path) -> None:
+        here, told = os.pipe()
+        go_on, self._release = os.pipe()
+        command = [sys.executable, "-c", STOPS, event, name, str(told), str(go_on), *map(str, arguments)]
+        self._process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=environment(),
+            text=True,
+            pass_fds=(told, go_on),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        os.close(told)
+        os.close(go_on)
+        self.got_there = os.read(here, 4) == b"here"
+        os.close(here)
+
+    def interrupt(self) -> tuple[int, str, str]:
+        """Its exit code, and what it wrote, when it is interrupted there and then goes on."""
+        self._process.send_signal(signal.SIGINT)
+        os.close(self._release)
+        out, err = self._process.communicate(timeout=30)
+        return self._process.returncode, out, err
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["kitchener.cli.command_line", "cyclopts", "kitchener.errors", "kitchener.cli.batch", "pydantic", "kitchener.runtime"],
+)
+def test_an_interrupt_while_modules_are_imported_ends_the_command(tmp_path: Path, module: str) -> None:
+    write_messages(tmp_path / "in.jsonl", ("a", "hello"))
+    stopped = Stopped("import", module, "run", "in.jsonl", cwd=tmp_path)
+    assert stopped.got_there
+    assert stopped.interrupt() == (130, "", "kitchener: interrupted\n")
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with settings and ledgers."""
+    path = tmp_path_factory.mktemp("used")
+    write_messages(path / "in.jsonl", ("a", "hello"))
+    (path / "kitchener.toml").write_text('plane_root = "here"\n')
+    subprocess.run([sys.executable, "-m", "kitchener", "run", "in.jsonl"], cwd=path, env=environment(), check=True)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        (["run", "in.jsonl"], ["kitchener.toml", "ho2m.jsonl", "ho1m.jsonl"]),
+        (["chat"], ["kitchener.toml", "ho2m.jsonl"]),
+        (["session", "list"], ["kitchener.toml", "ho2m.jsonl"]),
+        (["config", "show"], ["kitchener.toml"]),
+        (["doctor"], ["ho1m.jsonl"]),
+    ],
+)
+def test_an_interrupt_while_files_are_opened_ends_the_command(
+    used: Path, tmp_path: Path, command: list[str], names: list[str]
+) -> None:
+    """Settings and ledgers; and what a runtime has open by then is closed."""
+    for name in names:
+        shutil.copytree(used, tmp_path / name)
+        stopped = Stopped("open", name, *command, cwd=tmp_path / name)
+        assert stopped.got_there
+        code, _, err = stopped.interrupt()
+        assert (code, "Traceback" in err) == (130, False)
+        assert len(err.splitlines()) <= 1
+
+
+def test_a_command_that_was_started_with_interrupts_ignored_goes_on(tmp_path: Path) -> None:
+    """As a shell starts what it runs in the background."""
+    program = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.executable, sys.argv[1:])"
+    command = [sys.executable, "-c", program, sys.executable, "-c", "import signal; from kitchener.cli.main import main\n"]
+    command[-1] += "import sys; sys.argv[:] = ['kitchener', '--version']\n"
+    command[-1] += "try:\n    main()\nfinally:\n    print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), text=True, capture_output=True, check=True)
+    assert done.stdout.splitlines()[-1] == "True"
+
+
+def test_the_command_can_be_interrupted_before_it_has_imported_the_rest(tmp_path: Path) -> None:
+    """Loading the entry point loads nothing else, so the time in which Ctrl-C still ends Python itself is short."""
+    program = "import sys; before = set(sys.modules); import kitchener.cli.main; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment(), text=True, capture_output=True)
+    ours = [name for name in done.stdout.split() if name.startswith("kitchener")]
+    assert ours == ["kitchener", "kitchener.cli", "kitchener.cli.exits", "kitchener.cli.main"]
+    assert not {"pydantic", "anyio", "structlog", "cyclopts"} & set(done.stdout.split())

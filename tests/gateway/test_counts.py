@@ -1,0 +1,124 @@
+"""Providers that count tokens in ways that cannot be: a typed failure that says which and how (docs/gateway.md)."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from kitchener.config import ProviderConfig
+from kitchener.errors import ProviderError
+from kitchener.gateway.traits import Traits
+from kitchener.records import events
+from kitchener.records.prompt import MOST_TOKENS, PromptRequest, PromptResponse, TextPiece, Usage
+from kitchener.runtime import Runtime, open_runtime
+from kitchener.testing import ScriptedProvider
+from tests.acceptance.stack import echo, read_all, scripted_config
+from tests.gateway.asking import Told, ask
+from tests.gateway.fake_server import completion
+from tests.gateway.test_models import served
+
+pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")
+
+WRONG: list[Any] = [-1, 2.0, True, 2**60, MOST_TOKENS + 1, "12", None]
+SID = "SES-0000000a"
+
+
+class Miscounting:
+    """A scripted provider whose answers to one kind of work order have these counts."""
+
+    traits = Traits(built_in=True, needs_timeout=False, model_id="scripted-1")
+
+    def __init__(self, wo_type: str, **counts: Any) -> None:
+        self._inner, self._wo_type, self._counts = ScriptedProvider(echo), wo_type, counts
+
+    async def complete(self, request: PromptRequest) -> PromptResponse:
+        response = await self._inner.complete(request)
+        if request.wo_type != self._wo_type:
+            return response
+        return replace(response, usage=replace(response.usage, **self._counts))
+
+
+class MiscountingStream(Miscounting):
+    """The same as a stream."""
+
+    async def stream(self, request: PromptRequest) -> AsyncIterator[TextPiece | PromptResponse]:
+        response = await self.complete(request)
+        yield TextPiece(1, response.text)
+        yield response
+
+
+@asynccontextmanager
+async def asking(root: Path, provider: Miscounting) -> AsyncIterator[Runtime]:
+    with anyio.fail_after(20):
+        config = scripted_config(root)
+        once = ProviderConfig(kind="offline", max_retries=0)
+        config = config.model_copy(update={"router": config.router.model_copy(update={"providers": {"scripted": once}})})
+        async with open_runtime(config, providers={"scripted": provider}) as runtime:
+            await runtime.supervisor().start_session(SID, subject_id="ada")
+            yield runtime
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [*(("output_tokens", each) for each in WRONG), ("input_tokens", 2**60), ("cached_tokens", 2**60), ("cached_tokens", -1)],
+)
+async def test_a_turn_whose_provider_cannot_count_ends_and_says_so(tmp_path: Path, name: str, count: Any) -> None:
+    async with asking(tmp_path, Miscounting("synthesize", **{name: count})) as runtime:
+        supervisor = runtime.supervisor()
+        result = await supervisor.handle_turn("hello", session_id=SID, idempotency_key="one")
+        assert result.error is not None
+        assert "scripted" in result.error.message
+        assert f"usage.{name} = {count!r}: expected a whole number from 0 to 1,000,000,000" in result.error.message
+        assert await supervisor.handle_turn("hello", session_id=SID, idempotency_key="one") == result
+        entries = await read_all(runtime.ledgers().ho2m, session_id=SID)
+        assert [e.entry_type for e in entries].count(events.TURN_COMPLETED) == 1
+        assert (await supervisor.handle_turn("hello", session_id=SID)).turn_id.endswith("2"), "the session goes on"
+
+
+async def test_a_turn_whose_classification_is_miscounted_still_gets_its_reply(tmp_path: Path) -> None:
+    async with asking(tmp_path, Miscounting("classify", output_tokens=2**60)) as runtime:
+        result = await runtime.supervisor().handle_turn("hello", session_id=SID)
+        assert (result.error, result.response) == (None, "echo: hello")
+
+
+async def test_text_that_was_streamed_before_the_counts_is_taken_back_or_fails(tmp_path: Path) -> None:
+    async with asking(tmp_path, MiscountingStream("synthesize", output_tokens=-5)) as runtime:
+        updates = [each async for each in runtime.supervisor().stream_turn("hello", session_id=SID)]
+        result = updates[-1].result  # type: ignore[union-attr]
+        assert result.error is not None
+        assert "usage.output_tokens = -5" in result.error.message
+
+
+@pytest.mark.parametrize("count", [2**60, 2**70])
+async def test_a_server_that_cannot_count_is_malformed(count: int) -> None:
+    """Through a real client library: the count arrives as the server sent it, and no further."""
+    answer = completion(usage={"prompt_tokens": count, "completion_tokens": 3, "total_tokens": 3})
+    async with served(answer) as (_, gateway):
+        with pytest.raises(ProviderError) as caught, anyio.fail_after(20):
+            await gateway.complete(ask(), on_attempt=Told())
+        assert (caught.value.provider_id, caught.value.reason) == ("local", "malformed")
+        assert f"usage.input_tokens = {count}" in caught.value.detail
+
+
+@pytest.mark.filterwarnings("ignore:Failed to extract usage")  # by which the library says that it could not read a count
+@pytest.mark.parametrize("count", [-1, 2.5, True, "12", "many", None, {}, [1]])
+async def test_what_is_no_number_is_an_estimate_or_malformed(count: Any) -> None:
+    """What the library makes of it is a count, or one typed failure; never another exception."""
+    answer = completion(usage={"prompt_tokens": count, "completion_tokens": 3, "total_tokens": 3})
+    async with served(answer) as (_, gateway):
+        found: object = None
+        with anyio.fail_after(20):
+            try:
+                found = (await gateway.complete(ask(), on_attempt=Told())).usage.problem()
+            except ProviderError as error:
+                found = (error.provider_id, error.reason)
+        assert found in (None, ("local", "malformed"))
+
+
+def test_counts_that_can_be_are_no_problem() -> None:
+    for usage in (Usage(0, 0), Usage(MOST_TOKENS, MOST_TOKENS, MOST_TOKENS), Usage(1, 2, None), Usage(3, 2, 0)):
+        assert usage.problem() is None
