@@ -18,8 +18,8 @@ _MAX_LINE_BYTES = 65 << 20
 """More than the largest entry that can be configured; a longer line is damage, and need not be held in memory to know it."""
 
 
-def read_lines(read: ReadBytes, offset: int, end: int) -> Iterator[list[bytes]]:
-    """The lines between two offsets, without their LF, some at a time.
+def read_blocks(read: ReadBytes, offset: int, end: int) -> Iterator[bytes]:
+    """The whole lines between two offsets, each with its LF, some at a time.
 
     Raises:
         BadLine: after all whole lines were given, where bytes remain that no LF ends
@@ -30,11 +30,22 @@ def read_lines(read: ReadBytes, offset: int, end: int) -> Iterator[list[bytes]]:
         if not piece:
             break
         offset += len(piece)
-        *lines, rest = (rest + piece).split(b"\n")
-        if lines:
-            yield lines
+        last = piece.rfind(b"\n") + 1
+        if last:
+            yield rest + piece[:last]
+            rest = piece[last:]
+        else:
+            rest += piece
     if rest:
         raise BadLine("framing", "a line that ends with LF", shown(rest))
+
+
+def read_lines(read: ReadBytes, offset: int, end: int) -> Iterator[list[bytes]]:
+    """The same as lines, without their LF."""
+    for block in read_blocks(read, offset, end):
+        lines = block.split(b"\n")
+        lines.pop()
+        yield lines
 
 
 def verify_range(
@@ -61,8 +72,8 @@ def verify_range(
     for part in volume.parts(verifier.offset, end):
         sha = sha256() if hashes_files and part.seal is not None and part.base == verifier.offset else None
         read = volume.read if sha is None else _passing_to(sha.update, volume.read)
-        for lines in read_lines(read, verifier.offset, part.end):
-            verifier.feed(lines)
+        for block in read_blocks(read, verifier.offset, part.end):
+            verifier.feed(block)
             if progress is not None:
                 progress(verifier.offset)
         if part.seal is not None and part.end - part.base == part.seal.length:
