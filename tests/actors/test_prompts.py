@@ -402,7 +402,7 @@ TEMPLATES = st.recursive(
     template=TEMPLATES,
     variables=st.fixed_dictionaries({"b": st.dictionaries(st.just("c"), JSON, max_size=1)}, optional={"a": JSON, "zz": TEXTS}),
 )
-def test_joining_pieces_and_the_engine_give_the_same_text(template: str, variables: dict[str, Any]) -> None:
+def test_the_compiled_part_and_the_engine_give_the_same_text(template: str, variables: dict[str, Any]) -> None:
     """The short cut for simple templates must not change what a model sees."""
     part = Part(template, file="PRM-X-001.txt")
     assert part.is_plain
@@ -414,6 +414,13 @@ def test_joining_pieces_and_the_engine_give_the_same_text(template: str, variabl
             return None
 
     assert attempt(part.render) == attempt(part.render_with_engine)
+
+
+def test_a_part_of_more_than_a_thousand_alternatives_is_rendered() -> None:
+    """Python's compiler gives up on such a chain of conditions in one expression; then the engine has to do it."""
+    chain = "".join(f"{{% elif v{n} is defined and v{n} %}}{n}" for n in range(1_200))
+    part = Part(f"{{% if a %}}x{chain}{{% endif %}}", file="PRM-X-001.txt")
+    assert part.render({"a": 0, "v1198": 1}, plain) == "1198"
 
 
 @pytest.mark.parametrize("contract_id", SHIPPED)

@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any
 
 import trio
@@ -29,7 +28,7 @@ def ask(
 
 
 def as_type(request: PromptRequest, wo_type: Any) -> PromptRequest:
-    return replace(request, wo_type=wo_type)
+    return request._replace(wo_type=wo_type)
 
 
 class Told:

@@ -1,6 +1,5 @@
 """The built-in model: the same rules each time, from variables alone, honest about being rules."""
 
-from dataclasses import replace
 from importlib import resources
 from typing import Any
 
@@ -265,11 +264,11 @@ async def test_in_the_tool_loop_it_asks_for_a_tool_once_and_then_tells_the_resul
         Message("assistant", "", tool_uses=(use,)),
         Message("tool", '["anyio","orjson"]', tool_use_id=use.use_id, tool_id=use.tool_id),
     )
-    second = await provider.complete(replace(request, messages=messages, call=2))
+    second = await provider.complete(request._replace(messages=messages, call=2))
     assert second.tool_uses == ()
     assert second.text == "Here is what list_packages returned:\n- anyio\n- orjson"
-    failed = replace(messages[-1], content='{"error": "no package manager"}')
-    third = await provider.complete(replace(request, messages=(*messages[:-1], failed), call=2))
+    failed = messages[-1]._replace(content='{"error": "no package manager"}')
+    third = await provider.complete(request._replace(messages=(*messages[:-1], failed), call=2))
     assert third.text == "list_packages failed: no package manager"
 
 
@@ -412,14 +411,14 @@ async def test_a_contract_of_the_users_own_with_another_schema_is_met(schema: di
 async def test_with_a_schema_the_text_is_the_object_and_without_one_it_is_the_reply() -> None:
     request = ask("thanks!", variables={"user_message": "thanks!", "prior_results": [{"speech_act": "thanks"}]})
     plain = await OfflineProvider().complete(request)
-    by_schema = await OfflineProvider().complete(replace(request, output_schema=schema_of("PRC-SYNTHESIZE-001")))
+    by_schema = await OfflineProvider().complete(request._replace(output_schema=schema_of("PRC-SYNTHESIZE-001")))
     assert plain.text == "You are welcome."
     assert plain.structured == by_schema.structured == orjson.loads(by_schema.text) == {"response_text": "You are welcome."}
 
 
 async def test_the_same_request_gets_the_same_answer_and_the_wording_of_prompts_does_not_matter() -> None:
     request = as_type(ask("plan a trip to Rome"), "classify")
-    other_pack = replace(request, messages=(Message("user", "ganz anders"),))
+    other_pack = request._replace(messages=(Message("user", "ganz anders"),))
     answers = [await OfflineProvider().complete(each) for each in (request, request, other_pack)]
     assert answers[0] == answers[1]
     assert answers[0].structured == answers[2].structured

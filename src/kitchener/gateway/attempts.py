@@ -5,7 +5,7 @@ reports `answered`, `failed` or `abandoned`. Complete answers and streams share 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import anyio
 
@@ -230,7 +230,7 @@ class Attempts:
         self.lane = self._rules.lanes[self._candidate.provider_id]
         model_id = self._candidate.model_id
         # Copying the request costs as much as everything else here together, and mostly the model is the same.
-        self.request = self._request if model_id == self._request.model_id else replace(self._request, model_id=model_id)
+        self.request = self._request if model_id == self._request.model_id else self._request._replace(model_id=model_id)
 
     async def _enter(self) -> ProviderError | None:
         """Takes a slot and a breaker ticket; returns why not, where a fallback may help, and raises where none may."""

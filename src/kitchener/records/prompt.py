@@ -3,7 +3,7 @@
 Plain immutable records: they are made and read on every model call. Vendor types never appear here.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
@@ -30,8 +30,7 @@ class ToolUse:
         return {"use_id": self.use_id, "tool_id": self.tool_id, "arguments": dict(self.arguments)}
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One message of the conversation with the model."""
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -69,9 +68,8 @@ class ToolSpec:
     """JSON schema of its arguments."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptRequest:
-    """One call of a model."""
+class PromptRequest(NamedTuple):
+    """One call of a model. Name its fields when you make one: there are many."""
 
     contract_id: str
     """The prompt contract it was rendered from."""
@@ -215,8 +213,8 @@ StreamItem = TextPiece | StreamRestart | PromptResponse
 class OnAttempt(Protocol):
     """Who records attempts."""
 
-    async def __call__(self, attempt: Attempt, /) -> None:
-        """Takes note of an attempt before the call goes on."""
+    def __call__(self, attempt: Attempt, /) -> Awaitable[object]:
+        """Takes note of an attempt before the call goes on: it is awaited, what it gives is not looked at."""
         ...
 
 
