@@ -156,7 +156,8 @@ async function * entriesOfAll (path) {
 async function verifyLedger (path, given) {
   const side = `${path}.checkpoint` // read before the ledger, which may be growing
   const head = fs.existsSync(side) ? parse(fs.readFileSync(side), side) : null, wanted = head?.seq ?? 0
-  const vouched = head ? `entry ${wanted} ${checkHead(side, head, given)}` : 'no signed head'
+  const nobody = 'no signed head, so a cut end or a chain made anew would not show'
+  const vouched = head ? `entry ${wanted} ${checkHead(side, head, given)}` : nobody
   const last = await checkChain(entriesOfAll(path), START, (entry) => {
     if (entry.seq === wanted) same(entry.where, { chain_hash: head.chain_hash, ledger_id: head.ledger_id }, entry)
   })

@@ -116,6 +116,19 @@ def _set(ledger: str, key: str, field: str, value: Any) -> Callable[[Bundle], No
     return lambda content: part(content, ledger)[key].__setitem__(field, value)
 
 
+def _leave_out(content: Bundle, place: int) -> None:
+    content["entries"] -= len(content["ledgers"].pop(place)["lines"])
+
+
+def _begin_later(found: dict[str, Any]) -> None:
+    seq, _, batch, _, chain_hash = found["rows"].pop(0)
+    found["before"] = {"batch": batch, "chain_hash": chain_hash, "seq": seq}
+
+
+def _unsign(found: dict[str, Any], **more: object) -> None:
+    found["head"] = {"chain_hash": found["rows"][-1][4], "ledger_id": found["ledger_id"], "seq": found["rows"][-1][0], **more}
+
+
 CHANGES: dict[str, Callable[[Bundle], object]] = {
     "an edited answer": _edit_line("HO1M:", "LLM_CALL", '"finish_reason":"', '"finish_reason":"x'),
     "an edited message": _edit_line("HO2M:", "TURN_STARTED", "disk", "dusk"),
@@ -147,6 +160,9 @@ CHANGES: dict[str, Callable[[Bundle], object]] = {
     "a ledger twice": lambda content: content["ledgers"].append(content["ledgers"][0]),
     "HO1m left out": lambda content: content["ledgers"].pop(1),
     "the context left out": lambda content: content["ledgers"].pop(2),
+    "the context left out and not counted": lambda content: _leave_out(content, 2),
+    "a line from before the first row": lambda content: _begin_later(part(content, "HO2M:")),
+    "a field more in a head without signature": lambda content: _unsign(content["ledgers"][0], more=1),
     "another ledger's name": lambda content: part(content, "SIGNALS").__setitem__("ledger_id", "SIGNALZ"),
 }
 
@@ -201,10 +217,6 @@ def _chain(raw: bytes) -> str:
 
 def _forge(fields: dict[str, Any]) -> None:
     fields["payload"]["metadata"] = {"turn_id": fields["payload"]["metadata"]["turn_id"], "forged": True}
-
-
-def _unsign(found: dict[str, Any]) -> None:
-    found["head"] = {"chain_hash": found["rows"][-1][4], "ledger_id": found["ledger_id"], "seq": found["rows"][-1][0]}
 
 
 async def by_hand(directory: Path, signer: Signer, sig: str) -> Path:
@@ -276,4 +288,15 @@ def test_an_answer_that_does_not_fit_the_turns_trace_hash_is_refused(change: Cal
 
     path = change(forged)
     assert "trace_hash: expected sha256:" in node([path])[0]
+    assert refused([path]) == [path]
+
+
+def test_a_reply_that_goes_back_to_another_message_is_refused(change: Callable[..., Path]) -> None:
+    """Even where HO2m was built anew from the message on: what refers to the message says what its hash was."""
+
+    def forged(content: Bundle) -> None:
+        _unsign(_rebuilt(content, "HO2M:", "TURN_STARTED", lambda fields: fields["payload"].update(forged=True)))
+
+    path = change(forged)
+    assert "input_refs: expected " in node([path])[0]
     assert refused([path]) == [path]

@@ -109,6 +109,8 @@ def test_of_an_unfinished_segment_every_byte_of_the_file_is_guarded(tmp_path: Pa
     draw = random.Random(5)
     drafts = [*with_one_byte_changed(ledger, [seal_path(ledger, 4)], 120, draw)]
     assert 60 < len(refused(drafts)) < 120
+    backwards = canonical_bytes({**json.loads(seal_path(ledger, 4).read_bytes()), "last_seq": 1}) + b"\n"
+    assert len(refused([with_another(ledger, seal_path(ledger, 4), backwards, "backwards")])) == 1
     paths = [*with_one_byte_changed(ledger, [ledger, seal_path(ledger, 3)], 60, draw)]
     assert refused(paths) == paths
 

@@ -85,6 +85,11 @@ def consistent(number: int, field: str, value: object) -> list[bytes]:
         pytest.param(consistent(3, "timestamp", "2026-02-30T12:00:00.000000+00:00"), id="a day that there is not"),
         pytest.param(consistent(3, "timestamp", "2026-02-18 12:00:00.000000+00:00"), id="another form of time"),
         pytest.param(consistent(3, "timestamp", "2026-02-19T12:00:00.000000+00:00"), id="another day than the entry id's"),
+        pytest.param(
+            consistent(7, "timestamp", "2026-02-18T25:00:00.000000+00:00"), id="an hour that there is not, at the end"
+        ),
+        pytest.param(consistent(7, "timestamp", "2026-02-18T23:00:00.000000+01:00"), id="another zone, at the end"),
+        pytest.param(consistent(7, "timestamp", "2026-02-19T12:00:00.000000+00:00"), id="another day, at the end"),
         pytest.param(consistent(3, "more", 1), id="a fifth field"),
         pytest.param(consistent(3, "payload", [1]), id="a payload that is no object"),
     ],
