@@ -134,7 +134,7 @@ def check_row(key: str, seq: int, base: int, row: bytes) -> None:
 def unpack(seq: int, base: int, row: bytes) -> Iterator[Place]:
     """The entries of a row, ascending."""
     numbers = array("I", row[:-4])
-    return zip((seq + n for n in numbers[::3]), (base + n for n in numbers[1::3]), numbers[2::3], strict=True)
+    return zip(map(seq.__add__, numbers[::3]), map(base.__add__, numbers[1::3]), numbers[2::3], strict=True)
 
 
 def _triples(numbers: list[int]) -> Iterator[Place]:

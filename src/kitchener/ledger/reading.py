@@ -193,26 +193,29 @@ class Shelf:
 
     def _entries_at(self, places: Iterable[Place]) -> Iterator[StoredEntry]:
         """The entries at these places; those of one turn mostly stand side by side, and are then read in one go."""
-        run: list[Place] = []
+        run, first, end = list[Place](), 0, 0
         for place in places:
-            if run and (place[1] != run[-1][1] + run[-1][2] or place[1] - run[0][1] > _RUN_BYTES):
-                yield from self._read_run(run)
-                run = []
+            _, offset, length = place
+            if offset != end or offset - first > _RUN_BYTES:
+                if run:
+                    yield from self._read_run(run)
+                run, first = [], offset
             run.append(place)
+            end = offset + length
         if run:
             yield from self._read_run(run)
 
     def _read_run(self, run: Sequence[Place]) -> Iterator[StoredEntry]:
         first, end = run[0][1], run[-1][1] + run[-1][2]
-        data = b""
+        data = self.volume.read(end - first, first)
         while first + len(data) < end and (piece := self.volume.read(end - first - len(data), first + len(data))):
             data += piece
         for seq, offset, length in run:
             try:
-                line = data[offset - first : offset - first + length]
-                if not line.endswith(b"\n"):
-                    raise BadLine("framing", "a line that ends with LF", shown(line))
-                entry = self._entry(line[:-1])
+                after = offset - first + length
+                if data[after - 1 : after] != b"\n":
+                    raise BadLine("framing", "a line that ends with LF", shown(data[offset - first : after]))
+                entry = self._entry(data[offset - first : after - 1])
                 if entry.seq != seq:
                     raise BadLine("seq", str(seq), str(entry.seq))
             except BadLine as fault:
