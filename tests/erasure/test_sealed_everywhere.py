@@ -2,6 +2,7 @@
 
 import hashlib
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from kitchener.records import events
@@ -65,7 +66,7 @@ async def test_index_keys_are_ids_and_nothing_else(tmp_path: Path) -> None:
     sessions = await fill(tmp_path)
     keys: set[str] = set()
     for path in (tmp_path / "plane" / "index").glob("*.sqlite"):
-        with sqlite3.connect(path) as connection:
+        with closing(sqlite3.connect(path)) as connection:
             keys.update(key for (key,) in connection.execute("SELECT key FROM places"))
     kinds = {key.partition(":")[0] for key in keys if key.startswith("=")}
     assert kinds - {"=bias"} == {"=sessions", "=turn", "=turns of", "=consolidations", "=in", "=artifact"}
