@@ -121,11 +121,11 @@ def _leave_out(content: Bundle, place: int) -> None:
 
 
 def _begin_later(content: Bundle, ledger: str) -> None:
-    """The first line is left without its row, and is not counted either."""
+    """The first line is left without its row, and none of its ledger are counted: in order, they end there."""
     found = part(content, ledger)
     seq, _, batch, _, chain_hash = found["rows"].pop(0)
     found["before"] = {"batch": batch, "chain_hash": chain_hash, "seq": seq}
-    content["entries"] -= 1
+    content["entries"] -= len(found["lines"])
 
 
 def _unsign(found: dict[str, Any], **more: object) -> None:
