@@ -120,9 +120,12 @@ def _leave_out(content: Bundle, place: int) -> None:
     content["entries"] -= len(content["ledgers"].pop(place)["lines"])
 
 
-def _begin_later(found: dict[str, Any]) -> None:
+def _begin_later(content: Bundle, ledger: str) -> None:
+    """The first line is left without its row, and none of its ledger are counted: in order, they end there."""
+    found = part(content, ledger)
     seq, _, batch, _, chain_hash = found["rows"].pop(0)
     found["before"] = {"batch": batch, "chain_hash": chain_hash, "seq": seq}
+    content["entries"] -= len(found["lines"])
 
 
 def _unsign(found: dict[str, Any], **more: object) -> None:
@@ -161,7 +164,7 @@ CHANGES: dict[str, Callable[[Bundle], object]] = {
     "HO1m left out": lambda content: content["ledgers"].pop(1),
     "the context left out": lambda content: content["ledgers"].pop(2),
     "the context left out and not counted": lambda content: _leave_out(content, 2),
-    "a line from before the first row": lambda content: _begin_later(part(content, "HO2M:")),
+    "a line from before the first row": lambda content: _begin_later(content, "SIGNALS"),
     "a field more in a head without signature": lambda content: _unsign(content["ledgers"][0], more=1),
     "another ledger's name": lambda content: part(content, "SIGNALS").__setitem__("ledger_id", "SIGNALZ"),
 }
