@@ -37,7 +37,7 @@ def ranking(index: LexicalIndex, question: str) -> list[int]:
 
 def scores(index: LexicalIndex, question: str, *, among: int | None = None) -> list[float]:
     """The score of each turn, 0 where it was not found."""
-    found = {position: score for score, position in index.rank(question, among=among).scored}
+    found = index.rank(question, among=among).scores
     return [found.get(position, 0.0) for position in range(len(index))]
 
 
@@ -131,8 +131,7 @@ def test_of_a_word_that_is_everywhere_the_newest_places_are_looked_at() -> None:
 @given(st.lists(TURNS, max_size=25), TEXTS)
 def test_equal_scores_stand_newest_first(turns: list[LexicalTurn], question: str) -> None:
     found = LexicalIndex(turns).rank(question)
-    assert found.scored == sorted(found.scored, key=lambda each: (-each[0], -each[1]))
-    assert found.order == [position for _, position in found.scored]
+    assert found.order == sorted(found.scores, key=lambda each: (-found.scores[each], -each))
 
 
 @QUICK

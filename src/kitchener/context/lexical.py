@@ -9,11 +9,12 @@ above it packs.
 
 import math
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from heapq import nlargest, nsmallest
 from typing import Final, NamedTuple
 
-from kitchener.context.lexical_marks import DateParts, date_parts
+from kitchener.context.lexical_marks import DateParts, date_parts, may_have_date
 from kitchener.context.lexical_turns import ALIKE, DEFAULT_WEIGHTS, LexicalTurn, LexicalTurns, LexicalWeights
 from kitchener.context.lexical_words import FRAME_TERMS, KIN, terms_of, words_of
 
@@ -21,15 +22,15 @@ __all__ = ["LexicalIndex", "LexicalTurn", "LexicalWeights", "Ranked"]
 
 POSTINGS: Final = 1_024
 """Places of words that a ranking looks at, unless its index is told otherwise."""
-_PER_WEIGHED: Final = 4
+_PER_WEIGHED: Final = 8
 """So many of them for each turn with a word of the question that is weighed."""
-MIN_SEEDS: Final = 32
+MIN_SEEDS: Final = 24
 """At least so many of those, the best of them, hand on to their neighbours."""
 _PER_SEED: Final = 2
 """One of so many turns that are wanted does."""
 _PER_MARKED: Final = 16
 """So many of those for each standing statement, and for each turn of a day that is asked for."""
-_PER_FED_BACK: Final = 16
+_PER_FED_BACK: Final = 32
 """The same for each place that is looked at of a word that is fed back."""
 
 
@@ -40,8 +41,8 @@ class Ranked(NamedTuple):
     """Positions, the most useful first; of equals the newest first. Others have nothing of what was asked, or too little."""
     matched: Sequence[int]
     """Those of them that share a word with the question, or stand next to a turn that does."""
-    scored: list[tuple[float, int]]
-    """The same order with the scores; those are only comparable with one another."""
+    scores: Mapping[int, float]
+    """Of each of them; only comparable with one another."""
 
 
 class LexicalIndex(LexicalTurns):
@@ -77,14 +78,21 @@ class LexicalIndex(LexicalTurns):
             return _NOTHING
         words = words_of(question)
         asked, named = self._asked_terms(words, count), self._named_speakers(words, count)
-        matches, shares = self._look_up(asked, count)
-        found = self._spread(matches, max(MIN_SEEDS, wanted // _PER_SEED), count)
-        matched = len(found.positions)
-        self._mark(found, date_parts(question), count)
-        scored = self._weigh(found, shares, named)
-        if matched and self._weights.feedback_terms and self._feed_back(found, scored, asked, count):
-            scored = self._weigh(found, shares, named)
-        return Ranked([position for _, position in scored], found.positions[:matched], scored)
+        matches, sessions = self._look_up(asked, count)
+        total = self._spread(matches, max(MIN_SEEDS, wanted // _PER_SEED), count)
+        matched = [*total]
+        best = max(total.values(), default=0.0) or 1.0
+        top = self._weights.session * best / max(sessions.values(), default=1.0)
+        shares = {session: top * score for session, score in sessions.items()}
+        self._mark(total, date_parts(question) if may_have_date(question) else _NO_DATE, best, count)
+        scores = self._weigh(total, shares, named)
+        if matched and self._weights.feedback_terms:
+            gains = self._feed_back(scores, asked, count)
+            fed_back = self._weigh({each: gain + total.get(each, 0.0) for each, gain in gains.items()}, shares, named)
+            scores.update(fed_back)
+        order = sorted(scores, reverse=True)
+        order.sort(key=scores.__getitem__, reverse=True)
+        return Ranked(order, matched, scores)
 
     # ---- what is asked
 
@@ -95,8 +103,7 @@ class LexicalIndex(LexicalTurns):
         asked = [term for term in terms if term not in names and term not in FRAME_TERMS] or list(terms)
         if len(asked) > self._weights.asked_terms:
             rarity = [(having, term) for term in asked if (having := self._having(term, count))]
-            rarity.sort(key=_having_of)
-            asked = [term for _, term in rarity[: self._weights.asked_terms]]
+            asked = [term for _, term in nsmallest(self._weights.asked_terms, rarity)]
         return asked
 
     def _is_known(self, name: str, count: int) -> bool:
@@ -117,204 +124,180 @@ class LexicalIndex(LexicalTurns):
 
     def _having(self, term: str, count: int) -> int:
         """How many of the first so many turns have a term."""
-        postings = self._postings.get(term)
-        if postings is None:
+        found = self._postings.get(term)
+        if found is None:
             return 0
-        return len(postings) if postings[-1][0] < count else bisect_left(postings, (count, 0))
+        positions = found.positions
+        return len(positions) if positions[-1] < count else bisect_left(positions, count)
 
-    def _alternatives(self, term: str, count: int) -> Iterator[tuple[int, str, float]]:
-        """The terms that answer to a term of the question: how many turns have each, and how far it answers: 1 for itself."""
-        found = dict.fromkeys(KIN.get(term, ()), self._weights.kin)
-        if len(term) >= ALIKE:
-            for other in self._alike.get(term[:ALIKE], ()):
-                found[other] = max(found.get(other, 0.0), self._weights.prefix)
+    def _forms(self, term: str, count: int) -> list["_Form"]:
+        """The terms that answer to a term of the question; the one that says most comes last."""
+        weights = self._weights
+        found = dict.fromkeys(self._akin.get(term, ()), weights.kin)
+        for other in self._alike.get(term[:ALIKE], ()) if len(term) >= ALIKE else ():
+            found[other] = max(found.get(other, 0.0), weights.prefix)
         found[term] = 1.0
-        for other, weight in found.items():
-            if weight and (having := self._having(other, count)):
-                yield having, other, weight
+        forms = [
+            _Form(weight * _rarity(having, count), other, weight, 0, having)
+            for other, weight in found.items()
+            if weight and (having := self._having(other, count))
+        ]
+        forms.sort()
+        return forms
 
     # ---- where its words are
 
-    def _look_up(self, asked: list[str], count: int) -> tuple[list[dict[int, float]], Mapping[int, float]]:
-        """How well each turn matches each term, the best of its alternatives counting; and what each session gets for all."""
-        weights, lengths, session_of = self._weights, self._lengths, self._session_of
-        constant, slope = self._norm(count)
-        plan = [
-            (having, n, other, weight)
-            for n, term in enumerate(asked)
-            for having, other, weight in self._alternatives(term, count)
-        ]
-        plan.sort(key=_having_of)
-        matches: list[dict[int, float]] = [{} for _ in asked]
+    def _look_up(self, asked: list[str], count: int) -> tuple[list[dict[int, float]], dict[int, float]]:
+        """How well each turn matches each term, by the form of it there that says most; and what each session gets for all."""
+        matches: list[dict[int, float]] = []
         sessions: dict[int, float] = {}
         session_count = bisect_left(self._first_turns, count) if len(self._first_turns) > 1 else 1
-        left = self._most
-        for n, (having, number, term, weight) in enumerate(plan):
-            # The rarest come first, so what they do not need is shared by the common ones.
-            looked_at = min(having, max(1, left // (len(plan) - n)))
-            left -= looked_at
-            postings = self._postings[term][having - looked_at : having]
-            top, found = weight * _rarity(having, count) * (weights.k1 + 1), matches[number]
-            if found:
-                for position, times in postings:
-                    score = top * times / (times + constant + slope * lengths[position])
-                    if score > found.get(position, 0.0):
-                        found[position] = score
-            else:
-                matches[number] = {each: top * n / (n + constant + slope * lengths[each]) for each, n in postings}
-            if session_count > 1:
-                said: dict[int, int] = {}
-                for position, times in postings:
-                    session = session_of[position]
-                    said[session] = said.get(session, 0) + times
-                self._match_sessions(said, weight, session_count, count, sessions)
-        best = max(sessions.values(), default=0.0)
-        return matches, {session: weights.session * score / best for session, score in sessions.items()}
+        for forms in self._afforded([self._forms(term, count) for term in asked]):
+            found: dict[int, float] = {}
+            for top, term, weight, start, having in forms:
+                positions, impacts = self._postings[term]
+                looked_at = positions[start:having]
+                found.update(zip(looked_at, [top * impact for impact in impacts[start:having]], strict=True))
+                if session_count > 1:
+                    self._match_sessions(looked_at, weight, session_count, sessions)
+            matches.append(found)
+        return matches, sessions
 
-    def _norm(self, count: int) -> tuple[float, float]:
-        """BM25's share of a turn's length in the weight of its terms: a constant, and what a term adds."""
-        k1, b = self._weights.k1, self._weights.b
-        return k1 * (1 - b), k1 * b * count / max(1, self._sums[count - 1])
+    def _afforded(self, asked: list[list["_Form"]]) -> list[list["_Form"]]:
+        """The same with no more places than may be looked at: what says most has the first choice, up to half of what is left."""
+        left = self._most
+        if sum([form.having for forms in asked for form in forms]) <= left:
+            return asked
+        afforded: list[list[_Form]] = [[] for _ in asked]
+        for form, n in sorted([(form, n) for n, forms in enumerate(asked) for form in forms], reverse=True):
+            looked_at = min(form.having, (left + 1) // 2)
+            left -= looked_at
+            if looked_at:
+                afforded[n].insert(0, form._replace(start=form.having - looked_at))
+        return afforded
 
     def _match_sessions(
-        self, said: Mapping[int, int], weight: float, session_count: int, count: int, sessions: dict[int, float]
+        self, positions: Iterable[int], weight: float, session_count: int, sessions: dict[int, float]
     ) -> None:
-        """Adds BM25 of whole sessions for one term."""
-        k1, b = self._weights.k1, self._weights.b
-        slope = b * session_count / max(1, self._sums[count - 1])
-        top = weight * _rarity(len(said), session_count) * (k1 + 1)
+        """Adds what the sessions that have a term get for it: BM25 of how many of their turns do."""
+        said = Counter(map(self._session_of.__getitem__, positions))
+        top, k1 = weight * _rarity(len(said), session_count), self._weights.k1
         for session, times in said.items():
-            norm = k1 * (1 - b + slope * self._session_length(session, count))
-            sessions[session] = sessions.get(session, 0.0) + top * times / (times + norm)
-
-    def _session_length(self, session: int, count: int) -> int:
-        members, sums = self._members[session], self._session_sums[session]
-        return sums[-1] if members[-1] < count else sums[bisect_left(members, count) - 1]
+            sessions[session] = sessions.get(session, 0.0) + top * times / (times + k1)
 
     # ---- which turns may be among the best
 
-    def _spread(self, matches: list[dict[int, float]], most: int, count: int) -> "_Found":
+    def _spread(self, matches: list[dict[int, float]], most: int, count: int) -> dict[int, float]:
         """The turns that match best and their neighbours, each with what its terms and its neighbours' give it.
 
-        Of each term the best that reaches a turn counts: its own match, or what a neighbour hands on.
+        Of each term the better counts, a turn's own match or what the best of its neighbours hands on.
         """
-        direct: dict[int, float] = {}
-        for found in matches:
-            if direct:
-                for position, score in found.items():
-                    direct[position] = direct.get(position, 0.0) + score
-            else:
-                direct = found.copy()
-        ordered = sorted(sorted(direct, reverse=True), key=direct.__getitem__, reverse=True)
+        direct = _sums_of(matches)
+        ordered = sorted(direct, reverse=True)
+        ordered.sort(key=direct.__getitem__, reverse=True)
         total = {position: direct[position] for position in ordered[: self._most // _PER_WEIGHED or 1]}
-        first: dict[int, tuple[int, float]] = {}
-        further: dict[int, list[tuple[int, float]]] = {}
-        near, is_whole = self._near, count == len(self._near)
-        for position in ordered[:most]:
-            for other, part in near[position] if is_whole else [each for each in near[position] if each[0] < count]:
-                if other in first:
-                    further.setdefault(other, []).append((position, part))
-                else:
-                    first[other] = (position, part)
-        # Most are reached from one side and have no match of their own: then there is nothing to compare.
-        total.update([(other, direct[seed] * part) for other, (seed, part) in first.items() if other not in direct])
-        for other, way in first.items():
-            if other in direct or other in further:
-                total[other] = _best_of_each(matches, other, [way, *further.get(other, ())])
-        return _Found({position: n for n, position in enumerate(total)}, [*total], [*total.values()], [0.0] * len(total))
+        best, second = self._hand_on(ordered[:most], direct)
+        found_in = {seed: [found for found in matches if seed in found] for seed in ordered[:most]}
+        for other, (gain, part, seed) in best.items():
+            if other >= count:
+                continue
+            if other in direct:
+                gain = direct[other]
+                for found in found_in[seed]:
+                    more = found[seed] * part - found[other] if other in found else found[seed] * part
+                    if more > 0.0:
+                        gain += more
+            total[other] = gain + self._weights.second * second[other] if other in second else gain
+        return total
 
-    def _mark(self, found: "_Found", date: DateParts, count: int) -> None:
+    def _hand_on(
+        self, seeds: Iterable[int], direct: Mapping[int, float]
+    ) -> tuple[dict[int, tuple[float, float, int]], dict[int, float]]:
+        """What neighbours get: of the seed that gives most how much, which part, and from whom; and of the second how much."""
+        best: dict[int, tuple[float, float, int]] = {}
+        second: dict[int, float] = {}
+        for seed in seeds:
+            score = direct[seed]
+            for other, part in self._near[seed]:
+                gain = score * part
+                known = best.get(other)
+                if known is None:
+                    best[other] = (gain, part, seed)
+                elif gain > known[0]:
+                    best[other], second[other] = (gain, part, seed), known[0]
+                elif gain > second.get(other, 0.0):
+                    second[other] = gain
+        return best, second
+
+    def _mark(self, total: dict[int, float], date: DateParts, best: float, count: int) -> None:
         """Adds what turns get for standing and for their date, as a share of the best score."""
-        most = self._most // _PER_MARKED or 1
-        if self._weights.standing:
-            for position in _newest(self._standing, most, count):
-                found.shares[found.place(position)] += self._weights.standing
-        if date and self._weights.dated:
-            for part in sorted(date):
-                for position in _newest(self._on.get(part, _NOWHERE), most, count):
-                    found.place(position)
-            for n, position in enumerate(found.positions):
+        weights, most = self._weights, self._most // _PER_MARKED or 1
+        standing = _newest(self._standing, most, count) if weights.standing else _NOWHERE
+        if date and weights.dated:
+            found = [each for part in sorted(date) for each in _newest(self._on.get(part, _NOWHERE), most, count)]
+            for position in dict.fromkeys((*total, *found, *standing)):
                 if common := len(date & self._date_of[position]):
-                    found.shares[n] += self._weights.dated * common / len(date)
+                    total[position] = total.get(position, 0.0) + best * weights.dated * common / len(date)
+        for position in standing:
+            total[position] = total.get(position, 0.0) + best * weights.standing
 
     # ---- what they are worth
 
-    def _weigh(self, found: "_Found", shares: Mapping[int, float], named: frozenset[str]) -> list[tuple[float, int]]:
-        """The score: matches and shares, times what the turn is and who said it; the best first, of equals the newest."""
-        positions, total = found.positions, found.total
-        best = max(total, default=0.0) or 1.0
-        if len(self._members) > 1:
-            session_of = self._session_of
-            gained = [share + shares.get(session_of[each], 0.0) for share, each in zip(found.shares, positions, strict=True)]
+    def _weigh(self, total: dict[int, float], shares: Mapping[int, float], named: frozenset[str]) -> dict[int, float]:
+        """The scores: what turns got and what their sessions get, times what each turn is and who said it."""
+        factors, session_of, speaker_of = self._factors, self._session_of, self._speaker_of
+        if shares:
+            scores = {each: (got + shares.get(session_of[each], 0.0)) * factors[each] for each, got in total.items()}
         else:
-            common = shares.get(0, 0.0)
-            gained = [share + common for share in found.shares] if common else found.shares
-        factors = list(map(self._factors.__getitem__, positions))
+            scores = {each: got * factors[each] for each, got in total.items()}
         if named:
-            speaker_of, factor = self._speaker_of, self._weights.named
-            factors = [
-                each * factor if speaker_of[position] in named else each
-                for each, position in zip(factors, positions, strict=True)
-            ]
-        weighed = zip(total, gained, factors, positions, strict=True)
-        return sorted([((match + best * more) * factor, position) for match, more, factor, position in weighed], reverse=True)
+            for each in scores:
+                if speaker_of[each] in named:
+                    scores[each] *= self._weights.named
+        return scores
 
-    def _feed_back(self, found: "_Found", scored: list[tuple[float, int]], asked: Collection[str], count: int) -> bool:
-        """Adds what the words of the best turns match: the way from one piece of evidence to the next. Whether any did."""
-        weights, lengths = self._weights, self._lengths
-        constant, slope = self._norm(count)
+    def _feed_back(self, scores: Mapping[int, float], asked: Iterable[str], count: int) -> dict[int, float]:
+        """What turns get for the words of the best ones: the way from one piece of evidence to the next."""
+        weights, every = self._weights, self._postings
         rarity: dict[str, float] = dict.fromkeys((*asked, *self._speakers_by_name), 0.0)
         strength: dict[str, float] = {}
-        for score, position in scored[: weights.feedback_turns]:
+        for score, position in nlargest(weights.feedback_turns, zip(scores.values(), scores, strict=True)):
             for term in self._terms[position]:
-                rare = rarity.get(term)
-                if rare is None:
+                if term not in rarity:
                     having = self._having(term, count)
-                    rare = rarity[term] = _rarity(having, count) if having > 1 else 0.0
-                if rare:
-                    strength[term] = strength.get(term, 0.0) + score * rare
-        chosen = sorted([(-each, term) for term, each in strength.items()])[: weights.feedback_terms]
-        most, places, total = self._most // _PER_FED_BACK or 1, found.places, found.total
+                    rarity[term] = _rarity(having, count) if having > 1 else 0.0
+                strength[term] = strength.get(term, 0.0) + score * rarity[term]
+        chosen = nsmallest(weights.feedback_terms, [(-each, term) for term, each in strength.items() if each])
+        most, gains = self._most // _PER_FED_BACK or 1, dict[int, float]()
         for share, term in chosen:
-            having = self._having(term, count)
-            top = weights.feedback * share / chosen[0][0] * rarity[term] * (weights.k1 + 1)
-            for position, times in self._postings[term][max(0, having - most) : having]:
-                place = places[position] if position in places else found.place(position)
-                total[place] += top * times / (times + constant + slope * lengths[position])
-        return bool(chosen)
+            top, having = weights.feedback * share / chosen[0][0] * rarity[term], self._having(term, count)
+            looked_at = slice(max(0, having - most), having)
+            for position, impact in zip(every[term].positions[looked_at], every[term].impacts[looked_at], strict=True):
+                gains[position] = gains.get(position, 0.0) + top * impact
+        return gains
 
 
-class _Found(NamedTuple):
-    """The turns that a ranking weighs, each list by their places in it."""
+class _Form(NamedTuple):
+    """A term that answers to one of the question's."""
 
-    places: dict[int, int]
-    """Position to place."""
-    positions: list[int]
-    total: list[float]
-    """What words gave each."""
-    shares: list[float]
-    """What it gets besides, as a share of the best total."""
-
-    def place(self, position: int) -> int:
-        """The place of a position, a new one where it has none."""
-        known = self.places.setdefault(position, len(self.positions))
-        if known == len(self.positions):
-            self.positions.append(position)
-            self.total.append(0.0)
-            self.shares.append(0.0)
-        return known
+    top: float
+    """What it says, for a turn on which it has an impact of 1."""
+    term: str
+    weight: float
+    """How far it answers: 1 for the very term."""
+    start: int
+    """Of its places the first that is looked at."""
+    having: int
+    """So many there are."""
 
 
-def _best_of_each(matches: list[dict[int, float]], position: int, ways: list[tuple[int, float]]) -> float:
-    """What a turn gets: of each term its own match, or the most that one of these neighbours hands on."""
-    total = 0.0
+def _sums_of(matches: list[dict[int, float]]) -> dict[int, float]:
+    """What each turn got for all terms."""
+    total: dict[int, float] = {}
     for found in matches:
-        best = found.get(position, 0.0)
-        for other, part in ways:
-            score = found.get(other)
-            if score is not None and score * part > best:
-                best = score * part
-        total += best
+        both = [(each, score + total[each]) for each, score in found.items() if each in total] if total else ()
+        total.update(found)  # most have one of the words only, and this does not run in Python
+        total.update(both)
     return total
 
 
@@ -329,7 +312,7 @@ def _newest(positions: Sequence[int], most: int, count: int) -> Sequence[int]:
     return positions[max(0, end - most) : end]
 
 
-_having_of: Final = itemgetter(0)
-_NOTHING: Final = Ranked([], (), [])
+_NOTHING: Final = Ranked([], (), {})
 _NOWHERE: Final[Sequence[int]] = ()
 _NOBODY: Final[frozenset[str]] = frozenset()
+_NO_DATE: Final[DateParts] = frozenset()

@@ -8,7 +8,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from itertools import repeat
 
-__all__ = ["DateParts", "Marks", "date_parts", "marks_of"]
+__all__ = ["DateParts", "Marks", "date_parts", "marks_of", "may_have_date"]
 
 DateParts = frozenset[tuple[str, int]]
 """What a text says of a date: ("year", 2024), ("month", 5), ("day", 8), or some of them."""
@@ -70,6 +70,14 @@ _DATE = re.compile(
     re.IGNORECASE,
 )
 _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
+
+
+_MAY_DATE = re.compile(rf"\d|\b(?:{'|'.join(month[:3] for month in _MONTHS)})", re.IGNORECASE)
+
+
+def may_have_date(text: str) -> bool:
+    """Whether it can say anything of a date at all; reading one takes several times as long."""
+    return _MAY_DATE.search(text) is not None
 
 
 def date_parts(text: str) -> DateParts:

@@ -7,10 +7,10 @@ are ranked by it is in `lexical.py`; what a word is, in `lexical_words.py`; what
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from kitchener.context.lexical_marks import DateParts, Marks, date_parts, marks_of
-from kitchener.context.lexical_words import terms_of, words_of
+from kitchener.context.lexical_words import KIN, terms_of, words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,9 @@ class LexicalWeights:
     """What of a match one step hands on to a neighbour."""
     asked_step: float = 0.7
     """The same for the turns after one that asks something: they answer it."""
-    session: float = 0.2
+    second: float = 0.3
+    """Of what the second best neighbour hands on, added to what the best one does."""
+    session: float = 0.15
     """Share added for the session which as a whole matches best, to others in proportion."""
     dated: float = 0.5
     """Share added where the session's date has all that the question says of a date, else in proportion."""
@@ -91,8 +93,12 @@ ALIKE: Final = 4
 _MAX_ALIKE: Final = 32
 """Terms kept of those that begin alike, the first to be said: a log may be full of numbers that begin alike."""
 
-Posting = tuple[int, int]
-"""A position, and how often the turn there has the term."""
+class Postings(NamedTuple):
+    """Where one term is, oldest first."""
+
+    positions: list[int]
+    impacts: list[float]
+    """BM25's part that the turn there decides: how often it has the term, for its length among the turns until then."""
 
 
 class LexicalTurns:
@@ -110,8 +116,7 @@ class LexicalTurns:
         # Per position. A sum counts the terms up to and with a turn; near are its neighbours, each with the
         # part of a match that it gets.
         self._terms: list[tuple[str, ...]] = []
-        self._lengths: list[int] = []
-        self._sums: list[int] = []
+        self._sum = 0
         self._factors: list[float] = []
         self._asks: list[bool] = []
         self._session_of: list[int] = []
@@ -119,12 +124,12 @@ class LexicalTurns:
         self._speaker_of: list[str] = []
         self._date_of: list[DateParts] = []
         # Per term: where it is, oldest first; and per beginning, the terms that have it.
-        self._postings: dict[str, list[Posting]] = {}
+        self._postings: dict[str, Postings] = {}
         self._alike: dict[str, list[str]] = {}
+        self._akin: dict[str, list[str]] = {}
         # Per session, numbered by its first turn: its positions, and its own sums.
         self._numbers: dict[str, int] = {}
         self._members: list[list[int]] = []
-        self._session_sums: list[list[int]] = []
         self._first_turns: list[int] = []
         # Positions by what they are, and of each speaker the first.
         self._standing: list[int] = []
@@ -147,7 +152,7 @@ class LexicalTurns:
         if marks.stands and (turn.speaker or "").casefold() not in _MACHINES:
             self._standing.append(position)
         number = self._join_session(turn.session, position)
-        self._note_terms(words, position, number)
+        self._note_terms(words, position)
         self._asks.append(marks.asks)
         self._factors.append(self._factor(turn, marks, opens=len(self._members[number]) <= 2))
         return position
@@ -174,7 +179,6 @@ class LexicalTurns:
         number = self._numbers.setdefault(session, len(self._members))
         if number == len(self._members):
             self._members.append([])
-            self._session_sums.append([])
             self._first_turns.append(position)
         members, near = self._members[number], list[tuple[int, float]]()
         for steps, other in enumerate(reversed(members[-self._weights.reach :] if self._weights.reach else ())):
@@ -186,25 +190,29 @@ class LexicalTurns:
         self._session_of.append(number)
         return number
 
-    def _note_terms(self, words: Iterable[str], position: int, number: int) -> None:
+    def _note_terms(self, words: Iterable[str], position: int) -> None:
         counts: dict[str, int] = {}
         for word in words:
             for term in terms_of(word):
                 counts[term] = counts.get(term, 0) + 1
-        for term, count in counts.items():
-            found = self._postings.get(term)
-            if found is None:
-                found = self._postings[term] = []
-                alike = self._alike.setdefault(term[:ALIKE], [])
-                if len(alike) < _MAX_ALIKE:
-                    alike.append(term)
-            found.append((position, count))
         length = sum(counts.values())
+        self._sum += length
+        k1, b = self._weights.k1, self._weights.b
+        norm = k1 * (1 - b + b * length * (position + 1) / max(1, self._sum))
+        for term, count in counts.items():
+            found = self._postings.get(term) or self._new_term(term)
+            found.positions.append(position)
+            found.impacts.append((k1 + 1) * count / (count + norm))
         self._terms.append(tuple(counts))
-        self._lengths.append(length)
-        self._sums.append(length + (self._sums[-1] if self._sums else 0))
-        sums = self._session_sums[number]
-        sums.append(length + (sums[-1] if sums else 0))
+
+    def _new_term(self, term: str) -> Postings:
+        alike = self._alike.setdefault(term[:ALIKE], [])
+        if len(alike) < _MAX_ALIKE:
+            alike.append(term)
+        for other in KIN.get(term, ()):
+            self._akin.setdefault(other, []).append(term)
+        found = self._postings[term] = Postings([], [])
+        return found
 
     def _factor(self, turn: LexicalTurn, marks: Marks, *, opens: bool) -> float:
         """What the turn's score is multiplied by, whatever is asked."""
