@@ -4,9 +4,15 @@
     python benchmarks/sessions.py --long 2000
     python benchmarks/sessions.py --sessions 100 --turns 20 --json
     python benchmarks/sessions.py --memory --lines 2
+    python benchmarks/sessions.py --long 2000 --context enforce --data locomo10.json
+    python benchmarks/sessions.py --long 200 --context enforce --recall subject --earlier 100
 
 With `--memory` each turn reads its subject's long-term memory and logs its signals; every session is a subject of its own, of
 which `--lines` lines were learned before. Nothing is learned during the run: that is measured by `consolidation.py`.
+
+The messages of `--long` are the four below, over and over, so each shares its words with a quarter of all turns: the worst that
+a ranking can meet. With `--data` they are what people said in the LoCoMo set (CC BY-NC 4.0; fetch it yourself), one after the
+other. With `--earlier` the subject has held so many sessions of 20 turns before, of which `--recall subject` may bring turns back.
 
 CPU time is user plus system of this process, divided by turns: machines are shared, so wall-clock figures are given only beside
 it. The last line of stdout is one JSON object with `--json`.
@@ -19,12 +25,15 @@ import os
 import resource
 import tempfile
 import time
+from collections.abc import Iterator
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import anyio
 import psutil
 
+from benchmarks.evidence import read_conversations
 from kitchener import (
     HO2Config,
     HO2Supervisor,
@@ -102,7 +111,14 @@ def config(root: str, options: argparse.Namespace) -> RuntimeConfig:
         plane_root=root,
         ledger=LedgerConfig(durability=options.durability),
         router=RouterConfig(default_provider="scripted"),
-        agents={"ADMIN": HO2Config(context_mode=options.context, ho3_enabled=options.memory, consolidation="manual")},
+        agents={
+            "ADMIN": HO2Config(
+                context_mode=options.context,
+                ho3_enabled=options.memory,
+                consolidation="manual",
+                recall_scope=options.recall,
+            )
+        },
     )
 
 
@@ -162,13 +178,16 @@ async def long(options: argparse.Namespace) -> dict[str, Any]:
         async with open_runtime(config(root, options), providers=provider(options)) as runtime:
             supervisor = runtime.supervisor("ADMIN")
             await warm_up(supervisor)
+            said = messages(options.data)
+            for _ in range(options.earlier):
+                await hold(supervisor, said, 20)
             tune_gc()
             session_id = await supervisor.start_session(subject_id="long")
             costs: list[tuple[float, float]] = []
-            for turn in range(options.long):
-                before = (cpu_s(), bytes_under(Path(root)))
-                await supervisor.handle_turn(MESSAGES[turn % len(MESSAGES)], session_id=session_id)
-                costs.append((cpu_s() - before[0], bytes_under(Path(root)) - before[1]))
+            for message in islice(said, options.long):
+                size, before = bytes_under(Path(root)), cpu_s()  # looking at the files is no part of the turn
+                await supervisor.handle_turn(message, session_id=session_id)
+                costs.append((cpu_s() - before, bytes_under(Path(root)) - size))
     edge = max(1, min(20, options.long // 2))
     first, last = costs[:edge], costs[-edge:]
     return {
@@ -181,6 +200,21 @@ async def long(options: argparse.Namespace) -> dict[str, Any]:
         "bytes_growth": round(sum(b for _, b in last) / sum(b for _, b in first), 3),
         **_common(options),
     }
+
+
+def messages(data: Path | None) -> Iterator[str]:
+    """What the user says, without end: the same four messages, or the turns of the conversations in a file."""
+    if data is None:
+        return cycle(MESSAGES)
+    return cycle([turn.text for conversation in read_conversations(data) for turn in conversation.turns])
+
+
+async def hold(supervisor: HO2Supervisor, said: Iterator[str], turns: int) -> None:
+    """An earlier session of the subject, closed when it is over."""
+    session_id = await supervisor.start_session(subject_id="long")
+    for message in islice(said, turns):
+        await supervisor.handle_turn(message, session_id=session_id)
+    await supervisor.end_session(session_id)
 
 
 async def teach(memory: HO3Memory, options: argparse.Namespace) -> None:
@@ -225,6 +259,8 @@ def _common(options: argparse.Namespace) -> dict[str, Any]:
         "context": options.context,
         "memory": options.memory,
         **({"lines": options.lines} if options.memory else {}),
+        **({"recall": options.recall, "earlier": options.earlier} if options.recall != "intent" or options.earlier else {}),
+        **({"data": options.data.name} if options.data else {}),
     }
 
 
@@ -238,6 +274,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--durability", choices=("fsync", "os", "none"), default="fsync")
     modes = ("off", "shadow", "enforce")
     parser.add_argument("--context", choices=modes, default="off", help="context mode (default off)")
+    scopes = ("intent", "session", "subject")
+    parser.add_argument("--recall", choices=scopes, default="intent", help="recall_scope (default intent)")
+    parser.add_argument("--earlier", type=int, default=0, help="with --long: earlier sessions of the subject (default 0)")
+    parser.add_argument("--data", type=Path, help="with --long: the users' messages, from the LoCoMo data")
     parser.add_argument("--dir", help="where the ledgers are written (default: the system's temporary directory)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--memory", action="store_true", help="turns read and write long-term memory")

@@ -20,17 +20,17 @@ from kitchener.context.lexical_words import FRAME_TERMS, KIN, terms_of, words_of
 
 __all__ = ["LexicalIndex", "LexicalTurn", "LexicalWeights", "Ranked"]
 
-POSTINGS: Final = 1_024
+POSTINGS: Final = 640
 """Places of words that a ranking looks at, unless its index is told otherwise."""
-_PER_WEIGHED: Final = 8
+_PER_WEIGHED: Final = 5
 """So many of them for each turn with a word of the question that is weighed."""
 MIN_SEEDS: Final = 24
 """At least so many of those, the best of them, hand on to their neighbours."""
 _PER_SEED: Final = 2
 """One of so many turns that are wanted does."""
-_PER_MARKED: Final = 16
+_PER_MARKED: Final = 10
 """So many of those for each standing statement, and for each turn of a day that is asked for."""
-_PER_FED_BACK: Final = 32
+_PER_FED_BACK: Final = 20
 """The same for each place that is looked at of a word that is fed back."""
 
 
@@ -148,7 +148,10 @@ class LexicalIndex(LexicalTurns):
     # ---- where its words are
 
     def _look_up(self, asked: list[str], count: int) -> tuple[list[dict[int, float]], dict[int, float]]:
-        """How well each turn matches each term, by the form of it there that says most; and what each session gets for all."""
+        """How well each turn matches each term, by the form of it there that says most; and what each session gets for all.
+
+        Of each form the newest places come first.
+        """
         matches: list[dict[int, float]] = []
         sessions: dict[int, float] = {}
         session_count = bisect_left(self._first_turns, count) if len(self._first_turns) > 1 else 1
@@ -156,8 +159,8 @@ class LexicalIndex(LexicalTurns):
             found: dict[int, float] = {}
             for top, term, weight, start, having in forms:
                 positions, impacts = self._postings[term]
-                looked_at = positions[start:having]
-                found.update(zip(looked_at, [top * impact for impact in impacts[start:having]], strict=True))
+                looked_at = positions[start:having][::-1]
+                found.update(zip(looked_at, [top * impact for impact in impacts[start:having][::-1]], strict=True))
                 if session_count > 1:
                     self._match_sessions(looked_at, weight, session_count, sessions)
             matches.append(found)
@@ -193,8 +196,7 @@ class LexicalIndex(LexicalTurns):
         Of each term the better counts, a turn's own match or what the best of its neighbours hands on.
         """
         direct = _sums_of(matches)
-        ordered = sorted(direct, reverse=True)
-        ordered.sort(key=direct.__getitem__, reverse=True)
+        ordered = sorted(direct, key=direct.__getitem__, reverse=True)  # of equals in the order of looking up, the newest first
         total = {position: direct[position] for position in ordered[: self._most // _PER_WEIGHED or 1]}
         best, second = self._hand_on(ordered[:most], direct)
         found_in = {seed: [found for found in matches if seed in found] for seed in ordered[:most]}

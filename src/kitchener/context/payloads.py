@@ -199,7 +199,7 @@ def _changed_lists(projection: Projection, base: Base) -> dict[str, Any] | None:
             visible.append(index)
         elif each.reason is not None and each.reason != NOT_ADMITTED:
             suppressed.setdefault(each.reason, []).append(index)
-    recalled_visible = [each.item.ref for each in projection.visible if each.item.ref in evidence]
+    recalled_visible = [each.item.ref for each in projection.placed if each.form == "FULL" and each.item.ref in evidence]
     named = (*[each.item for each in projection.head], *projection.recalled)
     return {
         "eligible_refs": {"base": base.ref.as_json(), "edits": edits},
@@ -217,12 +217,14 @@ def _indexed(projection: Projection, evidence: set[Ref]) -> Iterable[tuple[int, 
     """What was placed of the eligible items, with its position among them, in order."""
     yield from enumerate(projection.head)
     turns, count, index, before = projection.turns, projection.turn_count, -1, len(projection.head)
+    known = projection.positions
     for each in projection.placed:
         item = each.item
         if item.ref not in evidence:
             index += 1  # both are in order, and most turns that are shown stand next to each other
             if index >= count or turns[index] is not item:
-                index = bisect_left(turns, item.place, index, count, key=_place_of)
+                found = known.get(item.entity_id)
+                index = bisect_left(turns, item.place, index, count, key=_place_of) if found is None else found
             yield before + index, each
 
 

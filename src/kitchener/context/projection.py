@@ -5,7 +5,7 @@ turns. The first two cannot be suppressed. Of the turns, a policy admits some; w
 that a projection costs the same in the thousandth turn as in the tenth. Nothing here changes what is eligible.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, Literal, NamedTuple, overload
 
@@ -61,6 +61,8 @@ class Projection(NamedTuple):
     """The turns and evidence that were admitted, in chronological order. All others are `LOW_URGENCY`."""
     flags: tuple[Flag, ...]
     ruleset_hash: str
+    positions: Mapping[str, int] = {}
+    """Where ranked turns stand among `turns`, by id; of others it says nothing."""
 
     @property
     def visible(self) -> tuple[Placed, ...]:
@@ -165,7 +167,7 @@ class Projector:
             flags = (*flags, Flag("UNSUPPRESSIBLE_OVER_BUDGET", detail))
         turns = reach.turns if reach.turns is not None else []
         evidence = _once(recalled, state, reach) if recalled else ()
-        placed = self._pack_turns(turns, evidence, message, resolution.active, packer)
+        placed, positions = self._pack_turns(turns, evidence, message, resolution.active, packer)
         if state.has_erased:
             placed, head = packer.stub_erased(placed), packer.stub_erased(head)
         return Projection(
@@ -181,6 +183,7 @@ class Projector:
             placed,
             flags,
             ruleset.ruleset_hash,
+            positions,
         )
 
     def _pack_head(self, reach: Reach, biases: Sequence[Item], packer: Packer) -> tuple[tuple[Placed, ...], Item | None]:
@@ -224,8 +227,8 @@ class Projector:
 
     def _pack_turns(
         self, turns: list[Item], evidence: Sequence[Item], message: str, active: str | None, packer: Packer
-    ) -> tuple[Placed, ...]:
-        """Tier 6, and evidence."""
+    ) -> tuple[tuple[Placed, ...], Mapping[str, int]]:
+        """Tier 6, and evidence; and where of the turns those stand that were ranked."""
         if active is not None:
             by_age = self.ruleset.admission == "newest_first"
             offered: Sequence[Item] = turns if by_age or not evidence else _Joined(turns, evidence)
@@ -233,27 +236,36 @@ class Projector:
             if (by_age or self._offer is not None) and _has_room(offered, packer.free):
                 if self._offer is not None and not by_age:
                     self._offer(offered)
-                return packer.pack_everything(offered)
-        return packer.pack_admitted(self._admitted(turns, evidence, message, active), _groups(evidence))
+                return packer.pack_everything(offered), {}
+        positions: dict[str, int] = {}
+        placed = packer.pack_admitted(self._admitted(turns, evidence, message, active, positions), _groups(evidence))
+        return placed, positions
 
-    def _admitted(self, turns: list[Item], recalled: Sequence[Item], message: str, active: str | None) -> Iterable[Item]:
+    def _admitted(
+        self, turns: list[Item], recalled: Sequence[Item], message: str, active: str | None, positions: dict[str, int]
+    ) -> Iterable[Item]:
         """Turns and evidence in the order in which they may take what is left of the budget."""
         if active is None:
             return sorted(recalled, key=_place_of, reverse=True)
         if self._rank is None or self.ruleset.admission == "newest_first":
             return reversed(turns)
-        return self._ranked(turns, recalled, message, self._rank)
+        return self._ranked(turns, recalled, self._rank, message, positions)
 
-    def _ranked(self, turns: list[Item], recalled: Sequence[Item], message: str, rank: Rank) -> Iterator[Item]:
-        newest = min(self.ruleset.newest_turns, len(turns))
-        yield from reversed(turns[len(turns) - newest :])
+    def _ranked(
+        self, turns: list[Item], recalled: Sequence[Item], rank: Rank, message: str, positions: dict[str, int]
+    ) -> Iterator[Item]:
+        count = len(turns)
+        newest_from = count - min(self.ruleset.newest_turns, count)
+        yield from reversed(turns[newest_from:])
         offered: Sequence[Item] = _Joined(turns, recalled) if recalled else turns
-        newest_from, taken = len(turns) - newest, set()
+        taken = {*range(newest_from, count)}
         for index in rank(message, offered):
-            if newest_from <= index < len(turns) or index in taken:
-                continue
-            taken.add(index)
-            yield offered[index]
+            if index not in taken:
+                taken.add(index)
+                item = offered[index]
+                if index < count:
+                    positions[item.entity_id] = index
+                yield item
 
 
 class _Joined(Sequence[Item]):
