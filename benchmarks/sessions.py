@@ -1,17 +1,17 @@
 """N concurrent sessions × T turns with an instant scripted model and full durability: what a turn costs, and what it weighs.
 
-    python benchmarks/sessions.py --sessions 1000 --turns 5
-    python benchmarks/sessions.py --long 2000
-    python benchmarks/sessions.py --sessions 100 --turns 20 --json
-    python benchmarks/sessions.py --memory --lines 2
-    python benchmarks/sessions.py --long 2000 --context enforce --data locomo10.json
-    python benchmarks/sessions.py --long 200 --context enforce --recall subject --earlier 100
+    python -m benchmarks.sessions --sessions 1000 --turns 5
+    python -m benchmarks.sessions --long 2000
+    python -m benchmarks.sessions --sessions 100 --turns 20 --json
+    python -m benchmarks.sessions --memory --lines 2
+    python -m benchmarks.sessions --long 2000 --context enforce --data locomo10.json
+    python -m benchmarks.sessions --long 200 --context enforce --recall subject --earlier 100
 
 With `--memory` each turn reads its subject's long-term memory and logs its signals; every session is a subject of its own, of
 which `--lines` lines were learned before. Nothing is learned during the run: that is measured by `consolidation.py`.
 
-The messages of `--long` are the four below, over and over, so each shares its words with a quarter of all turns: the worst that
-a ranking can meet. With `--data` they are what people said in the LoCoMo set (CC BY-NC 4.0; fetch it yourself), one after the
+The messages of `--long` are the four below, over and over, so each shares its words with a quarter of all turns: the worst
+that a ranking can meet. With `--data` they are what people said in the LoCoMo set (CC BY-NC 4.0; fetch it yourself), one after the
 other. With `--earlier` the subject has held so many sessions of 20 turns before, of which `--recall subject` may bring turns back.
 
 CPU time is user plus system of this process, divided by turns: machines are shared, so wall-clock figures are given only beside

@@ -199,3 +199,46 @@ class TestChat:
         assert "“compare prices”" in outcome.out.split("active: ")[1].splitlines()[0]
         assert "no intents compete" in outcome.out
         assert [each["status"] for each in intents(cli, session)] == ["superseded", "superseded", "active"]
+
+
+class TestSharedIntents:
+    """A goal of the subject that another session declared (docs/context.md), through the real commands."""
+
+    @staticmethod
+    def explained(cli: Cli, session: str, number: int) -> dict[str, str]:
+        found = cli("context", "explain", "--turn", turn(session, number), "--json").json["explanations"]
+        return {each["entity_id"]: f"{each['verdict']}: {each['text']}" for each in found}
+
+    def test_it_is_shown_above_this_sessions_own_intent(self, cli: Cli) -> None:
+        configure(intent_mode='"bridge"')
+        first = talk(cli, "hello")
+        project = cli("intent", "declare", "open the shop", "--session", first, "--scope", "PROJECT", "--json").json[
+            "intent_id"
+        ]
+        session = talk(cli, "which lamps are there?")
+        (own,) = [each["intent_id"] for each in intents(cli, session) if each["scope"] == "SESSION"]
+        assert cli("intent", "close", own, "--session", session).code == 0
+        below = cli("intent", "declare", "compare lamps", "--session", session, "--parent", project)
+        assert below.code == 0
+        assert cli("chat", "--session", session, stdin=b"what do they cost?\n").code == 0
+        text = cli("context", "explain", "--turn", turn(session, 2)).out
+        assert "“compare lamps”" in text
+        assert "Wider goal: open the shop" in text
+        assert self.explained(cli, session, 2)[project].startswith(f"visible: {project} is visible")
+
+        assert cli("intent", "close", project, "--session", first).code == 0
+        assert cli("chat", "--session", session, stdin=b"and now?\n").code == 0
+        said = self.explained(cli, session, 3)[project]
+        assert said.startswith(f"not_live: {project} (PROJECT, of {first}) is not live: closed by INTENT_CLOSED in E-")
+        assert "Wider goal" not in cli("context", "explain", "--turn", turn(session, 3)).out
+
+    def test_where_no_intent_hangs_below_it_the_reader_learns_whose_it_is(self, cli: Cli) -> None:
+        configure()
+        first = talk(cli, "hello")
+        shared = cli("intent", "declare", "be brief", "--session", first, "--scope", "GLOBAL", "--json").json["intent_id"]
+        session = talk(cli, "which lamps are there?", "what do they cost?")
+        said = self.explained(cli, session, 2)[shared]
+        assert said.startswith(f"unreachable: {shared} (GLOBAL, of {first}) is unreachable from INT-")
+        assert said.endswith("it is neither the active intent nor above it")
+        own = cli("context", "explain", "--turn", turn(first, 1), "--entry", shared)
+        assert f"of {first}" not in own.out, "in its own session there is nothing to say about that"

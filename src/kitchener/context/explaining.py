@@ -114,9 +114,16 @@ def _of_others(name: str, state: ContextState, projection: Projection) -> Explan
     """Something that is not eligible: dead, or not connected to the active intent."""
     if name in state.intents:
         record = state.intents[name]
-        if not record.is_live:
-            return _dead(name, f"{record.status} by", record.last)
-        return _unreachable(name, name, state, projection, record.declared.ref)
+        found = (
+            _unreachable(name, name, state, projection, record.declared.ref)
+            if record.is_live
+            else _dead(name, f"{record.status} by", record.last)
+        )
+        owner = record.facts.session_id
+        if owner is None or owner == state.session_id:
+            return found
+        # Nobody has seen its id in this session, so it is said where to look for it.
+        return found._replace(text=f"{name} ({record.facts.scope}, of {owner}){found.text.removeprefix(name)}")
     if name in state.work_orders:
         work = state.work_orders[name]
         if not work.is_live:

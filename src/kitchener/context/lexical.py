@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from kitchener.context.lexical_marks import DateParts, date_parts, may_have_date
 from kitchener.context.lexical_turns import ALIKE, DEFAULT_WEIGHTS, LexicalTurn, LexicalTurns, LexicalWeights
-from kitchener.context.lexical_words import FRAME_TERMS, KIN, terms_of, words_of
+from kitchener.context.lexical_words import FRAME_TERMS, terms_of, words_of
 
 __all__ = ["LexicalIndex", "LexicalTurn", "LexicalWeights", "Ranked"]
 
@@ -167,7 +167,7 @@ class LexicalIndex(LexicalTurns):
         return matches, sessions
 
     def _afforded(self, asked: list[list["_Form"]]) -> list[list["_Form"]]:
-        """The same with no more places than may be looked at: what says most has the first choice, up to half of what is left."""
+        """The same with no more places than may be looked at: what says most chooses first, up to half of what is left."""
         left = self._most
         if sum([form.having for forms in asked for form in forms]) <= left:
             return asked
@@ -179,9 +179,7 @@ class LexicalIndex(LexicalTurns):
                 afforded[n].insert(0, form._replace(start=form.having - looked_at))
         return afforded
 
-    def _match_sessions(
-        self, positions: Iterable[int], weight: float, session_count: int, sessions: dict[int, float]
-    ) -> None:
+    def _match_sessions(self, positions: Iterable[int], weight: float, session_count: int, sessions: dict[int, float]) -> None:
         """Adds what the sessions that have a term get for it: BM25 of how many of their turns do."""
         said = Counter(map(self._session_of.__getitem__, positions))
         top, k1 = weight * _rarity(len(said), session_count), self._weights.k1

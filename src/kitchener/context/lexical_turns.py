@@ -93,6 +93,7 @@ ALIKE: Final = 4
 _MAX_ALIKE: Final = 32
 """Terms kept of those that begin alike, the first to be said: a log may be full of numbers that begin alike."""
 
+
 class Postings(NamedTuple):
     """Where one term is, oldest first."""
 
