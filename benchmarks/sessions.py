@@ -11,8 +11,9 @@ With `--memory` each turn reads its subject's long-term memory and logs its sign
 which `--lines` lines were learned before. Nothing is learned during the run: that is measured by `consolidation.py`.
 
 The messages of `--long` are the four below, over and over, so each shares its words with a quarter of all turns: the worst
-that a ranking can meet. With `--data` they are what people said in the LoCoMo set (CC BY-NC 4.0; fetch it yourself), one after the
-other. With `--earlier` the subject has held so many sessions of 20 turns before, of which `--recall subject` may bring turns back.
+that a ranking can meet. With `--data` they are what people said in the LoCoMo set (CC BY-NC 4.0; fetch it yourself), one
+after the other. With `--earlier` the subject has held so many sessions of 20 turns before, of which `--recall subject` may
+bring turns back.
 
 CPU time is user plus system of this process, divided by turns: machines are shared, so wall-clock figures are given only beside
 it. The last line of stdout is one JSON object with `--json`.
