@@ -6,7 +6,7 @@ ones and brings others back from the ledger, closing explicitly what a crash lef
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from operator import itemgetter
@@ -58,6 +58,7 @@ class SessionManager:
 
     __slots__ = (
         "_agent_class",
+        "_base",
         "_clock",
         "_config",
         "_ledgers",
@@ -75,6 +76,7 @@ class SessionManager:
         """The session's id."""
         self.subject_id = state.subject_id
         """Whose conversation it is."""
+        self._base = {"session_id": self.session_id, "subject_id": self.subject_id, "v": VERSION}
         self._agent_class = agent_class
         self._ledgers = ledgers
         self._config = config
@@ -143,7 +145,11 @@ class SessionManager:
         self.state.window.append(past)
         self.state.completed_turns += 1
 
-    async def write(
+    def fields_of(self, turn: str | None) -> dict[str, Any]:
+        """What every payload about a turn carries, or about the session itself where there is no turn."""
+        return self._base if turn is None else {**self._base, "turn_id": turn}
+
+    def write(
         self,
         entry_type: str,
         entity_id: str,
@@ -151,14 +157,14 @@ class SessionManager:
         *,
         turn: str | None = None,
         expected_head: EntryId | None = None,
+    ) -> Awaitable[Ref]:
+        """Writes an entry of this session to HO2m, with what every payload carries; gives its reference when it is awaited."""
+        return self.append(entry_type, entity_id, {**self.fields_of(turn), **fields}, expected_head)
+
+    async def append(
+        self, entry_type: str, entity_id: str, payload: dict[str, Any], expected_head: EntryId | None = None
     ) -> Ref:
-        """Writes an entry of this session to HO2m, with what every payload carries."""
-        # In the order in which keys are stored, as far as they are known here: sorting is then quicker.
-        payload: dict[str, Any] = {"session_id": self.session_id, "subject_id": self.subject_id}
-        if turn is not None:
-            payload["turn_id"] = turn
-        payload["v"] = VERSION
-        payload.update(fields)
+        """Writes an entry whose payload is complete: `fields_of` its turn and its own."""
         ho2m = self._ledgers.ho2m
         ref = await ho2m.write(_entry(LedgerEntry, (entry_type, entity_id, payload)), expected_head=expected_head)
         self.state.head = ref.entry_id  # type: ignore[assignment]  # `EntryId(…)` is a call, and says nothing at run time
@@ -242,10 +248,10 @@ class SessionDirectory:
             raise SessionMismatch(session_id, "subject", subject_id, session.subject_id)
         return session
 
-    def window(self, session_id: str) -> Sequence[PastTurn]:
-        """The newest turns of an active session; none of one that is not active."""
+    def state(self, session_id: str) -> SessionState | None:
+        """The state of an active session; None of one that is not active."""
         session = self._active.get(session_id)
-        return session.state.window if session is not None else ()
+        return session.state if session is not None else None
 
     def thread(self, session_id: str) -> SessionThread | None:
         """What the Context Authority keeps of an active session; None of one that is not, or where it is off."""
@@ -445,19 +451,17 @@ class SessionContext:
 
     async def read_ledger_entries(self, session_id: str, *, limit: int) -> Sequence[ContextFragment]:
         """The session's newest turns, oldest first."""
-        window = self._sessions.window(session_id)
-        return [window[n].fragment for n in range(max(0, len(window) - limit), len(window))]
+        state = self._sessions.state(session_id)
+        return [past.fragment for past in state.newest(limit)] if state is not None else ()
 
     async def search_text(self, session_id: str, query: str, *, limit: int) -> Sequence[ContextFragment]:
         """The session's earlier turns that share words with the query: most of them first, newer before older."""
-        window = self._sessions.window(session_id)
-        earlier = len(window) - self._recent_turns
-        if earlier <= 0:
+        state = self._sessions.state(session_id)
+        if state is None or (earlier := len(state.window) - self._recent_turns) <= 0:
             return ()  # all of them are shown anyway
         wanted = words_of(query)
-        scored = [
-            (len(common), past.turn_id, past.fragment) for past in islice(window, earlier) if (common := wanted & past.words)
-        ]
+        older = islice(state.window, earlier)
+        scored = [(len(common), past.turn_id, past.fragment) for past in older if (common := wanted & past.words)]
         scored.sort(key=itemgetter(0, 1), reverse=True)
         return [fragment for _, _, fragment in scored[:limit]]
 

@@ -29,7 +29,7 @@ from kitchener.actors.sessions import SessionContext, SessionDirectory, SessionM
 from kitchener.actors.streams import streamed
 from kitchener.actors.tools import ToolRegistry
 from kitchener.actors.turn import Turn
-from kitchener.actors.work_order_chain import DegradedCall, Prepared, TurnParts
+from kitchener.actors.turn_parts import DegradedCall, Prepared, TurnParts
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import HO2Config
 from kitchener.errors import (

@@ -14,7 +14,6 @@ from kitchener.actors.attention import AttentionContext
 from kitchener.actors.chains import (
     UNCLASSIFIED,
     ChainPlan,
-    cost_json,
     labels_of,
     plan_chain,
     signals_of,
@@ -27,7 +26,8 @@ from kitchener.actors.quality import QualityGateResult
 from kitchener.actors.remembering import Crossed, Learned, bias_fragments
 from kitchener.actors.session_state import begin_turn, complete_turn, forget_failed
 from kitchener.actors.sessions import SessionManager, close_open_turn
-from kitchener.actors.work_order_chain import APOLOGIES, APOLOGY, CutShort, TurnParts, WorkOrderChain
+from kitchener.actors.turn_parts import TurnParts
+from kitchener.actors.work_order_chain import APOLOGIES, APOLOGY, CutShort, WorkOrderChain
 from kitchener.ids import SessionId, TurnId
 from kitchener.ledger import compute_trace_hash
 from kitchener.memory.overlays import Overlay
@@ -143,9 +143,7 @@ class Turn:
 
     async def _classify(self) -> Mapping[str, Any]:
         """2a: what kind of message it is. A classification that fails leaves the turn to go on without."""
-        prepared, count = self._parts.prepared, self._parts.config.classify_recent_turns
-        window = self._session.state.window
-        newest = [window[n] for n in range(max(0, len(window) - count), len(window))]
+        prepared, newest = self._parts.prepared, self._session.state.newest(self._parts.config.classify_recent_turns)
         wo = await self._chain.dispatch(
             "classify",
             {
@@ -384,9 +382,7 @@ class Turn:
             projection_ref=self._authority.projection_ref if self._authority is not None else None,
         )
         payload = result.as_payload()
-        payload["wo_chain_summary"] = [
-            {"wo_id": wo.wo_id, "wo_type": wo.wo_type, "state": wo.state, "cost": cost_json(wo.cost)} for wo in chain
-        ]
+        payload["wo_chain_summary"] = self._chain.summary()
         payload["user_message_ref"] = self._chain.message_ref
         payload["gate_ts"] = learned.gate_ts
         payload["read_positions"] = learned.positions
