@@ -5,9 +5,10 @@ This is the page a reader starts from. Each step of a message's way is one line 
 `turn.py` (what happens in it). Explained in `docs/turn.md`.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
+from typing import Any
 
 import anyio
 
@@ -301,13 +302,16 @@ class HO2Supervisor:
             async for update in updates:
                 yield update
 
-    async def _handle(self, message: str, call: TurnCall, update: UpdateListener | None) -> TurnResult:
+    def _handle(self, message: str, call: TurnCall, update: UpdateListener | None) -> Coroutine[Any, Any, TurnResult]:
         self._check_message(message)
+        key = call.idempotency_key
+        return self._admitted(message, call, update) if key is None else self._once(key, message, call, update)
+
+    async def _once(self, key: str, message: str, call: TurnCall, update: UpdateListener | None) -> TurnResult:
+        """The key's one result: of an earlier turn, or of this one."""
         await self._ready()
-        if call.idempotency_key is None:
-            return await self._admitted(message, call, update)
         return await self._keys.answer(
-            call.idempotency_key,
+            key,
             message,
             scope=await self._scope(call),
             deadline=call.deadline if call.deadline is not None else anyio.current_time() + self.config.turn_deadline_s,
@@ -318,20 +322,25 @@ class HO2Supervisor:
         self, message: str, call: TurnCall, update: UpdateListener | None, on_session: OnSession | None = None
     ) -> TurnResult:
         """Through the session's queue and the runtime's limit, then the turn."""
+        await self._ready()
         if call.session_id is None:
             session = await self._sessions.start(subject_id=call.subject_id)
         else:
             session = await self._sessions.find_open(call.session_id, subject_id=call.subject_id)
         chain = CALLING_CHAIN.get()
-        self._check_chain(chain, session.session_id)
+        if chain:
+            self._check_chain(chain, session.session_id)
         if on_session is not None:
             on_session(session.session_id)
         token = CALLING_CHAIN.set((*chain, session.session_id))
         try:
-            async with self._admission.turn(session, message, call, nested=bool(chain)) as queue:
+            queue = await self._admission.enter(session, message, call, nested=bool(chain))
+            try:
                 session.check_open()  # a call that was before this message in the session's queue may have ended it
                 self._sessions.check(session.subject_id)
                 return await self._run(session, queue, message, call, update)
+            finally:
+                self._admission.leave(session, nested=bool(chain))
         finally:
             CALLING_CHAIN.reset(token)
 
@@ -439,7 +448,8 @@ def _call(
     """The call's options, with its deadline on the event loop's clock."""
     if seconds is not None and not seconds > 0:
         raise CallerError(f"deadline = {seconds}: expected seconds from now, more than 0")
-    _check_names(subject_id=subject_id, idempotency_key=idempotency_key)
+    if subject_id is not None or idempotency_key is not None:
+        _check_names(subject_id=subject_id, idempotency_key=idempotency_key)
     deadline = None if seconds is None else anyio.current_time() + seconds
     return TurnCall(session_id, subject_id, idempotency_key, memory, deadline)
 
