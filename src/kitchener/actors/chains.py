@@ -6,7 +6,7 @@ turn (`turn.py`) asks here what comes next; nothing here knows ledgers, models o
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -30,8 +30,7 @@ class ToolRequest:
     arguments: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ChainPlan:
+class ChainPlan(NamedTuple):
     """What follows the classification."""
 
     tool_request: ToolRequest | None

@@ -285,10 +285,12 @@ class Turn:
         """4: the verdict on one attempt, on record with the trace so far."""
         output = wo.output_result if wo.state == "completed" else None
         verdict = self._parts.quality.verify(output, wo.acceptance, wo.wo_id)
-        if verdict.is_accepted and not self._chain.can_record(str((output or {}).get("response_text", ""))):
-            verdict = QualityGateResult("reject", "the reply does not fit into one ledger entry (max_entry_bytes)", wo.wo_id)
-        if verdict.is_accepted and self._parts.config.verify_with_model and self._chain.room:
-            verdict = await self._ask_verifier(wo, verdict)
+        if verdict.is_accepted and output is not None:
+            if not self._chain.can_record(str(output.get("response_text", ""))):
+                reason = "the reply does not fit into one ledger entry (max_entry_bytes)"
+                verdict = QualityGateResult("reject", reason, wo.wo_id)
+            elif self._parts.config.verify_with_model and self._chain.room:
+                verdict = await self._ask_verifier(wo, verdict)
         fields = {
             "wo_id": wo.wo_id,
             "decision": verdict.decision,

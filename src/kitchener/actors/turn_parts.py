@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import anyio
+
 from kitchener.actors.attention import AttentionRetriever
 from kitchener.actors.authority import ContextAuthority
 from kitchener.actors.budget import TokenBudgeter
@@ -15,7 +17,7 @@ from kitchener.actors.context_items import ITEM_TOOL
 from kitchener.actors.quality import QualityGate
 from kitchener.actors.remembering import Crossed, TurnMemory
 from kitchener.actors.tools import ToolRegistry
-from kitchener.clock import Clock, TimestampText, loop_clock
+from kitchener.clock import Clock, TimestampText, loop_clock, scope_class
 from kitchener.config import HO2Config
 from kitchener.ledger import Ledgers
 from kitchener.records.turn import UpdateListener
@@ -105,6 +107,8 @@ class TurnParts:
     timestamps: TimestampText = field(default_factory=TimestampText)
     loop_time: Callable[[], float] = field(default_factory=loop_clock)
     """The event loop's clock, seconds."""
+    scope: type[anyio.CancelScope] = field(default_factory=scope_class)
+    """What a turn runs inside, with its deadline."""
 
     crossed: OrderedDict[str, Crossed] = field(default_factory=OrderedDict)
     """What turns found ripe to be learned, until their replies are delivered."""

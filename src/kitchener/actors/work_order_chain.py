@@ -253,7 +253,7 @@ class WorkOrderChain:
         fields: dict[str, Any] = {
             "wo_id": wo_id,
             "wo_type": wo_type,
-            "intent_id": wo.intent_id,
+            "intent_id": self.intent_id,
             "targets": list(wo.targets),
             "acceptance": list(wo.acceptance),
             "constraints": limits,
