@@ -283,21 +283,20 @@ class Turn:
 
     async def _judge(self, wo: WorkOrder) -> QualityGateResult:
         """4: the verdict on one attempt, on record with the trace so far."""
-        output = wo.output_result if wo.state == "completed" else None
-        verdict = self._parts.quality.verify(output, wo.acceptance, wo.wo_id)
+        wo_id, output = wo.wo_id, wo.output_result if wo.state == "completed" else None
+        verdict = self._parts.quality.verify(output, wo.acceptance, wo_id)
         if verdict.is_accepted and output is not None:
             if not self._chain.can_record(str(output.get("response_text", ""))):
-                reason = "the reply does not fit into one ledger entry (max_entry_bytes)"
-                verdict = QualityGateResult("reject", reason, wo.wo_id)
+                verdict = QualityGateResult("reject", "the reply does not fit into one ledger entry (max_entry_bytes)", wo_id)
             elif self._parts.config.verify_with_model and self._chain.room:
                 verdict = await self._ask_verifier(wo, verdict)
         fields = {
-            "wo_id": wo.wo_id,
+            "wo_id": wo_id,
             "decision": verdict.decision,
             "reason": verdict.reason,
             "trace_hash": self._trace_hash(),
         }
-        await self._chain.write(events.WO_QUALITY_GATE, wo.wo_id, fields)
+        await self._chain.write(events.WO_QUALITY_GATE, wo_id, fields)
         return verdict
 
     async def _ask_verifier(self, wo: WorkOrder, verdict: QualityGateResult) -> QualityGateResult:

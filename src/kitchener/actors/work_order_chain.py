@@ -117,9 +117,9 @@ class WorkOrderChain:
         for scope in (self._wo_scope, self._scope, self._scope[:1]):
             self._parts.budgeter.release(scope)
 
-    def write(self, entry_type: str, entity_id: str, fields: Mapping[str, Any]) -> Awaitable[Ref]:
+    def write(self, entry_type: str, entity_id: str, fields: dict[str, Any]) -> Awaitable[Ref]:
         """Writes an entry of this turn to HO2m; gives its reference when it is awaited."""
-        return self._session.append(entry_type, entity_id, {**self._base, **fields})
+        return self._session.append(entry_type, entity_id, self._base | fields)
 
     async def dispatch(
         self,
