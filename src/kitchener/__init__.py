@@ -28,7 +28,7 @@ _PLACES = {
         "ToolCall",
         "tool",
     ),
-    "kitchener.actors.work_order_chain": ("DegradedCall",),
+    "kitchener.actors.turn_parts": ("DegradedCall",),
     "kitchener.config": (
         "HO2Config",
         "HO3MemoryConfig",

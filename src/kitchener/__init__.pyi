@@ -5,7 +5,7 @@ from kitchener.actors.quality import QualityGate, QualityGateResult
 from kitchener.actors.sessions import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools import ToolCall, tool
-from kitchener.actors.work_order_chain import DegradedCall
+from kitchener.actors.turn_parts import DegradedCall
 from kitchener.config import (
     HO2Config,
     HO3MemoryConfig,

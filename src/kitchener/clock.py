@@ -51,6 +51,18 @@ def loop_clock() -> Callable[[], float]:
     return clock
 
 
+def scope_class() -> type[anyio.CancelScope]:
+    """The backend's own class of cancel scopes, for an object that makes one per turn and stays with one event loop.
+
+    `anyio.CancelScope` finds out on every call which backend runs, and then has its scope initialized twice. Where no event
+    loop runs, this is `anyio.CancelScope`.
+    """
+    try:
+        return type(anyio.CancelScope())
+    except anyio.NoEventLoopError:
+        return anyio.CancelScope
+
+
 def to_datetime(time_us: int) -> datetime:
     """The aware UTC datetime of a number of microseconds since the epoch (exact, no float in between)."""
     return _EPOCH + timedelta(microseconds=time_us)

@@ -1,11 +1,12 @@
 """A session's admission as the supervisor uses it, with an in-memory stand-in for the ledgers."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import anyio
 
-from kitchener.actors.admission import Admission, TurnLimiter
+from kitchener.actors.admission import Admission, SessionQueue, TurnLimiter
 from kitchener.actors.session_state import SessionState
 from kitchener.actors.sessions import SessionManager
 from kitchener.clock import SystemClock
@@ -60,6 +61,15 @@ class Place:
     def is_free(self) -> bool:
         return self.session.admission is None and (self.limiter.running, self.limiter.waiting) == (0, 0)
 
+    @asynccontextmanager
+    async def turn(self, message: str, call: TurnCall, *, nested: bool) -> AsyncIterator[SessionQueue]:
+        """What the supervisor does around a turn."""
+        queue = await self.admission.enter(self.session, message, call, nested=nested)
+        try:
+            yield queue
+        finally:
+            self.admission.leave(self.session, nested=nested)
+
 
 class Message:
     """A message on its way through a session's admission, as the supervisor sends it."""
@@ -74,7 +84,7 @@ class Message:
     async def send(self, place: Place) -> None:
         with self.caller:
             try:
-                async with place.admission.turn(place.session, self.text, self.call, nested=self.nested) as queue:
+                async with place.turn(self.text, self.call, nested=self.nested) as queue:
                     self.outcome = "running"
                     place.running.append(self.text)
                     place.order.append(self.text)

@@ -95,7 +95,7 @@ async def test_the_newest_message_replaces_the_running_one_and_those_in_line() -
     class Slow(Message):
         async def send(self, place: Place) -> None:  # a turn that takes its time to stop, as one that records its end does
             with self.caller:
-                async with place.admission.turn(place.session, self.text, self.call, nested=False) as queue:
+                async with place.turn(self.text, self.call, nested=False) as queue:
                     queue.scope = scope = anyio.CancelScope()
                     with scope:
                         await anyio.sleep_forever()
@@ -342,7 +342,7 @@ async def test_a_message_replaced_in_the_tick_of_its_turn_does_not_run(nested: b
     third.go.set()
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
-            async with place.admission.turn(place.session, "a", TurnCall(), nested=False):
+            async with place.turn("a", TurnCall(), nested=False):
                 tasks.start_soon(second.send, place)
                 await settle()
             await third.send(place)  # b has the session and does not know it yet
@@ -377,7 +377,7 @@ async def test_a_turn_that_fails_hands_the_session_on() -> None:
     place = Place()
     with anyio.fail_after(5):
         with pytest.raises(LookupError):
-            async with place.admission.turn(place.session, "a", TurnCall(), nested=False):
+            async with place.turn("a", TurnCall(), nested=False):
                 raise LookupError("in the turn")
         assert place.is_free()
         message = Message("b")

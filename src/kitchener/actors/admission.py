@@ -7,7 +7,7 @@ and consumes no turn number, so that no input is lost silently. What a turn does
 
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 import anyio
@@ -47,6 +47,15 @@ class TurnLimiter:
         """Turns that wait for a slot."""
         return len(self._waiting)
 
+    def try_enter(self) -> bool:
+        """Takes a slot, as `enter`, if one is free and nobody waits for one."""
+        if self._closed:
+            raise RuntimeClosed("the runtime is shutting down and takes no more turns")
+        if self.running >= self._max_running or self._waiting:
+            return False
+        self.running += 1
+        return True
+
     async def enter(self, deadline: float) -> None:
         """Takes a slot; the caller must `leave`.
 
@@ -54,10 +63,7 @@ class TurnLimiter:
             Overloaded: too many wait, or the deadline passed; nothing was taken
             RuntimeClosed: no turns are admitted any more
         """
-        if self._closed:
-            raise RuntimeClosed("the runtime is shutting down and takes no more turns")
-        if self.running < self._max_running and not self._waiting:
-            self.running += 1
+        if self.try_enter():
             return
         if len(self._waiting) >= self._max_waiting:
             raise Overloaded("the runtime's queue of turns", self._max_waiting)
@@ -151,27 +157,26 @@ class Admission:
         self._limiter = limiter
         self._now = loop_clock()
 
-    def turn(
-        self, session: SessionManager, message: str, call: TurnCall, *, nested: bool
-    ) -> AbstractAsyncContextManager[SessionQueue]:
-        """Holds the session, and a slot of the runtime, while the context is open.
+    async def enter(self, session: SessionManager, message: str, call: TurnCall, *, nested: bool) -> SessionQueue:
+        """Takes the session, and a slot of the runtime, for a turn; `leave` must follow.
 
         A nested turn takes no slot: the turn that waits for it holds one already.
 
         Raises:
             SessionBusy, Overloaded, TurnReplaced, RuntimeClosed: not admitted; recorded, nothing was started
         """
-        return _Admitted(self, session, message, call, nested=nested)
-
-    async def enter(self, session: SessionManager, message: str, call: TurnCall, *, nested: bool) -> SessionQueue:
-        """What `turn` does on entering; `leave` must follow."""
         deadline = self._now() + self._config.admission_deadline_s
         if call.deadline is not None:
             deadline = min(deadline, call.deadline)
         try:
             queue = await self._enter_session(session, deadline)
             try:
-                await self._enter_limiter(queue, session, deadline, nested=nested)
+                if not nested and not self._limiter.try_enter():
+                    await self._limiter.enter(deadline)
+                if queue.is_replaced:  # by a newer message, while this one waited
+                    if not nested:
+                        self._limiter.leave()
+                    raise TurnReplaced(session.session_id)
             except BaseException:
                 self._leave_session(session)
                 raise
@@ -181,7 +186,7 @@ class Admission:
         return queue
 
     def leave(self, session: SessionManager, *, nested: bool) -> None:
-        """What `turn` does on leaving."""
+        """Gives back what `enter` took."""
         if not nested:
             self._limiter.leave()
         self._leave_session(session)
@@ -208,14 +213,6 @@ class Admission:
             queue.scope.cancel()
         await self._wait(queue, session, _Place(is_turn=False), deadline)
         self._leave_session(session)
-
-    async def _enter_limiter(self, queue: SessionQueue, session: SessionManager, deadline: float, *, nested: bool) -> None:
-        if not nested:
-            await self._limiter.enter(deadline)
-        if queue.is_replaced:  # by a newer message, while this one waited
-            if not nested:
-                self._limiter.leave()
-            raise TurnReplaced(session.session_id)
 
     async def _enter_session(self, session: SessionManager, deadline: float, *, is_turn: bool = True) -> SessionQueue:
         queue: SessionQueue | None = session.admission
@@ -277,21 +274,6 @@ class Admission:
             fields["idempotency_key"] = key
         await session.write(events.TURN_REJECTED, session.session_id, fields)
         session.request_commit()
-
-
-class _Admitted:
-    """`Admission.turn`: a class of its own, because a context made of a generator takes four times as long."""
-
-    __slots__ = ("_admission", "_call", "_message", "_nested", "_session")
-
-    def __init__(self, admission: Admission, session: SessionManager, message: str, call: TurnCall, *, nested: bool) -> None:
-        self._admission, self._session, self._message, self._call, self._nested = admission, session, message, call, nested
-
-    async def __aenter__(self) -> SessionQueue:
-        return await self._admission.enter(self._session, self._message, self._call, nested=self._nested)
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        self._admission.leave(self._session, nested=self._nested)
 
 
 _REASONS: dict[type[Exception], RejectReason] = {

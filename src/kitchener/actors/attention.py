@@ -6,9 +6,10 @@ material comes from is a `ContextProvider`'s matter; which part of it the model 
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import anyio
@@ -113,6 +114,12 @@ class ContextProvider(Protocol):
         ...
 
 
+_Gathered = tuple[list[Sequence[ContextFragment]], int, CutBy | None]
+"""What the readers gave, in how many milliseconds, and which bound cut it."""
+
+_source_id = attrgetter("source_id")
+
+
 class AttentionRetriever:
     """Gathers within the tighter of the template's and the agent's bounds.
 
@@ -125,7 +132,7 @@ class AttentionRetriever:
     def __init__(self, context_provider: ContextProvider, config: HO2Config, template: AttentionTemplate) -> None:
         self._provider = context_provider
         self._never_waits = bool(getattr(context_provider, "never_waits", False))
-        self._config = config
+        self._recent_turns, self._max_matches = config.recent_turns, config.attention_matches
         self.template_id = template.template_id
         self._max_tokens = min(config.attention_budget_tokens, template.budget.max_context_tokens)
         self._max_queries = min(config.attention_budget_queries, template.budget.max_queries)
@@ -133,24 +140,24 @@ class AttentionRetriever:
 
     async def horizontal_scan(self, session_id: str, query: str) -> AttentionContext:
         """The session's newest turns and those that match the query, oldest first."""
-        recent_turns, max_matches = self._config.recent_turns, self._config.attention_matches
+        recent_turns, max_matches = self._recent_turns, self._max_matches
         reads: list[Callable[[], Any]] = []
         if recent_turns:
             reads.append(partial(self._provider.read_ledger_entries, session_id, limit=recent_turns))
         if max_matches:
             reads.append(partial(self._provider.search_text, session_id, query, limit=max_matches + recent_turns))
-        lists, used = await self._gather(reads)
+        lists, elapsed_ms, cut_by = await self._gather(reads)
         recent = lists[0] if recent_turns and lists else ()
         matches = lists[-1] if len(lists) == len(reads) and max_matches else ()
         if matches:
             known = {fragment.source_id for fragment in recent}
             matches = [found for found in matches if found.source_id not in known][:max_matches]
-        return self._laid_out([*reversed(recent), *matches], used)
+        return self._laid_out([*reversed(recent), *matches], len(lists), elapsed_ms, cut_by)
 
     async def priority_probe(self) -> AttentionContext:
         """What holds in every turn: the standing rules."""
-        lists, used = await self._gather([self._provider.read_registry])
-        return self._laid_out([fragment for found in lists for fragment in found], used)
+        lists, elapsed_ms, cut_by = await self._gather([self._provider.read_registry])
+        return self._laid_out(lists[0] if lists else (), len(lists), elapsed_ms, cut_by)
 
     def assemble_wo_context(
         self,
@@ -167,54 +174,54 @@ class AttentionRetriever:
             return horizontal
         merged = {(f.source, f.source_id): f for f in (*priority.fragments, *reversed(horizontal.fragments))}
         first, second = priority.budget_used, horizontal.budget_used
-        used = BudgetUsed(
-            0, first.queries + second.queries, first.elapsed_ms + second.elapsed_ms, first.cut_by or second.cut_by
-        )
-        return self._laid_out(list(merged.values()), used)
+        queries, elapsed_ms = first.queries + second.queries, first.elapsed_ms + second.elapsed_ms
+        return self._laid_out(list(merged.values()), queries, elapsed_ms, first.cut_by or second.cut_by)
 
-    async def _gather(self, reads: Sequence[Callable[[], Any]]) -> tuple[list[Sequence[ContextFragment]], BudgetUsed]:
+    def _gather(self, reads: Sequence[Callable[[], Any]]) -> Coroutine[Any, Any, _Gathered]:
         """The results of as many reads as the bounds allow; a failing reader ends it."""
-        if self._never_waits:
-            found, cut_by = await self._read_all(reads, [])
-            return found, BudgetUsed(0, len(found), 0, cut_by)
+        return self._read_all(reads, []) if self._never_waits else self._read_in_time(reads)
+
+    async def _read_in_time(self, reads: Sequence[Callable[[], Any]]) -> _Gathered:
         started = anyio.current_time()
         lists: list[Sequence[ContextFragment]] = []
-        cut_by = "time"
+        cut_by: CutBy | None = "time"
         with anyio.CancelScope(deadline=started + self._timeout_s):
-            _, cut_by = await self._read_all(reads, lists)
-        elapsed = int((anyio.current_time() - started) * 1_000)
-        return lists, BudgetUsed(0, len(lists), elapsed, cut_by)
+            _, _, cut_by = await self._read_all(reads, lists)
+        return lists, int((anyio.current_time() - started) * 1_000), cut_by
 
-    async def _read_all(
-        self, reads: Sequence[Callable[[], Any]], lists: list[Sequence[ContextFragment]]
-    ) -> tuple[list[Sequence[ContextFragment]], CutBy | None]:
+    async def _read_all(self, reads: Sequence[Callable[[], Any]], lists: list[Sequence[ContextFragment]]) -> _Gathered:
         """Adds the results to the list as they come, so that what was found before the time ran out is kept."""
         for read in reads:
             if len(lists) >= self._max_queries:
-                return lists, "queries"
+                return lists, 0, "queries"
             try:
                 lists.append(await read())
             except Exception as error:  # noqa: BLE001  a user's reader; a smaller context is better than no reply
                 logger.warning("context reader failed", error=origin_of(error))
-                return lists, "error"
-        return lists, None
+                return lists, 0, "error"
+        return lists, 0, None
 
-    def _laid_out(self, admitted_first: Iterable[ContextFragment], used: BudgetUsed) -> AttentionContext:
-        """The fragments that fit, admitted in the order given and shown in the order of their ids."""
-        tokens, cut_by, kept = 0, used.cut_by, []
+    def _laid_out(
+        self, admitted_first: Iterable[ContextFragment], queries: int, elapsed_ms: int, cut_by: CutBy | None
+    ) -> AttentionContext:
+        """The fragments that fit, admitted in the order given and shown in the order of their ids, rules first."""
+        tokens, kept = 0, []
         for fragment in admitted_first:
             if tokens + fragment.token_estimate > self._max_tokens:
                 cut_by = "tokens"
                 continue
             tokens += fragment.token_estimate
             kept.append(fragment)
+        used = BudgetUsed(tokens, queries, elapsed_ms, cut_by)
         if not kept:
-            return AttentionContext("", EMPTY_HASH, (), self.template_id, _with(used, 0, cut_by))
-        if len(kept) > 1:
-            kept.sort(key=_shown_order)
+            return AttentionContext(template_id=self.template_id, budget_used=used)
+        kept.sort(key=_source_id)
         # Standing rules are shown as instructions already; they count here, so that the record says they were in force.
-        text = "\n\n".join([fragment.content for fragment in kept if fragment.source != STANDING_RULE])
-        return AttentionContext(text, digest(text.encode()), tuple(kept), self.template_id, _with(used, tokens, cut_by))
+        texts = [fragment.content for fragment in kept if fragment.source != STANDING_RULE]
+        if len(texts) < len(kept):
+            kept.sort(key=_is_no_rule)
+        text = "\n\n".join(texts)
+        return AttentionContext(text, digest(text.encode()), tuple(kept), self.template_id, used)
 
 
 STANDING_RULE: Final = "standing_rule"
@@ -239,11 +246,5 @@ def words_of(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(text.lower())) - _COMMON
 
 
-def _with(used: BudgetUsed, tokens: int, cut_by: CutBy | None) -> BudgetUsed:
-    if tokens == used.tokens and cut_by == used.cut_by:
-        return used
-    return BudgetUsed(tokens, used.queries, used.elapsed_ms, cut_by)
-
-
-def _shown_order(fragment: ContextFragment) -> tuple[bool, str]:
-    return (fragment.source != STANDING_RULE, fragment.source_id)
+def _is_no_rule(fragment: ContextFragment) -> bool:
+    return fragment.source != STANDING_RULE

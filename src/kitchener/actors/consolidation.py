@@ -18,7 +18,7 @@ from kitchener.actors.lesson_recovery import LessonRecovery
 from kitchener.actors.lessons import Case, overlay_of
 from kitchener.actors.remembering import LongTermMemory
 from kitchener.actors.tool_results import storable
-from kitchener.actors.work_order_chain import TurnParts
+from kitchener.actors.turn_parts import TurnParts
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import CallerError, EntryRefused, OverlayRefused, origin_of
 from kitchener.ids import SubjectId, consolidation_session, split_namespace

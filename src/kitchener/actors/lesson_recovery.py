@@ -13,7 +13,7 @@ import structlog
 from kitchener.actors.chains import cost_json
 from kitchener.actors.lessons import Case, overlay_of, recorded_output
 from kitchener.actors.remembering import LongTermMemory
-from kitchener.actors.work_order_chain import TurnParts
+from kitchener.actors.turn_parts import TurnParts
 from kitchener.clock import iso, to_us
 from kitchener.errors import CallerError, EntryRefused, EntryTooLarge, origin_of
 from kitchener.ids import SessionId, SubjectId

@@ -14,7 +14,7 @@ Guarantees, explained in `docs/actors.md`:
 """
 
 import traceback
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -115,7 +115,8 @@ class _Lane:
 
     def is_full(self) -> bool:
         """Whether there is no room for another message; what an idle worker is going to take needs none."""
-        return len(self.queue) >= self.limits.capacity + len(self.idle) + self.woken
+        waiting, capacity = len(self.queue), self.limits.capacity
+        return waiting >= capacity and waiting >= capacity + len(self.idle) + self.woken
 
     def fill(self) -> None:
         """Moves envelopes that wait for room into the queue, as far as there is room."""
@@ -148,8 +149,8 @@ class Mailbox(Generic[Asked, Replied]):
     ) -> None:
         self._handler = handler
         self._name = name
-        self._limits = lanes
-        self._lanes = {lane: _Lane(limits) for lane, limits in lanes.items()}
+        self._lanes: defaultdict[str, _Lane] = defaultdict(lambda: _Lane(lanes[INTERACTIVE]))
+        self._lanes.update((lane, _Lane(limits)) for lane, limits in lanes.items())
         self._failures: deque[float] = deque(maxlen=max_restarts)
         self._restart_window_s = restart_window_s
         self._abort_grace_s = abort_grace_s
@@ -197,13 +198,13 @@ class Mailbox(Generic[Asked, Replied]):
             envelope = await self.post(message, lane=lane)
             return await self.reply(envelope)
         if envelope is None:
-            raise Overloaded(f"the mailbox of {self._name}", self._lane(lane).limits.capacity)
+            raise Overloaded(f"the mailbox of {self._name}", self._lanes[lane].limits.capacity)
         raise TimeoutError(f"{self._name} did not reply before the deadline")
 
     async def ask_within(self, message: Asked, *, lane: str = INTERACTIVE) -> Replied:
         """As `ask`, for a caller that already runs inside a scope with the right deadline."""
         envelope: Envelope[Asked, Replied] = Envelope(message, self._event())
-        box = self._lane(lane)
+        box = self._lanes[lane]
         if not self._put(box, envelope):
             await self._wait_for_room(box, envelope)
         return await self.reply(envelope)
@@ -214,7 +215,7 @@ class Mailbox(Generic[Asked, Replied]):
         That saves two switches of tasks. Bounds, order and the counting of failures are the same; the asker's cancellation
         is the handler's, and an actor that closes waits for such an asker as for any other caller of its own.
         """
-        box = self._lane(lane)
+        box = self._lanes[lane]
         if self._tasks is None or self._fatal is not None:
             raise self._stopped()
         if box.queue or box.room or box.workers >= box.limits.concurrency:
@@ -229,7 +230,8 @@ class Mailbox(Generic[Asked, Replied]):
             raise
         finally:
             box.workers -= 1
-            self._call_worker(box)
+            if box.queue:
+                self._call_worker(box)
 
     async def post(
         self, message: Asked, *, lane: str = INTERACTIVE, on_done: Callable[[], None] | None = None
@@ -239,7 +241,7 @@ class Mailbox(Generic[Asked, Replied]):
         `on_done` is called when the reply slot is filled, whoever fills it.
         """
         envelope: Envelope[Asked, Replied] = Envelope(message, self._event(), on_done)
-        box = self._lane(lane)
+        box = self._lanes[lane]
         if not self._put(box, envelope):
             await self._wait_for_room(box, envelope)
         return envelope
@@ -294,12 +296,6 @@ class Mailbox(Generic[Asked, Replied]):
         if not lane.coming:
             self._call_worker(lane)
         return True
-
-    def _lane(self, name: str) -> _Lane:
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = self._lanes[name] = _Lane(self._limits[INTERACTIVE])
-        return lane
 
     def _stopped(self) -> KitchenerError:
         stopped = ActorStopped(f"{self._name} has stopped")

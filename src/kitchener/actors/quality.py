@@ -40,9 +40,9 @@ class QualityGate:
         self, output_result: Mapping[str, Any] | None, acceptance_criteria: Sequence[str], wo_id: str
     ) -> QualityGateResult:
         """Accept or reject the output of a synthesize work order."""
-        problem = _problem(output_result) or next(
-            (problem for criterion in acceptance_criteria if (problem := _unmet(criterion, output_result or {}))), None
-        )
+        problem = _problem(output_result)
+        for criterion in acceptance_criteria:
+            problem = problem or _unmet(criterion, output_result or {})
         if problem is None:
             return QualityGateResult("accept", "all checks passed", wo_id)
         return QualityGateResult("reject", problem, wo_id)

@@ -79,6 +79,10 @@ class SessionState:
     head: EntryId = field(default=EntryId(""))
     """Entry id of the session's last entry in HO2m."""
 
+    def newest(self, count: int) -> list[PastTurn]:
+        """The newest completed turns, oldest first; none for a count of 0."""
+        return list(self.window)[-count:] if count else []
+
 
 MAX_FAILED_KEPT = 100
 """Failed work orders remembered for the next completed turn; an outage does not fill the memory."""
@@ -94,8 +98,8 @@ def begin_turn(state: SessionState, turn_id: TurnId, user_message: str) -> OpenT
 def complete_turn(state: SessionState, payload: Mapping[str, Any], user_message: str, ref: Ref, estimator: str) -> None:
     """`TURN_COMPLETED`."""
     cost: Mapping[str, int] = payload.get("cost_summary") or {}  # another program's entry may say less than ours
-    for key in state.cost:
-        state.cost[key] += cost.get(key, 0)
+    for key, before in state.cost.items():
+        state.cost[key] = before + cost.get(key, 0)
     state.completed_turns += 1
     state.window.append(PastTurn(payload["turn_id"], user_message, _text(payload.get("response", "")), ref, estimator))
     state.open_turn = None

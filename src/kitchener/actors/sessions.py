@@ -6,23 +6,22 @@ ones and brings others back from the ledger, closing explicitly what a crash lef
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
-from operator import itemgetter
 from typing import Any, Final
 
 import anyio
 import structlog
 
-from kitchener.actors.attention import ContextFragment, standing_rule_fragments, words_of
 from kitchener.actors.authority import ContextAuthority, SessionThread
+from kitchener.actors.fresh_ids import FreshIds, check_session_id
 from kitchener.actors.remembering import LongTermMemory
 from kitchener.actors.session_state import PastTurn, SessionState, fold
 from kitchener.clock import Clock, iso, loop_clock
 from kitchener.config import HO2Config
 from kitchener.context.events import FOLDED_TYPES
-from kitchener.errors import CallerError, SessionEnded, SessionMismatch, StaleHead, SubjectErased, UnknownSession
+from kitchener.errors import SessionEnded, SessionMismatch, StaleHead, SubjectErased, UnknownSession
 from kitchener.ids import (
     EntryId,
     IdSource,
@@ -31,7 +30,6 @@ from kitchener.ids import (
     TurnId,
     WorkOrderId,
     anonymous_subject,
-    is_session_id,
     turn_id,
     work_order_id,
 )
@@ -58,8 +56,10 @@ class SessionManager:
 
     __slots__ = (
         "_agent_class",
+        "_base",
         "_clock",
         "_config",
+        "_ho2m",
         "_ledgers",
         "admission",
         "last_used",
@@ -75,8 +75,9 @@ class SessionManager:
         """The session's id."""
         self.subject_id = state.subject_id
         """Whose conversation it is."""
+        self._base = {"session_id": self.session_id, "subject_id": self.subject_id, "v": VERSION}
         self._agent_class = agent_class
-        self._ledgers = ledgers
+        self._ledgers, self._ho2m = ledgers, ledgers.ho2m
         self._config = config
         self._clock = clock
         self.admission: Any = None
@@ -143,7 +144,11 @@ class SessionManager:
         self.state.window.append(past)
         self.state.completed_turns += 1
 
-    async def write(
+    def fields_of(self, turn: str | None) -> dict[str, Any]:
+        """What every payload about a turn carries, or about the session itself where there is no turn."""
+        return self._base if turn is None else {**self._base, "turn_id": turn}
+
+    def write(
         self,
         entry_type: str,
         entity_id: str,
@@ -151,34 +156,31 @@ class SessionManager:
         *,
         turn: str | None = None,
         expected_head: EntryId | None = None,
+    ) -> Awaitable[Ref]:
+        """Writes an entry of this session to HO2m, with what every payload carries; gives its reference when it is awaited."""
+        return self.append(entry_type, entity_id, {**self.fields_of(turn), **fields}, expected_head)
+
+    async def append(
+        self, entry_type: str, entity_id: str, payload: dict[str, Any], expected_head: EntryId | None = None
     ) -> Ref:
-        """Writes an entry of this session to HO2m, with what every payload carries."""
-        payload, ho2m = self._payload(fields, turn), self._ledgers.ho2m
-        ref = await ho2m.write(_entry(LedgerEntry, (entry_type, entity_id, payload)), expected_head=expected_head)
+        """Writes an entry whose payload is complete: `fields_of` its turn and its own."""
+        ref = await self._ho2m.write(_entry(LedgerEntry, (entry_type, entity_id, payload)), expected_head=expected_head)
         self.state.head = ref.entry_id  # type: ignore[assignment]  # `EntryId(…)` is a call, and says nothing at run time
         if self.thread is not None and entry_type in FOLDED_TYPES:
-            self.thread.apply(entry_type, entity_id, ho2m.last_timestamp, payload, ref)
+            self.thread.apply(entry_type, entity_id, self._ho2m.last_timestamp, payload, ref)
         return ref
 
     async def write_all(self, made: Iterable[tuple[str, str, Mapping[str, Any]]], *, turn: str | None = None) -> list[Ref]:
         """Writes entries, each as type, entity and fields, in one commit: after a crash all of them are there, or none."""
-        entries = [LedgerEntry(kind, entity_id, self._payload(fields, turn)) for kind, entity_id, fields in made]
-        stored = await self._ledgers.ho2m.write_all(entries)
+        carried = self.fields_of(turn)
+        entries = [LedgerEntry(kind, entity_id, {**carried, **fields}) for kind, entity_id, fields in made]
+        stored = await self._ho2m.write_all(entries)
         refs = [each.ref for each in stored]
         for entry, ref, at in zip(entries, refs, stored, strict=True):
             self.state.head = EntryId(ref.entry_id)
             if self.thread is not None and entry.entry_type in FOLDED_TYPES:
                 self.thread.apply(entry.entry_type, entry.entity_id, at.timestamp, entry.payload, ref)
         return refs
-
-    def _payload(self, fields: Mapping[str, Any], turn: str | None) -> dict[str, Any]:
-        # In the order in which keys are stored, as far as they are known here: sorting is then quicker.
-        payload: dict[str, Any] = {"session_id": self.session_id, "subject_id": self.subject_id}
-        if turn is not None:
-            payload["turn_id"] = turn
-        payload["v"] = VERSION
-        payload.update(fields)
-        return payload
 
     async def commit(self) -> None:
         """Returns when what was written is durable."""
@@ -223,16 +225,13 @@ class SessionDirectory:
         self._ledgers = ledgers
         self._config = config
         self._clock = clock
-        self._ids = ids
-        self._max_active = max_active
+        self._active: OrderedDict[str, SessionManager] = OrderedDict()
+        self._fresh_ids = FreshIds(ids, ledgers, self._active)
+        self._idle_s, self._max_active = config.idle_passivate_s, max_active
         self._memory = memory
         self._authority = authority
         self._now = loop_clock()
-        self._active: OrderedDict[str, SessionManager] = OrderedDict()
         self._activating: dict[str, anyio.Event] = {}
-        self._fresh: deque[SessionId] = deque()
-        self._drawn: anyio.Event | None = None
-        self._waiting_for_ids = 0
         self.barred: set[str] = set()
         """Subjects who are being erased: no session of theirs is given out."""
 
@@ -256,10 +255,10 @@ class SessionDirectory:
             raise SessionMismatch(session_id, "subject", subject_id, session.subject_id)
         return session
 
-    def window(self, session_id: str) -> Sequence[PastTurn]:
-        """The newest turns of an active session; none of one that is not active."""
+    def state(self, session_id: str) -> SessionState | None:
+        """The state of an active session; None of one that is not active."""
         session = self._active.get(session_id)
-        return session.state.window if session is not None else ()
+        return session.state if session is not None else None
 
     def thread(self, session_id: str) -> SessionThread | None:
         """What the Context Authority keeps of an active session; None of one that is not, or where it is off."""
@@ -296,9 +295,8 @@ class SessionDirectory:
         if session_id is not None:
             with suppress(UnknownSession):
                 return await self.find_open(session_id, subject_id=subject_id)
-            if session_id in self._fresh:
-                self._fresh.remove(SessionId(session_id))
-        chosen = SessionId(session_id) if session_id is not None else await self._fresh_id()
+            self._fresh_ids.forget(session_id)
+        chosen = SessionId(session_id) if session_id is not None else await self._fresh_ids.take()
         self.check(subject_id or "")
         state = SessionState(chosen, SubjectId(subject_id) if subject_id else anonymous_subject(chosen), external_id)
         session = self._manager(state)
@@ -315,35 +313,6 @@ class SessionDirectory:
                 await session.write(*declared)
         self._keep(session)
         return session
-
-    async def _fresh_id(self) -> SessionId:
-        """A session id that nobody has. They are looked up by the dozen, because a look-up waits for a thread."""
-        for _ in range(_ID_ATTEMPTS):
-            if self._fresh:
-                return self._fresh.popleft()
-            if self._drawn is None:
-                await self._draw()
-            else:  # somebody else is at it, for all who wait
-                self._waiting_for_ids += 1
-                try:
-                    await self._drawn.wait()
-                finally:
-                    self._waiting_for_ids -= 1
-        raise CallerError("all random session ids that were drawn are taken; set session_id_digits to 16 or more")
-
-    async def _draw(self) -> None:
-        done = self._drawn = anyio.Event()
-        try:
-            await anyio.lowlevel.checkpoint()  # so that all who start a session now are counted
-            count = min(max(_IDS_AT_ONCE, self._waiting_for_ids + 1), _IDS_AT_MOST)
-            drawn = dict.fromkeys(self._ids.session_id() for _ in range(count))
-            for each in drawn:
-                _check_id(each)
-            taken = await self._ledgers.ho2m.known_sessions(drawn)
-            self._fresh.extend(each for each in drawn if each not in taken and each not in self._active)
-        finally:
-            self._drawn = None
-            done.set()
 
     async def by_external_id(self, external_id: str) -> SessionId | None:
         """The session that was started with this external id, or None."""
@@ -364,14 +333,14 @@ class SessionDirectory:
         session.last_used = now
         self._active.move_to_end(session.session_id)
         oldest = next(iter(self._active.values()))
-        if now - oldest.last_used > self._config.idle_passivate_s or len(self._active) > self._max_active:
+        if now - oldest.last_used > self._idle_s or len(self._active) > self._max_active:
             self._passivate(session, now)
 
     def _passivate(self, touched: SessionManager, now: float) -> None:
         """Puts away sessions that are idle for long, or too many; one with a turn stays, and so does the one in hand."""
         oldest = list(islice(self._active.values(), _PASSIVATE_AT_ONCE))
         for session in oldest:
-            is_idle = now - session.last_used > self._config.idle_passivate_s
+            is_idle = now - session.last_used > self._idle_s
             if session.admission is not None:  # has a turn: the oldest idle ones must come to the front
                 session.last_used = now
                 self._active.move_to_end(session.session_id)
@@ -379,7 +348,7 @@ class SessionDirectory:
                 del self._active[session.session_id]
 
     async def _activate(self, session_id: str) -> SessionManager:
-        _check_id(session_id)
+        check_session_id(session_id)
         while (others := self._activating.get(session_id)) is not None:
             await others.wait()
             if session_id in self._active:
@@ -437,48 +406,4 @@ async def close_open_turn(session: SessionManager, reason: str) -> None:
     await session.write_all([*open_ones, (events.TURN_ABORTED, turn.turn_id, {"reason": reason})], turn=turn.turn_id)
 
 
-class SessionContext:
-    """The default `ContextProvider`: the newest turns that the session keeps in memory, and the standing rules.
-
-    It never reads a file: an active session's window is the fold of its ledger.
-    """
-
-    never_waits = True
-
-    def __init__(self, sessions: SessionDirectory, config: HO2Config) -> None:
-        self._sessions = sessions
-        self._recent_turns = config.recent_turns
-        self._rules = standing_rule_fragments(config.standing_rules, config.token_estimator)
-
-    async def read_ledger_entries(self, session_id: str, *, limit: int) -> Sequence[ContextFragment]:
-        """The session's newest turns, oldest first."""
-        window = self._sessions.window(session_id)
-        return [window[n].fragment for n in range(max(0, len(window) - limit), len(window))]
-
-    async def search_text(self, session_id: str, query: str, *, limit: int) -> Sequence[ContextFragment]:
-        """The session's earlier turns that share words with the query: most of them first, newer before older."""
-        window = self._sessions.window(session_id)
-        earlier = len(window) - self._recent_turns
-        if earlier <= 0:
-            return ()  # all of them are shown anyway
-        wanted = words_of(query)
-        scored = [
-            (len(common), past.turn_id, past.fragment) for past in islice(window, earlier) if (common := wanted & past.words)
-        ]
-        scored.sort(key=itemgetter(0, 1), reverse=True)
-        return [fragment for _, _, fragment in scored[:limit]]
-
-    async def read_registry(self) -> Sequence[ContextFragment]:
-        """The standing rules."""
-        return self._rules
-
-
-_ID_ATTEMPTS = 8
-_IDS_AT_ONCE = 64
-_IDS_AT_MOST = 4_096
 _PASSIVATE_AT_ONCE = 16
-
-
-def _check_id(session_id: str) -> None:
-    if not is_session_id(session_id):
-        raise CallerError(f"session id {session_id!r}: expected `SES-` and 8 to 32 lower-case hex digits")

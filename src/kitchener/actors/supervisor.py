@@ -1,13 +1,14 @@
 """HO2: plans turns as chains of work orders and owns the sessions of one agent class. It never calls a model.
 
 This is the page a reader starts from. Each step of a message's way is one line here and an object in a file of its own:
-`idempotency.py` (has this been answered?), `sessions.py` (whose conversation is it?), `admission.py` (may it run now?),
-`turn.py` (what happens in it). Explained in `docs/turn.md`.
+`calls.py` (can it be right?), `idempotency.py` (has this been answered?), `sessions.py` (whose conversation is it?),
+`admission.py` (may it run now?), `turn.py` (what happens in it). Explained in `docs/turn.md`.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
+from typing import Any
 
 import anyio
 
@@ -17,6 +18,7 @@ from kitchener.actors.attention import AttentionRetriever
 from kitchener.actors.attention_templates import load_templates, resolve_template
 from kitchener.actors.authority import ContextAuthority
 from kitchener.actors.budget import TokenBudgeter
+from kitchener.actors.calls import check_chain, check_message, check_names, turn_call
 from kitchener.actors.consolidation import Consolidator
 from kitchener.actors.context_items import ContextItems
 from kitchener.actors.idempotency import IdempotencyKeys, OnSession, Scope
@@ -25,19 +27,18 @@ from kitchener.actors.leaving import Leaving
 from kitchener.actors.mailbox import CALLING_CHAIN
 from kitchener.actors.quality import QualityGate
 from kitchener.actors.remembering import LongTermMemory
-from kitchener.actors.sessions import SessionContext, SessionDirectory, SessionManager
+from kitchener.actors.session_context import SessionContext
+from kitchener.actors.sessions import SessionDirectory, SessionManager
 from kitchener.actors.streams import streamed
 from kitchener.actors.tools import ToolRegistry
 from kitchener.actors.turn import Turn
-from kitchener.actors.work_order_chain import DegradedCall, Prepared, TurnParts
+from kitchener.actors.turn_parts import DegradedCall, Prepared, TurnParts
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import HO2Config
 from kitchener.errors import (
     CallerError,
     CommitUnknown,
-    InvalidMessage,
     LedgerWriteError,
-    ReentrantTurn,
     RuntimeClosed,
     SubjectErased,
     TurnReplaced,
@@ -146,7 +147,7 @@ class HO2Supervisor:
         Raises:
             SessionEnded, SessionMismatch: the id is taken
         """
-        _check_names(subject_id=subject_id, external_id=external_id)
+        check_names(subject_id=subject_id, external_id=external_id)
         await self._ready()
         session = await self._sessions.start(session_id, subject_id=subject_id, external_id=external_id)
         self._ledgers.request_commit()
@@ -198,7 +199,7 @@ class HO2Supervisor:
             TurnTimeout, TurnReplaced: it was aborted
             LedgerError: its record could not be made durable
         """
-        result = await self._handle(message, _call(session_id, subject_id, idempotency_key, memory, deadline), None)
+        result = await self._handle(message, turn_call(session_id, subject_id, idempotency_key, memory, deadline), None)
         self._consolidate_after(result)
         return result
 
@@ -290,7 +291,7 @@ class HO2Supervisor:
         """
         if self._host.tasks is None:
             raise CallerError("stream_turn needs a runtime (open_runtime); a supervisor assembled by hand has handle_turn")
-        call = _call(session_id, subject_id, idempotency_key, memory, deadline)
+        call = turn_call(session_id, subject_id, idempotency_key, memory, deadline)
 
         async def run(tell: UpdateListener) -> None:
             result = await self._handle(message, call, tell)
@@ -301,13 +302,16 @@ class HO2Supervisor:
             async for update in updates:
                 yield update
 
-    async def _handle(self, message: str, call: TurnCall, update: UpdateListener | None) -> TurnResult:
-        self._check_message(message)
+    def _handle(self, message: str, call: TurnCall, update: UpdateListener | None) -> Coroutine[Any, Any, TurnResult]:
+        check_message(message, self._host.limits.max_message_chars)
+        key = call.idempotency_key
+        return self._admitted(message, call, update) if key is None else self._once(key, message, call, update)
+
+    async def _once(self, key: str, message: str, call: TurnCall, update: UpdateListener | None) -> TurnResult:
+        """The key's one result: of an earlier turn, or of this one."""
         await self._ready()
-        if call.idempotency_key is None:
-            return await self._admitted(message, call, update)
         return await self._keys.answer(
-            call.idempotency_key,
+            key,
             message,
             scope=await self._scope(call),
             deadline=call.deadline if call.deadline is not None else anyio.current_time() + self.config.turn_deadline_s,
@@ -318,20 +322,25 @@ class HO2Supervisor:
         self, message: str, call: TurnCall, update: UpdateListener | None, on_session: OnSession | None = None
     ) -> TurnResult:
         """Through the session's queue and the runtime's limit, then the turn."""
+        await self._ready()
         if call.session_id is None:
             session = await self._sessions.start(subject_id=call.subject_id)
         else:
             session = await self._sessions.find_open(call.session_id, subject_id=call.subject_id)
         chain = CALLING_CHAIN.get()
-        self._check_chain(chain, session.session_id)
+        if chain:
+            check_chain(chain, session.session_id, self._host.limits.max_nesting)
         if on_session is not None:
             on_session(session.session_id)
         token = CALLING_CHAIN.set((*chain, session.session_id))
         try:
-            async with self._admission.turn(session, message, call, nested=bool(chain)) as queue:
+            queue = await self._admission.enter(session, message, call, nested=bool(chain))
+            try:
                 session.check_open()  # a call that was before this message in the session's queue may have ended it
                 self._sessions.check(session.subject_id)
                 return await self._run(session, queue, message, call, update)
+            finally:
+                self._admission.leave(session, nested=bool(chain))
         finally:
             CALLING_CHAIN.reset(token)
 
@@ -342,7 +351,7 @@ class HO2Supervisor:
         started = self._parts.loop_time()
         deadline = call.deadline if call.deadline is not None else started + self.config.turn_deadline_s
         turn = Turn(self._parts, session, message, deadline, update)
-        queue.scope = scope = anyio.CancelScope(deadline=deadline)
+        queue.scope = scope = self._parts.scope(deadline=deadline)
         self._ledgers.enter_turn()
         self._limiter.track(scope)
         result: TurnResult | None = None
@@ -408,47 +417,9 @@ class HO2Supervisor:
 
     async def _scope(self, call: TurnCall) -> Scope:
         if call.session_id is not None:
-            self._check_chain(CALLING_CHAIN.get(), call.session_id)
+            check_chain(CALLING_CHAIN.get(), call.session_id, self._host.limits.max_nesting)
             session = await self._sessions.find(call.session_id, subject_id=call.subject_id)
             return ("session", session.session_id)
         if call.subject_id is None:
             raise CallerError("an idempotency_key needs a session_id or a subject_id: it belongs to one of them")
         return ("subject", call.subject_id)
-
-    def _check_message(self, message: str) -> None:
-        limit = self._host.limits.max_message_chars
-        if not isinstance(message, str):
-            raise InvalidMessage(f"message is {type(message).__name__}: expected text; other content is not supported")
-        if not message.strip():
-            raise InvalidMessage("message is empty: expected text")
-        if len(message) > limit:
-            raise InvalidMessage(f"message has {len(message)} characters: expected at most max_message_chars = {limit}")
-
-    def _check_chain(self, chain: tuple[str, ...], session_id: str) -> None:
-        if session_id in chain:
-            raise ReentrantTurn(
-                f"session {session_id!r} waits for the tool that sends this message: {' → '.join(chain)}; use another session"
-            )
-        if len(chain) > self._host.limits.max_nesting:
-            raise ReentrantTurn(f"turns nest {len(chain)} deep: expected at most max_nesting = {self._host.limits.max_nesting}")
-
-
-def _call(
-    session_id: str | None, subject_id: str | None, idempotency_key: str | None, memory: bool, seconds: float | None
-) -> TurnCall:
-    """The call's options, with its deadline on the event loop's clock."""
-    if seconds is not None and not seconds > 0:
-        raise CallerError(f"deadline = {seconds}: expected seconds from now, more than 0")
-    _check_names(subject_id=subject_id, idempotency_key=idempotency_key)
-    deadline = None if seconds is None else anyio.current_time() + seconds
-    return TurnCall(session_id, subject_id, idempotency_key, memory, deadline)
-
-
-def _check_names(**names: str | None) -> None:
-    """Ids that callers choose are text of a sensible length."""
-    for what, name in names.items():
-        if name is not None and (not isinstance(name, str) or not 1 <= len(name) <= _MAX_NAME or not name.isprintable()):
-            raise CallerError(f"{what} = {name!r:.80}: expected 1 to {_MAX_NAME} printable characters")
-
-
-_MAX_NAME = 256

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 import structlog
 
 from kitchener.actors.attention import AttentionContext
+from kitchener.actors.authority import ContextAuthority
 from kitchener.actors.chains import (
     UNCLASSIFIED,
     ChainPlan,
-    cost_json,
+    ToolRequest,
     labels_of,
     plan_chain,
     signals_of,
@@ -24,10 +25,11 @@ from kitchener.actors.chains import (
 )
 from kitchener.actors.deciding import OwnAnswer, TurnAuthority
 from kitchener.actors.quality import QualityGateResult
-from kitchener.actors.remembering import Crossed, Learned, bias_fragments
+from kitchener.actors.remembering import Crossed, Learned, TurnMemory, bias_fragments
 from kitchener.actors.session_state import begin_turn, complete_turn, forget_failed
 from kitchener.actors.sessions import SessionManager, close_open_turn
-from kitchener.actors.work_order_chain import APOLOGIES, APOLOGY, CutShort, TurnParts, WorkOrderChain
+from kitchener.actors.turn_parts import TurnParts
+from kitchener.actors.work_order_chain import APOLOGIES, APOLOGY, CutShort, WorkOrderChain
 from kitchener.errors import origin_of
 from kitchener.ids import SessionId, TurnId
 from kitchener.ledger import compute_trace_hash
@@ -121,12 +123,14 @@ class Turn:
         error: TurnError | None = None
         with self._parts.ledgers.ho1m.watch(self._session.session_id) as self._chain.trace:
             try:
-                await self._open_authority()
+                if self._parts.authority is not None:
+                    await self._open_authority(self._parts.authority)
                 classification = self._classification = await self._classify()
-                await self._decide(classification)
+                if self._authority is not None:
+                    await self._follow(self._authority.decide(classification))
                 context = await self._assemble(classification)
                 plan = self._plan_rest(classification)
-                results = await self._use_tool(plan)
+                results = await self._use_tool(plan.tool_request) if plan.tool_request is not None else []
                 self._output = await self._synthesize(classification, context, results, plan)
                 response = str(self._output["response_text"])
             except CutShort as cut:
@@ -144,9 +148,7 @@ class Turn:
 
     async def _classify(self) -> Mapping[str, Any]:
         """2a: what kind of message it is. A classification that fails leaves the turn to go on without."""
-        prepared, count = self._parts.prepared, self._parts.config.classify_recent_turns
-        window = self._session.state.window
-        newest = [window[n] for n in range(max(0, len(window) - count), len(window))]
+        prepared, newest = self._parts.prepared, self._session.state.newest(self._parts.config.classify_recent_turns)
         wo = await self._chain.dispatch(
             "classify",
             {
@@ -164,28 +166,15 @@ class Turn:
         await self._chain.accept(wo)
         return wo.output_result
 
-    async def _gather(self, classification: Mapping[str, Any]) -> AttentionContext:
-        """2b and 2c: the context, gathered within its budgets and laid out."""
-        attention = self._parts.attention
-        horizontal = await attention.horizontal_scan(self._session.session_id, self._message)
-        priority = await attention.priority_probe()
-        return attention.assemble_wo_context(horizontal, priority, self._message, classification)
-
-    async def _open_authority(self) -> None:
+    async def _open_authority(self, authority: ContextAuthority) -> None:
         """The Context Authority's say before anything else; where threads compete it answers in the model's place."""
-        authority, thread = self._parts.authority, self._session.thread
-        if authority is None or thread is None:
+        if self._session.thread is None:
             return
         position = self._positions[self._parts.ledgers.ho2m.ledger_id]
         self._authority = TurnAuthority(
             authority, self._session, self.turn_id, self._message, turn_ts=self._turn_ts, position=position
         )
         await self._follow(self._authority.open())
-
-    async def _decide(self, classification: Mapping[str, Any]) -> None:
-        """2a: which intent the message serves."""
-        if self._authority is not None:
-            await self._follow(self._authority.decide(classification))
 
     async def _follow(self, step: Coroutine[Any, Any, OwnAnswer | None]) -> None:
         """Takes a step of the Authority, and its answer where it gives one; a shadow's step changes nothing."""
@@ -209,40 +198,36 @@ class Turn:
 
     async def _assemble(self, classification: Mapping[str, Any]) -> AttentionContext:
         """2b and 2c: what the model sees, with the learned lines that have something to say to this message."""
-        overlays = await self._recall(classification)
-        authority = self._authority
+        overlays = await self._recall(self._memory, classification) if self._memory is not None else ()
+        authority, attention = self._authority, self._parts.attention
         if authority is not None and not authority.is_shadow:
-            nothing = AttentionContext(template_id=self._parts.attention.template_id)
+            nothing = AttentionContext(template_id=attention.template_id)
             return await authority.show(nothing, overlays, self._memory, self._chain.tokens_left)
-        context = await self._gather(classification)
+        horizontal = await attention.horizontal_scan(self._session.session_id, self._message)
+        priority = await attention.priority_probe()
+        context = attention.assemble_wo_context(horizontal, priority, self._message, classification)
         if overlays:
             context = context._replace(biases=bias_fragments(overlays, self._parts.config.token_estimator))
         if authority is not None:
             await self._in_shadow(authority.show(context, overlays, self._memory, self._chain.tokens_left))
         return context
 
-    async def _recall(self, classification: Mapping[str, Any]) -> Sequence[Overlay]:
+    async def _recall(self, memory: TurnMemory, classification: Mapping[str, Any]) -> Sequence[Overlay]:
         """1: what memory learned about the subject and has something to say to this message."""
-        if self._memory is None:
-            return ()
         try:
-            return await self._memory.recall(
-                self._session.subject_id, labels_of(classification), self._turn_ts, self._positions
-            )
+            return await memory.recall(self._session.subject_id, labels_of(classification), self._turn_ts, self._positions)
         except Exception as error:  # noqa: BLE001  a memory that fails costs the turn its lines, not its reply
             await self._chain.record_degradation("HO3", error)
             return ()
 
-    async def _learn(self) -> Learned:
+    async def _learn(self, memory: TurnMemory) -> Learned:
         """5: the turn's signals, and the gates that they opened."""
-        if self._memory is None:
-            return Learned((), None, self._positions)
         signal_ids = signals_of(self._classification, self._chain.work_orders.values())
         session = self._session
         try:
-            learned = await self._memory.learn(session.session_id, session.subject_id, self.turn_id, signal_ids)
+            learned = await memory.learn(session.session_id, session.subject_id, self.turn_id, signal_ids)
             if learned.candidates and learned.gate_ts is not None:
-                namespace = self._memory.namespace_of(session.subject_id)
+                namespace = memory.namespace_of(session.subject_id)
                 self._parts.note_crossed(self.turn_id, Crossed(namespace, learned.gate_ts))
             return learned
         except Exception as error:  # noqa: BLE001  what a turn teaches is never worth its reply
@@ -255,11 +240,8 @@ class Turn:
             classification, allowed=prepared.allowed_tools, read_only=prepared.read_only_tools, room=self._chain.room
         )
 
-    async def _use_tool(self, plan: ChainPlan) -> list[dict[str, Any]]:
+    async def _use_tool(self, request: ToolRequest) -> list[dict[str, Any]]:
         """3: the tool that a command asks for, before the reply; its failure is a result that the reply can speak of."""
-        request = plan.tool_request
-        if request is None:
-            return []
         arguments = {"tool_id": request.tool_id, "arguments": dict(request.arguments)}
         wo = await self._chain.dispatch("tool_call", arguments, self._parts.prepared.tool_call)
         if wo.state == "completed" and wo.output_result is not None:
@@ -302,19 +284,20 @@ class Turn:
 
     async def _judge(self, wo: WorkOrder) -> QualityGateResult:
         """4: the verdict on one attempt, on record with the trace so far."""
-        output = wo.output_result if wo.state == "completed" else None
-        verdict = self._parts.quality.verify(output, wo.acceptance, wo.wo_id)
-        if verdict.is_accepted and not self._chain.can_record(str((output or {}).get("response_text", ""))):
-            verdict = QualityGateResult("reject", "the reply does not fit into one ledger entry (max_entry_bytes)", wo.wo_id)
-        if verdict.is_accepted and self._parts.config.verify_with_model and self._chain.room:
-            verdict = await self._ask_verifier(wo, verdict)
+        wo_id, output = wo.wo_id, wo.output_result if wo.state == "completed" else None
+        verdict = self._parts.quality.verify(output, wo.acceptance, wo_id)
+        if verdict.is_accepted and output is not None:
+            if not self._chain.can_record(str(output.get("response_text", ""))):
+                verdict = QualityGateResult("reject", "the reply does not fit into one ledger entry (max_entry_bytes)", wo_id)
+            elif self._parts.config.verify_with_model and self._chain.room:
+                verdict = await self._ask_verifier(wo, verdict)
         fields = {
-            "wo_id": wo.wo_id,
+            "wo_id": wo_id,
             "decision": verdict.decision,
             "reason": verdict.reason,
             "trace_hash": self._trace_hash(),
         }
-        await self._chain.write(events.WO_QUALITY_GATE, wo.wo_id, fields)
+        await self._chain.write(events.WO_QUALITY_GATE, wo_id, fields)
         return verdict
 
     async def _ask_verifier(self, wo: WorkOrder, verdict: QualityGateResult) -> QualityGateResult:
@@ -369,7 +352,7 @@ class Turn:
         await self._chain.write(events.WO_CHAIN_COMPLETE, self.turn_id, fields)
         if self._authority is not None:
             await self._in_shadow(self._authority.finish(self._output, is_failed=error is not None))
-        learned = await self._learn()
+        learned = await self._learn(self._memory) if self._memory is not None else Learned((), None, self._positions)
         result = TurnResult(
             response=response,
             wo_chain_summary=summarize(chain),
@@ -385,9 +368,7 @@ class Turn:
             projection_ref=self._authority.projection_ref if self._authority is not None else None,
         )
         payload = result.as_payload()
-        payload["wo_chain_summary"] = [
-            {"wo_id": wo.wo_id, "wo_type": wo.wo_type, "state": wo.state, "cost": cost_json(wo.cost)} for wo in chain
-        ]
+        payload["wo_chain_summary"] = self._chain.summary()
         payload["user_message_ref"] = self._chain.message_ref
         payload["gate_ts"] = learned.gate_ts
         payload["read_positions"] = learned.positions

@@ -4,139 +4,29 @@
 back, or `CutShort` with the error and the reply to give. Explained in `docs/turn.md`.
 """
 
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any
 
 import orjson
 import structlog
 
-from kitchener.actors.attention import AttentionContext, AttentionRetriever
-from kitchener.actors.authority import ContextAuthority
-from kitchener.actors.budget import Scope, TokenBudgeter
+from kitchener.actors.attention import AttentionContext
+from kitchener.actors.budget import Budget, Scope
 from kitchener.actors.chains import cost_json
-from kitchener.actors.context_items import ITEM_TOOL
-from kitchener.actors.quality import QualityGate
-from kitchener.actors.remembering import Crossed, TurnMemory
 from kitchener.actors.session_state import book_cost, forget_failed, note_failed
 from kitchener.actors.sessions import SessionManager
 from kitchener.actors.tool_results import storable
-from kitchener.actors.tools import ToolRegistry
+from kitchener.actors.turn_parts import TurnParts
 from kitchener.canonical import canonical_bytes
-from kitchener.clock import Clock, TimestampText, loop_clock
-from kitchener.config import HO2Config
 from kitchener.errors import EntryRefused, ExecutorError, LedgerError, origin_of
 from kitchener.ids import TurnId
-from kitchener.ledger import Ledgers, StoredEntry
+from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.ref import Ref
 from kitchener.records.turn import TextRetracted, TurnError, TurnUpdate, UpdateListener, WorkOrderFinished, WorkOrderPlanned
-from kitchener.records.work_order import Constraints, HO1ExecutorProtocol, WorkOrder, WorkOrderError, WorkOrderType
+from kitchener.records.work_order import NO_COST, Constraints, Cost, WorkOrder, WorkOrderError, WorkOrderType
 
 logger = structlog.get_logger(__name__)
-
-
-class DegradedCall(Protocol):
-    """What answers when HO1 itself is broken: injected, governed, recorded as a violation."""
-
-    async def __call__(self, message: str, *, session_id: str, deadline: float) -> str:
-        """A reply to the message.
-
-        Args:
-            message: what the user said
-            session_id: in which session
-            deadline: on the event loop's clock, seconds
-        """
-        ...
-
-
-class Prepared:
-    """Everything about an agent class's work orders that no turn changes, worked out once."""
-
-    def __init__(self, config: HO2Config, tools: ToolRegistry, config_hash: str, ruleset_hash: str) -> None:
-        self.config_hash = config_hash
-        self.ruleset_hash = ruleset_hash
-        self.allowed_tools = tools.tool_ids
-        self.read_only_tools = frozenset(tool_id for tool_id in tools.tool_ids if tools.is_read_only(tool_id))
-        self.tool_views = [
-            {"tool_id": spec.tool_id, "description": spec.description, "parameters": dict(spec.parameters)}
-            for spec in tools.specs(self.allowed_tools)
-        ]
-        self.vocabulary = {kind: list(labels) for kind, labels in config.labels_vocabulary.items()}
-        rules = "\n".join(f"- {rule}" for rule in config.standing_rules)
-        self.instructions = "\n\n".join(part for part in (config.instructions, rules and f"Standing rules:\n{rules}") if part)
-        self.classify = Constraints(prompt_contract_id=config.classify_contract_id, token_budget=config.turn_budget)
-        self.synthesize = Constraints(prompt_contract_id=config.synthesize_contract_id, token_budget=config.turn_budget)
-        self.with_tools = self.synthesize.model_copy(
-            update={"turn_limit": config.tool_turn_limit, "allowed_tools": self.allowed_tools}
-        )
-        fetching = {"turn_limit": config.tool_turn_limit, "allowed_tools": (ITEM_TOOL,)}
-        self.with_items = self.synthesize.model_copy(update=fetching)
-        self.with_both = self.with_tools.model_copy(update={"allowed_tools": (*self.allowed_tools, ITEM_TOOL)})
-        self.tool_call = Constraints(allowed_tools=self.allowed_tools, token_budget=config.turn_budget)
-        self.verify = Constraints(prompt_contract_id=config.verify_contract_id, token_budget=config.turn_budget)
-        known = (
-            self.classify,
-            self.synthesize,
-            self.with_tools,
-            self.with_items,
-            self.with_both,
-            self.tool_call,
-            self.verify,
-        )
-        self._mappings = {id(each): _mapping_of(each) for each in known}
-
-    def synthesis(self, *, offers_tools: bool, offers_items: bool) -> Constraints:
-        """The constraints of a reply."""
-        if offers_items:
-            return self.with_both if offers_tools else self.with_items
-        return self.with_tools if offers_tools else self.synthesize
-
-    def mapping_of(self, constraints: Constraints) -> dict[str, Any]:
-        """What of the constraints differs from the defaults, as JSON types."""
-        return self._mappings.get(id(constraints)) or _mapping_of(constraints)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnParts:
-    """What every turn of an agent class works with; made once."""
-
-    config: HO2Config
-    ledgers: Ledgers
-    executor: HO1ExecutorProtocol
-    budgeter: TokenBudgeter
-    attention: AttentionRetriever
-    quality: QualityGate
-    clock: Clock
-    degraded_call: DegradedCall | None
-    listeners: dict[str, UpdateListener]
-    """Who reads the text of a work order while it is being made; shared with the executor."""
-    prepared: Prepared
-    authority: ContextAuthority | None = None
-    """The Context Authority; None where it is off, and then none of its code runs."""
-    memory: TurnMemory | None = None
-    """Long-term memory; None where it is not used, and then none of its code runs."""
-    timestamps: TimestampText = field(default_factory=TimestampText)
-    loop_time: Callable[[], float] = field(default_factory=loop_clock)
-    """The event loop's clock, seconds."""
-
-    crossed: OrderedDict[str, Crossed] = field(default_factory=OrderedDict)
-    """What turns found ripe to be learned, until their replies are delivered."""
-
-    def now(self) -> str:
-        """The time of day as it stands in a ledger."""
-        return self.timestamps.render(self.clock.time_us())
-
-    def note_crossed(self, turn_id: str, crossed: Crossed) -> None:
-        """Remembers what a turn found ripe; a reply that never arrives is forgotten, its gates are found open again."""
-        self.crossed[turn_id] = crossed
-        if len(self.crossed) > _MAX_CROSSED:
-            self.crossed.popitem(last=False)
-
-    def take_crossed(self, turn_id: str) -> Crossed | None:
-        """What a turn found ripe, once."""
-        return self.crossed.pop(turn_id, None)
 
 
 class CutShort(Exception):
@@ -154,9 +44,6 @@ APOLOGIES: Mapping[str, str] = {
     "BUDGET": "The token budget for this conversation does not cover another reply, so the model was not asked.",
 }
 
-
-_MAX_CROSSED = 10_000
-
 _BESIDE_THE_REPLY = 8_192
 """Bytes that the other fields of `TURN_COMPLETED` take at the most."""
 
@@ -173,12 +60,15 @@ class WorkOrderChain:
     """
 
     __slots__ = (
+        "_base",
+        "_costs",
         "_deadline",
         "_parts",
         "_scope",
         "_session",
         "_turn_id",
         "_update",
+        "_wo_scope",
         "intent_id",
         "message_ref",
         "trace",
@@ -193,7 +83,10 @@ class WorkOrderChain:
         self._turn_id = turn_id
         self._deadline = deadline
         self._update = update
+        self._base = session.fields_of(turn_id)
         self._scope: Scope = (session.session_id, turn_id)
+        self._wo_scope: Scope = self._scope
+        self._costs: dict[str, orjson.Fragment] = {}
         self.message_ref: orjson.Fragment | None = None
         """The turn's `TURN_STARTED`, where its message stands."""
         self.intent_id: str | None = None
@@ -215,20 +108,18 @@ class WorkOrderChain:
 
     def open(self) -> None:
         """Opens the budgets of the session and of the turn; what the session used before stands in its state."""
-        session = self._session
-        self._parts.budgeter.allocate((session.session_id,), self._parts.config.budget_ceiling, used=session.state.tokens_used)
-        self._parts.budgeter.allocate(self._scope, self._parts.config.turn_budget)
+        budgeter, config = self._parts.budgeter, self._parts.config
+        budgeter.allocate(self._scope[:1], config.budget_ceiling, used=self._session.state.tokens_used)
+        budgeter.allocate(self._scope, config.turn_budget)
 
     def close(self) -> None:
-        """Closes the turn's budgets, also those of work orders that were cut short."""
-        for wo_id in self.work_orders:
-            self._parts.budgeter.release((*self._scope, wo_id))
-        self._parts.budgeter.release(self._scope)
-        self._parts.budgeter.release(self._scope[:1])
+        """Closes the turn's budgets, also that of a work order that was cut short."""
+        for scope in (self._wo_scope, self._scope, self._scope[:1]):
+            self._parts.budgeter.release(scope)
 
-    def write(self, entry_type: str, entity_id: str, fields: Mapping[str, Any]) -> Awaitable[Ref]:
+    def write(self, entry_type: str, entity_id: str, fields: dict[str, Any]) -> Awaitable[Ref]:
         """Writes an entry of this turn to HO2m; gives its reference when it is awaited."""
-        return self._session.write(entry_type, entity_id, fields, turn=self._turn_id)
+        return self._session.append(entry_type, entity_id, self._base | fields)
 
     async def dispatch(
         self,
@@ -246,36 +137,51 @@ class WorkOrderChain:
         Raises:
             CutShort: the budget does not cover it, or HO1 is broken
         """
-        left_ms = max(1, int((self._deadline - self._parts.loop_time()) * 1_000))
+        parts, session = self._parts, self._session
+        left_ms = max(1, int((self._deadline - parts.loop_time()) * 1_000))
         wo = WorkOrder.create(
-            session_id=self._session.session_id,
-            number=self._session.next_wo_number(),
+            session_id=session.session_id,
+            number=session.next_wo_number(),
             turn_id=self._turn_id,
             wo_type=wo_type,
-            created_at=self._parts.now(),
-            subject_id=self._session.subject_id,
+            created_at=parts.now(),
+            subject_id=session.subject_id,
             intent_id=self.intent_id,
             input_context=input_context,
             prior_results=tuple(prior_results),
             constraints=constraints.replaced({"timeout_ms": left_ms}),
             parent_wo_id=parent,
         )
-        limits = {**self._parts.prepared.mapping_of(constraints), "timeout_ms": left_ms}
+        wo_id, budgeter = wo.wo_id, parts.budgeter
+        limits = {**parts.prepared.mapping_of(constraints), "timeout_ms": left_ms}
         planned, size = await self._plan(wo, limits, input_refs, context)
-        if not self._allocate(wo, size):
-            await self._refuse(wo, size)
-        wo, wo_id = wo.dispatched(planned), wo.wo_id
+        self._wo_scope = scope = (*self._scope, wo_id)
+        budgeter.allocate(scope, constraints.token_budget)
+        budget, needed = budgeter.check(scope), size + (0 if wo_type == "tool_call" else parts.config.reply_reserve)
+        if not budget.covers(needed):
+            await self._refuse(wo, budget, needed)
         await self.write(events.WO_DISPATCHED, wo_id, {"wo_id": wo_id, "tier_target": "HO1", "lane": "interactive"})
-        done = await self._execute(wo)
-        scope = (*self._scope, wo_id)
-        self._parts.budgeter.debit(scope, done.cost)
-        self._parts.budgeter.release(scope)
+        done = await self._execute(wo.dispatched(planned))
+        budgeter.debit(scope, done.cost)
+        budgeter.release(scope)
         self.work_orders[wo_id] = done
         if done.state == "failed":
             await self.record_failure(done)
         if self._update is not None:
             await self._tell(WorkOrderFinished(wo_id, wo_type, done.state))
         return done
+
+    def summary(self) -> list[dict[str, Any]]:
+        """What stands of each work order in `TURN_COMPLETED`, in order of planning."""
+        return [
+            {
+                "wo_id": wo_id,
+                "wo_type": wo.wo_type,
+                "state": wo.state,
+                "cost": self._costs.get(wo_id) or cost_json(wo.cost),
+            }
+            for wo_id, wo in self.work_orders.items()
+        ]
 
     def can_record(self, response: str) -> bool:
         """Whether a reply fits into `TURN_COMPLETED`, beside everything else that stands there."""
@@ -286,15 +192,16 @@ class WorkOrderChain:
 
     async def accept(self, wo: WorkOrder) -> None:
         """`WO_COMPLETED`: HO2 takes the output as it is."""
-        wo_id, cost = wo.wo_id, wo.cost
+        wo_id = wo.wo_id
         output: orjson.Fragment | None = None
         for entry in reversed(self.trace):  # nearly always the last one
             if entry.entity_id == wo_id:
                 output = entry.ref.as_json()
                 break
-        await self.write(events.WO_COMPLETED, wo_id, {"wo_id": wo_id, "cost": cost_json(cost), "output_ref": output})
-        book_cost(self._session.state, cost.input_tokens + cost.output_tokens)
-        self._no_longer_open(wo)
+        await self.write(
+            events.WO_COMPLETED, wo_id, {"wo_id": wo_id, "cost": self._cost_of(wo_id, wo.cost), "output_ref": output}
+        )
+        self._book(wo_id, wo.cost)
 
     async def supersede(self, failed: WorkOrder, by: WorkOrder) -> None:
         """`WO_SUPERSEDED`: a retry took the place of a failed work order."""
@@ -308,21 +215,17 @@ class WorkOrderChain:
 
     async def record_failure(self, wo: WorkOrder) -> None:
         """`WO_FAILED`, with the work order's own error."""
-        self.work_orders[wo.wo_id] = wo
-        error = wo.error
-        await self.write(
-            events.WO_FAILED,
-            wo.wo_id,
-            {
-                "wo_id": wo.wo_id,
-                "reason": error.reason if error else "EXECUTOR",
-                "error": error.model_dump(mode="json", exclude_none=True) if error else None,
-                "cost": cost_json(wo.cost),
-            },
-        )
-        note_failed(self._session.state, wo.wo_id)
-        book_cost(self._session.state, wo.cost.input_tokens + wo.cost.output_tokens)
-        self._no_longer_open(wo)
+        wo_id, error = wo.wo_id, wo.error
+        self.work_orders[wo_id] = wo
+        fields = {
+            "wo_id": wo_id,
+            "reason": error.reason if error else "EXECUTOR",
+            "error": error.model_dump(mode="json", exclude_none=True) if error else None,
+            "cost": self._cost_of(wo_id, wo.cost),
+        }
+        await self.write(events.WO_FAILED, wo_id, fields)
+        note_failed(self._session.state, wo_id)
+        self._book(wo_id, wo.cost)
 
     async def record_degradation(self, component: str, error: Exception, **facts: Any) -> None:
         """`DEGRADATION`: a part failed and the turn goes on without it."""
@@ -350,7 +253,7 @@ class WorkOrderChain:
         fields: dict[str, Any] = {
             "wo_id": wo_id,
             "wo_type": wo_type,
-            "intent_id": wo.intent_id,
+            "intent_id": self.intent_id,
             "targets": list(wo.targets),
             "acceptance": list(wo.acceptance),
             "constraints": limits,
@@ -379,23 +282,11 @@ class WorkOrderChain:
             await self._tell(WorkOrderPlanned(wo_id, wo_type))
         return planned, -(-len(data) // 3)
 
-    def _allocate(self, wo: WorkOrder, size: int) -> bool:
-        """Sets the work order's tokens aside; False: they do not suffice."""
-        budgeter, scope = self._parts.budgeter, (*self._scope, wo.wo_id)
-        budgeter.allocate(scope, wo.constraints.token_budget)
-        return budgeter.check(scope).covers(self._needed(wo, size))
-
-    def _needed(self, wo: WorkOrder, size: int) -> int:
-        return size + (0 if wo.wo_type == "tool_call" else self._parts.config.reply_reserve)
-
-    async def _refuse(self, wo: WorkOrder, size: int) -> None:
+    async def _refuse(self, wo: WorkOrder, budget: Budget, needed: int) -> None:
         """Abandons a work order, unexecuted, whose tokens do not suffice; the chain ends."""
-        budgeter, scope = self._parts.budgeter, (*self._scope, wo.wo_id)
-        budget, needed = budgeter.check(scope), self._needed(wo, size)
-        budgeter.release(scope)
         self.work_orders[wo.wo_id] = wo.abandoned()
         await self.write(events.WO_ABANDONED, wo.wo_id, {"wo_id": wo.wo_id, "reason": "BUDGET"})
-        self._no_longer_open(wo)
+        self._book(wo.wo_id, NO_COST)
         await self._tell(WorkOrderFinished(wo.wo_id, wo.wo_type, "abandoned"))
         message = (
             f"the {wo.wo_type} step needs about {needed} tokens and {max(0, budget.remaining or 0)} are left;"
@@ -443,10 +334,17 @@ class WorkOrderChain:
             for update in updates:
                 await self._update(update)
 
-    def _no_longer_open(self, wo: WorkOrder) -> None:
-        open_turn = self._session.state.open_turn
-        if open_turn is not None:
-            open_turn.work_orders.pop(wo.wo_id, None)
+    def _cost_of(self, wo_id: str, cost: Cost) -> orjson.Fragment:
+        """A work order's cost as JSON: it is written when the work order ends, and again with the turn."""
+        made = self._costs[wo_id] = cost_json(cost)
+        return made
+
+    def _book(self, wo_id: str, cost: Cost) -> None:
+        """A work order is no longer open; what it used counts against the session."""
+        state, used = self._session.state, cost.__dict__
+        book_cost(state, used["input_tokens"] + used["output_tokens"])
+        if state.open_turn is not None:
+            state.open_turn.work_orders.pop(wo_id, None)
 
 
 def _as_ended(done: object, wo: WorkOrder) -> WorkOrder:
@@ -457,7 +355,3 @@ def _as_ended(done: object, wo: WorkOrder) -> WorkOrder:
             return done
     found = f"{done.wo_id} in state {done.state!r}" if isinstance(done, WorkOrder) else type(done).__name__
     raise ExecutorError(f"the executor returned {found}, expected {wo.wo_id} completed with its output, or failed")
-
-
-def _mapping_of(constraints: Constraints) -> dict[str, Any]:
-    return constraints.model_dump(mode="json", exclude_defaults=True)

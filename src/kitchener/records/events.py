@@ -5,7 +5,7 @@ Writers build payloads as plain dicts, because they make eighteen of them a turn
 older ones, before any other code sees it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kitchener.errors import EventVersionError
@@ -132,20 +132,20 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     """
     if entry_type not in _KEYED_TYPES:
         return ()
-    subject_id = payload.get("subject_id")  # another program's entries may lack what ours have
-    if entry_type == SESSION_START:
-        external = payload.get("external_id")
-        return ("sessions", f"external:{external}") if external is not None else ("sessions",)
-    if entry_type == TURN_STARTED:
-        return tuple(_keys_of_message(payload))
-    if entry_type == TURN_COMPLETED:
-        return (subject_index_key(subject_id),) if isinstance(subject_id, str) else ()
     if entry_type == WO_PLANNED:
         if payload.get("wo_type") == "consolidate":
             return (CONSOLIDATIONS_KEY,)
         attention = payload.get("attention")
         biases = attention.get("biases") if attention is not None else None
-        return tuple(bias_index_key(str(subject_id), each) for each in biases) if biases else ()
+        return tuple(bias_index_key(str(payload.get("subject_id")), each) for each in biases) if biases else ()
+    if entry_type == TURN_STARTED:
+        return _keys_of_message(payload)
+    subject_id = payload.get("subject_id")  # another program's entries may lack what ours have
+    if entry_type == TURN_COMPLETED:
+        return (subject_index_key(subject_id),) if isinstance(subject_id, str) else ()
+    if entry_type == SESSION_START:
+        external = payload.get("external_id")
+        return ("sessions", f"external:{external}") if external is not None else ("sessions",)
     if entry_type == SUBJECT_ERASED:
         return (erased_index_key(str(subject_id)),)
     if entry_type in _OF_SHARED_INTENTS:
@@ -159,12 +159,13 @@ _KEYED_TYPES: Final = frozenset(
 )
 
 
-def _keys_of_message(payload: Mapping[str, Any]) -> Iterator[str]:
-    if "turn_id" in payload:
-        yield turn_index_key(payload["turn_id"])
-    if "idempotency_key" in payload:
-        owner = payload["session_id"] if payload["idempotency_scope"] == "session" else payload["subject_id"]
-        yield idempotency_index_key(payload["idempotency_scope"], owner, payload["idempotency_key"])
+def _keys_of_message(payload: Mapping[str, Any]) -> tuple[str, ...]:
+    keys = (turn_index_key(payload["turn_id"]),) if "turn_id" in payload else ()
+    if "idempotency_key" not in payload:
+        return keys
+    scope = payload["idempotency_scope"]
+    owner = payload["session_id"] if scope == "session" else payload["subject_id"]
+    return (*keys, idempotency_index_key(scope, owner, payload["idempotency_key"]))
 
 
 def ends_by_erasure(entry_type: str, payload: Mapping[str, Any]) -> bool:

@@ -22,9 +22,9 @@ class Ref(NamedTuple):
 
     def as_json(self) -> orjson.Fragment:
         """The triple as canonical JSON, to stand inside a payload: ten of them are written in a turn."""
+        ledger_id, entry_id, entry_hash = self
         # Its parts are printable ASCII without quotes, which the ledger sees to.
-        text = f'{{"entry_hash":"{self.entry_hash}","entry_id":"{self.entry_id}","ledger_id":"{self.ledger_id}"}}'
-        return orjson.Fragment(text.encode())
+        return orjson.Fragment(f'{{"entry_hash":"{entry_hash}","entry_id":"{entry_id}","ledger_id":"{ledger_id}"}}')
 
     def as_mapping(self) -> RefMapping:
         """The triple as a JSON object."""

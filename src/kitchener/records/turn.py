@@ -2,14 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from kitchener.records.ref import Ref, RefMapping
 from kitchener.records.work_order import WorkOrderState, WorkOrderType
 
 
-@dataclass(frozen=True, slots=True)
-class TurnCall:
+class TurnCall(NamedTuple):
     """The options of one message."""
 
     session_id: str | None = None

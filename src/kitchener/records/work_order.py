@@ -212,7 +212,7 @@ class WorkOrder(_Record):
 
     def _moved(self, changes: dict[str, Any]) -> Self:
         # The one place where a state changes.
-        if changes["state"] not in TRANSITIONS[self.state]:
+        if changes["state"] not in TRANSITIONS[self.__dict__["state"]]:  # a model's own way to a field takes five times as long
             raise InvalidTransition(self.wo_id, self.state, changes["state"])
         return self.replaced(changes)
 

@@ -27,7 +27,7 @@ from kitchener.actors.mailbox import BACKGROUND, INTERACTIVE, LaneLimits, LaneSt
 from kitchener.actors.prompts import PromptLibrary
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools import Tool, ToolRegistry, load_tools
-from kitchener.actors.work_order_chain import DegradedCall
+from kitchener.actors.turn_parts import DegradedCall
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import HO2Config, LimitsConfig, RuntimeConfig
 from kitchener.errors import ActorStopped, CallerError, ConfigError, KitchenerError, RuntimeClosed
