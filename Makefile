@@ -46,10 +46,10 @@ format: $(DEV) ## format the code and apply the safe lint fixes
 	@$(BIN)/ruff format .
 
 bench: $(DEV) ## measure CPU time a turn
-	@$(BIN)/python -m benchmarks.sessions $(ARGS)
+	@$(BIN)/python benchmarks/sessions.py $(ARGS)
 
 load: $(DEV) ## measure 5,000 concurrent sessions
-	@$(BIN)/python -m benchmarks.sessions --sessions 5000 --turns 3 $(ARGS)
+	@$(BIN)/python benchmarks/sessions.py --sessions 5000 --turns 3 $(ARGS)
 
 memory: $(DEV) ## measure long-term memory: reads at size, replies while it learns
 	@$(BIN)/python benchmarks/memory.py

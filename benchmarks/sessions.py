@@ -1,19 +1,20 @@
 """N concurrent sessions × T turns with an instant scripted model and full durability: what a turn costs, and what it weighs.
 
-    python -m benchmarks.sessions --sessions 1000 --turns 5
-    python -m benchmarks.sessions --long 2000
-    python -m benchmarks.sessions --sessions 100 --turns 20 --json
-    python -m benchmarks.sessions --memory --lines 2
-    python -m benchmarks.sessions --long 2000 --context enforce --data locomo10.json
-    python -m benchmarks.sessions --long 200 --context enforce --recall subject --earlier 100
+    python benchmarks/sessions.py --sessions 1000 --turns 5
+    python benchmarks/sessions.py --long 2000
+    python benchmarks/sessions.py --sessions 100 --turns 20 --json
+    python benchmarks/sessions.py --memory --lines 2
+    python benchmarks/sessions.py --long 2000 --context enforce --data messages.jsonl
+    python benchmarks/sessions.py --long 200 --context enforce --recall subject --earlier 100
 
 With `--memory` each turn reads its subject's long-term memory and logs its signals; every session is a subject of its own, of
 which `--lines` lines were learned before. Nothing is learned during the run: that is measured by `consolidation.py`.
 
 The messages of `--long` are the four below, over and over, so each shares its words with a quarter of all turns: the worst
-that a ranking can meet. With `--data` they are what people said in the LoCoMo set (CC BY-NC 4.0; fetch it yourself), one
-after the other. With `--earlier` the subject has held so many sessions of 20 turns before, of which `--recall subject` may
-bring turns back.
+that a ranking can meet. With `--data` they are those of a file that `kitchener run` takes, one after the other. With
+`--earlier` the subject has held so many sessions of 20 turns before, of which `--recall subject` may bring turns back.
+Besides the last twenty turns against the first, which have nothing to choose from yet, a long run gives the mean cost of each
+tenth of it, and of the last tenth against the second: whether a turn costs more the longer the session is.
 
 CPU time is user plus system of this process, divided by turns: machines are shared, so wall-clock figures are given only beside
 it. The last line of stdout is one JSON object with `--json`.
@@ -27,14 +28,13 @@ import resource
 import tempfile
 import time
 from collections.abc import Iterator
-from itertools import cycle, islice
+from itertools import cycle, islice, pairwise
 from pathlib import Path
 from typing import Any
 
 import anyio
 import psutil
 
-from benchmarks.evidence import read_conversations
 from kitchener import (
     HO2Config,
     HO2Supervisor,
@@ -191,11 +191,15 @@ async def long(options: argparse.Namespace) -> dict[str, Any]:
                 costs.append((cpu_s() - before, bytes_under(Path(root)) - size))
     edge = max(1, min(20, options.long // 2))
     first, last = costs[:edge], costs[-edge:]
+    bounds = [options.long * n // 10 for n in range(11)]
+    tenths = [sum(c for c, _ in costs[a:b]) / max(1, b - a) * 1e6 for a, b in pairwise(bounds)]
     return {
         "long": options.long,
         "cpu_us_first": round(sum(c for c, _ in first) / edge * 1e6, 1),
         "cpu_us_last": round(sum(c for c, _ in last) / edge * 1e6, 1),
         "cpu_growth": round(sum(c for c, _ in last) / sum(c for c, _ in first), 3),
+        "cpu_us_tenths": [round(mean, 1) for mean in tenths],
+        "cpu_growth_tenths": round(tenths[-1] / tenths[1], 3) if tenths[1] else None,
         "bytes_first": round(sum(b for _, b in first) / edge, 1),
         "bytes_last": round(sum(b for _, b in last) / edge, 1),
         "bytes_growth": round(sum(b for _, b in last) / sum(b for _, b in first), 3),
@@ -204,10 +208,11 @@ async def long(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def messages(data: Path | None) -> Iterator[str]:
-    """What the user says, without end: the same four messages, or the turns of the conversations in a file."""
+    """What the user says, without end: the same four messages, or those of a file as `kitchener run` reads it."""
     if data is None:
         return cycle(MESSAGES)
-    return cycle([turn.text for conversation in read_conversations(data) for turn in conversation.turns])
+    with data.open(encoding="utf-8") as lines:
+        return cycle([json.loads(line)["message"] for line in lines])
 
 
 async def hold(supervisor: HO2Supervisor, said: Iterator[str], turns: int) -> None:
@@ -278,7 +283,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     scopes = ("intent", "session", "subject")
     parser.add_argument("--recall", choices=scopes, default="intent", help="recall_scope (default intent)")
     parser.add_argument("--earlier", type=int, default=0, help="with --long: earlier sessions of the subject (default 0)")
-    parser.add_argument("--data", type=Path, help="with --long: the users' messages, from the LoCoMo data")
+    parser.add_argument("--data", type=Path, help="with --long: the users' messages, a JSON object with `message` a line")
     parser.add_argument("--dir", help="where the ledgers are written (default: the system's temporary directory)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--memory", action="store_true", help="turns read and write long-term memory")

@@ -14,21 +14,28 @@ SAID = ("Find me a hotel in that area.", "Yes, a hotel for two people.", "I alwa
 BUDGET = {"context_budget": 400, "ranking_postings": 128, "recalled_turns": 10}
 
 
-async def calls_of_turns(ada: Talk, session_id: str, count: int = 8) -> int:
-    """Calls of Python functions and of built-in ones in all modules that decide what is shown, over a few turns."""
-    calls = 0
+async def steps_of_turns(ada: Talk, session_id: str, count: int = 8) -> int:
+    """Bytecodes that all of Kitchener's modules execute over a few turns: loops count by their rounds."""
+    steps = 0
 
-    def note(frame: FrameType, event: str, _: object) -> None:
-        nonlocal calls
-        name = frame.f_code.co_filename
-        calls += event in ("call", "c_call") and ("/kitchener/context/" in name or "/kitchener/actors/" in name)
+    def in_frame(_: FrameType, event: str, __: object) -> Any:
+        nonlocal steps
+        steps += event == "opcode"
+        return in_frame
 
-    sys.setprofile(note)
+    def begin(frame: FrameType, _: str, __: object) -> Any:
+        if "/kitchener/" not in frame.f_code.co_filename:
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        return in_frame
+
+    before = sys.gettrace()
+    sys.settrace(begin)
     try:
         await ada.say(*[SAID[n % 4] for n in range(count)], session_id=session_id)
     finally:
-        sys.setprofile(None)
-    return calls
+        sys.settrace(before)
+    return steps
 
 
 @pytest.mark.parametrize(("settings", "scope"), [(BRIDGE, "intent"), (ENFORCE, "session")])
@@ -41,7 +48,7 @@ async def test_a_turn_costs_the_same_in_a_long_session(tmp_path: Path, settings:
                 await ada.say(("[switch] " if told == 30 else "") + SAID[told % 4])
                 told += 1
             await ada.say(*SAID, *SAID)  # what was not ranked yet is read by the first turn that ranks
-            costs.append(await calls_of_turns(ada, ada.session_id))
+            costs.append(await steps_of_turns(ada, ada.session_id))
             told += 16
         assert costs[1] <= costs[0] * 1.1
 
@@ -58,5 +65,5 @@ async def test_a_turn_costs_the_same_after_many_sessions_of_its_subject(tmp_path
             now = f"SES-{1000 + held:08x}"
             await ada.start(now)
             await ada.say(*SAID, session_id=now)
-            costs.append(await calls_of_turns(ada, now))
+            costs.append(await steps_of_turns(ada, now))
         assert costs[1] <= costs[0] * 1.1

@@ -367,7 +367,7 @@ class HO2Config(Settings):
     """Failed work orders that are shown in full; further ones are one counted stub."""
     newest_turns: Annotated[int, Field(ge=0, le=100)] = 3
     """Newest turns that lexical admission takes before the best matching ones."""
-    ranking_postings: Annotated[int, Field(ge=1, le=1_000_000)] = 640
+    ranking_postings: Annotated[int, Field(ge=1, le=1_000_000)] = 1_024
     """Places of words that lexical admission looks at in one turn, so that a long history costs no more than a short one;
     of words that are in more turns, the newest ones."""
 

@@ -20,17 +20,17 @@ from kitchener.context.lexical_words import FRAME_TERMS, terms_of, words_of
 
 __all__ = ["LexicalIndex", "LexicalTurn", "LexicalWeights", "Ranked"]
 
-POSTINGS: Final = 640
+POSTINGS: Final = 1_024
 """Places of words that a ranking looks at, unless its index is told otherwise."""
-_PER_WEIGHED: Final = 5
+_PER_WEIGHED: Final = 4
 """So many of them for each turn with a word of the question that is weighed."""
-MIN_SEEDS: Final = 24
+MIN_SEEDS: Final = 32
 """At least so many of those, the best of them, hand on to their neighbours."""
 _PER_SEED: Final = 2
 """One of so many turns that are wanted does."""
-_PER_MARKED: Final = 10
+_PER_MARKED: Final = 16
 """So many of those for each standing statement, and for each turn of a day that is asked for."""
-_PER_FED_BACK: Final = 20
+_PER_FED_BACK: Final = 16
 """The same for each place that is looked at of a word that is fed back."""
 
 

@@ -49,9 +49,9 @@ class LexicalWeights:
     """What of a match one step hands on to a neighbour."""
     asked_step: float = 0.7
     """The same for the turns after one that asks something: they answer it."""
-    second: float = 0.3
+    second: float = 0.5
     """Of what the second best neighbour hands on, added to what the best one does."""
-    session: float = 0.15
+    session: float = 0.2
     """Share added for the session which as a whole matches best, to others in proportion."""
     dated: float = 0.5
     """Share added where the session's date has all that the question says of a date, else in proportion."""

@@ -67,7 +67,7 @@ class Ruleset:
     """Which turns are admitted: those that rank best against the message, or the newest."""
     newest_turns: int = 3
     """Newest turns that `lexical` admits before the ranked ones, and that a turn without an intent recalls."""
-    ranking_postings: int = 640
+    ranking_postings: int = 1_024
     """Places of words that `lexical` looks at in one ranking; of words that are in more turns, the newest ones."""
     recalled_turns: int = 50
     """Turns that are recalled at most, those that rank best."""
