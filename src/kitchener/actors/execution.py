@@ -70,9 +70,10 @@ class Execution:
         "_base",
         "_deadline",
         "_input_tokens",
-        "_last_ref",
+        "_ledger",
         "_llm_calls",
         "_model_calls_begun",
+        "_output_ref",
         "_output_tokens",
         "_parts",
         "_reply",
@@ -83,14 +84,18 @@ class Execution:
         "_tool_ids",
         "_wo",
         "_wo_id",
-        "_write",
+        "makes_reply",
     )
+
+    makes_reply: bool
+    """Whether its output is the reply to the user."""
 
     def __init__(self, surroundings: Surroundings, work_order: WorkOrder, reply: ReplyStream | None) -> None:
         self._surroundings, self._wo, self._reply = surroundings, work_order, reply
         # Reading a field of a model takes its time, so what is used more than once is read here.
         self._wo_id, self._subject_id = work_order.wo_id, work_order.subject_id
-        self._write = surroundings.ledgers.ho1m.write
+        self._ledger = surroundings.ledgers.ho1m
+        self.makes_reply = work_order.wo_type == "synthesize"
         self._base: Final[dict[str, Any]] = {
             "v": events.VERSION,
             "session_id": work_order.session_id,
@@ -106,24 +111,24 @@ class Execution:
         self._started_us = surroundings.clock.time_us()
         planned = work_order.planned_ref
         self._parts: list[orjson.Fragment] = [planned.as_json()] if planned else []
-        self._last_ref: Ref | None = None
+        self._output_ref: orjson.Fragment | None = None
         self._model_calls_begun = self._llm_calls = self._tool_calls_begun = 0
         self._input_tokens = self._output_tokens = 0
         self._tool_ids: list[str] = []
 
     def record(self, entry_type: str, fields: dict[str, Any]) -> Awaitable[Ref]:
         """Writes one entry about this work order; gives its reference when it is awaited."""
-        return self._write(_entry(LedgerEntry, (entry_type, self._wo_id, self._base | fields)))
+        return self._ledger.write(_entry(LedgerEntry, (entry_type, self._wo_id, self._base | fields)))
 
-    async def record_completed(self, output_bytes: bytes, cost: Cost) -> None:
+    def record_completed(self, output_bytes: bytes, cost: Cost) -> Awaitable[Ref]:
         """Writes where the output stands, its hash, and what it cost."""
-        if self._last_ref is None:
+        if self._output_ref is None:
             raise ExecutorError(f"work order {self._wo_id} has an output but no entry that holds it")
-        await self.record(
+        return self.record(
             events.WO_COMPLETED,
             {
-                "output_ref": self._last_ref.as_json(),
-                "output_hash": self._surroundings.ledgers.ho1m.content_digest(self._subject_id, output_bytes),
+                "output_ref": self._output_ref,
+                "output_hash": self._ledger.content_digest(self._subject_id, output_bytes),
                 "cost": cost_json(cost),
             },
         )
@@ -159,10 +164,11 @@ class Execution:
             temperature=request.temperature,
             max_tokens=request.max_tokens,
         )
-        request_hash = self._surroundings.ledgers.ho1m.content_digest(self._subject_id, rest, opening)
+        request_hash = self._ledger.content_digest(self._subject_id, rest, opening)
+        reply = self._reply
         try:
-            if self._reply is not None and request.restart_streams:
-                response = await self._streamed(request, self._reply)
+            if reply is not None and self.makes_reply:
+                response = await self._streamed(request, reply)
             else:
                 response = await self._surroundings.gateway.complete(request, on_attempt=self.on_attempt)
         except ProviderError as error:
@@ -172,7 +178,12 @@ class Execution:
         usage = response.usage
         self._input_tokens += usage.input_tokens
         self._output_tokens += usage.output_tokens
-        await self._record_call(request, request_hash, response)
+        try:
+            ref = await self.record(events.LLM_CALL, self._call_fields(request, request_hash, response))
+        except (EntryRefused, EntryTooLarge) as error:
+            detail = f"the answer of {response.provider_id!r} cannot be stored: {error}"
+            raise WorkOrderFailed("PROVIDER", storable(detail), "malformed") from error
+        self._keep(ref)
         return response
 
     async def run_tool(self, tool_id: str, arguments: Mapping[str, Any]) -> ToolOutcome:
@@ -182,7 +193,7 @@ class Execution:
         problem = self._tool_problem(tool_id, arguments)
         if problem is None:
             plain = canonical_bytes(arguments, at="arguments")
-            hashed = partial(self._surroundings.ledgers.ho1m.content_digest, self._subject_id)
+            hashed = partial(self._ledger.content_digest, self._subject_id)
             key = tool_idempotency_key(self._wo.turn_id, self._wo.wo_id, call, tool_id, plain, hashed)
             read_only = tools.is_read_only(tool_id)
             await self.record(
@@ -207,7 +218,7 @@ class Execution:
             await self._reply.tool_ran(tool_id, is_error=outcome.error is not None)
         return outcome
 
-    async def on_attempt(self, attempt: Attempt) -> None:
+    def on_attempt(self, attempt: Attempt) -> Awaitable[Ref]:
         """Records an attempt of the gateway as it happens."""
         fields: dict[str, Any] = {
             "call": attempt.call,
@@ -217,12 +228,11 @@ class Execution:
             "route_reason": attempt.route_reason,
         }
         if attempt.state == "started":
-            await self.record(events.ATTEMPT_STARTED, fields)
-            return
+            return self.record(events.ATTEMPT_STARTED, fields)
         fields["reason"], fields["output_begun"] = attempt.reason, attempt.output_begun
         if attempt.detail is not None:
             fields["detail"] = storable(attempt.detail)
-        await self.record(events.ATTEMPT_FAILED, fields)
+        return self.record(events.ATTEMPT_FAILED, fields)
 
     def _request(
         self,
@@ -231,17 +241,16 @@ class Execution:
         messages: tuple[Message, ...],
         tools: Toolset,
     ) -> PromptRequest:
-        wo = self._wo
-        limits, wo_type, temperature = wo.constraints, wo.wo_type, wo.constraints.temperature
+        wo, limits, boundary = self._wo, self._wo.constraints, contract.boundary
+        temperature = limits.temperature
         left = limits.token_budget - self._input_tokens - self._output_tokens
         if left < 1:
             raise WorkOrderFailed(
                 "BUDGET", f"the token budget of {limits.token_budget} was used up by {self._llm_calls} model calls"
             )
-        boundary = contract.boundary
         return PromptRequest(
             contract_id=contract.contract_id,
-            wo_type=wo_type,
+            wo_type=wo.wo_type,
             prompt_pack_version=contract.prompt_pack_version,
             messages=messages,
             variables=variables,
@@ -257,7 +266,7 @@ class Execution:
             domain_tags=limits.domain_tags,
             tools=tools.specs,
             output_schema=contract.output_schema,
-            restart_streams=self._reply is not None and wo_type == "synthesize",
+            restart_streams=self.makes_reply and self._reply is not None,
         )
 
     async def _streamed(self, request: PromptRequest, reply: ReplyStream) -> PromptResponse:
@@ -280,32 +289,24 @@ class Execution:
             raise ExecutorError(f"the stream of call {request.call} of {request.wo_id} ended without a response")
         return response
 
-    async def _record_call(self, request: PromptRequest, request_hash: str, response: PromptResponse) -> None:
+    def _call_fields(self, request: PromptRequest, request_hash: str, response: PromptResponse) -> dict[str, Any]:
         tool_uses = [use.as_mapping() for use in response.tool_uses] if response.tool_uses else []
         answer: dict[str, Any] = {"text": response.text, "tool_uses": tool_uses}
         if not is_stored_by_text(response):
             answer["structured"] = response.structured
-        try:
-            ref = await self.record(
-                events.LLM_CALL,
-                {
-                    "call": request.call,
-                    "request_hash": request_hash,
-                    "prompt_pack_version": request.prompt_pack_version,
-                    "part_refs": list(self._parts),
-                    "response": answer,
-                    "provider_id": response.provider_id,
-                    "model_id": response.model_id,
-                    "route_reason": response.route_reason,
-                    "usage": response.usage.as_json(),
-                    "latency_ms": response.latency_ms,
-                    "finish_reason": response.finish_reason,
-                },
-            )
-        except (EntryRefused, EntryTooLarge) as error:
-            detail = f"the answer of {response.provider_id!r} cannot be stored: {error}"
-            raise WorkOrderFailed("PROVIDER", storable(detail), "malformed") from error
-        self._keep(ref)
+        return {
+            "call": request.call,
+            "request_hash": request_hash,
+            "prompt_pack_version": request.prompt_pack_version,
+            "part_refs": self._parts,
+            "response": answer,
+            "provider_id": response.provider_id,
+            "model_id": response.model_id,
+            "route_reason": response.route_reason,
+            "usage": response.usage.as_json(),
+            "latency_ms": response.latency_ms,
+            "finish_reason": response.finish_reason,
+        }
 
     async def _record_tool(self, call: int, tool_id: str, outcome: ToolOutcome) -> ToolOutcome:
         # A name that is none of those allowed is the model's own words; the error, which may be sealed, has them.
@@ -345,5 +346,5 @@ class Execution:
         )
 
     def _keep(self, ref: Ref) -> None:
-        self._parts.append(ref.as_json())
-        self._last_ref = ref
+        self._output_ref = output_ref = ref.as_json()
+        self._parts.append(output_ref)

@@ -6,7 +6,7 @@ made and recorded in `execution.py`, prompts come from `prompts.py`. Explained i
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from kitchener.actors.answers import REPLY_KEY, Unreadable, read_answer
@@ -14,7 +14,7 @@ from kitchener.actors.execution import Execution, Surroundings, WorkOrderFailed
 from kitchener.actors.prompt_templates import fence
 from kitchener.actors.prompts import CompiledContract, PromptLibrary
 from kitchener.actors.replies import ReplyStream
-from kitchener.actors.tools import NO_TOOLS, ToolRegistry
+from kitchener.actors.tools import NO_TOOLS, ToolRegistry, Toolset
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, TimestampText
 from kitchener.config import HO2Config
@@ -84,9 +84,13 @@ class HO1Executor:
             if reply is not None:
                 await reply.void()
             return await self._failed(run, work_order, failure.error)
-        if reply is not None and wo_type == "synthesize":
-            await reply.finish(output[0].get(REPLY_KEY, ""))
-        return await self._completed(run, work_order, *output)
+        value, output_bytes = output
+        if reply is not None and run.makes_reply:
+            await reply.finish(value.get(REPLY_KEY, ""))
+        now_us = self._clock.time_us()
+        cost = run.cost(now_us)
+        await run.record_completed(output_bytes, cost)
+        return work_order.completed(value, cost, self._timestamps.render(now_us))
 
     async def _run_tool(self, run: Execution, wo: WorkOrder) -> "_Output":
         """The output of the one tool that HO2 chose."""
@@ -103,60 +107,61 @@ class HO1Executor:
 
     async def _ask_model(self, run: Execution, wo: WorkOrder) -> "_Output":
         """The output of a model under the work order's contract, repaired once if need be."""
-        contract = self._contract(wo)
+        contract_id = wo.constraints.prompt_contract_id
+        if contract_id is None:
+            raise PromptError(f"work order {wo.wo_id} of type {wo.wo_type!r} names no prompt_contract_id")
+        contract = self._prompts.contract(contract_id)
         variables = wo.input_context
-        if wo.wo_type == "synthesize":
+        if run.makes_reply:
             variables = {**variables, "prior_results": list(wo.prior_results)}
         if (problem := contract.input_problem(variables)) is not None:
             raise WorkOrderFailed("EXECUTOR", f"the input breaks the input_schema of {contract.contract_id}: {problem}")
         messages: list[Message] = list(contract.render(variables, wo.turn_id))
-        response = await self._converse(run, wo, contract, variables, messages)
-        output = _checked(contract, response, wo)
+        rounds = wo.constraints.turn_limit if run.makes_reply else 0
+        tools = self._tools.toolset(wo.constraints.allowed_tools) if rounds else NO_TOOLS
+        if tools.specs:
+            response = await self._converse(run, contract, variables, messages, tools, rounds)
+        else:
+            response = await run.call_model(contract, variables, messages, tools)
+        output = _checked(contract, response, plain_text=run.makes_reply)
         if isinstance(output, str):
             schema = json.dumps(contract.output_schema, ensure_ascii=False)
             repair = _REPAIR.format(problem=fence(wo.turn_id, output), schema=schema)
             messages += [Message("assistant", _as_text(response)), Message("user", repair)]
-            response = await run.call_model(contract, variables, messages, NO_TOOLS)
-            output = _checked(contract, response, wo)
-            if isinstance(output, str):
-                raise WorkOrderFailed(
-                    "OUTPUT_SCHEMA", f"the output breaks the output_schema of {contract.contract_id} twice: {output}"
-                )
+            return await self._repaired(run, contract, variables, messages)
+        return output
+
+    async def _repaired(
+        self, run: Execution, contract: CompiledContract, variables: Mapping[str, Any], messages: Sequence[Message]
+    ) -> "_Output":
+        """The output of the answer to a conversation that ends with what was wrong with the last one."""
+        response = await run.call_model(contract, variables, messages, NO_TOOLS)
+        output = _checked(contract, response, plain_text=run.makes_reply)
+        if isinstance(output, str):
+            raise WorkOrderFailed(
+                "OUTPUT_SCHEMA", f"the output breaks the output_schema of {contract.contract_id} twice: {output}"
+            )
         return output
 
     async def _converse(
         self,
         run: Execution,
-        wo: WorkOrder,
         contract: CompiledContract,
         variables: Mapping[str, Any],
         messages: list[Message],
+        tools: Toolset,
+        rounds: int,
     ) -> PromptResponse:
         """The model's last answer, after it has had the tools it asked for. `messages` grows by what was said."""
-        rounds = wo.constraints.turn_limit if wo.wo_type == "synthesize" else 0
-        offered = self._tools.toolset(wo.constraints.allowed_tools) if rounds else NO_TOOLS
-        while True:
-            tools = offered if rounds > 0 else NO_TOOLS
+        for _ in range(rounds):
             response = await run.call_model(contract, variables, messages, tools)
-            if not response.tool_uses or not tools.specs:
+            if not response.tool_uses:
                 return response
-            rounds -= 1
             messages.append(Message("assistant", response.text, tool_uses=response.tool_uses))
             for use in response.tool_uses:
                 outcome = await run.run_tool(use.tool_id, use.arguments)
                 messages.append(Message("tool", outcome.as_text(), tool_use_id=use.use_id, tool_id=use.tool_id))
-
-    def _contract(self, wo: WorkOrder) -> CompiledContract:
-        contract_id = wo.constraints.prompt_contract_id
-        if contract_id is None:
-            raise PromptError(f"work order {wo.wo_id} of type {wo.wo_type!r} names no prompt_contract_id")
-        return self._prompts.contract(contract_id)
-
-    async def _completed(self, run: Execution, wo: WorkOrder, output: dict[str, Any], output_bytes: bytes) -> WorkOrder:
-        now_us = self._clock.time_us()
-        cost = run.cost(now_us)
-        await run.record_completed(output_bytes, cost)
-        return wo.completed(output, cost, self._timestamps.render(now_us))
+        return await run.call_model(contract, variables, messages, NO_TOOLS)
 
     async def _failed(self, run: Execution, wo: WorkOrder, error: WorkOrderError) -> WorkOrder:
         now_us = self._clock.time_us()
@@ -171,9 +176,9 @@ _Output = tuple[dict[str, Any], bytes]
 """An output and its canonical bytes."""
 
 
-def _checked(contract: CompiledContract, response: PromptResponse, wo: WorkOrder) -> _Output | str:
+def _checked(contract: CompiledContract, response: PromptResponse, *, plain_text: bool) -> _Output | str:
     """The output in an answer, or what is wrong with it."""
-    output = read_answer(response, plain_text=wo.wo_type == "synthesize")
+    output = read_answer(response, plain_text=plain_text)
     if isinstance(output, Unreadable):
         return output.problem
     if (problem := contract.output_problem(output)) is not None:

@@ -57,13 +57,13 @@ class GatewayCall(NamedTuple):
 class HostedGateway:
     """A gateway behind its mailbox: the same protocol, bounded."""
 
-    def __init__(self, mailbox: Mailbox[GatewayCall, PromptResponse | None], *, stream_buffer: int) -> None:
+    def __init__(self, mailbox: Mailbox[GatewayCall, Any], *, stream_buffer: int) -> None:
         self._mailbox = mailbox
         self._stream_buffer = stream_buffer
 
     @staticmethod
-    def hosting(gateway: PromptGateway, **bounds: Any) -> Mailbox[GatewayCall, PromptResponse | None]:
-        """A mailbox for the gateway; open it, then wrap it."""
+    def hosting(gateway: PromptGateway, **bounds: Any) -> Mailbox[GatewayCall, Any]:
+        """A mailbox for the gateway; open it, then wrap it. It replies with the response, to a stream with nothing."""
 
         async def pass_on(call: GatewayCall, sink: MemoryObjectSendStream[StreamItem]) -> None:
             stream = cast(AsyncGenerator[StreamItem, None], gateway.stream(call.request, on_attempt=call.on_attempt))
@@ -74,23 +74,21 @@ class HostedGateway:
                     except anyio.BrokenResourceError:
                         return  # the reader has gone
 
-        def serve(call: GatewayCall) -> Awaitable[PromptResponse | None]:
+        def serve(call: GatewayCall) -> Awaitable[Any]:
             if call.sink is not None:
                 return pass_on(call, call.sink)
             return gateway.complete(call.request, on_attempt=call.on_attempt)
 
         return Mailbox(serve, **bounds)
 
-    async def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> PromptResponse:
+    def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> Coroutine[Any, Any, PromptResponse]:
         """The model's answer; see `PromptGateway`."""
-        response = await self._mailbox.ask_here(GatewayCall(request, on_attempt, None))
-        assert response is not None
-        return response
+        return self._mailbox.ask_here(GatewayCall(request, on_attempt, None))
 
     async def stream(self, request: PromptRequest, *, on_attempt: OnAttempt) -> AsyncIterator[StreamItem]:
         """The answer as it is being made; see `PromptGateway`. A slow reader holds the provider back."""
         send, receive = anyio.create_memory_object_stream[StreamItem](self._stream_buffer)
-        envelope: Envelope[GatewayCall, PromptResponse | None] | None = None
+        envelope: Envelope[GatewayCall, Any] | None = None
         with send, receive:
             try:
                 envelope = await self._mailbox.post(GatewayCall(request, on_attempt, send), on_done=send.close)

@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, NamedTuple, Self
 
 import jsonschema_rs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -72,7 +72,7 @@ class CompiledContract:
         self._pack = pack
         self._schema_digest = canonical_digest(spec.output_schema, at="output_schema")
         self._hash_head = canonical_bytes([self.contract_id, self.prompt_pack_version])[:-1] + b","
-        self._system: tuple[Any, Message, bytes, Opening] | None = None
+        self._system: _System | None = None
 
     def input_problem(self, variables: Mapping[str, Any]) -> str | None:
         """What in `variables` breaks the input schema, or None."""
@@ -89,8 +89,13 @@ class CompiledContract:
             PromptError: the pack uses a variable that is not there
             EntryRefused: a value has no JSON form
         """
-        user = Message("user", self._pack.data.render(variables, partial(fence, turn_id)))
-        return self._system_message(variables), user
+        # The instruction part holds no variable but `instructions`, which seldom changes; so the last message is kept.
+        system, instructions = self._system, variables.get("instructions")
+        if system is None or system.instructions != instructions:
+            message = Message("system", self._pack.instruction.render(variables, plain))
+            opening = Opening(self._hash_head + b"[" + canonical_bytes(message.as_mapping()))
+            self._system = system = _System(instructions, message, opening)
+        return system.message, Message("user", self._pack.data.render(variables, partial(fence, turn_id)))
 
     def request_bytes(
         self,
@@ -122,29 +127,26 @@ class CompiledContract:
     ) -> tuple[Opening, bytes]:
         """`request_bytes` in two parts: what requests under this contract begin with, and what is this request's own."""
         tail = _hash_tail(tools_digest, self._schema_digest, model_id, temperature, max_tokens)
-        known = self._system
-        if known is not None and messages and messages[0] is known[1]:  # it is long, and the same in nearly every request
-            rest = b"".join([b"," + self._encoded(message) for message in messages[1:]])
-            return known[3], rest + b"]" + tail
-        return NOTHING, self._hash_head + b"[" + b",".join([self._encoded(message) for message in messages]) + b"]" + tail
+        system = self._system
+        if system is not None and messages and messages[0] is system.message:  # long, and the same in nearly every request
+            return system.opening, b",".join([b"", *map(_encoded, messages[1:])]) + b"]" + tail
+        return NOTHING, self._hash_head + b"[" + b",".join(map(_encoded, messages)) + b"]" + tail
 
-    def _system_message(self, variables: Mapping[str, Any]) -> Message:
-        # The instruction part holds no variable but `instructions`, which seldom changes; so the last message is kept.
-        instructions = variables.get("instructions")
-        if self._system is None or self._system[0] != instructions:
-            message = Message("system", self._pack.instruction.render(variables, plain))
-            encoded = canonical_bytes(message.as_mapping())
-            self._system = instructions, message, encoded, Opening(self._hash_head + b"[" + encoded)
-        return self._system[1]
 
-    def _encoded(self, message: Message) -> bytes:
-        """Canonical JSON of a message; of the system message, which is long, it is kept."""
-        known = self._system
-        if known is not None and message is known[1]:
-            return known[2]
-        if message.role == "user":  # it has nothing but its text, so no object need be made and walked over
-            return b'{"content":' + canonical_bytes(message.content) + b',"role":"user"}'
-        return canonical_bytes(message.as_mapping())
+class _System(NamedTuple):
+    """The system message of a contract for one text of instructions."""
+
+    instructions: Any
+    message: Message
+    opening: Opening
+    """What a request with this message begins with, up to and with it."""
+
+
+def _encoded(message: Message) -> bytes:
+    """Canonical JSON of a message."""
+    if message.role == "user":  # it has nothing but its text, so no object need be made and walked over
+        return b'{"content":' + canonical_bytes(message.content) + b',"role":"user"}'
+    return canonical_bytes(message.as_mapping())
 
 
 class PromptLibrary:

@@ -4,7 +4,7 @@ One `Attempts` serves one call. `begin` waits for the next attempt's turn and te
 reports `answered`, `failed` or `abandoned`. Complete answers and streams share it. Explained in `docs/gateway.md`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -12,7 +12,7 @@ import anyio
 from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError
 from kitchener.gateway.resilience import CircuitBreaker, FairLimiter, backoff
-from kitchener.gateway.routing import Candidate, RoutePlan
+from kitchener.gateway.routing import Candidate
 from kitchener.gateway.switch import model_calls_forbidden
 from kitchener.gateway.traits import Traits
 from kitchener.records.prompt import Attempt, OnAttempt, PromptRequest, PromptResponse, Provider
@@ -25,9 +25,31 @@ class Lane:
     provider_id: str
     provider: Provider
     config: ProviderConfig
+    timeout_s: float
+    """Longest attempt, seconds."""
     traits: Traits
     limiter: FairLimiter
     breaker: CircuitBreaker
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One step of a call's plan: a provider to try, with all that is known of it before the call."""
+
+    lane: Lane
+    model_id: str | None
+    """Which model to ask for; None: the provider's own."""
+    model_name: str
+    """The model that answers, by the best name there is."""
+    route_reason: str
+    """`explicit`, `domain_tag:<tag>`, `default` or `fallback`."""
+
+    @classmethod
+    def of(cls, candidate: Candidate, lanes: Mapping[str, Lane]) -> "Way":
+        """The way to a candidate."""
+        lane = lanes[candidate.provider_id]
+        model_name = candidate.model_id or lane.traits.model_id or lane.provider_id
+        return cls(lane, candidate.model_id, model_name, candidate.route_reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +70,17 @@ class Attempts:
     """The attempts of one call. Between `begin` and its report exactly one attempt is in flight."""
 
     __slots__ = (
-        "_candidate",
-        "_candidates",
         "_failures",
         "_last",
-        "_next_candidate",
+        "_made_elsewhere",
+        "_next",
         "_on_attempt",
-        "_pause_s",
         "_request",
         "_rules",
         "_started",
         "_ticket",
-        "_tries",
+        "_way",
+        "_ways",
         "lane",
         "number",
         "output_begun",
@@ -78,14 +99,12 @@ class Attempts:
     output_begun: bool
     """Whether a reader holds text that was not taken back. Kept by whoever streams."""
 
-    def __init__(self, request: PromptRequest, plan: RoutePlan, on_attempt: OnAttempt, rules: Rules) -> None:
-        self._request, self._candidates, self._on_attempt, self._rules = request, plan.candidates, on_attempt, rules
-        self.number = 0
+    def __init__(self, request: PromptRequest, ways: Sequence[Way], on_attempt: OnAttempt, rules: Rules) -> None:
+        self._request, self._ways, self._on_attempt, self._rules = request, ways, on_attempt, rules
+        self.number = self._next = 0
         self.output_begun = False
-        self._next_candidate = 0
         self._failures: list[str] = []
         self._last: tuple[str, ProviderError] | None = None
-        self._pause_s = 0.0
         self._take_next()
 
     async def begin(self) -> Lane:
@@ -94,44 +113,29 @@ class Attempts:
         Raises:
             ProviderError: no attempt is possible any more, at any provider
         """
-        while True:
-            if self._pause_s:
-                await anyio.sleep(self._pause_s)
-                self._pause_s = 0.0
-            refusal = await self._enter()
+        while not self._enters():
+            refusal = await self._wait_to_enter()
             if refusal is None:
                 break
             if not self._has_fallback():
                 raise self._final(refusal)
             self._take_next()
         self.number += 1
-        self._tries += 1
+        lane, way = self.lane, self._way
         try:
             await self._on_attempt(
-                Attempt(
-                    "started",
-                    self._request.call,
-                    self.number,
-                    self.lane.provider_id,
-                    self.model_id,
-                    self._candidate.route_reason,
-                )
+                Attempt("started", self._request.call, self.number, lane.provider_id, way.model_name, way.route_reason)
             )
         except BaseException:
             self.abandoned()
             raise
         self.start_clock()
-        return self.lane
+        return lane
 
     def start_clock(self) -> None:
         """The provider's time begins now: neither queueing nor the record of the attempt belongs to it."""
         self._started = started = self._rules.now()
-        self.stop_at = min(started + self.lane.config.timeout_s, self._request.deadline)
-
-    @property
-    def model_id(self) -> str:
-        """The model that the current attempt asks for, by the best name there is."""
-        return self._candidate.model_id or self.lane.traits.model_id or self.lane.provider_id
+        self.stop_at = min(started + self.lane.timeout_s, self._request.deadline)
 
     def abandoned(self) -> None:
         """The attempt was cancelled or met a bug: it says nothing about the provider."""
@@ -144,9 +148,9 @@ class Attempts:
         lane.limiter.leave()
         lane.breaker.succeeded(self._ticket)
         latency_ms = int((self._rules.now() - self._started) * 1_000)
-        reason = self._candidate.route_reason
+        way = self._way
         if (
-            response.route_reason == reason
+            response.route_reason == way.route_reason
             and response.provider_id == lane.provider_id
             and response.latency_ms == latency_ms
             and response.attempts == self.number
@@ -154,7 +158,7 @@ class Attempts:
             return response  # a prepared answer of a built-in provider: nothing to copy
         return PromptResponse(
             provider_id=lane.provider_id,
-            model_id=response.model_id or self.model_id,
+            model_id=response.model_id or way.model_name,
             text=response.text,
             structured=response.structured,
             tool_uses=response.tool_uses,
@@ -162,11 +166,11 @@ class Attempts:
             latency_ms=latency_ms,
             finish_reason=response.finish_reason,
             attempts=self.number,
-            route_reason=reason,
+            route_reason=way.route_reason,
         )
 
     async def failed(self, error: ProviderError) -> None:
-        """Tells the failure and decides what comes next; returns if another attempt is worth it.
+        """Tells the failure and decides what comes next; returns when it is time for another attempt, if one is worth it.
 
         Raises:
             ProviderError: the call is over. Its reason is the last attempt's; its detail lists all of them
@@ -182,8 +186,8 @@ class Attempts:
                 self._request.call,
                 self.number,
                 lane.provider_id,
-                self.model_id,
-                self._candidate.route_reason,
+                self._way.model_name,
+                self._way.route_reason,
                 error.reason,
                 error.detail,
                 self.output_begun,
@@ -191,10 +195,14 @@ class Attempts:
         )
         if is_late or not error.is_retryable or (self.output_begun and not self._request.restart_streams):
             raise self._final(error) from error
-        if not self._may_retry(error):
-            if not self._has_fallback():
-                raise self._final(error) from error
+        pause_s = self._pause_before_retry(error)
+        if pause_s is not None:
+            if pause_s:
+                await anyio.sleep(pause_s)
+        elif self._has_fallback():
             self._take_next()
+        else:
+            raise self._final(error) from error
 
     def _close(self, error: ProviderError, now: float, is_late: bool) -> None:
         """Gives the slot back and lets the breaker know."""
@@ -210,30 +218,27 @@ class Attempts:
             lane.limiter.hold_until(now + min(error.retry_after_s, lane.config.breaker_reset_s))
         lane.limiter.leave()
 
-    def _may_retry(self, error: ProviderError) -> bool:
-        config = self.lane.config
-        if self._tries > config.max_retries or self.lane.breaker.is_open(self._rules.now()):
-            return False
-        pause_s = backoff(self._tries, config, error.retry_after_s, self._rules.jitter)
-        if self._rules.now() + pause_s >= self._request.deadline:
-            return False
-        self._pause_s = pause_s
-        return True
+    def _pause_before_retry(self, error: ProviderError) -> float | None:
+        """How long to wait before the same provider is asked again, seconds; None: it is not to be asked again."""
+        config, tries = self.lane.config, self.number - self._made_elsewhere
+        if tries > config.max_retries or self.lane.breaker.is_open(self._rules.now()):
+            return None
+        pause_s = backoff(tries, config, error.retry_after_s, self._rules.jitter)
+        return None if self._rules.now() + pause_s >= self._request.deadline else pause_s
 
     def _has_fallback(self) -> bool:
-        return self._next_candidate < len(self._candidates)
+        return self._next < len(self._ways)
 
     def _take_next(self) -> None:
-        self._candidate: Candidate = self._candidates[self._next_candidate]
-        self._next_candidate += 1
-        self._tries = 0
-        self.lane = self._rules.lanes[self._candidate.provider_id]
-        model_id = self._candidate.model_id
-        # Copying the request costs as much as everything else here together, and mostly the model is the same.
-        self.request = self._request if model_id == self._request.model_id else self._request._replace(model_id=model_id)
+        self._way = way = self._ways[self._next]
+        self._next += 1
+        self._made_elsewhere = self.number
+        self.lane = way.lane
+        request = self._request
+        self.request = request if way.model_id == request.model_id else request._replace(model_id=way.model_id)
 
-    async def _enter(self) -> ProviderError | None:
-        """Takes a slot and a breaker ticket; returns why not, where a fallback may help, and raises where none may."""
+    def _enters(self) -> bool:
+        """Takes a breaker ticket and a slot if that is possible without waiting; raises where no provider may be asked."""
         lane, request, rules = self.lane, self._request, self._rules
         if not lane.traits.built_in and (not rules.allow_model_calls or model_calls_forbidden()):
             detail = "model calls are switched off; only built-in providers answer"
@@ -241,21 +246,33 @@ class Attempts:
         now = rules.now()
         if now >= request.deadline:
             raise self._final(ProviderError(lane.provider_id, "timeout", "the deadline passed before the call could go out"))
-        if lane.breaker.is_open(now):
-            return self._circuit_open(now)
+        self._ticket = ticket = lane.breaker.enter(now)
+        if not ticket:
+            return False
+        limiter = lane.limiter
+        if limiter.try_enter(_token_estimate(request) if limiter.counts_tokens else 0, now):
+            return True
+        lane.breaker.abandoned(ticket)
+        return False
+
+    async def _wait_to_enter(self) -> ProviderError | None:
+        """The same, in turn with others that wait; returns why not, where a fallback may help."""
+        lane, request, now = self.lane, self._request, self._rules.now
+        moment = now()
+        if lane.breaker.is_open(moment):
+            return self._circuit_open(moment)
         tokens = _token_estimate(request) if lane.limiter.counts_tokens else 0
-        if not lane.limiter.try_enter(tokens, now):
-            try:
-                is_in = await lane.limiter.enter(request.subject_id, tokens, request.deadline)
-            except ProviderError as refusal:
-                return refusal
-            now = rules.now()
-            if not is_in:
-                return self._circuit_open(now)
-        self._ticket = lane.breaker.enter(now)
+        try:
+            is_in = await lane.limiter.enter(request.subject_id, tokens, request.deadline)
+        except ProviderError as refusal:
+            return refusal
+        moment = now()
+        if not is_in:
+            return self._circuit_open(moment)
+        self._ticket = lane.breaker.enter(moment)
         if not self._ticket:
             lane.limiter.leave()
-            return self._circuit_open(now)
+            return self._circuit_open(moment)
         return None
 
     def _circuit_open(self, now: float) -> ProviderError:

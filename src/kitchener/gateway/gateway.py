@@ -16,10 +16,10 @@ import anyio
 from kitchener.clock import loop_clock
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError
-from kitchener.gateway.attempts import Attempts, Lane, Rules
+from kitchener.gateway.attempts import Attempts, Lane, Rules, Way
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.resilience import CircuitBreaker, FairLimiter, LimiterStatistics
-from kitchener.gateway.routing import RoutePlan, check_router, plan_route
+from kitchener.gateway.routing import check_router, plan_route
 from kitchener.gateway.traits import traits_of
 from kitchener.records.prompt import (
     OnAttempt,
@@ -69,6 +69,7 @@ class LLMGateway:
                 each,
                 provider,
                 known[each],
+                known[each].timeout_s,
                 traits_of(provider),
                 FairLimiter(each, known[each], now=now, max_waiting=max_waiting),
                 CircuitBreaker(known[each].breaker_failures, known[each].breaker_reset_s),
@@ -78,8 +79,9 @@ class LLMGateway:
         self._rules = Rules(lanes, config.allow_model_calls, now, jitter or random.Random().random)
 
         @lru_cache(_REMEMBERED_PLANS)
-        def plan(provider_id: str | None, model_id: str | None, domain_tags: tuple[str, ...]) -> RoutePlan:
-            return plan_route(provider_id, model_id, domain_tags, routed)
+        def plan(provider_id: str | None, model_id: str | None, domain_tags: tuple[str, ...]) -> tuple[Way, ...]:
+            candidates = plan_route(provider_id, model_id, domain_tags, routed).candidates
+            return tuple([Way.of(candidate, lanes) for candidate in candidates])
 
         self._plan = plan
 
@@ -95,8 +97,8 @@ class LLMGateway:
         Raises:
             ProviderError: there is no answer. Its reason is the last attempt's, its detail lists all attempts
         """
-        plan = self._plan(request.provider_id, request.model_id, request.domain_tags)
-        attempts = Attempts(request, plan, on_attempt, self._rules)
+        ways = self._plan(request.provider_id, request.model_id, request.domain_tags)
+        attempts = Attempts(request, ways, on_attempt, self._rules)
         while True:
             lane = await attempts.begin()
             try:
@@ -122,8 +124,8 @@ class LLMGateway:
         Raises:
             ProviderError: there is no answer; `output_begun` says whether text was shown that no restart took back
         """
-        plan = self._plan(request.provider_id, request.model_id, request.domain_tags)
-        attempts = Attempts(request, plan, on_attempt, self._rules)
+        ways = self._plan(request.provider_id, request.model_id, request.domain_tags)
+        attempts = Attempts(request, ways, on_attempt, self._rules)
         has_shown = False
         while True:
             await attempts.begin()
@@ -159,7 +161,7 @@ def _too_slow(attempts: Attempts) -> ProviderError:
     lane = attempts.lane
     if attempts.stop_at >= attempts.request.deadline:
         return ProviderError(lane.provider_id, "timeout", "no answer before the request's deadline")
-    return ProviderError(lane.provider_id, "timeout", f"no answer within timeout_s = {lane.config.timeout_s:g}")
+    return ProviderError(lane.provider_id, "timeout", f"no answer within timeout_s = {lane.timeout_s:g}")
 
 
 async def _pieces(attempts: Attempts, now: Callable[[], float]) -> AsyncGenerator[TextPiece | PromptResponse, None]:

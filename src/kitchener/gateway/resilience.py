@@ -153,6 +153,9 @@ class FairLimiter:
         config: `max_concurrency`, `requests_per_minute`, `tokens_per_minute`
         now: the event loop's clock
         max_waiting: calls that may wait; beyond it a call is refused at once
+
+    Attributes:
+        counts_tokens: whether callers have to say how many tokens a call needs
     """
 
     def __init__(self, provider_id: str, config: ProviderConfig, *, now: Callable[[], float], max_waiting: int) -> None:
@@ -161,7 +164,8 @@ class FairLimiter:
         self._max_concurrency, self._max_waiting = config.max_concurrency, max_waiting
         self._requests = Rate(config.requests_per_minute) if config.requests_per_minute else None
         self._tokens = Rate(config.tokens_per_minute) if config.tokens_per_minute else None
-        self._is_rated = self._requests is not None or self._tokens is not None
+        self.counts_tokens = self._tokens is not None
+        self._is_rated = self._requests is not None or self.counts_tokens
         self._held_until = float("-inf")
         self._in_flight = 0
         self._waiting = 0
@@ -169,11 +173,6 @@ class FairLimiter:
         self._queues: OrderedDict[str, OrderedDict[_Waiter, None]] = OrderedDict()
         self._timekeeper: _Waiter | None = None
         self._due = float("inf")
-
-    @property
-    def counts_tokens(self) -> bool:
-        """Whether callers have to say how many tokens a call needs."""
-        return self._tokens is not None
 
     def statistics(self) -> LimiterStatistics:
         """How many calls run and wait."""

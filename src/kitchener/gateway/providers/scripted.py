@@ -84,11 +84,10 @@ class ScriptedProvider:
             await self._gate(request)
         if self._latency_s:
             await anyio.sleep(self._latency_s)
-        if self._function is not None:
-            said = self._function(request)
-            answer = said if isinstance(said, PromptResponse) or not isinstance(said, Awaitable) else await said
-        else:
-            answer = self._next(request)
+        said = self._next(request) if self._function is None else self._function(request)
+        if isinstance(said, PromptResponse):
+            return said
+        answer = await said if isinstance(said, Awaitable) else said
         if isinstance(answer, PromptResponse):
             return answer
         if isinstance(answer, BaseException):
