@@ -1,143 +1,83 @@
-from kitchener.actors.attention import AttentionContext, AttentionRetriever, ContextFragment, ContextProvider
-from kitchener.actors.budget import TokenBudgeter
-from kitchener.actors.executor import HO1Executor
-from kitchener.actors.quality import QualityGate, QualityGateResult
-from kitchener.actors.sessions import SessionManager
-from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.actors.tools import ToolCall, tool
-from kitchener.actors.turn_parts import DegradedCall
-from kitchener.config import (
-    HO2Config,
-    HO3MemoryConfig,
-    LedgerConfig,
-    LimitsConfig,
-    ProviderConfig,
-    Route,
-    RouterConfig,
-    RuntimeConfig,
-)
-from kitchener.errors import (
-    CallerError,
-    ConfigError,
-    InvalidLifecycle,
-    InvalidSignal,
-    InvalidTimestamp,
-    KitchenerError,
-    LedgerDamaged,
-    LedgerError,
-    LedgerLocked,
-    OverlayRefused,
-    Overloaded,
-    ProvenanceError,
-    ProviderError,
-    SessionBusy,
-    SessionEnded,
-    SessionMismatch,
-    SubjectErased,
-    TurnReplaced,
-    TurnTimeout,
-    UnknownArtifact,
-    UnknownSession,
-    UnknownSubject,
-)
-from kitchener.gateway import LLMGateway
-from kitchener.ledger import LedgerClient, LedgerEntry, Ledgers, compute_trace_hash
-from kitchener.memory import GateResult, HO3Memory, Overlay, SignalAccumulator, compute_artifact_id, select_biases
-from kitchener.records.prompt import PromptGateway, PromptRequest, PromptResponse, Provider, Usage
-from kitchener.records.ref import Ref
-from kitchener.records.turn import (
-    TextDelta,
-    TextRetracted,
-    ToolRan,
-    TurnCompleted,
-    TurnError,
-    TurnResult,
-    TurnUpdate,
-    WorkOrderFinished,
-    WorkOrderPlanned,
-)
-from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
-from kitchener.replaying import ReplayDivergence, ReplayReport, replay_session
-from kitchener.runtime import ErasureReport, Runtime, erase_subject, open_runtime, tune_gc
+"""Where each public name is defined: `__init__.py` reads this file, and so do type checkers."""
 
-__all__ = [
-    "AttentionContext",
-    "AttentionRetriever",
-    "CallerError",
-    "ConfigError",
-    "ContextFragment",
-    "ContextProvider",
-    "DegradedCall",
-    "ErasureReport",
-    "GateResult",
-    "HO1Executor",
-    "HO1ExecutorProtocol",
-    "HO2Config",
-    "HO2Supervisor",
-    "HO3Memory",
-    "HO3MemoryConfig",
-    "InvalidLifecycle",
-    "InvalidSignal",
-    "InvalidTimestamp",
-    "KitchenerError",
-    "LLMGateway",
-    "LedgerClient",
-    "LedgerConfig",
-    "LedgerDamaged",
-    "LedgerEntry",
-    "LedgerError",
-    "LedgerLocked",
-    "Ledgers",
-    "LimitsConfig",
-    "Overlay",
-    "OverlayRefused",
-    "Overloaded",
-    "PromptGateway",
-    "PromptRequest",
-    "PromptResponse",
-    "ProvenanceError",
-    "Provider",
-    "ProviderConfig",
-    "ProviderError",
-    "QualityGate",
-    "QualityGateResult",
-    "Ref",
-    "ReplayDivergence",
-    "ReplayReport",
-    "Route",
-    "RouterConfig",
-    "Runtime",
-    "RuntimeConfig",
-    "SessionBusy",
-    "SessionEnded",
-    "SessionManager",
-    "SessionMismatch",
-    "SignalAccumulator",
-    "SubjectErased",
-    "TextDelta",
-    "TextRetracted",
-    "TokenBudgeter",
-    "ToolCall",
-    "ToolRan",
-    "TurnCompleted",
-    "TurnError",
-    "TurnReplaced",
-    "TurnResult",
-    "TurnTimeout",
-    "TurnUpdate",
-    "UnknownArtifact",
-    "UnknownSession",
-    "UnknownSubject",
-    "Usage",
-    "WorkOrder",
-    "WorkOrderFinished",
-    "WorkOrderPlanned",
-    "compute_artifact_id",
-    "compute_trace_hash",
-    "erase_subject",
-    "open_runtime",
-    "replay_session",
-    "select_biases",
-    "tool",
-    "tune_gc",
-]
+from kitchener.actors.attention import AttentionContext as AttentionContext
+from kitchener.actors.attention import AttentionRetriever as AttentionRetriever
+from kitchener.actors.attention import ContextFragment as ContextFragment
+from kitchener.actors.attention import ContextProvider as ContextProvider
+from kitchener.actors.budget import TokenBudgeter as TokenBudgeter
+from kitchener.actors.executor import HO1Executor as HO1Executor
+from kitchener.actors.quality import QualityGate as QualityGate
+from kitchener.actors.quality import QualityGateResult as QualityGateResult
+from kitchener.actors.sessions import SessionManager as SessionManager
+from kitchener.actors.supervisor import HO2Supervisor as HO2Supervisor
+from kitchener.actors.tools import ToolCall as ToolCall
+from kitchener.actors.tools import tool as tool
+from kitchener.actors.turn_parts import DegradedCall as DegradedCall
+from kitchener.config import HO2Config as HO2Config
+from kitchener.config import HO3MemoryConfig as HO3MemoryConfig
+from kitchener.config import LedgerConfig as LedgerConfig
+from kitchener.config import LimitsConfig as LimitsConfig
+from kitchener.config import ProviderConfig as ProviderConfig
+from kitchener.config import Route as Route
+from kitchener.config import RouterConfig as RouterConfig
+from kitchener.config import RuntimeConfig as RuntimeConfig
+from kitchener.errors import CallerError as CallerError
+from kitchener.errors import ConfigError as ConfigError
+from kitchener.errors import InvalidLifecycle as InvalidLifecycle
+from kitchener.errors import InvalidSignal as InvalidSignal
+from kitchener.errors import InvalidTimestamp as InvalidTimestamp
+from kitchener.errors import KitchenerError as KitchenerError
+from kitchener.errors import LedgerDamaged as LedgerDamaged
+from kitchener.errors import LedgerError as LedgerError
+from kitchener.errors import LedgerLocked as LedgerLocked
+from kitchener.errors import OverlayRefused as OverlayRefused
+from kitchener.errors import Overloaded as Overloaded
+from kitchener.errors import ProvenanceError as ProvenanceError
+from kitchener.errors import ProviderError as ProviderError
+from kitchener.errors import SessionBusy as SessionBusy
+from kitchener.errors import SessionEnded as SessionEnded
+from kitchener.errors import SessionMismatch as SessionMismatch
+from kitchener.errors import SubjectErased as SubjectErased
+from kitchener.errors import TurnReplaced as TurnReplaced
+from kitchener.errors import TurnTimeout as TurnTimeout
+from kitchener.errors import UnknownArtifact as UnknownArtifact
+from kitchener.errors import UnknownSession as UnknownSession
+from kitchener.errors import UnknownSubject as UnknownSubject
+from kitchener.gateway import LLMGateway as LLMGateway
+from kitchener.ledger import LedgerClient as LedgerClient
+from kitchener.ledger import LedgerEntry as LedgerEntry
+from kitchener.ledger import Ledgers as Ledgers
+from kitchener.ledger import compute_trace_hash as compute_trace_hash
+from kitchener.memory import GateResult as GateResult
+from kitchener.memory import HO3Memory as HO3Memory
+from kitchener.memory import Overlay as Overlay
+from kitchener.memory import SignalAccumulator as SignalAccumulator
+from kitchener.memory import compute_artifact_id as compute_artifact_id
+from kitchener.memory import select_biases as select_biases
+from kitchener.records.prompt import PromptGateway as PromptGateway
+from kitchener.records.prompt import PromptRequest as PromptRequest
+from kitchener.records.prompt import PromptResponse as PromptResponse
+from kitchener.records.prompt import Provider as Provider
+from kitchener.records.prompt import Usage as Usage
+from kitchener.records.ref import Ref as Ref
+from kitchener.records.turn import TextDelta as TextDelta
+from kitchener.records.turn import TextRetracted as TextRetracted
+from kitchener.records.turn import ToolRan as ToolRan
+from kitchener.records.turn import TurnCompleted as TurnCompleted
+from kitchener.records.turn import TurnError as TurnError
+from kitchener.records.turn import TurnResult as TurnResult
+from kitchener.records.turn import TurnUpdate as TurnUpdate
+from kitchener.records.turn import WorkOrderFinished as WorkOrderFinished
+from kitchener.records.turn import WorkOrderPlanned as WorkOrderPlanned
+from kitchener.records.work_order import HO1ExecutorProtocol as HO1ExecutorProtocol
+from kitchener.records.work_order import WorkOrder as WorkOrder
+from kitchener.replaying import ReplayDivergence as ReplayDivergence
+from kitchener.replaying import ReplayReport as ReplayReport
+from kitchener.replaying import replay_session as replay_session
+from kitchener.runtime import ErasureReport as ErasureReport
+from kitchener.runtime import Runtime as Runtime
+from kitchener.runtime import erase_subject as erase_subject
+from kitchener.runtime import open_runtime as open_runtime
+from kitchener.runtime import tune_gc as tune_gc
+
+__all__: list[str]
