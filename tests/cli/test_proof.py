@@ -141,13 +141,13 @@ def test_a_head_that_was_signed_before_the_turn_does_not_vouch_for_it(filled: Cl
 def test_what_is_sealed_stays_sealed(cli: Cli, tmp_path: Path) -> None:
     """The bundle verifies, whether its reader has a key or the subject's was destroyed."""
     (tmp_path / "kitchener.toml").write_text('[ledger]\nkeyring = "subjects"\n', encoding="utf-8")
-    cli("run", write_messages(tmp_path / "in", ("a", "my pin is 4711")))
+    cli("run", write_messages(tmp_path / "in", ("a", "my pin is four seven")))
     (turn,) = turn_ids(tmp_path)
     assert cli("ledger", "proof", turn, "-o", "one.json").code == 0
     Keyring(tmp_path / "subjects").destroy("of a")
     assert cli("ledger", "proof", turn, "-o", "two.json").code == 0
     assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
-    assert "4711" not in (tmp_path / "one.json").read_text()
+    assert "four seven" not in (tmp_path / "one.json").read_text()
     assert cli("ledger", "verify", "one.json").code == 0
 
 
