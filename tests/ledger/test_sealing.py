@@ -162,16 +162,16 @@ async def test_digests_of_content_need_the_key(tmp_path: Path) -> None:
 
 async def test_keys_are_files_for_their_owner_alone(tmp_path: Path) -> None:
     keyring = Keyring(tmp_path / "keys")
-    key = keyring.get("ada")
+    key = keyring.get("ada-lovelace")
     [file] = (tmp_path / "keys").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o700
     content = json.loads(file.read_text())
     assert set(content) == {"v", "kid", "key"}
-    assert "ada" not in file.name + file.read_text()
+    assert "ada-lovelace" not in file.name + file.read_text()
     assert key.kid == content["kid"]
     assert content["key"] not in repr(key)
-    assert Keyring(tmp_path / "keys").get("ada").kid == key.kid
+    assert Keyring(tmp_path / "keys").get("ada-lovelace").kid == key.kid
     assert Keyring(tmp_path / "keys").find("bo") is None
     assert Keyring(tmp_path / "keys").get("bo").kid != key.kid
 
