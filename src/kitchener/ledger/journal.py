@@ -170,7 +170,7 @@ class Journal:
         except BadLine as fault:
             check_is_crash(volume, verifier, fault, end, known.durable_seq)
             moment = to_datetime(time_us).strftime("%Y%m%dT%H%M%S.%fZ")
-            self.recovered = cut(volume, self._ops, self._fd, verifier.whole, end, str(fault), moment)
+            self.recovered = cut(volume, self._ops, self._fd, verifier.whole, end, fault, moment)
         if verifier.whole.seq < known.durable_seq:
             raise tail_missing(volume, verifier.whole, known.durable_seq)
         self.tip = verifier.whole

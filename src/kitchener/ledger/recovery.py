@@ -124,7 +124,7 @@ def _has_later_commit(ledger_id: str, damaged: int, read: ReadBytes, offset: int
     return False
 
 
-def cut(volume: Volume, ops: FileOps, fd: int, whole: Mark, end: int, reason: str, moment: str) -> Recovered:
+def cut(volume: Volume, ops: FileOps, fd: int, whole: Mark, end: int, fault: BadLine, moment: str) -> Recovered:
     """Cuts the file after its last whole commit and keeps what was cut, if the disk has room for it."""
     path, offset = volume.path, whole.offset - volume.base
     aside = path.with_name(f"{path.name}.damaged-{moment}")
@@ -137,14 +137,14 @@ def cut(volume: Volume, ops: FileOps, fd: int, whole: Mark, end: int, reason: st
         with suppress(OSError):  # part of them would pass for all of them
             ops.unlink(aside)
     ops.truncate(fd, offset)
-    recovered = Recovered(str(path), whole.seq, offset, end - whole.offset, kept_as, reason)
+    recovered = Recovered(str(path), whole.seq, offset, end - whole.offset, kept_as, str(fault))
     _log.warning(
         "ledger recovered",
         path=recovered.path,
         after_seq=recovered.after_seq,
         cut_bytes=recovered.cut_bytes,
         kept_as=recovered.kept_as,
-        reason=reason,
+        field=fault.field,  # not what was found there, which may be somebody's words
     )
     return recovered
 
