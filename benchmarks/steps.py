@@ -35,6 +35,7 @@ class Steps:
         self.is_counting = False
         self._steps: Counter[CodeType] = Counter()
         self._calls: Counter[CodeType] = Counter()
+        sys._getframe().f_trace_opcodes = True  # since 3.12 nothing counts before a frame wants it
         # From the start, as worker threads that are there already cannot be watched.
         threading.settrace(self._begin)
         sys.settrace(self._begin)
