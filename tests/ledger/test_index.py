@@ -156,7 +156,8 @@ async def test_an_index_that_is_behind_catches_up(tmp_path: Path) -> None:
         "UPDATE places SET packed = x'00' || substr(packed, 2)",
         "UPDATE places SET packed = substr(packed, 2)",
         "UPDATE places SET base = base + 1",
-        "UPDATE places SET first_seq = first_seq - 1",
+        "UPDATE places SET after_seq = after_seq - 1",
+        "UPDATE places SET checksum = checksum + 1",
         "DROP TABLE places",
     ],
 )
