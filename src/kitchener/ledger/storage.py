@@ -25,7 +25,7 @@ from kitchener.ledger.verifying import VerifyReport, verify_part
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
-_TAIL_ENTRIES = 8_192
+_TAIL_ENTRIES = 16_384
 """Entries whose places are kept in memory before the index gets them; after a crash, at most so many are indexed anew."""
 _COMMIT_ENTRIES = 8_192
 _COMMIT_BYTES = 16 << 20
