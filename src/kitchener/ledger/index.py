@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, Self, TypeVar
 from urllib.parse import quote
@@ -45,6 +46,10 @@ CREATE TABLE stops (
 """
 
 _ROWS: Final = "SELECT key, after_seq, base, checksum, packed FROM places WHERE hash = ? AND key = ?"
+_INSERT: Final = "INSERT INTO places (hash, key, after_seq, last_seq, base, checksum, packed) VALUES "
+_VALUES: Final = "(?, ?, ?, ?, ?, ?, ?)"
+_TOGETHER: Final = 16
+"""Rows in one statement; running one costs a third of what its row does, and lets go of Python's lock."""
 _PARTS: Final = {"head", "places", "by_hash", "stops"}
 
 
@@ -108,11 +113,12 @@ class Index:
             raise IndexDamaged(f"it ends with entry {self.known.mark.seq}, and entry {tail.start.seq} would come next")
         mark = tail.end
         known = Known(mark, tail.last_line, durable_seq)
+        rows = tail.rows()
+        alone = len(rows) - len(rows) % _TOGETHER
+        together = (tuple(chain.from_iterable(rows[each : each + _TOGETHER])) for each in range(0, alone, _TOGETHER))
         with self._transaction():
-            self._writer.executemany(
-                "INSERT INTO places (hash, key, after_seq, last_seq, base, checksum, packed) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                tail.rows(),
-            )
+            self._writer.executemany(_INSERT + ", ".join([_VALUES] * _TOGETHER), together)
+            self._writer.executemany(_INSERT + _VALUES, rows[alone:])
             self._writer.executemany("INSERT INTO stops VALUES (?, ?, ?, ?, ?)", tail.stops)
             self._save(known)
         self.known = known
