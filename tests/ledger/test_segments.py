@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from kitchener.config import LedgerConfig
 from kitchener.errors import ConfigError, LedgerDamaged, LedgerLocked, LedgerTailMissing
-from kitchener.ledger import LedgerReader, verify_file
+from kitchener.ledger import LedgerEntry, LedgerReader, verify_file
 from kitchener.ledger.chain import split_line
 from kitchener.ledger.checkpoint import sign_ledger
 from kitchener.ledger.files import FileOps
@@ -92,6 +92,39 @@ async def test_the_lines_are_those_of_a_ledger_in_one_file(path: Path, tmp_path:
     """Segments change where lines stand, and nothing in them."""
     whole = await fill(tmp_path / "whole" / "l.jsonl", COMMITS)
     assert b"".join(read_back(path)) == whole
+
+
+async def test_a_seal_vouches_for_what_was_written_also_where_the_file_was_changed_before(tmp_path: Path) -> None:
+    path = tmp_path / "l.jsonl"
+    async with open_ledger(path, config=segments_of(1_500, durability="os")) as ledger:
+        await ledger.write(fact(1))
+        await ledger.write(fact(2))
+        await ledger.commit()
+        written = path.read_bytes()
+        with path.open("r+b") as file:
+            file.seek(-4, os.SEEK_END)
+            file.write(bytes([written[-4] ^ 1]))
+        for number in range(3, 6):
+            await ledger.write(fact(number))
+        await ledger.commit()
+    segment, seal = segment_path(path, 1).read_bytes(), json.loads(seal_path(path, 1).read_bytes())
+    assert segment[: len(written)] != written
+    assert seal["sha256"] == f"sha256:{hashlib.sha256(written + segment[len(written) :]).hexdigest()}"
+    assert not verify_file(path).ok
+
+
+async def test_what_stood_in_a_file_when_it_was_opened_is_sealed_with_what_follows(tmp_path: Path) -> None:
+    """More than one commit hashes of it."""
+    path, config = tmp_path / "l.jsonl", segments_of(10 << 20, durability="os")
+    big = LedgerEntry("NOTE", "x", {"text": "y" * 1_000_000})
+    for commits in (9, 1, 4):
+        async with open_ledger(path, config=config) as ledger:
+            for _ in range(commits):
+                await ledger.write(big)
+                await ledger.commit()
+    seal, data = json.loads(seal_path(path, 1).read_bytes()), segment_path(path, 1).read_bytes()
+    assert (seal["last_seq"], seal["sha256"]) == (11, f"sha256:{hashlib.sha256(data).hexdigest()}")
+    assert verify_file(path).ok
 
 
 async def test_opening_takes_the_index_for_what_it_is_and_reads_no_finished_segment(path: Path) -> None:

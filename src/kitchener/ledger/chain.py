@@ -203,21 +203,23 @@ def render_batch(entries: Sequence[StoredEntry], chain: str, batch: int) -> tupl
     hashed, size = _CHAIN_OPENING.copy, len(entries)
     # Every entry goes through here, so what is the same for all of them is put together once, and nothing is copied twice.
     ledger_id = entries[0].ledger_id if entries else ""
-    opening, commit, middle = f'{{"ledger_id":"{ledger_id}","seq":', f'","batch":[{batch},', f"|{ledger_id}|"
-    parts: list[bytes] = []
-    lengths: list[int] = []
+    middle, opening = f"|{ledger_id}|", f'{{"ledger_id":"{ledger_id}","seq":'
+    commit, after_place = f'","batch":[{batch},', f',{size}],"entry_hash":"'
+    heads: list[bytes] = []
     for place, entry in enumerate(entries, 1):
-        seq, entry_id, entry_hash, body = entry.seq, entry.entry_id, entry.entry_hash, entry.body
+        seq, entry_id, entry_hash = str(entry.seq), entry.entry_id, entry.entry_hash
         sha = hashed()
         sha.update(f"{chain}{middle}{seq}|{entry_id}|{entry_hash}".encode())
         chain = sha.hexdigest()
         head = (
-            f'{opening}{seq},"entry_id":"{entry_id}{commit}{place},{size}],'
-            f'"entry_hash":"{entry_hash}","chain_hash":"sha256:{chain}","entry":'
-        ).encode()
-        parts += (head, body, b"}\n")
-        lengths.append(len(head) + len(body) + 2)
-    return b"".join(parts), lengths, chain
+            f'{opening}{seq},"entry_id":"{entry_id}{commit}{place}{after_place}{entry_hash}",'
+            f'"chain_hash":"sha256:{chain}","entry":'
+        )
+        heads.append(head.encode())
+    bodies = [entry.body for entry in entries]
+    parts = [b"}\n"] * (3 * size)
+    parts[::3], parts[1::3] = heads, bodies
+    return b"".join(parts), [len(head) + len(body) + 2 for head, body in zip(heads, bodies, strict=True)], chain
 
 
 def split_line(line: bytes) -> Line | None:

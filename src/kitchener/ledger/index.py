@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, Self, TypeVar
 from urllib.parse import quote
@@ -22,12 +23,12 @@ import structlog
 from kitchener.errors import LedgerPathError
 from kitchener.ids import path_part
 from kitchener.ledger.chain import START, IndexKeys, Mark
-from kitchener.ledger.places import IndexDamaged, Place, Tail, check_row, hash_of, unpack
+from kitchener.ledger.places import IndexDamaged, Place, Row, Tail, check_row, hash_of, unpack
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-_FORMAT: Final = f"kitchener-index/3 {sys.byteorder} {array('I').itemsize}"
+_FORMAT: Final = f"kitchener-index/4 {sys.byteorder} {array('I').itemsize}"
 _TABLES: Final = """
 CREATE TABLE head (
     id INTEGER PRIMARY KEY CHECK (id = 0), format TEXT, ledger_id TEXT, keys TEXT,
@@ -35,7 +36,8 @@ CREATE TABLE head (
     checksum INTEGER
 );
 CREATE TABLE places (
-    id INTEGER PRIMARY KEY, hash INTEGER, key TEXT, first_seq INTEGER, last_seq INTEGER, base INTEGER, packed BLOB
+    id INTEGER PRIMARY KEY, hash INTEGER, key TEXT, after_seq INTEGER, last_seq INTEGER, base INTEGER, checksum INTEGER,
+    packed BLOB
 );
 CREATE INDEX by_hash ON places (hash);
 CREATE TABLE stops (
@@ -43,6 +45,11 @@ CREATE TABLE stops (
 );
 """
 
+_ROWS: Final = "SELECT key, after_seq, base, checksum, packed FROM places WHERE hash = ? AND key = ?"
+_INSERT: Final = "INSERT INTO places (hash, key, after_seq, last_seq, base, checksum, packed) VALUES "
+_VALUES: Final = "(?, ?, ?, ?, ?, ?, ?)"
+_TOGETHER: Final = 16
+"""Rows in one statement; running one costs a third of what its row does, and lets go of Python's lock."""
 _PARTS: Final = {"head", "places", "by_hash", "stops"}
 
 
@@ -106,10 +113,12 @@ class Index:
             raise IndexDamaged(f"it ends with entry {self.known.mark.seq}, and entry {tail.start.seq} would come next")
         mark = tail.end
         known = Known(mark, tail.last_line, durable_seq)
+        rows = tail.rows()
+        alone = len(rows) - len(rows) % _TOGETHER
+        together = (tuple(chain.from_iterable(rows[each : each + _TOGETHER])) for each in range(0, alone, _TOGETHER))
         with self._transaction():
-            self._writer.executemany(
-                "INSERT INTO places (hash, key, first_seq, last_seq, base, packed) VALUES (?, ?, ?, ?, ?, ?)", tail.rows()
-            )
+            self._writer.executemany(_INSERT + ", ".join([_VALUES] * _TOGETHER), together)
+            self._writer.executemany(_INSERT + _VALUES, rows[alone:])
             self._writer.executemany("INSERT INTO stops VALUES (?, ?, ?, ?, ?)", tail.stops)
             self._save(known)
         self.known = known
@@ -249,14 +258,13 @@ def read_known(connection: sqlite3.Connection, ledger_id: str, keys: str | None)
 
 def find_places(connection: sqlite3.Connection, key: str, after_seq: int, up_to_seq: int) -> Iterator[Place]:
     """A key's entries within bounds, ascending. Reads all rows at once, decodes them one by one."""
-    rows = connection.execute(
-        "SELECT first_seq, base, packed FROM places"
-        " WHERE hash = ? AND key = ? AND last_seq > ? AND first_seq <= ? ORDER BY hash, id",
-        (hash_of(key), key, after_seq, up_to_seq),
-    ).fetchall()
+    found = connection.execute(
+        f"{_ROWS} AND last_seq > ? AND after_seq < ? ORDER BY hash, id", (hash_of(key), key, after_seq, up_to_seq)
+    )
+    rows = [*map(Row._make, found.fetchall())]
     for row in rows:
-        check_row(key, *row)
-    return (place for row in rows for place in unpack(*row) if after_seq < place[0] <= up_to_seq)
+        check_row(row)
+    return (place for row in rows for place in unpack(row) if after_seq < place[0] <= up_to_seq)
 
 
 def find_known(connection: sqlite3.Connection, keys: Collection[str]) -> set[str]:
@@ -270,14 +278,11 @@ def find_known(connection: sqlite3.Connection, keys: Collection[str]) -> set[str
 def find_newest(connection: sqlite3.Connection, key: str, up_to_seq: int, limit: int) -> list[Place]:
     """A key's last entries, ascending."""
     newest: list[Place] = []
-    rows = connection.execute(
-        "SELECT first_seq, base, packed FROM places WHERE hash = ? AND key = ? AND first_seq <= ? ORDER BY hash DESC, id DESC",
-        (hash_of(key), key, up_to_seq),
-    )
+    rows = connection.execute(f"{_ROWS} AND after_seq < ? ORDER BY hash DESC, id DESC", (hash_of(key), key, up_to_seq))
     with closing(rows):
-        for row in rows:
-            check_row(key, *row)
-            newest.extend(place for place in reversed([*unpack(*row)]) if place[0] <= up_to_seq)
+        for row in map(Row._make, rows):
+            check_row(row)
+            newest.extend(place for place in reversed([*unpack(row)]) if place[0] <= up_to_seq)
             if len(newest) >= limit:
                 break
     return newest[:limit][::-1]

@@ -64,6 +64,7 @@ class Journal:
         """
         data, lengths, chain = render_batch(entries, self.tip.chain, self.tip.batch + 1)
         self._guarded(lambda: self._write(data))
+        self._hash.take(self.tip.offset, data)
         last = entries[-1]
         self.tip = Mark(last.seq, self.tip.offset + len(data), chain, self.tip.batch + 1, last.timestamp)
         return lengths

@@ -4,18 +4,21 @@ Pure but for a lock. Knows nothing of files.
 """
 
 import threading
-import zlib
 from array import array
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
+from zlib import crc32
 
 from kitchener.ledger.chain import IndexKeys, Mark, session_of
 from kitchener.ledger.verifier import Batch
 
 _STOP_BYTES: Final = 64 << 10
 """How far apart the stops are that a scan can start from."""
+_FULL_BYTES: Final = 1 << 30
+"""A tail's offsets are 32-bit numbers, so it ends before these overflow; a commit is shorter than what is left."""
 _SESSION: Final = "@"
 _OTHER: Final = "="
+_NONE: Final = array("I")
 
 Place = tuple[int, int, int]
 """Where an entry stands: its number, the byte offset of its line, the length of the line with its LF."""
@@ -35,6 +38,40 @@ class IndexDamaged(Exception):
     """The index cannot be what was written. Never shown to users: the journal is read instead."""
 
 
+class Indexed(Protocol):
+    """An entry, as far as an index looks at it."""
+
+    @property
+    def session_id(self) -> str | None:
+        """Its session, if it has one."""
+        ...
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Its other keys."""
+        ...
+
+
+class _Found(NamedTuple):
+    """An entry that was found in the file."""
+
+    session_id: str | None
+    keys: tuple[str, ...]
+
+
+class Row(NamedTuple):
+    """Where the entries of one key stand in one tail, as the index holds it; all but the key's hash."""
+
+    key: str
+    after_seq: int
+    """Where the tail began, which the entries are numbered from: the number of the entry before it."""
+    base: int
+    """The same as a byte offset."""
+    checksum: int
+    packed: bytes
+    """Three 32-bit numbers an entry: its number and the offset of its line, both from there, and the length of its line."""
+
+
 class Tail:
     """Where entries stand that the index does not have yet: few, newest, in memory. Threads may share it."""
 
@@ -45,35 +82,42 @@ class Tail:
         """Byte offset of the last entry's line."""
         self.stops: list[Mark] = []
         """Places between them, some way apart, from which a scan can start."""
-        self._by_session: dict[str, list[int]] = {}
-        self._by_key: dict[str, list[int]] = {}
+        # As the index packs them, so that nothing is left to do when it gets them, and 12 bytes an entry.
+        self._by_session: dict[str, array[int]] = {}
+        self._by_key: dict[str, array[int]] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return self.end.seq - self.start.seq
 
-    def extend(self, entries: Iterable[tuple[str | None, tuple[str, ...], int]], after: Mark) -> None:
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes up no further commit: it must move into the index, or be given up."""
+        return self.end.offset - self.start.offset >= _FULL_BYTES
+
+    def extend(self, entries: Sequence[Indexed], lengths: Iterable[int], after: Mark) -> None:
         """Takes up the next entries.
 
         Args:
-            entries: session, other keys and length of the line of each entry after `end`
+            entries: those after `end`
+            lengths: of the line of each
             after: the place after the last of them
         """
-        seq, offset = self.end.seq, self.end.offset
-        by_session, by_key = self._by_session, self._by_key
+        seq, offset = self.end.seq - self.start.seq, self.end.offset - self.start.offset
+        by_session, by_key, length = self._by_session, self._by_key, 0
         with self._lock:
-            for session_id, keys, length in entries:
+            for entry, length in zip(entries, lengths, strict=True):
                 seq += 1
+                session_id = entry.session_id
                 if session_id is not None:
                     numbers = by_session.get(session_id)
                     if numbers is None:
-                        by_session[session_id] = [seq, offset, length]
-                    else:
-                        numbers += (seq, offset, length)
-                for key in keys:
-                    by_key.setdefault(key, []).extend((seq, offset, length))
-                self.last_line = offset
+                        numbers = by_session[session_id] = array("I")
+                    numbers.fromlist([seq, offset, length])
+                for key in entry.keys:
+                    by_key.setdefault(key, array("I")).fromlist([seq, offset, length])
                 offset += length
+            self.last_line = after.offset - length
             self.end = after
             last_stop = self.stops[-1] if self.stops else self.start
             if after.offset - last_stop.offset >= _STOP_BYTES:
@@ -86,30 +130,32 @@ class Tail:
     def take_up(self, commit: Batch, index_keys: IndexKeys | None, after: Mark) -> None:
         """Takes up a commit as it was found in the file."""
         found = []
-        for _, length, fields in commit:
+        for _, _, fields in commit:
             payload = fields["payload"]
             keys = index_keys(fields["entry_type"], payload) if index_keys is not None else ()
-            found.append((session_of(payload), keys, length))
-        self.extend(found, after)
+            found.append(_Found(session_of(payload), keys))
+        self.extend(found, [length for _, length, _ in commit], after)
 
     def find(self, key: str, after_seq: int, up_to_seq: int) -> list[Place]:
         """The entries of an index key within bounds, ascending."""
         found = self._by_session if key[0] == _SESSION else self._by_key
         with self._lock:
-            numbers = found.get(key[1:], [])[:]
-        return [place for place in _triples(numbers) if after_seq < place[0] <= up_to_seq]
+            numbers = found.get(key[1:], _NONE)[:]
+        places = _places(numbers, self.start.seq, self.start.offset)
+        return [place for place in places if after_seq < place[0] <= up_to_seq]
 
-    def rows(self) -> list[tuple[int, str, int, int, int, bytes]]:
-        """One row of the index for each key: the first entry's number and offset, then differences to them."""
+    def rows(self) -> list[tuple[int, str, int, int, int, int, bytearray]]:
+        """One row of the index for each key."""
         rows = []
+        seq, base = self.start.seq, self.start.offset
+        origin = _origin(seq, base)
         for prefix, by_key in ((_SESSION, self._by_session), (_OTHER, self._by_key)):
             for name, numbers in by_key.items():
-                key, seq, base = prefix + name, numbers[0], numbers[1]
-                packed = array("I", [0]) * len(numbers)
-                packed[::3] = array("I", [number - seq for number in numbers[::3]])
-                packed[1::3] = array("I", [offset - base for offset in numbers[1::3]])
-                packed[2::3] = array("I", numbers[2::3])
-                rows.append((hash_of(key), key, seq, numbers[-3], base, _checked(key, seq, base, packed.tobytes())))
+                key = prefix + name
+                key_hash = hash_of(key)
+                # SQLite's module takes a bytearray as it is, and looks for an adapter for every other kind of bytes.
+                packed = bytearray(numbers)
+                rows.append((key_hash, key, seq, seq + numbers[-3], base, crc32(packed, key_hash ^ origin), packed))
         rows.sort()  # neighbours in the index are then written together
         return rows
 
@@ -117,25 +163,24 @@ class Tail:
 def hash_of(key: str) -> int:
     """The number by which the index sorts a key."""
     # Short, so that one page of the tree holds many; equal hashes are told apart by the key beside them.
-    return zlib.crc32(key.encode())
+    return crc32(key.encode())
 
 
-def _checked(key: str, seq: int, base: int, packed: bytes) -> bytes:
-    return packed + zlib.crc32(packed, zlib.crc32(f"{key}|{seq}|{base}".encode())).to_bytes(4, "little")
-
-
-def check_row(key: str, seq: int, base: int, row: bytes) -> None:
+def check_row(row: Row) -> None:
     """Raises IndexDamaged where a row is not what was written."""
-    packed = row[:-4]
-    if len(packed) % 12 or row != _checked(key, seq, base, packed):
-        raise IndexDamaged(f"the row of {key!r} from entry {seq} on is not what was written")
+    packed = row.packed
+    if len(packed) % 12 or row.checksum != crc32(packed, hash_of(row.key) ^ _origin(row.after_seq, row.base)):
+        raise IndexDamaged(f"the row of {row.key!r} after entry {row.after_seq} is not what was written")
 
 
-def unpack(seq: int, base: int, row: bytes) -> Iterator[Place]:
+def unpack(row: Row) -> Iterator[Place]:
     """The entries of a row, ascending."""
-    numbers = array("I", row[:-4])
-    return zip(map(seq.__add__, numbers[::3]), map(base.__add__, numbers[1::3]), numbers[2::3], strict=True)
+    return _places(array("I", row.packed), row.after_seq, row.base)
 
 
-def _triples(numbers: list[int]) -> Iterator[Place]:
-    return zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+def _origin(after_seq: int, base: int) -> int:
+    return crc32(f"{after_seq}|{base}".encode())
+
+
+def _places(numbers: "array[int]", after_seq: int, base: int) -> Iterator[Place]:
+    return zip(map(after_seq.__add__, numbers[::3]), map(base.__add__, numbers[1::3]), numbers[2::3], strict=True)

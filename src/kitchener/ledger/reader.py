@@ -240,7 +240,7 @@ class _File:
     def _take_up(self, after: Mark, entries: Batch) -> None:
         if self.tail is not None:
             self.tail.take_up(entries, self._index_keys, after)
-            if len(self.tail) > _TAIL_ENTRIES:
+            if len(self.tail) > _TAIL_ENTRIES or self.tail.is_full:
                 self.tail = None
 
     def ask(self, question: Callable[[sqlite3.Connection, Known], T]) -> T | None:

@@ -26,32 +26,41 @@ from kitchener.ledger.seals import FORMAT, NO_SEAL, Seal, fault_at, folder_of, s
 from kitchener.ledger.volume import Volume, sorted_out
 
 _log = structlog.get_logger(__name__)
-_HASH_EVERY = 1 << 20
-_HASH_AT_MOST = 4 << 20
-"""A file is hashed as it grows, so many bytes at a time at most, so that finishing it costs no commit more than a moment."""
+_CATCH_UP_BYTES = 4 << 20
+"""What stood in a file before it was opened is hashed so many bytes a commit, so that none takes more than a moment longer."""
 _PIECE_BYTES = 1 << 18
 _NEXT = "next"
 
 
 class RunningHash:
-    """The SHA-256 of a volume's last file, so far. Made anew for every file."""
+    """The SHA-256 of a volume's last file, so far. Made anew for every file.
+
+    What is written is taken up as it is handed to the operating system, so finishing a file costs no more than a moment, and a
+    seal vouches for what was written: where the file is changed before it is sealed, the two do not fit. What stood in it when
+    it was opened is read.
+    """
 
     def __init__(self, volume: Volume) -> None:
         self._volume = volume
         self._sha = sha256()
         self._done = volume.base
 
+    def take(self, offset: int, data: bytes) -> None:
+        """Takes up what was written at an offset, if all before it was taken up already; `follow` reads what was not."""
+        if offset == self._done:
+            self._sha.update(data)
+            self._done += len(data)
+
     def follow(self, end: int) -> None:
-        """Takes up some of what was written, if it is worth the while."""
-        if end - self._done >= _HASH_EVERY:
-            self._take_up(min(end, self._done + _HASH_AT_MOST))
+        """Takes up some of what there is before `end` and was not taken up yet."""
+        self._read(min(end, self._done + _CATCH_UP_BYTES))
 
     def finish(self, end: int) -> str:
         """`sha256:…` of the file, which ends there."""
-        self._take_up(end)
+        self._read(end)
         return f"sha256:{self._sha.hexdigest()}"
 
-    def _take_up(self, end: int) -> None:
+    def _read(self, end: int) -> None:
         while self._done < end:
             piece = self._volume.read(min(_PIECE_BYTES, end - self._done), self._done)
             if not piece:

@@ -25,10 +25,8 @@ from kitchener.ledger.verifying import VerifyReport, verify_part
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
-_TAIL_ENTRIES = 8_192
+_TAIL_ENTRIES = 16_384
 """Entries whose places are kept in memory before the index gets them; after a crash, at most so many are indexed anew."""
-_TAIL_BYTES = 1 << 30
-"""The index holds differences of offsets as 32-bit numbers, so it gets a tail before these overflow."""
 _COMMIT_ENTRIES = 8_192
 _COMMIT_BYTES = 16 << 20
 """The largest commit; a longer queue becomes several, each durable before the next begins. Joined entries stay so."""
@@ -70,8 +68,9 @@ class Storage:
                 self.flushed = journal.tip
                 tail = self.tail
                 if tail is not None:
-                    keys = ((entry.session_id, entry.keys, length) for entry, length in zip(commit, lengths, strict=True))
-                    tail.extend(keys, journal.tip)
+                    tail.extend(commit, lengths, journal.tip)
+                    if tail.is_full:
+                        self._note(_TAIL_ENTRIES, journal.synced.seq)
             if sync:
                 journal.sync()
             if journal.problem is not None:
@@ -193,7 +192,7 @@ class Storage:
         if tail is None:
             return
         try:
-            if len(tail) >= at_most or tail.end.offset - tail.start.offset >= _TAIL_BYTES:
+            if len(tail) >= at_most or tail.is_full:
                 self._index.add(tail, durable_seq)
                 self.tail = Tail(self._index.known.mark)
             else:
