@@ -13,7 +13,7 @@ from typing import Any, Literal
 import anyio
 
 from kitchener.actors.sessions import SessionManager
-from kitchener.clock import loop_clock
+from kitchener.clock import loop_clock, scope_class
 from kitchener.config import HO2Config
 from kitchener.errors import Overloaded, RuntimeClosed, SessionBusy, TurnReplaced
 from kitchener.records import events
@@ -36,6 +36,9 @@ class TurnLimiter:
         self._idle: anyio.Event | None = None
         self.running = 0
         self._scopes: set[anyio.CancelScope] = set()
+        # The backend's own classes, looked up once.
+        self._event: type[anyio.Event] = type(anyio.Event())
+        self._scope = scope_class()
 
     @property
     def is_closed(self) -> bool:
@@ -67,10 +70,10 @@ class TurnLimiter:
             return
         if len(self._waiting) >= self._max_waiting:
             raise Overloaded("the runtime's queue of turns", self._max_waiting)
-        place = anyio.Event()
+        place = self._event()
         self._waiting.append(place)
         try:
-            with anyio.CancelScope(deadline=deadline):
+            with self._scope(deadline=deadline):
                 await place.wait()
         except BaseException:
             if place.is_set():
