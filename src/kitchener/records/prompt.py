@@ -111,6 +111,7 @@ class PromptRequest(NamedTuple):
 
 MOST_TOKENS: Final = 1_000_000_000
 """More than any model takes or gives in one answer, and so few that no session's sum outgrows what a ledger stores."""
+_COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +127,9 @@ class Usage:
 
     def problem(self) -> str | None:
         """What cannot be a count of tokens, with its value; None where all can."""
-        counts = self.input_tokens, self.output_tokens, self.cached_tokens or 0
-        for name, count in zip(("input_tokens", "output_tokens", "cached_tokens"), counts, strict=True):
+        for place, count in enumerate((self.input_tokens, self.output_tokens, self.cached_tokens or 0)):
             if type(count) is not int or not 0 <= count <= MOST_TOKENS:  # a bool is no count either
-                return f"usage.{name} = {count!r:.80}: expected a whole number from 0 to {MOST_TOKENS:,}"
+                return f"usage.{_COUNTS[place]} = {count!r:.80}: expected a whole number from 0 to {MOST_TOKENS:,}"
         return None
 
     def as_json(self) -> orjson.Fragment:
