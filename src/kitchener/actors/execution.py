@@ -71,6 +71,7 @@ class Execution:
         "_deadline",
         "_input_tokens",
         "_ledger",
+        "_limits",
         "_llm_calls",
         "_model_calls_begun",
         "_output_ref",
@@ -92,24 +93,24 @@ class Execution:
 
     def __init__(self, surroundings: Surroundings, work_order: WorkOrder, reply: ReplyStream | None) -> None:
         self._surroundings, self._wo, self._reply = surroundings, work_order, reply
-        # Reading a field of a model takes its time, so what is used more than once is read here.
-        self._wo_id, self._subject_id = work_order.wo_id, work_order.subject_id
+        known = work_order.__dict__  # reading a field of a model takes five times as long
+        self._wo_id, self._subject_id, self._limits = known["wo_id"], known["subject_id"], known["constraints"].__dict__
         self._ledger = surroundings.ledgers.ho1m
-        self.makes_reply = work_order.wo_type == "synthesize"
+        self.makes_reply = known["wo_type"] == "synthesize"
         self._base: Final[dict[str, Any]] = {
             "v": events.VERSION,
-            "session_id": work_order.session_id,
+            "session_id": known["session_id"],
             "subject_id": self._subject_id,
         }
-        if work_order.turn_id:  # a consolidation belongs to no turn
-            self._base["turn_id"] = work_order.turn_id
-        limit_ms = work_order.constraints.timeout_ms
+        if turn_id := known["turn_id"]:  # a consolidation belongs to no turn
+            self._base["turn_id"] = turn_id
+        limit_ms = self._limits["timeout_ms"]
         if limit_ms is not None:
             self._deadline = surroundings.now() + limit_ms / 1_000
         else:  # a deadline that stands around this task is passed down, never extended
             self._deadline = min(anyio.current_time() + surroundings.turn_deadline_s, anyio.current_effective_deadline())
         self._started_us = surroundings.clock.time_us()
-        planned = work_order.planned_ref
+        planned = known["planned_ref"]
         self._parts: list[orjson.Fragment] = [planned.as_json()] if planned else []
         self._output_ref: orjson.Fragment | None = None
         self._model_calls_begun = self._llm_calls = self._tool_calls_begun = 0
@@ -117,8 +118,9 @@ class Execution:
         self._tool_ids: list[str] = []
 
     def record(self, entry_type: str, fields: dict[str, Any]) -> Awaitable[Ref]:
-        """Writes one entry about this work order; gives its reference when it is awaited."""
-        return self._ledger.write(_entry(LedgerEntry, (entry_type, self._wo_id, self._base | fields)))
+        """Writes one entry about this work order; gives its reference when it is awaited. `fields` gets what all carry."""
+        fields |= self._base
+        return self._ledger.write(_entry(LedgerEntry, (entry_type, self._wo_id, fields)))
 
     def record_completed(self, output_bytes: bytes, cost: Cost) -> Awaitable[Ref]:
         """Writes where the output stands, its hash, and what it cost."""
@@ -241,29 +243,29 @@ class Execution:
         messages: tuple[Message, ...],
         tools: Toolset,
     ) -> PromptRequest:
-        wo, limits, boundary = self._wo, self._wo.constraints, contract.boundary
-        temperature = limits.temperature
-        left = limits.token_budget - self._input_tokens - self._output_tokens
+        known, limits, boundary = self._wo.__dict__, self._limits, contract.boundary
+        temperature = limits["temperature"]
+        left = limits["token_budget"] - self._input_tokens - self._output_tokens
         if left < 1:
             raise WorkOrderFailed(
-                "BUDGET", f"the token budget of {limits.token_budget} was used up by {self._llm_calls} model calls"
+                "BUDGET", f"the token budget of {limits['token_budget']} was used up by {self._llm_calls} model calls"
             )
         return PromptRequest(
             contract_id=contract.contract_id,
-            wo_type=wo.wo_type,
+            wo_type=known["wo_type"],
             prompt_pack_version=contract.prompt_pack_version,
             messages=messages,
             variables=variables,
             call=self._model_calls_begun,
-            session_id=wo.session_id,
+            session_id=known["session_id"],
             wo_id=self._wo_id,
             subject_id=self._subject_id,
             deadline=self._deadline,
             max_tokens=min(boundary.max_tokens, left),
             temperature=boundary.temperature if temperature is None else temperature,
-            provider_id=limits.provider_id,
-            model_id=limits.model_id,
-            domain_tags=limits.domain_tags,
+            provider_id=limits["provider_id"],
+            model_id=limits["model_id"],
+            domain_tags=limits["domain_tags"],
             tools=tools.specs,
             output_schema=contract.output_schema,
             restart_streams=self.makes_reply and self._reply is not None,

@@ -113,13 +113,16 @@ class WorkOrderChain:
         budgeter.allocate(self._scope, config.turn_budget)
 
     def close(self) -> None:
-        """Closes the turn's budgets, also that of a work order that was cut short."""
+        """Closes the turn's budgets, also that of a work order that was cut short, and lets go of all that the chain holds."""
         for scope in (self._wo_scope, self._scope, self._scope[:1]):
             self._parts.budgeter.release(scope)
+        # A crowd of turns waits for its commit: what they hold meanwhile is memory, and cold when it is freed afterwards.
+        self.work_orders, self.trace, self._costs = {}, [], {}
 
     def write(self, entry_type: str, entity_id: str, fields: dict[str, Any]) -> Awaitable[Ref]:
-        """Writes an entry of this turn to HO2m; gives its reference when it is awaited."""
-        return self._session.append(entry_type, entity_id, self._base | fields)
+        """Writes an entry of this turn to HO2m; gives its reference when awaited. `fields` gets what all payloads carry."""
+        fields |= self._base
+        return self._session.append(entry_type, entity_id, fields)
 
     async def dispatch(
         self,
@@ -243,25 +246,26 @@ class WorkOrderChain:
         context: AttentionContext | None,
     ) -> tuple[Ref, int]:
         """Writes `WO_PLANNED`: refs and hashes of the input, never the input. Returns its ref and the input's tokens."""
+        known = wo.__dict__  # reading a field of a model takes five times as long
+        wo_id, wo_type, subject_id = known["wo_id"], known["wo_type"], known["subject_id"]
         try:
-            data = canonical_bytes([wo.input_context, wo.prior_results], at="input_context")
+            data = canonical_bytes([known["input_context"], known["prior_results"]], at="input_context")
         except EntryRefused as error:  # what a model or tool gave was storable by itself, and is not so deep inside an input
-            message = f"the input of the {wo.wo_type} step cannot be recorded: {error}"
+            message = f"the input of the {wo_type} step cannot be recorded: {error}"
             raise CutShort(TurnError("OUTPUT_SCHEMA", message), APOLOGY) from error
         ho2m = self._parts.ledgers.ho2m
-        wo_id, wo_type, subject_id = wo.wo_id, wo.wo_type, wo.subject_id  # reading a field of a model takes its time
         fields: dict[str, Any] = {
             "wo_id": wo_id,
             "wo_type": wo_type,
             "intent_id": self.intent_id,
-            "targets": list(wo.targets),
-            "acceptance": list(wo.acceptance),
+            "targets": list(known["targets"]),
+            "acceptance": list(known["acceptance"]),
             "constraints": limits,
             "input_refs": [self.message_ref, *input_refs],
             "input_hash": ho2m.content_digest(subject_id, data),
         }
-        if wo.parent_wo_id is not None:
-            fields["parent_wo_id"] = wo.parent_wo_id
+        if (parent := known["parent_wo_id"]) is not None:
+            fields["parent_wo_id"] = parent
         if context is not None:
             shown: dict[str, Any] = {"template_id": context.template_id, "cut_by": context.budget_used.cut_by}
             if context.projection_ref is not None:  # which names all that is shown
