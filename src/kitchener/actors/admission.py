@@ -13,6 +13,7 @@ from typing import Any, Literal
 import anyio
 
 from kitchener.actors.sessions import SessionManager
+from kitchener.actors.wakeups import Wakeup, signals
 from kitchener.clock import loop_clock, scope_class
 from kitchener.config import HO2Config
 from kitchener.errors import Overloaded, RuntimeClosed, SessionBusy, TurnReplaced
@@ -31,14 +32,12 @@ class TurnLimiter:
     def __init__(self, max_running: int, max_waiting: int) -> None:
         self._max_running = max_running
         self._max_waiting = max_waiting
-        self._waiting: deque[anyio.Event] = deque()
+        self._waiting: deque[Wakeup] = deque()
         self._closed = False
         self._idle: anyio.Event | None = None
         self.running = 0
         self._scopes: set[anyio.CancelScope] = set()
-        # The backend's own classes, looked up once.
-        self._event: type[anyio.Event] = type(anyio.Event())
-        self._scope = scope_class()
+        self._signal, self._scope = signals(), scope_class()
 
     @property
     def is_closed(self) -> bool:
@@ -70,19 +69,19 @@ class TurnLimiter:
             return
         if len(self._waiting) >= self._max_waiting:
             raise Overloaded("the runtime's queue of turns", self._max_waiting)
-        place = self._event()
+        place = Wakeup(self._signal())
         self._waiting.append(place)
         try:
             with self._scope(deadline=deadline):
-                await place.wait()
+                await place
         except BaseException:
-            if place.is_set():
+            if place.is_set:
                 self.leave()  # the slot was ours just now: hand it on
             raise
         finally:
-            if not place.is_set():
+            if not place.is_set:
                 self._waiting.remove(place)
-        if not place.is_set():
+        if not place.is_set:
             raise Overloaded("the runtime's queue of turns", self._max_waiting)
         if self._closed:
             self.leave()

@@ -25,6 +25,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
+from kitchener.actors.wakeups import EventSignal, Signal, Wakeup, signals
 from kitchener.errors import ActorStopped, KitchenerError, Overloaded, origin_of
 
 logger = structlog.get_logger(__name__)
@@ -63,29 +64,32 @@ class LaneStatistics:
     asking_for_room: int
 
 
-class Envelope(Generic[Asked, Replied]):
-    """A message on its way: with its asker's calling chain and the slot for its one reply."""
+class Envelope(Wakeup, Generic[Asked, Replied]):
+    """A message on its way: with its asker's calling chain and the slot for its one reply, which wakes the asker."""
 
-    __slots__ = ("chain", "done", "error", "is_abandoned", "is_done", "message", "on_done", "reply", "scope")
+    __slots__ = ("chain", "error", "is_abandoned", "message", "on_done", "reply", "scope", "stopped")
 
-    def __init__(self, message: Asked, done: anyio.Event, on_done: Callable[[], None] | None = None) -> None:
+    def __init__(self, message: Asked, signal: Signal, on_done: Callable[[], None] | None = None) -> None:
+        self._signal = signal
+        self.is_set = False
         self.message = message
         self.chain = CALLING_CHAIN.get()
-        self.done = done
-        self.is_done = False
         self.on_done = on_done
         self.reply: Replied | None = None
         self.error: BaseException | None = None
         self.scope: anyio.CancelScope | None = None
         """Of the worker that has begun with it; cancelling it ends that worker and nothing else."""
         self.is_abandoned = False
+        self.stopped: anyio.Event | None = None
+        """What the asker waits for after it has abandoned a message that is being handled."""
 
     def finish(self, reply: Replied | None = None, error: BaseException | None = None) -> None:
         """Fills the reply slot, once."""
-        if not self.is_done:
-            self.is_done = True
+        if not self.is_set:
             self.reply, self.error = reply, error
-            self.done.set()
+            self.set()
+            if self.stopped is not None:
+                self.stopped.set()
             if self.on_done is not None:
                 self.on_done()
 
@@ -103,9 +107,9 @@ class _Lane:
     def __init__(self, limits: LaneLimits) -> None:
         self.limits = limits
         self.queue: deque[Envelope[Any, Any]] = deque()
-        self.idle: list[anyio.Event] = []
+        self.idle: list[Wakeup] = []
         """What each parked worker waits for."""
-        self.room: deque[tuple[Envelope[Any, Any], anyio.Event]] = deque()
+        self.room: deque[tuple[Envelope[Any, Any], Wakeup]] = deque()
         """Askers that wait for room, in order; their envelopes are moved into the queue for them."""
         self.workers = 0
         self.coming = 0
@@ -157,7 +161,7 @@ class Mailbox(Generic[Asked, Replied]):
         self._tasks: TaskGroup | None = None
         self._fatal: Exception | None = None
         self._stop = anyio.Event()
-        self._event: type[anyio.Event] = anyio.Event
+        self._signal: Callable[[], Signal] = EventSignal
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator["Mailbox[Asked, Replied]"]:
@@ -166,8 +170,7 @@ class Mailbox(Generic[Asked, Replied]):
         Raises:
             ExceptionGroup: of one `ActorStopped`, if the handler failed too often; the last failure is its cause
         """
-        # The backend's own class, looked up once: `anyio.Event` looks it up for each of the two events of a message.
-        self._event = type(anyio.Event())
+        self._signal = signals()
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
@@ -203,7 +206,7 @@ class Mailbox(Generic[Asked, Replied]):
 
     async def ask_within(self, message: Asked, *, lane: str = INTERACTIVE) -> Replied:
         """As `ask`, for a caller that already runs inside a scope with the right deadline."""
-        envelope: Envelope[Asked, Replied] = Envelope(message, self._event())
+        envelope: Envelope[Asked, Replied] = Envelope(message, self._signal())
         box = self._lanes[lane]
         if not self._put(box, envelope):
             await self._wait_for_room(box, envelope)
@@ -240,7 +243,7 @@ class Mailbox(Generic[Asked, Replied]):
 
         `on_done` is called when the reply slot is filled, whoever fills it.
         """
-        envelope: Envelope[Asked, Replied] = Envelope(message, self._event(), on_done)
+        envelope: Envelope[Asked, Replied] = Envelope(message, self._signal(), on_done)
         box = self._lanes[lane]
         if not self._put(box, envelope):
             await self._wait_for_room(box, envelope)
@@ -248,9 +251,9 @@ class Mailbox(Generic[Asked, Replied]):
 
     async def reply(self, envelope: Envelope[Asked, Replied]) -> Replied:
         """Waits for the reply to a posted message; being cancelled here abandons it."""
-        if not envelope.is_done:
+        if not envelope.is_set:
             try:
-                await envelope.done.wait()
+                await envelope
             except BaseException:
                 await self.abandon(envelope)
                 raise
@@ -260,7 +263,7 @@ class Mailbox(Generic[Asked, Replied]):
 
     async def abandon(self, envelope: Envelope[Asked, Replied]) -> None:
         """Nobody waits for this reply any more: drops the message, or cancels its handler and waits until it stopped."""
-        if envelope.is_done:
+        if envelope.is_set:
             return
         envelope.is_abandoned = True
         if envelope.scope is None:  # nobody has begun with it
@@ -271,8 +274,9 @@ class Mailbox(Generic[Asked, Replied]):
                     lane.fill()
             return
         envelope.scope.cancel()
+        stopped = envelope.stopped = envelope.stopped or anyio.Event()
         with anyio.move_on_after(self._abort_grace_s, shield=True):
-            await envelope.done.wait()
+            await stopped.wait()
 
     def statistics(self) -> dict[str, LaneStatistics]:
         """Each lane's queue and workers now."""
@@ -303,12 +307,12 @@ class Mailbox(Generic[Asked, Replied]):
         return stopped
 
     async def _wait_for_room(self, lane: _Lane, envelope: Envelope[Any, Any]) -> None:
-        place = anyio.Event()
+        place = Wakeup(self._signal())
         lane.room.append((envelope, place))
         try:
-            await place.wait()
+            await place
         except BaseException:
-            if place.is_set():
+            if place.is_set:
                 await self.abandon(envelope)
             else:
                 lane.room.remove((envelope, place))
@@ -362,12 +366,12 @@ class Mailbox(Generic[Asked, Replied]):
 
     async def _park(self, lane: _Lane) -> None:
         """Waits until the worker is called."""
-        wake = self._event()
+        wake = Wakeup(self._signal())
         lane.idle.append(wake)
         try:
-            await wake.wait()
+            await wake
         finally:
-            if wake.is_set():
+            if wake.is_set:
                 lane.coming -= 1
                 lane.woken -= 1
             else:
