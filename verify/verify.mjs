@@ -7,25 +7,24 @@ import { createHash, verify } from 'node:crypto'
 import * as fs from 'node:fs'
 
 // How things are written. What these forms leave open is compared, further below, with what it has to be.
-const COUNT = '[1-9][0-9]*', BATCH = `\\[${COUNT},${COUNT},${COUNT}\\]`, HASH = '"sha256:[0-9a-f]{64}"'
-const NAME = '"[ !#-[\\]-{}~]+"', ENTRY_ID = '"E-\\d{4}-\\d\\d-\\d\\d-\\d{12,}"', KEY = '[0-9a-f]{64}'
-const LINK = new RegExp(`^{"ledger_id":${NAME},"seq":${COUNT},"entry_id":${ENTRY_ID},"batch":${BATCH},` +
-  `"entry_hash":${HASH},"chain_hash":${HASH}}$`) // stands around every entry
-const BEFORE = new RegExp(`^null$|^{"batch":${BATCH},"chain_hash":${HASH},"seq":${COUNT}}$`)
-const HEAD = new RegExp(`^{"chain_hash":${HASH},"ledger_id":${NAME},"public_key":"${KEY}","seq":${COUNT},` +
+const COUNT = '[1-9][0-9]*', HASH = '"sha256:[0-9a-f]{64}"', KEY = '[0-9a-f]{64}', NAME = '"[ !#-[\\]-{}~]+"'
+const BATCH = `\\[${COUNT},${COUNT},${COUNT}\\]`, ID = 'E-\\d{4}-\\d\\d-\\d\\d-(\\d{12,})', ANY = '"([^"]*)"'
+const LINK = RegExp(`^{"ledger_id":${NAME},"seq":${COUNT},"entry_id":"${ID}","batch":${BATCH},` +
+  `"entry_hash":${HASH},"chain_hash":${HASH}}$`)
+const BEFORE = RegExp(`^null$|^{"batch":${BATCH},"chain_hash":${HASH},"seq":${COUNT}}$`)
+const HEAD = RegExp(`^{"chain_hash":${HASH},"ledger_id":${NAME},"public_key":"${KEY}","seq":${COUNT},` +
   `"sig":"[0-9a-f]{128}","signer":${NAME},"timestamp":${NAME}}$`)
-const REF = /(?:"(\w+)":\[?)?{"entry_hash":"([^"]*)","entry_id":"(E-[\d-]{10}-(\d+))(?:\.\d\d)?","ledger_id":"([^"]*)"}/g
+const REF = RegExp(`(?:"(\\w+)":\\[?)?{"entry_hash":${ANY},"entry_id":"(${ID})(?:\\.\\d\\d)?","ledger_id":${ANY}}`, 'g')
 const START = { seq: 0, batch: [0, 1, 1], chain_hash: `sha256:${'0'.repeat(64)}` } // what entry 1 follows
 
 const hash = (data) => `sha256:${createHash('sha256').update(data).digest('hex')}`
 const printable = (text) => text.replace(/\p{C}/gu, '\ufffd')
 const shown = (value) => (typeof value === 'string' ? value : JSON.stringify(value) ?? 'nothing').slice(0, 300)
-function demand (isSo, where, field, expected, found) {
+function demand (where, field, expected, found, isSo = JSON.stringify(expected) === JSON.stringify(found)) {
   if (!isSo) throw new Error(`${where}: ${field}: expected ${shown(expected)}, found ${shown(found)}`)
 }
 function same (where, expected, found) {
-  const isSame = (field) => JSON.stringify(expected[field]) === JSON.stringify(found[field])
-  for (const field in expected) demand(isSame(field), where, field, expected[field], found[field])
+  for (const field in expected) demand(where, field, expected[field], found[field])
 }
 // RFC 8785: JSON as JavaScript writes it, the keys sorted by UTF-16 units, which is how JavaScript sorts text.
 function canonical (value) {
@@ -34,23 +33,23 @@ function canonical (value) {
   return value instanceof Object ? `{${Object.keys(value).sort().map(field).join()}}` : JSON.stringify(value)
 }
 function parse (bytes, where, end) { // what equals its own re-rendering has no unguarded byte
-  let value
-  try { value = JSON.parse(bytes) } catch { value = 'no JSON' }
-  const text = canonical(value) + end, isText = !text.replaceAll('\\\\', '').includes('\\ud') // no halves of characters
-  demand(isText && bytes.equals(Buffer.from(text)), where, 'framing', 'canonical JSON (RFC 8785)', `${bytes}`)
+  let text, value
+  try { text = canonical(value = JSON.parse(bytes)) + end } catch { text = '' }
+  const isText = text && !text.replaceAll('\\\\', '').includes('\\ud') // no half of a character
+  demand(where, 'framing', 'canonical JSON (RFC 8785)', `${bytes}`, isText && bytes.equals(Buffer.from(text)))
   return value
 }
 
-// A line of a ledger, or a row of a bundle, which has a body only if its entry is shown.
+// A line of a ledger, or a row of a bundle, is a link, and a body where the entry is shown.
 function entryOf (where, text, body) {
-  demand(LINK.test(text), where, 'framing', 'a line of a ledger', text)
-  const link = { ...JSON.parse(text), where, body }, { entry_id, entry_hash } = link
+  demand(where, 'framing', 'a line of a ledger', text, LINK.test(text))
+  const link = { ...JSON.parse(text), where }, day = link.entry_id.slice(2, 12)
   if (!body) return link
-  same(where, { entry_hash }, { entry_hash: hash(body) })
-  const entry = parse(body, where, ''), fields = Object.keys(entry), day = entry_id.slice(2, 12)
-  const due = { payload: { ...entry.payload }, timestamp: `${day}T${entry.timestamp?.slice(11)}` }
-  same(where, { fields: ['entity_id', 'entry_type', 'payload', 'timestamp'], ...due }, { fields, ...entry })
-  return { ...link, ...entry }
+  same(where, { entry_hash: link.entry_hash }, { entry_hash: hash(body) })
+  const entry = parse(body, where, ''), fields = Object.keys(entry).join(' '), time = String(entry.timestamp)
+  const due = { fields: 'entity_id entry_type payload timestamp', timestamp: `${day}T${time.slice(11)}` }
+  same(where, { ...due, payload: { ...entry.payload } }, { fields, ...entry })
+  return { ...link, ...entry, body }
 }
 // All that a link says, but for its day, its entry hash and the size of a new commit, follows from the link before it.
 function checkChain (links, before, each) {
@@ -63,93 +62,87 @@ function checkChain (links, before, each) {
     each(link)
     before = link
   }
-  demand(before.batch[1] === before.batch[2], before.where, 'batch', 'the end of a commit', before.batch)
+  demand(before.where, 'batch', 'the end of a commit', before.batch, before.batch[1] === before.batch[2])
   return before
 }
 function checkHead (where, head, link, given) { // `link` is the one that it vouches for
-  demand(HEAD.test(JSON.stringify(head)), where, 'form', 'a signed head', head)
-  const { ledger_id, seq, chain_hash, timestamp, public_key, sig } = head, raw = Buffer.from(public_key, 'hex')
-  demand(link, where, 'end', `at least ${seq} entries, as the signed head says`, 'fewer')
+  demand(where, 'form', 'a signed head', head, HEAD.test(JSON.stringify(head)))
+  const { ledger_id, seq, chain_hash, timestamp, public_key } = head
+  demand(where, 'end', `at least ${seq} entries, as the signed head says`, 'fewer', link)
   same(link.where, { ledger_id, seq, chain_hash }, link)
-  const signer = `ed25519:${hash(raw).slice(7, 23)}`, told = given ? 'the given key' : 'a key it names itself'
+  const raw = Buffer.from(public_key, 'hex'), signer = `ed25519:${hash(raw).slice(7, 23)}`
   same(where, { signer, public_key: given ?? public_key }, head)
-  const key = { kty: 'OKP', crv: 'Ed25519', x: raw.toString('base64url') }
+  const key = { kty: 'OKP', crv: 'Ed25519', x: raw.toString('base64url') }, sig = Buffer.from(head.sig, 'hex')
   const data = Buffer.from(`kitchener/1/head|${ledger_id}|${seq}|${chain_hash}|${timestamp}`)
-  const isSigned = verify(null, data, { key, format: 'jwk' }, Buffer.from(sig, 'hex'))
-  demand(isSigned, where, 'sig', `a signature by ${signer} over this`, sig)
-  return `signed by ${signer} (${told}), on ${timestamp}`
+  demand(where, 'sig', `a signature by ${signer} over this`, head.sig, verify(null, data, { key, format: 'jwk' }, sig))
+  return `signed by ${signer} (${given ? 'the given key' : 'a key it names itself'}), on ${timestamp}`
 }
 
-// A whole ledger: the lines of its finished segments, then of its own file.
+// A whole ledger: the lines of its finished segments, then of its own file, which may begin where one is unfinished.
 function * entriesOf (path) {
-  const own = fs.readFileSync(path), folder = `${path}.segments/`, [, begin] = /"seq":(\d+),/.exec(own.subarray(0, 2048)) ?? []
-  const names = fs.existsSync(folder) ? fs.readdirSync(folder).filter((name) => /^\d{6,}\.segment$/.test(name)) : []
-  let count = 0
-  for (const name of [...names.sort((a, b) => parseInt(a) - parseInt(b)), '']) {
-    if (name && begin === `${count + 1}`) continue // it is not finished: its lines are still in the ledger's own file
-    const data = name ? fs.readFileSync(folder + name) : own
+  const own = fs.readFileSync(path), [, begin] = /"seq":(\d+),/.exec(own.toString('latin1', 0, 2048)) ?? []
+  for (let number = 1, count = 0, isOwn = false; !isOwn; number += 1) {
+    const name = `${String(number).padStart(6, '0')}.segment`, file = `${path}.segments/${name}`
+    isOwn = begin === `${count + 1}` || !fs.existsSync(file)
+    const data = isOwn ? own : fs.readFileSync(file)
     for (let at = 0, line = 1, end; at < data.length; at = end, line += 1, count += 1) {
       end = data.indexOf('\n', at) + 1 || data.length
-      const text = data.toString('latin1', at, end), [, link, body] = /^({.*?),"entry":({.*})}\n$/s.exec(text) ?? [, text, '']
-      yield entryOf(`${name && `${name} `}line ${line} (byte ${at})`, `${link}}`, Buffer.from(body, 'latin1'))
+      const where = `${isOwn ? '' : `${name} `}line ${line} (byte ${at})`, text = data.toString('latin1', at, end)
+      const [, link, body] = /^({.*?),"entry":({.*})}\n$/s.exec(text) ?? ['', text, '']
+      yield entryOf(where, `${link}}`, Buffer.from(body, 'latin1'))
     }
   }
 }
 function verifyLedger (path, given) {
-  const side = `${path}.checkpoint`, isSigned = fs.existsSync(side), head = isSigned ? parse(fs.readFileSync(side), side, '\n') : {}
+  const side = `${path}.checkpoint`, head = fs.existsSync(side) ? parse(fs.readFileSync(side), side, '\n') : undefined
   let vouched
   const last = checkChain(entriesOf(path), START, (link) => { if (link.seq === head?.seq) vouched = link })
   const told = `${last.seq} entries, head ${last.chain_hash}`
-  if (isSigned) return `${told}; entry ${head?.seq} ${checkHead(side, head, vouched, given)}`
-  demand(!given || !last.seq, path, 'checkpoint', 'a signed head', 'none')
+  if (head !== undefined) return `${told}; entry ${head?.seq} ${checkHead(side, head, vouched, given)}`
+  demand(path, 'checkpoint', 'a signed head', 'none', !given || !last.seq)
   return `${told}; no signed head, so a cut end or a chain made anew would not show`
 }
 
-// The evidence of one turn. Of each ledger: the chain up to a head, with the bodies of the entries that belong to the turn.
+// The evidence of one turn. Of each ledger: the chain up to a head, with the bodies of the turn's entries.
 function checkPart (part, given, links) {
-  const { ledger_id, before, rows, head } = part
+  const { ledger_id, before, rows, head } = part, where = `${ledger_id} head`
   same(ledger_id, { fields: ['before', 'head', 'ledger_id', 'rows'] }, { fields: Object.keys(part) })
-  demand(BEFORE.test(JSON.stringify(before)), ledger_id, 'before', 'null, or batch, chain_hash and seq', before)
-  demand(rows.length, ledger_id, 'rows', 'the chain up to the head', rows)
+  demand(ledger_id, 'before', 'null, or batch, chain_hash and seq', before, BEFORE.test(JSON.stringify(before)))
+  demand(ledger_id, 'rows', 'the chain up to the head', rows, rows.length)
   const chain = rows.map((row) => {
     const [seq, entry_id, batch, entry_hash, chain_hash, ...body] = row, where = `${ledger_id} entry ${seq}`
-    demand(body.every((text, place) => typeof text === 'string' && !place), where, 'row', 'a link, and a body as text', row)
+    demand(where, 'row', 'a link, and a body as text', row, body.every((text, n) => typeof text === 'string' && !n))
     const link = JSON.stringify({ ledger_id, seq, entry_id, batch, entry_hash, chain_hash })
     return entryOf(where, link, ...body.map((text) => Buffer.from(text)))
   })
   const last = checkChain(chain, before ?? START, (link) => links.set(`${ledger_id} ${link.seq}`, link))
-  const where = `${ledger_id} head`, told = `vouched for: ${ledger_id} up to entry ${last.seq}`
+  const told = `vouched for: ${ledger_id} up to entry ${last.seq}`
   if (given || head?.sig) return `${told}: ${checkHead(where, head, last, given)}`
   same(where, { head: { chain_hash: last.chain_hash, ledger_id, seq: last.seq } }, part)
   return `${told}: nobody, its head is not signed`
 }
-// It begins in its session, and the executor's entries are those that its trace hash was taken over.
-function checkTurn ({ session_id, turn_id }, entries) {
+function verifyBundle (path, given) {
+  const bundle = parse(fs.readFileSync(path), 'bundle', '\n'), { ledgers, session_id, turn_id } = bundle
+  const links = new Map(), told = ledgers.map((part) => checkPart(part, given, links))
+  const entries = [...links.values()].filter((link) => link.body), ids = ledgers.map((part) => part.ledger_id)
+  const due = { entries: entries.length, format: 'kitchener-proof/1', ledgers, session_id, turn_id }
+  same('bundle', due, bundle)
+  same('bundle', { fields: Object.keys(due), ids: [...new Set(ids)] }, { fields: Object.keys(bundle), ids })
+  // It begins in its session, and the executor's entries are those that its trace hash was taken over.
   const found = (type) => entries.filter((entry) => entry.entry_type === type && entry.ledger_id.startsWith('HO2M:'))
-  const begin = ['SESSION_START', 'TURN_STARTED'].flatMap(found).map((entry) => [entry.entity_id, entry.payload.session_id])
+  const begin = ['SESSION_START', 'TURN_STARTED'].flatMap(found).map((each) => [each.entity_id, each.payload.session_id])
   same(turn_id, { begin: [[session_id, session_id], [turn_id, session_id]] }, { begin })
   const trace = entries.filter((entry) => entry.ledger_id.startsWith('HO1M:') && entry.payload.turn_id === turn_id)
   const trace_hash = hash(Buffer.concat(trace.map((entry) => entry.body)))
   for (const { payload } of found('TURN_COMPLETED')) same(turn_id, { trace_hash: payload.trace_hash }, { trace_hash })
-}
-// What a reference names stands there, if its chain is here. Message, answers and context have to be shown.
-function checkRefs (entries, links) {
+  // What a reference names stands there, if its chain is here. Message, answers and context have to be shown.
   for (const { where, body } of entries) {
     for (const [, name = 'ref', entry_hash, entry_id, seq, ledger_id] of body.toString().matchAll(REF)) {
-      const link = links.get(`${ledger_id} ${Number(seq)}`), isDue = /^(projection|user_message|output)_ref$/.test(name)
-      demand(link?.body || !isDue, where, name, `${ledger_id} ${entry_id} in the bundle`, 'not there')
+      const link = links.get(`${ledger_id} ${+seq}`), isDue = /^(projection|user_message|output)_ref$/.test(name)
+      demand(where, name, `${ledger_id} ${entry_id} in the bundle`, 'not there', link?.body || !isDue)
       if (link) same(where, { [name]: [link.entry_id, link.entry_hash] }, { [name]: [entry_id, entry_hash] })
     }
   }
-}
-function verifyBundle (path, given) {
-  const bundle = parse(fs.readFileSync(path), 'bundle', '\n'), { ledgers, session_id, turn_id } = bundle, links = new Map()
-  const told = ledgers.map((part) => checkPart(part, given, links)), ids = ledgers.map((part) => part.ledger_id)
-  const entries = [...links.values()].filter((link) => link.body)
-  const due = { entries: entries.length, format: 'kitchener-proof/1', ledgers, session_id, turn_id }
-  same('bundle', { ...due, fields: Object.keys(due), ids: [...new Set(ids)] }, { ...bundle, fields: Object.keys(bundle), ids })
-  checkTurn(bundle, entries)
-  checkRefs(entries, links)
   return [`${entries.length} entries of turn ${turn_id}`, ...told].map(printable).join('\n         ')
 }
 
