@@ -7,13 +7,13 @@ import { createHash, verify } from 'node:crypto'
 import * as fs from 'node:fs'
 
 // How things are written. What these forms leave open is compared, further below, with what it has to be.
-const COUNT = '[1-9][0-9]*', HASH = '"sha256:[0-9a-f]{64}"', KEY = '[0-9a-f]{64}', NAME = '"[ !#-[\\]-{}~]+"'
-const BATCH = `\\[${COUNT},${COUNT},${COUNT}\\]`, ID = 'E-\\d{4}-\\d\\d-\\d\\d-(\\d{12,})', ANY = '"([^"]*)"'
-const LINK = RegExp(`^{"ledger_id":${NAME},"seq":${COUNT},"entry_id":"${ID}","batch":${BATCH},` +
-  `"entry_hash":${HASH},"chain_hash":${HASH}}$`)
-const BEFORE = RegExp(`^null$|^{"batch":${BATCH},"chain_hash":${HASH},"seq":${COUNT}}$`)
-const HEAD = RegExp(`^{"chain_hash":${HASH},"ledger_id":${NAME},"public_key":"${KEY}","seq":${COUNT},` +
-  `"sig":"[0-9a-f]{128}","signer":${NAME},"timestamp":${NAME}}$`)
+const NUM = '[1-9][0-9]*', BATCH = `\\[${NUM},${NUM},${NUM}\\]`, HASH = '"sha256:[0-9a-f]{64}"'
+const NAME = '"[ !#-[\\]-{}~]+"', ID = 'E-\\d{4}-\\d\\d-\\d\\d-(\\d{12,})', ANY = '"([^"]*)"', KEY = '"[0-9a-f]{64}"'
+const form = (fields) => RegExp(`^{${Object.entries(fields).map(([name, value]) => `"${name}":${value}`).join()}}$`)
+const LINK = form({ ledger_id: NAME, seq: NUM, entry_id: `"${ID}"`, batch: BATCH, entry_hash: HASH, chain_hash: HASH })
+const BEFORE = form({ batch: BATCH, chain_hash: HASH, seq: NUM })
+const VOUCHER = { public_key: KEY, seq: NUM, sig: '"[0-9a-f]{128}"', signer: NAME, timestamp: NAME }
+const HEAD = form({ chain_hash: HASH, ledger_id: NAME, ...VOUCHER })
 const REF = RegExp(`(?:"(\\w+)":\\[?)?{"entry_hash":${ANY},"entry_id":"(${ID})(?:\\.\\d\\d)?","ledger_id":${ANY}}`, 'g')
 const START = { seq: 0, batch: [0, 1, 1], chain_hash: `sha256:${'0'.repeat(64)}` } // what entry 1 follows
 
@@ -23,9 +23,8 @@ const shown = (value) => (typeof value === 'string' ? value : JSON.stringify(val
 function demand (where, field, expected, found, isSo = JSON.stringify(expected) === JSON.stringify(found)) {
   if (!isSo) throw new Error(`${where}: ${field}: expected ${shown(expected)}, found ${shown(found)}`)
 }
-function same (where, expected, found) {
-  for (const field in expected) demand(where, field, expected[field], found[field])
-}
+const same = (where, expected, found) =>
+  Object.keys(expected).forEach((field) => demand(where, field, expected[field], found[field]))
 // RFC 8785: JSON as JavaScript writes it, the keys sorted by UTF-16 units, which is how JavaScript sorts text.
 function canonical (value) {
   if (Array.isArray(value)) return `[${value.map(canonical).join()}]`
@@ -59,8 +58,7 @@ function checkChain (links, before, each) {
     const batch = place === size ? [number + 1, 1, link.batch[2]] : [number, place + 1, size]
     const chain_hash = hash(`kitchener/1|${before.chain_hash}|${ledger_id}|${seq}|${entry_id}|${entry_hash}`)
     same(where, { ledger_id, seq, entry_id: id, batch, chain_hash }, link)
-    each(link)
-    before = link
+    each(before = link)
   }
   demand(before.where, 'batch', 'the end of a commit', before.batch, before.batch[1] === before.batch[2])
   return before
@@ -107,7 +105,7 @@ function verifyLedger (path, given) {
 function checkPart (part, given, links) {
   const { ledger_id, before, rows, head } = part, where = `${ledger_id} head`
   same(ledger_id, { fields: ['before', 'head', 'ledger_id', 'rows'] }, { fields: Object.keys(part) })
-  demand(ledger_id, 'before', 'null, or batch, chain_hash and seq', before, BEFORE.test(JSON.stringify(before)))
+  demand(ledger_id, 'before', 'batch, chain_hash, seq', before, before === null || BEFORE.test(JSON.stringify(before)))
   demand(ledger_id, 'rows', 'the chain up to the head', rows, rows.length)
   const chain = rows.map((row) => {
     const [seq, entry_id, batch, entry_hash, chain_hash, ...body] = row, where = `${ledger_id} entry ${seq}`
@@ -125,16 +123,15 @@ function verifyBundle (path, given) {
   const bundle = parse(fs.readFileSync(path), 'bundle', '\n'), { ledgers, session_id, turn_id } = bundle
   const links = new Map(), told = ledgers.map((part) => checkPart(part, given, links))
   const entries = [...links.values()].filter((link) => link.body), ids = ledgers.map((part) => part.ledger_id)
-  const due = { entries: entries.length, format: 'kitchener-proof/1', ledgers, session_id, turn_id }
-  same('bundle', due, bundle)
-  same('bundle', { fields: Object.keys(due), ids: [...new Set(ids)] }, { fields: Object.keys(bundle), ids })
+  const due = { fields: 5, entries: entries.length, format: 'kitchener-proof/1', ledgers: [...new Set(ids)] }
+  same('bundle', due, { ...bundle, fields: Object.keys(bundle).length, ledgers: ids })
   // It begins in its session, and the executor's entries are those that its trace hash was taken over.
-  const found = (type) => entries.filter((entry) => entry.entry_type === type && entry.ledger_id.startsWith('HO2M:'))
-  const begin = ['SESSION_START', 'TURN_STARTED'].flatMap(found).map((each) => [each.entity_id, each.payload.session_id])
+  const all = (type) => entries.filter((entry) => entry.entry_type === type && entry.ledger_id.startsWith('HO2M:'))
+  const begin = ['SESSION_START', 'TURN_STARTED'].flatMap(all).map((each) => [each.entity_id, each.payload.session_id])
   same(turn_id, { begin: [[session_id, session_id], [turn_id, session_id]] }, { begin })
   const trace = entries.filter((entry) => entry.ledger_id.startsWith('HO1M:') && entry.payload.turn_id === turn_id)
   const trace_hash = hash(Buffer.concat(trace.map((entry) => entry.body)))
-  for (const { payload } of found('TURN_COMPLETED')) same(turn_id, { trace_hash: payload.trace_hash }, { trace_hash })
+  for (const { payload } of all('TURN_COMPLETED')) same(turn_id, { trace_hash: payload.trace_hash }, { trace_hash })
   // What a reference names stands there, if its chain is here. Message, answers and context have to be shown.
   for (const { where, body } of entries) {
     for (const [, name = 'ref', entry_hash, entry_id, seq, ledger_id] of body.toString().matchAll(REF)) {
@@ -147,7 +144,7 @@ function verifyBundle (path, given) {
 }
 
 const paths = process.argv.slice(2), at = paths.indexOf('--public-key'), [, given] = at >= 0 ? paths.splice(at, 2) : []
-if (!paths.length || (at >= 0 && !RegExp(`^${KEY}$`).test(given))) {
+if (!paths.length || (at >= 0 && !RegExp(`^${KEY}$`).test(`"${given}"`))) {
   console.error('usage: node verify.mjs [--public-key HEX] FILE...   (64 lower-case hex digits; ledgers and bundles)')
   process.exit(2)
 }
