@@ -14,7 +14,8 @@ const LINK = form({ ledger_id: NAME, seq: NUM, entry_id: `"${ID}"`, batch: BATCH
 const BEFORE = form({ batch: BATCH, chain_hash: HASH, seq: NUM })
 const VOUCHER = { public_key: KEY, seq: NUM, sig: '"[0-9a-f]{128}"', signer: NAME, timestamp: NAME }
 const HEAD = form({ chain_hash: HASH, ledger_id: NAME, ...VOUCHER })
-const REF = RegExp(`(?:"(\\w+)":\\[?)?{"entry_hash":${ANY},"entry_id":"(${ID})(?:\\.\\d\\d)?","ledger_id":${ANY}}`, 'g')
+const NAMED = `"(${ID}|[^"]*?)(?:\\.\\d\\d)?"` // a reference may name a piece of an entry
+const REF = RegExp(`(?:"(\\w+)":\\[?)?{"entry_hash":${ANY},"entry_id":${NAMED},"ledger_id":${ANY}}`, 'g')
 const START = { seq: 0, batch: [0, 1, 1], chain_hash: `sha256:${'0'.repeat(64)}` } // what entry 1 follows
 
 const hash = (data) => `sha256:${createHash('sha256').update(data).digest('hex')}`

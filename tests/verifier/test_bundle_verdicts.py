@@ -377,13 +377,13 @@ def _forge(fields: dict[str, Any]) -> None:
     fields["payload"]["metadata"] = {"turn_id": fields["payload"]["metadata"]["turn_id"], "forged": True}
 
 
-async def by_hand(directory: Path, signer: Signer, sig: str) -> Path:
-    """The bundle of a turn that was not completed, whose projection has a given signature."""
+async def by_hand(directory: Path, signer: Signer, sig: str, **more: Any) -> Path:
+    """The bundle of a turn that was not completed, whose projection has a given signature, and whose start more fields."""
     session, turn = "SES-0a1b2c3d", "T-0a1b2c3d-000001"
     base = {"v": 1, "session_id": session, "subject_id": "ada"}
     authority = {"tier": "HO2", "signer": signer.signer, "sig": sig}
     ledgers = {
-        "HO2M:ADMIN": [("SESSION_START", session, base), ("TURN_STARTED", turn, {**base, "turn_id": turn})],
+        "HO2M:ADMIN": [("SESSION_START", session, base), ("TURN_STARTED", turn, {**base, "turn_id": turn, **more})],
         "CONTEXT:ADMIN": [("PROJECTION_COMPUTED", turn, {**base, "turn_id": turn, "authority": authority})],
     }
     wanted, pieces = list[Wanted](), list[bytes]()
@@ -414,6 +414,39 @@ async def test_a_projection_has_a_signature_of_its_own(tmp_path: Path) -> None:
         paths.append(await by_hand(tmp_path / name, signer, sig))
     assert refused_by_kitchener_alone(paths) == refused_by_kitchener_alone(paths, signer.public_key) == paths[1:]
     assert f"authority.sig: expected a signature by {signer.signer}" in python(paths[1])
+
+
+async def test_a_reference_is_followed_wherever_it_stands(tmp_path: Path) -> None:
+    """Made by a writer who signs whatever there is, so that nothing but the reference is wrong."""
+    signer, here, hashed = make_key(tmp_path / "key.pem"), "HO2M:ADMIN", f"sha256:{'0' * 64}"
+
+    async def write(name: str, value: Any) -> Path:
+        directory = tmp_path / f"{len([*tmp_path.iterdir()])}"
+        directory.mkdir()
+        right = signer.sign(
+            canonical_bytes({"v": 1, "session_id": "SES-0a1b2c3d", "subject_id": "ada", "turn_id": "T-0a1b2c3d-000001"})
+        )
+        return await by_hand(directory, signer, right, **{name: value})
+
+    def ref(ledger_id: str, entry_id: str) -> dict[str, str]:
+        return {"ledger_id": ledger_id, "entry_id": entry_id, "entry_hash": hashed}
+
+    one = "E-2026-11-22-000000000001"
+    outside = [
+        ref("ELSE", one),
+        ref(here, "E-2026-11-22-000000000009"),
+        ref(here, "E-1"),
+        ref(here, ""),
+        {**ref(here, one), "more": 1},
+    ]
+    wrong = [ref(here, one), ref(here, f"{one}.01"), [ref("ELSE", one), {"deep": [ref(here, one)]}]]
+    fine = [await write("seen_ref", value) for value in outside] + [await write("seen_ref", {"entry_id": [one]})]
+    assert refused(fine) == []
+    paths = [await write("seen_ref", value) for value in wrong]
+    paths += [
+        await write(name, value) for name in ("user_message_ref", "output_ref", "projection_ref") for value in outside[:4]
+    ]
+    assert refused(paths) == refused(paths, signer.public_key) == paths
 
 
 def test_a_chain_built_anew_is_refused_by_the_signed_head_alone(
