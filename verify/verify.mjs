@@ -42,7 +42,7 @@ function parse (bytes, where, end) { // what equals its own re-rendering has no 
 
 // A line of a ledger, or a row of a bundle, is a link, and a body where the entry is shown.
 function entryOf (where, text, body) {
-  demand(where, 'framing', 'a line of a ledger', text, LINK.test(text))
+  demand(where, 'framing', 'a line of a ledger, with its LF', text, LINK.test(text))
   const link = { ...JSON.parse(text), where }, day = link.entry_id.slice(2, 12)
   if (!body) return link
   same(where, { entry_hash: link.entry_hash }, { entry_hash: hash(body) })
@@ -107,7 +107,7 @@ function checkPart (part, given, links) {
   const { ledger_id, before, rows, head } = part, where = `${ledger_id} head`
   same(ledger_id, { fields: ['before', 'head', 'ledger_id', 'rows'] }, { fields: Object.keys(part) })
   demand(ledger_id, 'before', 'batch, chain_hash, seq', before, before === null || BEFORE.test(JSON.stringify(before)))
-  demand(ledger_id, 'rows', 'the chain up to the head', rows, rows.length)
+  demand(ledger_id, 'rows', 'the chain up to the head', rows, rows?.length > 0)
   const chain = rows.map((row) => {
     const [seq, entry_id, batch, entry_hash, chain_hash, ...body] = row, where = `${ledger_id} entry ${seq}`
     demand(where, 'row', 'a link, and a body as text', row, body.every((text, n) => typeof text === 'string' && !n))
