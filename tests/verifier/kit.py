@@ -61,6 +61,13 @@ def refused_by_kitchener_alone(paths: Sequence[Path], public_key: str | None = N
     return by_python
 
 
+def refused_by_the_script_alone(paths: Sequence[Path]) -> list[Path]:
+    """The files that the script refuses; fails where Kitchener refuses one of them, or any other."""
+    by_node, by_python = _refused_by_each(paths, None)
+    assert by_python == []
+    return by_node
+
+
 def _refused_by_each(paths: Sequence[Path], public_key: str | None) -> tuple[list[Path], list[Path]]:
     told = node(paths, public_key)
     by_node = [path for path, line in zip(paths, told, strict=True) if line.startswith("damaged")]

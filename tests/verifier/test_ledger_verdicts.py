@@ -14,7 +14,17 @@ from kitchener.canonical import canonical_bytes
 from kitchener.ledger.chain import NO_HASH
 from kitchener.ledger.checkpoint import checkpoint_path, sign_ledger
 from kitchener.signing import Signer, make_key
-from tests.verifier.kit import NODE, SCRIPT, needs_node, node, refused, refused_by_kitchener_alone, relinked, rewritten
+from tests.verifier.kit import (
+    NODE,
+    SCRIPT,
+    needs_node,
+    node,
+    refused,
+    refused_by_kitchener_alone,
+    refused_by_the_script_alone,
+    relinked,
+    rewritten,
+)
 
 pytestmark = needs_node
 
@@ -154,6 +164,15 @@ def test_only_kitchener_refuses_numbers_and_depths_that_other_readers_may_not_ta
         lines[1] = fresh(lines[1].replace(b'"scope":"SESSION"', b'"scope":' + value))
         paths.append(write(tmp_path / f"{len(paths)}.jsonl", [line + b"\n" for line in relinked(lines, NO_HASH)]))
     assert refused_by_kitchener_alone(paths) == paths
+
+
+def test_only_the_script_refuses_what_the_fast_encoder_spells_in_another_way(tmp_path: Path) -> None:
+    paths = list[Path]()
+    for value in ("1.0", "-0.0", "1e+16", "1e-6", '{"\uffff":1,"\U00010000":2}'):
+        lines = [line.rstrip(b"\n") for line in LINES]
+        lines[1] = fresh(lines[1].replace(b'"scope":"SESSION"', b'"scope":' + value.encode()))
+        paths.append(write(tmp_path / f"{len(paths)}.jsonl", [line + b"\n" for line in relinked(lines, NO_HASH)]))
+    assert refused_by_the_script_alone(paths) == paths
 
 
 def test_a_body_that_is_not_canonical_is_refused_although_its_hashes_fit(tmp_path: Path) -> None:
