@@ -48,7 +48,7 @@ function entryOf (where, text, body) {
   same(where, { entry_hash: link.entry_hash }, { entry_hash: hash(body) })
   const entry = parse(body, where, ''), fields = Object.keys(entry).join(' '), time = String(entry.timestamp)
   const due = { fields: 'entity_id entry_type payload timestamp', timestamp: `${day}T${time.slice(11)}` }
-  same(where, { ...due, payload: { ...entry.payload } }, { fields, ...entry })
+  same(where, { ...due, payload: { ...entry.payload } }, { ...entry, fields })
   return { ...link, ...entry, body }
 }
 // All that a link says, but for its day, its entry hash and the size of a new commit, follows from the link before it.

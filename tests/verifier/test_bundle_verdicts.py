@@ -297,6 +297,7 @@ CHANGES: dict[str, Callable[[Bundle], object]] = {
     "another format": lambda content: content.__setitem__("format", "kitchener-proof/2"),
     "a format in a list": lambda content: content.__setitem__("format", [content["format"]]),
     "one more field": lambda content: content.__setitem__("more", 1),
+    "a field that says how many there are": lambda content: content.__setitem__("fields", 5),
     "one more field of a ledger": _put("HO2M:", "more", 1),
     "a field less of a ledger": lambda content: part(content, "HO2M:").pop("before"),
     "a ledger twice": lambda content: content["ledgers"].append(content["ledgers"][0]),

@@ -115,6 +115,10 @@ def test_a_ledger_of_another_name_is_right(tmp_path: Path) -> None:
         pytest.param(consistent(3, "timestamp", "2026-02-19T12:00:00.000000+00:00"), id="another day than the entry id's"),
         pytest.param(consistent(7, "timestamp", "2026-02-19T12:00:00.000000+00:00"), id="another day, at the end"),
         pytest.param(consistent(3, "more", 1), id="a fifth field"),
+        pytest.param(
+            consistent(3, "fields", "entity_id entry_type payload timestamp"), id="a fifth field that names the others"
+        ),
+        pytest.param(consistent(3, "where", "here"), id="a fifth field that says where it is"),
         pytest.param(consistent(3, "timestamp", ["2026-02-18T12:00:00.000000+00:00"]), id="a time in a list"),
         pytest.param(consistent(3, "timestamp", None), id="no time"),
         pytest.param(consistent(3, "payload", [1]), id="a payload that is a list"),
