@@ -67,7 +67,7 @@ function checkChain (links, before, each) {
 function checkHead (where, head, link, given) { // `link` is the one that it vouches for
   demand(where, 'form', 'a signed head', head, HEAD.test(JSON.stringify(head)))
   const { ledger_id, seq, chain_hash, timestamp, public_key } = head
-  demand(where, 'end', `at least ${seq} entries, as the signed head says`, 'fewer', link)
+  demand(where, 'end', `at least ${seq} entries, as the signed head says`, 'fewer', link !== undefined)
   same(link.where, { ledger_id, seq, chain_hash }, link)
   const raw = Buffer.from(public_key, 'hex'), signer = `ed25519:${hash(raw).slice(7, 23)}`
   same(where, { signer, public_key: given ?? public_key }, head)

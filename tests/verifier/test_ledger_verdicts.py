@@ -13,6 +13,7 @@ import pytest
 from kitchener.canonical import canonical_bytes
 from kitchener.ledger.chain import NO_HASH
 from kitchener.ledger.checkpoint import checkpoint_path, sign_ledger
+from kitchener.ledger.proof import Wanted, write_bundle
 from kitchener.signing import Signer, make_key
 from tests.verifier.kit import (
     NODE,
@@ -232,6 +233,19 @@ def fresh(raw: bytes) -> bytes:
         raw,
         count=1,
     )
+
+
+def test_the_bundle_of_a_body_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    """Somebody made the ledger anew; its bundle can be written, and is verified before anybody gets it."""
+    lines = [line.rstrip(b"\n") for line in LINES]
+    lines[1] = fresh(lines[1].replace(b'"scope":"SESSION"', b'"scope":"\xff"'))
+    lines = relinked(lines, NO_HASH)
+    path, pieces = write(tmp_path / "ledger.jsonl", [line + b"\n" for line in lines]), list[bytes]()
+    wanted = Wanted(path, "HO2M:ADMIN", (2,), (8, json.loads(lines[7])["chain_hash"]))
+    write_bundle(pieces.append, "T-1", "SES-1", [wanted], max_bytes=100_000)
+    other = write(tmp_path / "bundle.json", pieces)
+    assert refused([other]) == [other]
+    assert ": entry_hash: expected sha256:" in node([other])[0]
 
 
 def test_a_line_is_named_with_field_expected_and_found(tmp_path: Path) -> None:
