@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import anyio
 import orjson
@@ -74,7 +75,10 @@ def bundle(proven: Proven, turn_id: str, path: Path) -> Path:
 
 def types_in(path: Path) -> dict[str, list[str]]:
     """The entry types of a bundle, by ledger."""
-    found = {}
-    for part in orjson.loads(path.read_bytes())["ledgers"]:
-        found[part["ledger_id"]] = [orjson.loads(line)["entry"]["entry_type"] for line in part["lines"]]
-    return found
+    parts = orjson.loads(path.read_bytes())["ledgers"]
+    return {part["ledger_id"]: [orjson.loads(row[5])["entry_type"] for row in shown_rows(part)] for part in parts}
+
+
+def shown_rows(part: dict[str, Any]) -> list[list[Any]]:
+    """The rows of a bundle's part that have a body."""
+    return [row for row in part["rows"] if len(row) == 6]

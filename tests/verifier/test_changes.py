@@ -8,6 +8,7 @@ import json
 import os
 import random
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from kitchener.canonical import canonical_bytes
 from kitchener.ledger.checkpoint import checkpoint_path, sign_ledger
 from kitchener.ledger.seals import folder_of, seal_path, segment_path
 from kitchener.signing import Signer, make_key
-from tests.verifier.kit import needs_node, refused
-from tests.verifier.proofs import bundle, fill
+from tests.verifier.kit import needs_node, node, refused, refused_by_kitchener_alone
+from tests.verifier.proofs import bundle, fill, shown_rows
 
 pytestmark = needs_node
 
@@ -93,36 +94,74 @@ def copied(directory: Path, signer: Signer) -> Path:
     return ledger
 
 
+def seals_of(ledger: Path) -> list[Path]:
+    return [file for file in files_of(ledger) if file.suffix == ".seal"]
+
+
 def test_every_byte_of_a_ledger_in_segments_is_guarded(tmp_path: Path, signer: Signer) -> None:
-    ledger = copied(tmp_path / "ledger", signer)
+    """Of seals by Kitchener alone: they say nothing that the lines do not say."""
+    ledger, draw = copied(tmp_path / "ledger", signer), random.Random(4)
+    seals = seals_of(ledger)
     assert refused([ledger], signer.public_key) == []
-    paths = [*with_one_byte_changed(ledger, files_of(ledger), 40, random.Random(4))]
-    assert len(paths) == 400
+    paths = [*with_one_byte_changed(ledger, [file for file in files_of(ledger) if file not in seals], 70, draw)]
+    assert len(paths) == 420
     assert refused(paths) == paths
+    paths = [*with_one_byte_changed(ledger, seals, 40, draw)]
+    assert refused_by_kitchener_alone(paths) == paths
+
+
+def test_a_segment_that_is_missing_or_in_anothers_place_is_refused(tmp_path: Path, signer: Signer) -> None:
+    ledger, paths = copied(tmp_path / "ledger", signer), list[Path]()
+    for number in (1, 2, 4):
+        other = segment_path(ledger, number % 4 + 1).read_bytes()
+        paths.append(with_another(ledger, segment_path(ledger, number), other, "swapped"))
+        paths.append(with_another(ledger, segment_path(ledger, number), b"", "empty"))
+        paths.append(with_another(ledger, segment_path(ledger, number), b"", "missing"))
+        segment_path(paths[-1], number).unlink()
+    paths.append(with_another(ledger, ledger, b"", "empty"))
+    paths.append(with_another(ledger, ledger, segment_path(ledger, 4).read_bytes(), "older"))
+    assert refused(paths, signer.public_key) == paths
+
+
+def test_what_else_lies_beside_segments_is_ignored(tmp_path: Path, signer: Signer) -> None:
+    ledger = copied(tmp_path / "ledger", signer)
+    for name in ("next", "5.segment", "x.segment", "000002.segment.bak", "000009.other"):
+        (folder_of(ledger) / name).write_bytes(b"something")
+    assert refused([ledger], signer.public_key) == []
 
 
 def test_of_an_unfinished_segment_every_byte_of_the_file_is_guarded(tmp_path: Path, signer: Signer) -> None:
-    """Its seal is a draft that readers ignore but for its form and place: verdicts are the same, right or wrong."""
+    """Its seal is a draft, of which Kitchener reads the form and the place; its copy nobody reads."""
     ledger = copied(tmp_path / "ledger", signer)
     ledger.write_bytes(segment_path(ledger, 4).read_bytes() + ledger.read_bytes())
-    assert refused([ledger], signer.public_key) == []
+    torn = with_another(ledger, segment_path(ledger, 4), segment_path(ledger, 4).read_bytes()[:-9], "torn")
+    gone = with_another(ledger, segment_path(ledger, 4), b"", "gone")
+    segment_path(gone, 4).unlink()
+    assert refused([ledger, torn, gone], signer.public_key) == []
     draw = random.Random(5)
     drafts = [*with_one_byte_changed(ledger, [seal_path(ledger, 4)], 120, draw)]
-    assert 60 < len(refused(drafts)) < 120
+    assert 60 < len(refused_by_kitchener_alone(drafts)) < 120
     backwards = canonical_bytes({**json.loads(seal_path(ledger, 4).read_bytes()), "last_seq": 1}) + b"\n"
-    assert len(refused([with_another(ledger, seal_path(ledger, 4), backwards, "backwards")])) == 1
-    paths = [*with_one_byte_changed(ledger, [ledger, seal_path(ledger, 3)], 60, draw)]
+    paths = [with_another(ledger, seal_path(ledger, 4), backwards, "backwards")]
+    paths += with_one_byte_changed(ledger, [seal_path(ledger, 3)], 60, draw)
+    assert refused_by_kitchener_alone(paths) == paths
+    paths = [*with_one_byte_changed(ledger, [ledger], 120, draw)]
     assert refused(paths) == paths
 
 
-def test_no_field_of_a_seal_or_of_a_signed_head_can_be_another(tmp_path: Path, signer: Signer) -> None:
-    ledger, draw, paths = copied(tmp_path / "ledger", signer), random.Random(6), list[Path]()
-    for target in (checkpoint_path(ledger), seal_path(ledger, 1), seal_path(ledger, 4)):
+def test_no_field_of_a_signed_head_or_of_a_seal_can_be_another(tmp_path: Path, signer: Signer) -> None:
+    ledger, draw = copied(tmp_path / "ledger", signer), random.Random(6)
+
+    def changed(target: Path, times: int) -> list[Path]:
         content = json.loads(target.read_bytes())
-        changed = {canonical_bytes(with_one_field_changed(content, draw)) + b"\n" for _ in range(60)}
-        paths += [with_another(ledger, target, data, str(number)) for number, data in enumerate(sorted(changed))]
-    assert len(paths) > 100
-    assert refused(paths) == paths
+        found = {canonical_bytes(with_one_field_changed(content, draw)) + b"\n" for _ in range(times)}
+        return [with_another(ledger, target, data, str(number)) for number, data in enumerate(sorted(found))]
+
+    heads = changed(checkpoint_path(ledger), 150)
+    assert len(heads) > 60
+    assert refused(heads) == heads
+    seals = [*changed(seal_path(ledger, 1), 60), *changed(seal_path(ledger, 4), 60)]
+    assert refused_by_kitchener_alone(seals) == seals
 
 
 def test_no_field_of_a_bundle_can_be_another(tmp_path: Path) -> None:
@@ -133,7 +172,23 @@ def test_no_field_of_a_bundle_can_be_another(tmp_path: Path) -> None:
     for part in plain["ledgers"]:
         part["head"] = {key: part["head"][key] for key in ("chain_hash", "ledger_id", "seq")}
     for content in (json.loads(good), plain):
-        for _ in range(120):
+        for _ in range(200):
             paths.append(tmp_path / f"{len(paths)}.json")
             paths[-1].write_bytes(canonical_bytes(with_one_field_changed(content, draw)) + b"\n")
     assert refused(paths) == paths
+
+
+def test_no_word_of_what_is_shown_can_be_another(tmp_path: Path) -> None:
+    """A value within the body of an entry that a bundle shows, be it with the hash that the body has then."""
+    proven, draw, paths = fill(tmp_path / "proven"), random.Random(8), list[Path]()
+    good = json.loads(bundle(proven, proven.turns[-1], tmp_path / "good.json").read_bytes())
+    for number in range(100):
+        content = copy.deepcopy(good)
+        row = draw.choice(shown_rows(draw.choice(content["ledgers"])))
+        row[5] = canonical_bytes(with_one_field_changed(json.loads(row[5]), draw)).decode()
+        if number % 2:
+            row[3] = f"sha256:{sha256(row[5].encode()).hexdigest()}"
+        paths.append(tmp_path / f"{number}.json")
+        paths[-1].write_bytes(canonical_bytes(content) + b"\n")
+    assert refused(paths) == paths
+    assert any(": chain_hash: expected sha256:" in line for line in node(paths))

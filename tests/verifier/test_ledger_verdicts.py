@@ -1,6 +1,7 @@
-"""Whole ledgers, right and wrong in every way: Kitchener and the Node script say the same (docs/proof.md)."""
+"""Whole ledgers, right and wrong in every way: Kitchener and the Node script say the same, but for what docs/proof.md lists."""
 
 import hashlib
+import json
 import random
 import re
 import subprocess
@@ -9,10 +10,22 @@ from pathlib import Path
 
 import pytest
 
+from kitchener.canonical import canonical_bytes
 from kitchener.ledger.chain import NO_HASH
 from kitchener.ledger.checkpoint import checkpoint_path, sign_ledger
+from kitchener.ledger.proof import Wanted, write_bundle
 from kitchener.signing import Signer, make_key
-from tests.verifier.kit import NODE, SCRIPT, needs_node, node, refused, relinked, rewritten
+from tests.verifier.kit import (
+    NODE,
+    SCRIPT,
+    needs_node,
+    node,
+    refused,
+    refused_by_kitchener_alone,
+    refused_by_the_script_alone,
+    relinked,
+    rewritten,
+)
 
 pytestmark = needs_node
 
@@ -64,6 +77,23 @@ def consistent(number: int, field: str, value: object) -> list[bytes]:
     return [line + b"\n" for line in relinked(lines, NO_HASH)]
 
 
+def renamed(ledger_id: str) -> list[bytes]:
+    """A ledger of another name, in which every hash is fresh."""
+    chain, lines = f"sha256:{NO_HASH}", []
+    for raw in LINES:
+        fields = json.loads(raw)
+        text = f"kitchener/1|{chain}|{ledger_id}|{fields['seq']}|{fields['entry_id']}|{fields['entry_hash']}"
+        old, chain = fields["chain_hash"], f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+        raw = raw.replace(fields["ledger_id"].encode(), ledger_id.encode(), 1)
+        lines.append(raw.replace(old.encode(), chain.encode(), 1))
+    return lines
+
+
+def test_a_ledger_of_another_name_is_right(tmp_path: Path) -> None:
+    """So that a wrong name is what is refused below."""
+    assert refused([write(tmp_path / "ledger.jsonl", renamed("A~ {name}:!"))]) == []
+
+
 @pytest.mark.parametrize(
     "lines",
     [
@@ -81,17 +111,37 @@ def consistent(number: int, field: str, value: object) -> list[bytes]:
         pytest.param(edited(1, b'"batch":[2,1,3]', b'"batch":[2,1,4]'), id="another size of a commit"),
         pytest.param(edited(0, b'"batch":[1,1,1]', b'"batch":[2,1,1]'), id="commits count from 2"),
         pytest.param(edited(0, b'"seq":1', b'"seq": 1'), id="a blank"),
-        pytest.param(consistent(3, "timestamp", "2026-02-18T10:00:00.000000+00:00"), id="time goes back"),
         pytest.param(consistent(3, "timestamp", "2026-02-30T12:00:00.000000+00:00"), id="a day that there is not"),
         pytest.param(consistent(3, "timestamp", "2026-02-18 12:00:00.000000+00:00"), id="another form of time"),
         pytest.param(consistent(3, "timestamp", "2026-02-19T12:00:00.000000+00:00"), id="another day than the entry id's"),
-        pytest.param(
-            consistent(7, "timestamp", "2026-02-18T25:00:00.000000+00:00"), id="an hour that there is not, at the end"
-        ),
-        pytest.param(consistent(7, "timestamp", "2026-02-18T23:00:00.000000+01:00"), id="another zone, at the end"),
         pytest.param(consistent(7, "timestamp", "2026-02-19T12:00:00.000000+00:00"), id="another day, at the end"),
         pytest.param(consistent(3, "more", 1), id="a fifth field"),
-        pytest.param(consistent(3, "payload", [1]), id="a payload that is no object"),
+        pytest.param(
+            consistent(3, "fields", "entity_id entry_type payload timestamp"), id="a fifth field that names the others"
+        ),
+        pytest.param(consistent(3, "where", "here"), id="a fifth field that says where it is"),
+        pytest.param(consistent(3, "timestamp", ["2026-02-18T12:00:00.000000+00:00"]), id="a time in a list"),
+        pytest.param(consistent(3, "timestamp", None), id="no time"),
+        pytest.param(consistent(3, "payload", [1]), id="a payload that is a list"),
+        pytest.param(consistent(3, "payload", []), id="a payload that is an empty list"),
+        pytest.param(consistent(3, "payload", None), id="a payload that is null"),
+        pytest.param(consistent(3, "payload", "payload"), id="a payload that is text"),
+        pytest.param(renamed("A|B"), id="a ledger's name with a bar"),
+        pytest.param(renamed("A\x1b[2J"), id="a ledger's name with a control character"),
+        pytest.param(renamed("Ä"), id="a ledger's name beyond ASCII"),
+        pytest.param(renamed('A\\"B'), id="a ledger's name with a quote"),
+        pytest.param(renamed(""), id="no name"),
+        pytest.param(
+            [*LINES, *[line.replace(b'"ledger_id":"', b'"ledger_id":"X') for line in LINES]], id="another ledger's lines"
+        ),
+        pytest.param([line.replace(b"sha256:", b"SHA256:") for line in LINES], id="names of hashes in capitals"),
+        pytest.param(edited(1, b'"seq":2', b'"seq":"2"'), id="a number as text"),
+        pytest.param(edited(1, b'"batch":[2,1,3]', b'"batch":[2,1,3,1]'), id="a fourth number of a commit"),
+        pytest.param(edited(1, b'"batch":[2,1,3]', b'"batch":[2.0,1,3]'), id="a number with a fraction"),
+        pytest.param(edited(1, b',"entry":{', b',"more":1,"entry":{'), id="a field more around an entry"),
+        pytest.param(edited(1, b',"entry":{', b',"entry":[{'), id="an entry in a list"),
+        pytest.param([*LINES[:7], LINES[7].partition(b',"entry"')[0] + b"}\n"], id="no entry"),
+        pytest.param([*LINES[:7], LINES[7].partition(b',"entry"')[0] + b',"entry":null}\n'], id="an entry that is null"),
     ],
 )
 def test_what_is_not_as_it_was_written_is_refused(tmp_path: Path, lines: list[bytes]) -> None:
@@ -99,8 +149,39 @@ def test_what_is_not_as_it_was_written_is_refused(tmp_path: Path, lines: list[by
     assert refused([path]) == [path]
 
 
+def test_only_kitchener_looks_at_the_form_of_times_and_at_their_order(tmp_path: Path) -> None:
+    paths = list[Path]()
+    for number, time in [
+        (3, "2026-02-18T10:00:00.000000+00:00"),  # before the entry before
+        (7, "2026-02-18T25:00:00.000000+00:00"),
+        (7, "2026-02-18T23:00:00.000000+01:00"),
+        (7, "2026-02-18T23:00:00+00:00"),
+        (7, "2026-02-18T"),
+    ]:
+        paths.append(write(tmp_path / f"{len(paths)}.jsonl", consistent(number, "timestamp", time)))
+    assert refused_by_kitchener_alone(paths) == paths
+
+
+def test_only_kitchener_refuses_numbers_and_depths_that_other_readers_may_not_take(tmp_path: Path) -> None:
+    paths = list[Path]()
+    for value in (b"9007199254740992", b"-9007199254740992", b"[" * 300 + b"]" * 300):
+        lines = [line.rstrip(b"\n") for line in LINES]
+        lines[1] = fresh(lines[1].replace(b'"scope":"SESSION"', b'"scope":' + value))
+        paths.append(write(tmp_path / f"{len(paths)}.jsonl", [line + b"\n" for line in relinked(lines, NO_HASH)]))
+    assert refused_by_kitchener_alone(paths) == paths
+
+
+def test_only_the_script_refuses_what_the_fast_encoder_spells_in_another_way(tmp_path: Path) -> None:
+    paths = list[Path]()
+    for value in ("1.0", "-0.0", "1e+16", "1e-6", '{"\uffff":1,"\U00010000":2}'):
+        lines = [line.rstrip(b"\n") for line in LINES]
+        lines[1] = fresh(lines[1].replace(b'"scope":"SESSION"', b'"scope":' + value.encode()))
+        paths.append(write(tmp_path / f"{len(paths)}.jsonl", [line + b"\n" for line in relinked(lines, NO_HASH)]))
+    assert refused_by_the_script_alone(paths) == paths
+
+
 def test_a_body_that_is_not_canonical_is_refused_although_its_hashes_fit(tmp_path: Path) -> None:
-    paths = []
+    paths = list[Path]()
     for number, (old, new) in enumerate(
         [
             (b'"scope":"SESSION"', b'"scope": "SESSION"'),
@@ -110,6 +191,13 @@ def test_a_body_that_is_not_canonical_is_refused_although_its_hashes_fit(tmp_pat
             (b'"scope":"SESSION"', b'"scope":"\xff"'),
             (b'"scope":"SESSION"', b'"scope":NaN'),
             (b'"scope":"SESSION"', b'"scope":"\\ud800"'),
+            (b'"scope":"SESSION"', b'"scope":"\\\\\\udfff"'),
+            (b'"scope":"SESSION"', b'"\\ud800":"SESSION"'),
+            (b'"scope":"SESSION"', b'"scope":-0'),
+            (b'"scope":"SESSION"', b'"scope":1e400'),
+            (b'"scope":"SESSION"', b'"scope":{"9":1,"10":2}'),
+            (b'"scope":"SESSION"', b'"scope":"\\u001F"'),
+            (b'"scope":"SESSION"', b'"scope":"\\/"'),
         ]
     ):
         lines = [line.rstrip(b"\n") for line in LINES]
@@ -118,6 +206,22 @@ def test_a_body_that_is_not_canonical_is_refused_although_its_hashes_fit(tmp_pat
         lines[1] = fresh(raw)
         paths.append(write(tmp_path / f"{number}.jsonl", [line + b"\n" for line in relinked(lines, NO_HASH)]))
     assert refused(paths) == paths
+
+
+def test_a_body_that_is_canonical_is_right_whatever_it_holds(tmp_path: Path) -> None:
+    paths = list[Path]()
+    for value in [
+        '{"10":1,"9":2}',
+        '{"__proto__":{"a":1},"toJSON":1}',
+        '{"\U00010000":1,"\uffff":2}',
+        '"\\\\ud800\u2028\x7f\\u001f\\b"',
+        "[1e-7,5e-324,1e+21,0.000001,-1.5,9007199254740991]",
+        "[" * 200 + "]" * 200,
+    ]:
+        lines = [line.rstrip(b"\n") for line in LINES]
+        lines[1] = fresh(lines[1].replace(b'"scope":"SESSION"', b'"scope":' + value.encode()))
+        paths.append(write(tmp_path / f"{len(paths)}.jsonl", [line + b"\n" for line in relinked(lines, NO_HASH)]))
+    assert refused(paths) == []
 
 
 def fresh(raw: bytes) -> bytes:
@@ -129,6 +233,19 @@ def fresh(raw: bytes) -> bytes:
         raw,
         count=1,
     )
+
+
+def test_the_bundle_of_a_body_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    """Somebody made the ledger anew; its bundle can be written, and is verified before anybody gets it."""
+    lines = [line.rstrip(b"\n") for line in LINES]
+    lines[1] = fresh(lines[1].replace(b'"scope":"SESSION"', b'"scope":"\xff"'))
+    lines = relinked(lines, NO_HASH)
+    path, pieces = write(tmp_path / "ledger.jsonl", [line + b"\n" for line in lines]), list[bytes]()
+    wanted = Wanted(path, "HO2M:ADMIN", (2,), (8, json.loads(lines[7])["chain_hash"]))
+    write_bundle(pieces.append, "T-1", "SES-1", [wanted], max_bytes=100_000)
+    other = write(tmp_path / "bundle.json", pieces)
+    assert refused([other]) == [other]
+    assert ": entry_hash: expected sha256:" in node([other])[0]
 
 
 def test_a_line_is_named_with_field_expected_and_found(tmp_path: Path) -> None:
@@ -208,8 +325,39 @@ def test_every_byte_of_a_signed_head_is_guarded(tmp_path: Path, signer: Signer) 
     assert refused(paths) == paths
 
 
+def test_what_is_no_signed_head_is_refused(tmp_path: Path, signer: Signer) -> None:
+    """Nor does it pass for a ledger without a signed head."""
+    path = resigned(tmp_path / "ledger.jsonl", signer, lambda: None)
+    head = json.loads(checkpoint_path(path).read_bytes())
+    unsigned = {key: head[key] for key in ("chain_hash", "ledger_id", "seq")}
+    contents = [b"", b"\n", b"null\n", b"false\n", b"0\n", b'""\n', b"[]\n", b"{}\n", b"undefined\n", b'"no JSON"\n', b"{\n"]
+    contents += [canonical_bytes(each) + b"\n" for each in (unsigned, [head], {**head, "more": 1}, {**head, "sig": None})]
+    contents += [canonical_bytes({**head, "seq": seq}) + b"\n" for seq in ("8", [8], 8.5, True, 0, -8, None, 7)]
+    contents += [canonical_bytes({**head, key: [value]}) + b"\n" for key, value in head.items()]
+    contents += [
+        canonical_bytes({**head, key: value.upper()}) + b"\n" for key, value in head.items() if key in ("sig", "public_key")
+    ]
+    contents += [canonical_bytes(head), b" " + canonical_bytes(head) + b"\n", canonical_bytes(head) + b"\n\n"]
+    paths = list[Path]()
+    for content in contents:
+        paths.append(write(tmp_path / f"{len(paths)}.jsonl", LINES))
+        checkpoint_path(paths[-1]).write_bytes(content)
+    assert refused(paths) == refused(paths, signer.public_key) == paths
+
+
+def test_nothing_that_a_terminal_would_act_upon_is_printed(tmp_path: Path) -> None:
+    for number, lines in enumerate((renamed("A\x1b[2J\u202e"), [b"\x1b]0;title\x07\x9b\r"], [b"{\x1b[2J}\n"])):
+        path = write(tmp_path / f"{number}.jsonl", lines)
+        checkpoint_path(path).write_bytes(b'{"\x1b[2J')
+        assert node([path])[0].isprintable()
+        checkpoint_path(path).unlink()
+        assert node([path])[0].isprintable()
+
+
 def test_wrong_usage_is_told_apart_from_a_verdict(tmp_path: Path) -> None:
-    for arguments in ([], ["--public-key", "xyz", str(SAMPLE)], ["--public-key"]):
+    key = "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"
+    wrong = ("xyz", "", key.upper(), key[:-1], f"{key}00", f"{key}\n")
+    for arguments in ([], ["--public-key"], ["--public-key", key], *[["--public-key", each, str(SAMPLE)] for each in wrong]):
         done = subprocess.run([str(NODE), str(SCRIPT), *arguments], capture_output=True, text=True, timeout=30)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith("usage: ")

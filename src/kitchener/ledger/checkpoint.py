@@ -15,7 +15,7 @@ import orjson
 
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import LedgerDamaged, LedgerTailMissing, LedgerWriteError
-from kitchener.ledger.chain import START, BadLine, Mark, shown, split_line
+from kitchener.ledger.chain import START, BadLine, Mark, is_ledger_id, shown, split_line
 from kitchener.ledger.files import FileOps, path_problem, write_whole
 from kitchener.ledger.recovery import REMEDY, check_is_crash, damage
 from kitchener.ledger.scanning import find_line, ledger_id_of, verify_range
@@ -84,7 +84,8 @@ def read_head(fields: Any) -> Checkpoint | None:
         return None
     head = Checkpoint(**fields)
     texts = (head.ledger_id, head.chain_hash, head.timestamp, head.signer, head.sig)
-    is_one = all(isinstance(each, str) and each.isascii() and "|" not in each for each in texts)
+    # What is signed has them between bars, as a chain's text has the ledger's id.
+    is_one = all(isinstance(each, str) and is_ledger_id(each) for each in texts)
     fits = is_one and type(head.seq) is int and head.seq > 0 and _CHAIN.fullmatch(head.chain_hash) is not None
     return head if fits and is_public_key(head.public_key) else None
 

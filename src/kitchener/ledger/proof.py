@@ -1,7 +1,7 @@
 """Writes bundles: some entries of some ledgers, with as much of each chain as ties them to a head, in one file.
 
-An entry comes as the exact bytes of its line. Of the entries between them and after them, up to the head, the bundle has
-numbers and hashes only, so it tells nothing of anybody else. Which entries belong into it is its caller's matter; `proof_check`
+Of each entry from the first of them up to the head there is a row of number and hashes; the rows of the wanted ones hold the
+stored body, too, so it tells nothing of anybody else. Which entries belong into it is its caller's matter; `proof_check`
 verifies what is written here. Blocks, so it runs in a worker thread. The format is explained in `docs/proof.md`.
 """
 
@@ -14,12 +14,11 @@ from kitchener.errors import CallerError
 from kitchener.ledger.chain import BadLine, Line, shown, split_line
 from kitchener.ledger.checkpoint import Checkpoint, read_checkpoint
 from kitchener.ledger.files import FileOps
-from kitchener.ledger.scanning import ReadBytes, read_lines
+from kitchener.ledger.scanning import read_lines
 from kitchener.ledger.volume import Volume, open_volume
 
 FORMAT: Final = "kitchener-proof/1"
 _NO_END: Final = 1 << 62
-_ROWS_AT_ONCE: Final = 1_000
 
 
 class Wanted(NamedTuple):
@@ -113,57 +112,39 @@ def _write_part(write: Callable[[bytes], object], wanted: Wanted) -> Part:
         held = None  # signed before the last of them was written
     head_seq, head_hash = (held.seq, held.chain_hash) if held is not None else wanted.head
     head = held._asdict() if held is not None else {"chain_hash": head_hash, "ledger_id": wanted.ledger_id, "seq": head_seq}
+    first, shown_seqs = wanted.seqs[0], frozenset(wanted.seqs)
     with open_volume(path, FileOps()) as volume:
-        before, offset, lines = _collect(volume, wanted.seqs)
+        lines = _lines(volume, max(first - 1, 1), head_seq)
+        before = _before(next(lines, None)) if first > 1 else None
         write(b'{"before":%s,"head":%s,"ledger_id":' % (canonical_bytes(before), canonical_bytes(head)))
-        write(b'%s,"lines":%s,"rows":[' % (canonical_bytes(wanted.ledger_id), canonical_bytes(lines)))
-        _write_rows(write, volume, offset, wanted.seqs[0], head_seq)
+        write(b'%s,"rows":[' % canonical_bytes(wanted.ledger_id))
+        for number, line in enumerate(lines):
+            write((b"," if number else b"") + _row(line, is_shown=line.seq in shown_seqs))
         write(b"]}")
-    return Part(wanted.ledger_id, len(lines), wanted.seqs[0], head_seq, held)
+    return Part(wanted.ledger_id, len(wanted.seqs), first, head_seq, held)
 
 
-def _collect(volume: Volume, seqs: Sequence[int]) -> tuple[dict[str, Any] | None, int, list[str]]:
-    """What stands before the first of some entries, the byte offset of its line, and their lines."""
-    before: dict[str, Any] | None = None
-    start, lines, left = 0, list[str](), iter(seqs)
-    due = next(left)
-    for seq, offset, raw in _numbered(volume.read, 0, 1):
-        if seq == seqs[0] - 1:
-            line = _line(volume, seq, offset, raw)
-            before = {"batch": line.batch, "chain_hash": f"sha256:{line.chain_hash}", "seq": seq}
-        if seq < due:
-            continue
-        start = offset if seq == seqs[0] else start
-        _line(volume, seq, offset, raw)
-        lines.append(raw.decode())
-        due = next(left, 0)
-        if not due:
-            break
-    return before, start, lines
+def _before(line: Line | None) -> dict[str, Any] | None:
+    return {"batch": line.batch, "chain_hash": f"sha256:{line.chain_hash}", "seq": line.seq} if line is not None else None
 
 
-def _write_rows(write: Callable[[bytes], object], volume: Volume, start: int, first_seq: int, last_seq: int) -> None:
-    rows: list[bytes] = []
-    first = True
-    for seq, offset, raw in _numbered(volume.read, start, first_seq):
-        line = _line(volume, seq, offset, raw)
-        batch = b"%d,%d,%d" % line.batch
-        hashes = f'"sha256:{line.entry_hash}","sha256:{line.chain_hash}"'.encode()
-        rows.append(b'[%d,"%s",[%s],%s]' % (line.seq, line.entry_id.encode(), batch, hashes))
-        if seq == last_seq or len(rows) == _ROWS_AT_ONCE:
-            write((b"" if first else b",") + b",".join(rows))
-            rows, first = [], False
-        if seq == last_seq:
-            break
+def _row(line: Line, *, is_shown: bool) -> bytes:
+    hashes = f"sha256:{line.entry_hash}", f"sha256:{line.chain_hash}"
+    # A body that is no text has another hash then, so the bundle is refused when it is verified.
+    body = (line.body.decode(errors="replace"),) if is_shown else ()
+    return canonical_bytes((line.seq, line.entry_id, line.batch, *hashes, *body))
 
 
-def _numbered(read: ReadBytes, start: int, seq: int) -> Iterator[tuple[int, int, bytes]]:
-    """Number, byte offset and bytes of each line from an offset on, where the entry `seq` stands."""
-    offset = start
-    for lines in read_lines(read, start, _NO_END):
+def _lines(volume: Volume, first_seq: int, last_seq: int) -> Iterator[Line]:
+    """The lines of a ledger from one entry to another."""
+    seq = offset = 0
+    for lines in read_lines(volume.read, 0, _NO_END):
         for raw in lines:
-            yield seq, offset, raw
             seq += 1
+            if seq > last_seq:
+                return
+            if seq >= first_seq:
+                yield _line(volume, seq, offset, raw)
             offset += len(raw) + 1
 
 

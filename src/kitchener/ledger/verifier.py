@@ -15,7 +15,7 @@ import orjson
 import rfc8785
 
 from kitchener.ledger.bulk import AT_ONCE, FIELDS, STRICT, Found, Standing, check_lines, size_of_commit
-from kitchener.ledger.chain import AFTER_BATCH, START, TO_BODY, BadLine, Mark, chain_hash, shown, split_line
+from kitchener.ledger.chain import AFTER_BATCH, START, TO_BODY, BadLine, Mark, chain_hash, is_ledger_id, shown, split_line
 
 Batch = list[tuple[int, int, dict[str, Any]]]
 """The entries of one commit: byte offset and length of each line, and its decoded body."""
@@ -52,6 +52,7 @@ class Verifier:
         """The end of the last complete commit."""
         self._at = Standing(start.seq, start.offset, start.chain, start.batch, 0, 0, start.timestamp)
         self._each = each
+        self._is_named = is_ledger_id(ledger_id)
         self._entries: Batch = []
 
     @property
@@ -72,7 +73,7 @@ class Verifier:
         """
         at = 0
         while at < len(block):
-            found = check_lines(block, at, self.ledger_id, self._at)
+            found = check_lines(block, at, self.ledger_id, self._at) if self._is_named else None
             if found is None:
                 for line in block[at:].split(b"\n", AT_ONCE)[:-1]:
                     self.take(line)
@@ -107,7 +108,7 @@ class Verifier:
             f'{{"ledger_id":"{self.ledger_id}","seq":{number},"entry_id":"{entry_id}","batch":[{batch},{place},{size}],'
             f'"entry_hash":"sha256:{entry_hash}","chain_hash":"sha256:{link}","entry":'
         ).encode()
-        if len(head) != start or not line.startswith(head) or line[-1] != _BRACE or place > size:
+        if not self._is_named or len(head) != start or not line.startswith(head) or line[-1] != _BRACE or place > size:
             raise _fault(line, due)
         fields = _fields(body)
         after = Standing(number, before.offset + len(line) + 1, link, batch, place, size, stamp.decode())
