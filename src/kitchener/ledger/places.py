@@ -60,7 +60,7 @@ class _Found(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Where the entries of one key stand in one tail, as the index holds it; all but the key's hash."""
+    """Where the entries of one key stood in one tail, as the index says it."""
 
     key: str
     after_seq: int
@@ -68,6 +68,7 @@ class Row(NamedTuple):
     base: int
     """The same as a byte offset."""
     checksum: int
+    """Over the other fields."""
     packed: bytes
     """Three 32-bit numbers an entry: its number and the offset of its line, both from there, and the length of its line."""
 
