@@ -86,6 +86,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "empty": lambda file: file.write_bytes(b""),
     "cut": lambda file: file.write_bytes(file.read_bytes()[:5_000]),
     "overwritten inside": lambda file: file.write_bytes(file.read_bytes()[:4096] + b"\xff" * 8192 + file.read_bytes()[12288:]),
+    "a schema that is no text": lambda file: file.write_bytes(file.read_bytes().replace(b"CREATE INDEX", b"CREATE \x97NDEX")),
     "all zeros": lambda file: file.write_bytes(b"\0" * file.stat().st_size),
 }
 
@@ -162,6 +163,8 @@ async def test_an_index_that_is_behind_catches_up(tmp_path: Path) -> None:
         "UPDATE places SET base = base + 1",
         "UPDATE places SET after_seq = after_seq - 1",
         "UPDATE places SET checksum = checksum + 1",
+        "UPDATE places SET packed = NULL",
+        "UPDATE places SET packed = hex(packed)",
         "DROP TABLE places",
     ],
 )

@@ -170,7 +170,11 @@ def hash_of(key: str) -> int:
 def check_row(row: Row) -> None:
     """Raises IndexDamaged where a row is not what was written."""
     packed = row.packed
-    if len(packed) % 12 or row.checksum != crc32(packed, hash_of(row.key) ^ _origin(row.after_seq, row.base)):
+    if (
+        not isinstance(packed, bytes)
+        or len(packed) % 12
+        or row.checksum != crc32(packed, hash_of(row.key) ^ _origin(row.after_seq, row.base))
+    ):
         raise IndexDamaged(f"the row of {row.key!r} after entry {row.after_seq} is not what was written")
 
 
