@@ -2,7 +2,9 @@
 
 import sqlite3
 from collections.abc import Callable
+from itertools import accumulate, count
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from structlog.testing import capture_logs
@@ -10,7 +12,9 @@ from structlog.testing import capture_logs
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerDamaged, LedgerPathError
 from kitchener.ledger import LedgerEntry
+from kitchener.ledger.chain import Mark
 from kitchener.ledger.files import FileOps
+from kitchener.ledger.places import IndexDamaged, Row, Tail, check_row, hash_of, unpack
 from kitchener.records.events import index_keys
 from tests.ledger.support import change, fact, fill, forget_index, numbers, open_ledger
 
@@ -82,6 +86,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "empty": lambda file: file.write_bytes(b""),
     "cut": lambda file: file.write_bytes(file.read_bytes()[:5_000]),
     "overwritten inside": lambda file: file.write_bytes(file.read_bytes()[:4096] + b"\xff" * 8192 + file.read_bytes()[12288:]),
+    "a schema that is no text": lambda file: file.write_bytes(file.read_bytes().replace(b"CREATE INDEX", b"CREATE \x97NDEX")),
     "all zeros": lambda file: file.write_bytes(b"\0" * file.stat().st_size),
 }
 
@@ -158,6 +163,8 @@ async def test_an_index_that_is_behind_catches_up(tmp_path: Path) -> None:
         "UPDATE places SET base = base + 1",
         "UPDATE places SET after_seq = after_seq - 1",
         "UPDATE places SET checksum = checksum + 1",
+        "UPDATE places SET packed = NULL",
+        "UPDATE places SET packed = hex(packed)",
         "DROP TABLE places",
     ],
 )
@@ -266,3 +273,33 @@ async def test_an_index_directory_that_cannot_be_one_is_told(tmp_path: Path) -> 
             pytest.fail("it was opened")
     async with open_ledger(tmp_path / "l.jsonl", index_dir=tmp_path / "elsewhere"):
         assert list((tmp_path / "elsewhere").glob("*.sqlite"))
+
+
+class Indexed(NamedTuple):
+    session_id: str | None
+    keys: tuple[str, ...]
+
+
+def test_places_come_out_of_the_index_as_they_went_into_it() -> None:
+    """Far behind the ledger's begin, where numbers and offsets have more than 32 bits."""
+    tail = Tail(Mark(1 << 40, 1 << 50, "ab", 9, "then"))
+    entries = [Indexed("a", ("x",)), Indexed(None, ("x", "y")), Indexed("b", ()), Indexed("a", ())]
+    lengths = [100, 20, (1 << 30) - 120, 7]
+    at = list(zip(count((1 << 40) + 1), accumulate(lengths, initial=1 << 50), lengths, strict=False))
+    expected = {"@a": [at[0], at[3]], "@b": [at[2]], "=x": [at[0], at[1]], "=y": [at[1]]}
+    tail.extend(entries[:2], lengths[:2], Mark((1 << 40) + 2, (1 << 50) + 120, "cd", 10, "now"))
+    assert not tail.is_full
+    tail.extend(entries[2:], lengths[2:], Mark((1 << 40) + 4, (1 << 50) + (1 << 30) + 7, "ef", 11, "now"))
+    assert tail.is_full
+    assert tail.last_line == at[3][1]
+    assert {key: tail.find(key, 0, 1 << 60) for key in expected} == expected
+    found = {}
+    for hashed, key, after_seq, last_seq, base, checksum, packed in tail.rows():
+        row = Row(key, after_seq, base, checksum, bytes(packed))
+        check_row(row)
+        found[key] = [*unpack(row)]
+        assert (hashed, last_seq) == (hash_of(key), expected[key][-1][0])
+        for damaged in (row._replace(key="@c"), row._replace(after_seq=1), row._replace(base=1), row._replace(checksum=1)):
+            with pytest.raises(IndexDamaged):
+                check_row(damaged)
+    assert found == expected

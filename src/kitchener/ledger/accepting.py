@@ -6,7 +6,6 @@ in `docs/ledger.md`.
 """
 
 import hashlib
-import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,9 +19,8 @@ from kitchener.errors import LedgerWriteError
 from kitchener.ledger.chain import START, BadLine, Mark, StoredEntry
 from kitchener.ledger.checkpoint import Checkpoint, check_held, checkpoint_path, read_checkpoint
 from kitchener.ledger.files import FileOps
-from kitchener.ledger.index import IndexSnapshot, Known, index_path, remove_index
+from kitchener.ledger.index import FAULTS, IndexSnapshot, Known, index_path, remove_index
 from kitchener.ledger.journal import Journal, open_journal
-from kitchener.ledger.places import IndexDamaged
 from kitchener.ledger.recovery import check_is_crash, damage
 from kitchener.ledger.scanning import ledger_id_of, verify_range
 from kitchener.ledger.stamping import Stamper
@@ -157,7 +155,7 @@ def _missing(
     """The record of what is missing; None: nothing is. Raises LedgerDamaged where the signed head is of another chain."""
     seen, heads = whole.seq, list[tuple[int, str]]()
     for snapshot in indexes:
-        with suppress(sqlite3.Error, IndexDamaged, OSError), snapshot:
+        with suppress(*FAULTS, OSError), snapshot:
             known = snapshot.known
             seen = max(seen, known.durable_seq)
             heads += [(known.mark.seq, f"sha256:{known.mark.chain}")] if known.mark.seq > whole.seq else []

@@ -53,6 +53,10 @@ _TOGETHER: Final = 16
 _PARTS: Final = {"head", "places", "by_hash", "stops"}
 
 
+FAULTS: Final = (IndexDamaged, sqlite3.Error, UnicodeDecodeError)
+"""What asking a damaged index raises. SQLite's module cannot decode a message that quotes damaged text."""
+
+
 class Known(NamedTuple):
     """What an index says about its journal."""
 
@@ -226,7 +230,7 @@ def open_index(path: Path, ledger_id: str, keys: str) -> Index:
     """
     try:
         return _load(path, ledger_id, keys)
-    except (sqlite3.Error, IndexDamaged) as error:
+    except FAULTS as error:
         _log.warning("index rebuilt", path=str(path), reason=str(error))
     try:
         remove_index(path)

@@ -60,7 +60,7 @@ class _Found(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Where the entries of one key stand in one tail, as the index holds it; all but the key's hash."""
+    """Where the entries of one key stood in one tail, as the index says it."""
 
     key: str
     after_seq: int
@@ -68,6 +68,7 @@ class Row(NamedTuple):
     base: int
     """The same as a byte offset."""
     checksum: int
+    """Over the other fields."""
     packed: bytes
     """Three 32-bit numbers an entry: its number and the offset of its line, both from there, and the length of its line."""
 
@@ -169,7 +170,11 @@ def hash_of(key: str) -> int:
 def check_row(row: Row) -> None:
     """Raises IndexDamaged where a row is not what was written."""
     packed = row.packed
-    if len(packed) % 12 or row.checksum != crc32(packed, hash_of(row.key) ^ _origin(row.after_seq, row.base)):
+    if (
+        not isinstance(packed, bytes)
+        or len(packed) % 12
+        or row.checksum != crc32(packed, hash_of(row.key) ^ _origin(row.after_seq, row.base))
+    ):
         raise IndexDamaged(f"the row of {row.key!r} after entry {row.after_seq} is not what was written")
 
 

@@ -17,9 +17,9 @@ import anyio
 from kitchener.errors import LedgerClosed, LedgerDamaged, LedgerPathError
 from kitchener.ledger.chain import OPENING, START, BadLine, IndexKeys, Mark, StoredEntry, shown
 from kitchener.ledger.files import FileOps
-from kitchener.ledger.index import IndexSnapshot, Known, index_path, keys_name
+from kitchener.ledger.index import FAULTS, IndexSnapshot, Known, index_path, keys_name
 from kitchener.ledger.journal import holds
-from kitchener.ledger.places import IndexDamaged, Tail
+from kitchener.ledger.places import Tail
 from kitchener.ledger.reading import Entries, Query, Shelf, check_key, make_query
 from kitchener.ledger.recovery import check_is_crash, tail_missing
 from kitchener.ledger.scanning import ledger_id_of, verify_range
@@ -246,7 +246,7 @@ class _File:
     def ask(self, question: Callable[[sqlite3.Connection, Known], T]) -> T | None:
         """The answer of the index, where there is one that fits the file."""
         for snapshot in self._snapshots():
-            with suppress(sqlite3.Error, IndexDamaged, OSError), snapshot:
+            with suppress(*FAULTS, OSError), snapshot:
                 if holds(self._volume.read, self.ledger_id, snapshot.known):
                     return snapshot.ask(question)
         return None
@@ -254,7 +254,7 @@ class _File:
     def _look_at_index(self) -> Known:
         """What the index says, its place only if that is in the file."""
         for snapshot in self._snapshots():
-            with suppress(sqlite3.Error, IndexDamaged, OSError), snapshot:
+            with suppress(*FAULTS, OSError), snapshot:
                 known = snapshot.known
                 return known if holds(self._volume.read, self.ledger_id, known) else Known(durable_seq=known.durable_seq)
         return Known()

@@ -16,9 +16,9 @@ from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
 from kitchener.ledger.chain import START, IndexKeys, Mark, Opener, StoredEntry
 from kitchener.ledger.files import FileOps, ensure_directory, path_problem
-from kitchener.ledger.index import Index, Known, find_known, index_path, keys_name, open_index, remove_index
+from kitchener.ledger.index import FAULTS, Index, Known, find_known, index_path, keys_name, open_index, remove_index
 from kitchener.ledger.journal import Journal, holds, open_journal
-from kitchener.ledger.places import IndexDamaged, Tail, other_key, session_key
+from kitchener.ledger.places import Tail, other_key, session_key
 from kitchener.ledger.reading import NO_END, Query, Shelf, make_query
 from kitchener.ledger.verifier import Batch
 from kitchener.ledger.verifying import VerifyReport, verify_part
@@ -132,7 +132,7 @@ class Storage:
             return None
         try:
             return question(self._index.reader(), self._index.known)
-        except (sqlite3.Error, IndexDamaged) as error:
+        except FAULTS as error:
             _log.warning("index is damaged", path=str(self._index.path), reason=str(error))
             self._answers, self.tail = False, None
             return None
@@ -197,7 +197,7 @@ class Storage:
                 self.tail = Tail(self._index.known.mark)
             else:
                 self._index.note_durable(durable_seq)
-        except (sqlite3.Error, IndexDamaged) as error:
+        except FAULTS as error:
             # Rows after a gap would hide the gap, so nothing more is noted until the next opening catches up.
             _log.warning("index not written", path=str(self._index.path), reason=str(error))
             self.tail = None
