@@ -1,5 +1,6 @@
 """`kitchener ledger key`, `checkpoint`, `proof`, and `verify` of what they make (docs/proof.md)."""
 
+import re
 import stat
 from pathlib import Path
 
@@ -160,6 +161,22 @@ def test_a_damaged_ledger_gives_no_bundle(filled: Cli, tmp_path: Path) -> None:
     assert is_one_line(outcome, 6)
     assert not (tmp_path / "evidence.json").exists()
     assert sorted(each.name for each in tmp_path.glob(".evidence*")) == []
+
+
+def _with_another_digit(found: re.Match[bytes]) -> bytes:
+    return found[1] + (b"1" if found[2] == b"0" else b"0")
+
+
+def test_a_chain_that_does_not_hold_gives_no_bundle(filled: Cli, tmp_path: Path) -> None:
+    """Each entry fits its own hash, so only the bundle's own verification finds it."""
+    (turn, *_) = turn_ids(tmp_path)
+    path = tmp_path / HO2M
+    path.write_bytes(re.sub(rb'("chain_hash":"sha256:)(.)', _with_another_digit, path.read_bytes(), count=1))
+    outcome = filled("ledger", "proof", turn, "-o", "evidence.json")
+    assert is_one_line(outcome, 6)
+    assert "chain_hash" in outcome.err
+    assert "no bundle was written" in outcome.err
+    assert sorted(each.name for each in tmp_path.glob("*evidence*")) == []
 
 
 @pytest.mark.parametrize(

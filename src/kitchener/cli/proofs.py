@@ -14,15 +14,15 @@ from cyclopts.validators import Number
 
 from kitchener.cli.exits import DAMAGED, OK
 from kitchener.cli.options import Json, Options, Places
-from kitchener.cli.output import harmless, print_json
+from kitchener.cli.output import harmless, print_json, say
 from kitchener.cli.proof_entries import evidence_of
 from kitchener.clock import SystemClock, iso
-from kitchener.errors import ConfigError, KitchenerError, LedgerDamaged, SigningError
+from kitchener.errors import ConfigError, LedgerDamaged, SigningError
 from kitchener.ids import session_of_turn
 from kitchener.ledger import Checkpoint
 from kitchener.ledger.checkpoint import sign_ledger
 from kitchener.ledger.proof import Part, Wanted, write_bundle
-from kitchener.ledger.proof_check import ProofReport, verify_bundle
+from kitchener.ledger.proof_check import Misfit, ProofReport, verify_bundle
 from kitchener.signing import Signer, is_public_key, load_signer, make_key
 
 PublicKey = Annotated[
@@ -112,7 +112,11 @@ def proof(
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise ConfigError("--output", "", repr(str(path)), "must be a file in a directory that exists")
     wanted = anyio.run(evidence_of, options, turn)
-    parts = _write(path, turn, wanted, max_mib * _MIB)
+    try:
+        parts = _write(path, turn, wanted, max_mib * _MIB)
+    except Misfit as fault:
+        say(f"kitchener: {harmless(str(fault))}; `kitchener ledger verify` says more, no bundle was written")
+        return DAMAGED
     _tell_parts(turn, path, parts, is_json=json)
     return OK
 
@@ -196,7 +200,7 @@ def _write(path: Path, turn_id: str, wanted: list[Wanted], max_bytes: int) -> li
                 file.flush()
                 report = verify_bundle(file.name)
                 if report.fault is not None:
-                    raise KitchenerError(f"{report.fault}; `kitchener ledger verify` says more, no bundle was written")
+                    raise report.fault
                 os.fsync(file.fileno())
                 os.replace(file.name, path)
             except BaseException:
