@@ -1,13 +1,10 @@
 """Gives entries their time: never earlier than the entry before, and never from a clock that leapt ahead."""
 
 from datetime import datetime
-from typing import Final
 
-from kitchener.clock import Clock, elapsed_us, iso, to_us
+from kitchener.clock import THREE_DIGITS, Clock, elapsed_us, iso, to_us
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerClockError
-
-_THREE_DIGITS: Final = tuple(f"{number:03d}" for number in range(1_000))
 
 
 class Stamper:
@@ -54,7 +51,7 @@ class Stamper:
             if not 0 <= micros < 1_000_000:
                 self._take(now // 1_000_000)
                 micros = now - self._second_us
-            self.last = f"{self._prefix}{_THREE_DIGITS[micros // 1_000]}{_THREE_DIGITS[micros % 1_000]}+00:00"
+            self.last = f"{self._prefix}{THREE_DIGITS[micros // 1_000]}{THREE_DIGITS[micros % 1_000]}+00:00"
         return self.last
 
     def _take(self, second: int) -> None:
