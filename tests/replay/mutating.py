@@ -72,8 +72,10 @@ POLICY: Final = (
     "actors.chains",
     "actors.deciding",
     "actors.lessons",
+    "actors.prompt_templates",
     "actors.quality",
     "actors.ranking",
+    "actors.session_state",
     "gateway.routing",
 )
 """The modules that decide, below `kitchener`."""

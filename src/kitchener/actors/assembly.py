@@ -1,27 +1,18 @@
-"""What a supervisor is put together from beside its own parts: what a runtime lends it, its memory, its policy's hashes."""
+"""What a supervisor is put together from beside its own parts: what a runtime lends it, and its memory."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from anyio.abc import TaskGroup
 
 from kitchener.actors.admission import TurnLimiter
 from kitchener.actors.consolidation import Afterwards
-from kitchener.actors.policy_code import policy_code
 from kitchener.actors.remembering import LongTermMemory, TurnMemory
-from kitchener.canonical import canonical_digest
-from kitchener.config import SIGNAL_KINDS, HO2Config, LimitsConfig, without_secrets
+from kitchener.config import SIGNAL_KINDS, HO2Config, LimitsConfig
 from kitchener.errors import CallerError
 from kitchener.ledger import LedgerClient, Ledgers
 from kitchener.records.turn import UpdateListener
 from kitchener.signing import Signer
-
-_NOT_POLICY = frozenset(
-    """ho2m_path ho1m_path ho3_memory_dir prompt_dir attention_templates session_queue idle_passivate_s session_id_digits
-    consolidation_queue""".split()  # noqa: SIM905
-)
-"""Settings that change where things are or how long they wait, never what a turn decides."""
 
 
 @dataclass(slots=True)
@@ -36,6 +27,8 @@ class Host:
         afterwards: where consolidation runs once the reply is delivered; None where there is no runtime
         ready: waits until the ledgers are open; None where they are
         signer: signs projections; None where no key is configured
+        ruleset_hash: identity of the policy; None: that of the settings. A replay, whose settings lift some limits, lends
+            the identity of the settings that it was given
     """
 
     limits: LimitsConfig = field(default_factory=LimitsConfig)
@@ -45,6 +38,7 @@ class Host:
     afterwards: Afterwards | None = None
     ready: Callable[[], Awaitable[None]] | None = None
     signer: Signer | None = None
+    ruleset_hash: str | None = None
 
 
 def turn_memory(agent_class: str, config: HO2Config, ledgers: Ledgers, memory: LongTermMemory | None) -> TurnMemory | None:
@@ -64,12 +58,3 @@ def afterwards_of(config: HO2Config, host: Host) -> Afterwards | None:
     if config.consolidation == "auto" and host.afterwards is None:
         raise CallerError('consolidation = "auto" needs a runtime (open_runtime); by hand there is run_consolidation')
     return None if config.consolidation == "manual" else host.afterwards
-
-
-def policy_hashes(config: HO2Config, memory: LongTermMemory | None) -> tuple[str, str]:
-    """The hashes of the whole configuration, and of what decides: settings, and the code that goes by them."""
-    settings: dict[str, Any] = without_secrets(config)
-    if memory is not None and config.ho3_enabled:
-        settings["memory"] = without_secrets(memory.config)
-    policy = {key: value for key, value in settings.items() if key not in _NOT_POLICY} | {"code": policy_code()}
-    return canonical_digest(settings), canonical_digest(policy)

@@ -120,12 +120,13 @@ class ContextAuthority:
         config: mode and policy
         ledgers: where decisions go
         signer: signs projections; None: they are not signed
+        ruleset_hash: identity of the policy, for what goes on record; empty where nothing does
     """
 
-    def __init__(self, config: HO2Config, ledgers: Ledgers, signer: Signer | None = None) -> None:
+    def __init__(self, config: HO2Config, ledgers: Ledgers, signer: Signer | None = None, *, ruleset_hash: str = "") -> None:
         self._ledgers, self._signer = ledgers, signer
         self.is_shadow = config.context_mode == "shadow"
-        self.ruleset = ruleset_of(config)
+        self.ruleset = ruleset_of(config, ruleset_hash)
         self._ranking = TurnRanking(self.ruleset)
         self.projector = Projector(self.ruleset, rank=self._rank, offer=self._offer)
         self._mode: Literal["enforce", "shadow"] = "shadow" if self.is_shadow else "enforce"
@@ -290,8 +291,8 @@ class ContextAuthority:
         """Nothing has to be noted where nothing is ranked: the ranking follows all turns of its session anyway."""
 
 
-def ruleset_of(config: HO2Config) -> Ruleset:
-    """The policy of an agent class."""
+def ruleset_of(config: HO2Config, ruleset_hash: str = "") -> Ruleset:
+    """The knobs of an agent class, under the identity of its whole policy where one is given."""
     return Ruleset(
         intent_mode=config.intent_mode,
         intent_conflict_policy=config.intent_conflict_policy,
@@ -310,6 +311,7 @@ def ruleset_of(config: HO2Config) -> Ruleset:
         token_estimator=config.token_estimator,
         context_budget=config.context_budget,
         standing_rules=config.standing_rules,
+        ruleset_hash=ruleset_hash,
     )
 
 

@@ -166,9 +166,7 @@ class PromptLibrary:
             PromptError: a file is missing, not listed or not readable, has another hash than the manifest says, is not
                 valid, or names a pack or a variable that is not there; says which file, what was expected, what was found
         """
-        sources: dict[str, _Source] = _read(files("kitchener.actors") / "assets" / "prompts")
-        if directory is not None:
-            sources |= _read(Path(directory))
+        sources = _sources(directory)
         packs = {name: source for name, source in sources.items() if name.startswith("PRM-")}
         templates = {name: compile_pack(source.text, file=source.file) for name, source in packs.items()}
         contracts: dict[str, CompiledContract] = {}
@@ -203,6 +201,20 @@ class PromptLibrary:
             return self._contracts[contract_id]
         except KeyError:
             raise PromptError(f"prompt contract {contract_id!r} is not known; expected one of {self.contract_ids}") from None
+
+
+def sources_digest(directory: str | None = None) -> str:
+    """One hash over the shipped contracts and packs and, laid over them by id, those of `directory`.
+
+    Raises:
+        PromptError: a file is missing, not listed or not readable, or has another hash than the manifest says
+    """
+    return canonical_digest({source_id: source.hash for source_id, source in _sources(directory).items()}, at="prompts")
+
+
+def _sources(directory: str | None) -> "dict[str, _Source]":
+    sources = _read(files("kitchener.actors") / "assets" / "prompts")
+    return sources if directory is None else sources | _read(Path(directory))
 
 
 class _Source:

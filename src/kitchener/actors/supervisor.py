@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 
 from kitchener.actors.admission import Admission, SessionQueue, TurnLimiter
-from kitchener.actors.assembly import Host, afterwards_of, policy_hashes, turn_memory
+from kitchener.actors.assembly import Host, afterwards_of, turn_memory
 from kitchener.actors.attention import AttentionRetriever
 from kitchener.actors.attention_templates import load_templates, resolve_template
 from kitchener.actors.authority import ContextAuthority
@@ -25,6 +25,7 @@ from kitchener.actors.idempotency import IdempotencyKeys, OnSession, Scope
 from kitchener.actors.intents import IntentCalls
 from kitchener.actors.leaving import Leaving
 from kitchener.actors.mailbox import CALLING_CHAIN
+from kitchener.actors.policy_identity import configuration_hash, policy_identity
 from kitchener.actors.quality import QualityGate
 from kitchener.actors.remembering import LongTermMemory
 from kitchener.actors.session_context import SessionContext
@@ -90,7 +91,11 @@ class HO2Supervisor:
         limits = self._host.limits
         self.agent_class, self.config = agent_class, config
         self._ledgers = ledgers
-        authority = ContextAuthority(config, ledgers, self._host.signer) if config.context_mode != "off" else None
+        memory_config = ho3_memory.config if ho3_memory is not None else None
+        ruleset_hash = self._host.ruleset_hash or policy_identity(config, memory_config)
+        authority = None
+        if config.context_mode != "off":
+            authority = ContextAuthority(config, ledgers, self._host.signer, ruleset_hash=ruleset_hash)
         self._sessions = SessionDirectory(
             agent_class=agent_class,
             ledgers=ledgers,
@@ -121,7 +126,7 @@ class HO2Supervisor:
             clock=clock,
             degraded_call=degraded_call,
             listeners=self._host.listeners,
-            prepared=Prepared(config, tools or ToolRegistry(), *policy_hashes(config, ho3_memory)),
+            prepared=Prepared(config, tools or ToolRegistry(), configuration_hash(config, memory_config), ruleset_hash),
             authority=authority,
             memory=turn_memory(agent_class, config, ledgers, ho3_memory),
         )

@@ -1,16 +1,18 @@
 """What a session's next turn would be shown: read, folded, resolved, projected; and put on record where that is wanted."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 from kitchener.actors.authority import SHOWN_ELSEWHERE, ruleset_of
+from kitchener.actors.policy_identity import policy_identity
 from kitchener.actors.ranking import TurnRanking
 from kitchener.canonical import digest
 from kitchener.cli.context_past import Past, fold_shadow
 from kitchener.cli.options import Places
 from kitchener.clock import SystemClock, to_datetime
+from kitchener.config import HO2Config
 from kitchener.context import (
     ContextState,
     Flag,
@@ -28,6 +30,7 @@ from kitchener.ids import path_part
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.records import events
 from kitchener.records.ref import Ref
+from kitchener.replaying.places import memory_of
 
 ConflictPolicy = Literal["block", "most_recent_wins"]
 
@@ -41,16 +44,16 @@ class Wanted:
     conflict_policy: ConflictPolicy | None = None
     message: str | None = None
 
-    def ruleset(self, configured: Ruleset) -> Ruleset:
-        """The policy to project under. Nothing is guessed away when somebody looks, so impossible events always block."""
-        ruleset = replace(configured, invalid_lifecycle_policy="block")
+    def settings(self, configured: HO2Config) -> HO2Config:
+        """The settings to project under. Nothing is guessed away when somebody looks, so impossible events always block."""
+        changed: dict[str, Any] = {"invalid_lifecycle_policy": "block"}
         if self.budget is not None:
-            ruleset = replace(ruleset, context_budget=self.budget)
+            changed["context_budget"] = self.budget
         if self.conflict_policy is not None:
-            ruleset = replace(ruleset, intent_conflict_policy=self.conflict_policy)
+            changed["intent_conflict_policy"] = self.conflict_policy
         if self.message is None:  # without a message there is nothing to rank against
-            ruleset = replace(ruleset, admission="newest_first")
-        return ruleset
+            changed["admission"] = "newest_first"
+        return configured.model_copy(update=changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,8 @@ async def project_session(places: Places, past: Past, wanted: Wanted) -> Project
     Raises:
         NotOnRecord: the intent that is asked for was never declared
     """
-    ruleset = wanted.ruleset(ruleset_of(past.config))
+    settings = wanted.settings(past.config)
+    ruleset = ruleset_of(settings, policy_identity(settings, memory_of(places.config, settings)))
     if past.config.context_mode == "shadow":
         state = await fold_shadow(places, past, past.entries)
     else:

@@ -49,7 +49,7 @@ def rebuild(
     """
     biases = [item for item in offered if item.kind == "bias"]
     recalled = [item for item in offered if item.kind == "evidence"]
-    ruleset, budget = ruleset_of(config), int(payload["token_budget"])
+    ruleset, budget = ruleset_of(config, payload["ruleset_hash"]), int(payload["token_budget"])
     ranking = TurnRanking(ruleset)
     # Of the subject's other turns only those are at hand that were offered; where that ranks otherwise, the record counts.
     ranking.follow(state, _words(state, recalled, ruleset) if ruleset.recall_scope == "subject" else None)
@@ -63,8 +63,7 @@ def rebuild(
         tokens_left=budget + ruleset.reply_reserve,
         mode=payload["mode"],
     )
-    facts = (again.token_budget, again.tokens_used, again.ruleset_hash, lists_of(again)[:3])
-    if facts == (budget, payload["tokens_used"], payload["ruleset_hash"], lists[:3]):
+    if (again.token_budget, again.tokens_used, lists_of(again)[:3]) == (budget, payload["tokens_used"], lists[:3]):
         return again, True
     known = {item.ref: item for item in (*again.eligible(), *again.recalled, *state.turns.values())}
     return _as_recorded(payload, lists, known, again.flags), False

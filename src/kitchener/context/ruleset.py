@@ -1,11 +1,11 @@
-"""Every policy knob of the Context Authority as one frozen value, and the hash that names it.
+"""Every policy knob of the Context Authority as one frozen value, with the hash that names the policy it belongs to.
 
 Two decisions over the same ledger with the same `ruleset_hash` are the same to the byte. Where the values come from (a file,
 arguments of a command) is not known here.
 """
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, get_args
 
 from kitchener.canonical import canonical_digest, digest
@@ -17,9 +17,6 @@ UnclearPolicy = Literal["continue_and_flag", "continue", "declare", "ask"]
 InvalidLifecyclePolicy = Literal["ignore_event", "block"]
 RecallScope = Literal["intent", "session", "subject"]
 Admission = Literal["lexical", "newest_first"]
-
-POLICY_VERSION: Final = 2
-"""Raised when the same knobs begin to mean another decision, so that old hashes do not name new behaviour."""
 
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "intent_mode": get_args(IntentMode),
@@ -83,8 +80,9 @@ class Ruleset:
     """Tokens that the shown context may take."""
     standing_rules: tuple[str, ...] = ()
     """Rules that hold in every turn, in order; rule n is called `INV-n`."""
-    ruleset_hash: str = field(init=False)
-    """`sha256:` over all of the above."""
+    ruleset_hash: str = ""
+    """The identity of the whole policy, as it stands on record. Empty, for a ruleset that stands alone: `sha256:` over the
+    knobs above."""
 
     def __post_init__(self) -> None:
         for key, allowed in _CHOICES.items():
@@ -97,11 +95,11 @@ class Ruleset:
         confidence = self.intent_min_confidence
         if not isinstance(confidence, int | float) or not math.isfinite(confidence) or not 0 <= confidence <= 1:
             raise ConfigError("ruleset", "intent_min_confidence", repr(confidence), "expected a number from 0 to 1")
-        object.__setattr__(self, "ruleset_hash", canonical_digest(self._knobs(), at="ruleset"))
+        if not self.ruleset_hash:
+            object.__setattr__(self, "ruleset_hash", canonical_digest(self._knobs(), at="ruleset"))
 
     def _knobs(self) -> dict[str, Any]:
-        knobs: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+        knobs: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "ruleset_hash"}
         # A rule is named by the hash of its text wherever it is referred to, so also here.
         knobs["standing_rules"] = [digest(rule.encode()) for rule in self.standing_rules]
-        knobs["policy_version"] = POLICY_VERSION
         return knobs

@@ -12,10 +12,11 @@ from typing import Any, Final, cast
 
 import anyio.to_thread
 
-from kitchener.actors.assembly import Host, policy_hashes
+from kitchener.actors.assembly import Host
 from kitchener.actors.budget import TokenBudgeter
 from kitchener.actors.context_items import ContextItems
 from kitchener.actors.executor import HO1Executor
+from kitchener.actors.policy_identity import policy_identity
 from kitchener.actors.prompts import PromptLibrary
 from kitchener.actors.remembering import LongTermMemory
 from kitchener.actors.supervisor import HO2Supervisor
@@ -81,6 +82,8 @@ class Replays:
         self.agent_class = recorded.agent.agent_class
         self.recorded, self.settings = recorded, settings
         self._tools, self._prompts = tools, prompts
+        self._identities: dict[bool, str] = {}
+        """The identity of the policy, with and without long-term memory."""
 
     async def sessions(self) -> list[str]:
         """The sessions on record, oldest first."""
@@ -236,12 +239,15 @@ class Replays:
             degraded_call=_recorded_reply(tape),
             tools=tools,
             clock=clock,
-            host=Host(limits=self.settings.limits),
+            host=Host(limits=self.settings.limits, ruleset_hash=self.ruleset_hash(memory)),
         )
 
-    def ruleset_hash(self, memory: RecordedMemory | None) -> str:
-        """That of the configuration at hand."""
-        return policy_hashes(self.recorded.agent, cast(LongTermMemory, memory) if memory is not None else None)[1]
+    def ruleset_hash(self, memory: RecordedMemory | HO3Memory | None) -> str:
+        """The identity of the policy at hand; its files are read once."""
+        is_used = memory is not None
+        if is_used not in self._identities:
+            self._identities[is_used] = policy_identity(self.recorded.agent, memory.config if memory is not None else None)
+        return self._identities[is_used]
 
     def _hashed_by(self, ledgers: ReplayLedgers) -> Callable[[PromptRequest], str]:
         def request_hash(request: PromptRequest) -> str:

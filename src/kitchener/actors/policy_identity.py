@@ -1,0 +1,144 @@
+"""The identity of a policy: one value for everything that decides, on record with each turn and each projection.
+
+It covers the settings that decide, the prompt contracts, packs and attention templates by their hashes, and the code of the
+policy modules. Code counts by its top-level definitions without imports, annotations, comments, docstrings, positions or file
+names: moving or documenting code keeps the identity, and changing one comparison changes it. The value is the same on every
+supported Python. Explained in `docs/replay.md`.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from kitchener.actors.attention_templates import load_templates
+from kitchener.actors.prompts import sources_digest
+from kitchener.canonical import canonical_digest, digest
+from kitchener.config import HO2Config, HO3MemoryConfig, without_secrets
+
+POLICY_PACKAGES: Final = ("kitchener.context",)
+"""Every module of these counts."""
+POLICY_MODULES: Final = (
+    "kitchener.actors.answers",
+    "kitchener.actors.budget",
+    "kitchener.actors.chains",
+    "kitchener.actors.lessons",
+    "kitchener.actors.prompt_templates",
+    "kitchener.actors.quality",
+    "kitchener.actors.ranking",
+    "kitchener.actors.session_state",
+    "kitchener.canonical",
+    "kitchener.gateway.routing",
+    "kitchener.ids",
+    "kitchener.memory.bias",
+    "kitchener.memory.gate",
+    "kitchener.memory.lines",
+    "kitchener.memory.moments",
+    "kitchener.memory.overlays",
+    "kitchener.memory.signals",
+    "kitchener.memory.subject",
+)
+"""So do these."""
+
+_NOT_POLICY: Final = frozenset(
+    """ho2m_path ho1m_path ho3_memory_dir prompt_dir attention_templates session_queue idle_passivate_s session_id_digits
+    consolidation_queue""".split()  # noqa: SIM905
+)
+"""Settings that say where things are or how long they wait. What a directory holds counts by hash instead."""
+
+_UNSEEN: Final = frozenset(("annotation", "returns", "type_comment", "type_params", "ctx", "kind"))
+"""Fields of a syntax tree that change nothing that the code decides."""
+_IMPORTS: Final = (ast.Import, ast.ImportFrom)
+
+
+def configuration_hash(config: HO2Config, memory: HO3MemoryConfig | None) -> str:
+    """The hash of every setting of an agent class, whether it decides anything or not.
+
+    Args:
+        config: of the agent class
+        memory: of its long-term memory; None: its turns use none
+    """
+    return canonical_digest(_settings(config, memory))
+
+
+def policy_identity(config: HO2Config, memory: HO3MemoryConfig | None) -> str:
+    """The `ruleset_hash` of turns and projections under these settings. Reads prompt and template files: call it at start.
+
+    Args:
+        config: of the agent class
+        memory: of its long-term memory; None: its turns use none
+
+    Raises:
+        PromptError, ConfigError: a file of `prompt_dir` or `attention_templates` is not right
+    """
+    templates = [template.model_dump(mode="json") for template in load_templates(config.attention_templates)]
+    return canonical_digest(
+        {
+            "settings": {key: value for key, value in _settings(config, memory).items() if key not in _NOT_POLICY},
+            "prompts": sources_digest(config.prompt_dir),
+            "attention_templates": canonical_digest(templates, at="attention_templates"),
+            "code": policy_code(),
+        }
+    )
+
+
+def _settings(config: HO2Config, memory: HO3MemoryConfig | None) -> dict[str, Any]:
+    settings: dict[str, Any] = without_secrets(config)
+    if memory is not None and config.ho3_enabled:
+        settings["memory"] = without_secrets(memory)
+    return settings
+
+
+@cache
+def policy_code() -> str:
+    """The hash of the installed policy code. Computed once per process, since what is imported does not change either."""
+    return code_hash(_sources())
+
+
+def code_hash(sources: Iterable[str]) -> str:
+    """One hash over the definitions in these module texts, whatever module a definition stands in."""
+    return canonical_digest(sorted({each for source in sources for each in definition_hashes(source)}))
+
+
+def definition_hashes(source: str) -> frozenset[str]:
+    """The hashes of a module's top-level definitions."""
+    return frozenset(digest(_text(each).encode("ascii")) for each in ast.parse(source).body if _decides(each))
+
+
+def _sources() -> Iterator[str]:
+    for package in POLICY_PACKAGES:
+        for file in files(package).iterdir():
+            if file.name.endswith(".py"):
+                yield file.read_text(encoding="utf-8")
+    for module in POLICY_MODULES:
+        package, _, name = module.rpartition(".")
+        yield files(package).joinpath(f"{name}.py").read_text(encoding="utf-8")
+
+
+def _decides(statement: ast.AST) -> bool:
+    """False for imports, docstrings and lists of exported names."""
+    if isinstance(statement, ast.Expr):
+        return not (isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str))
+    if isinstance(statement, ast.Assign):
+        return not (isinstance(statement.targets[0], ast.Name) and statement.targets[0].id == "__all__")
+    return not isinstance(statement, _IMPORTS)
+
+
+def _text(node: Any) -> str:
+    """A syntax tree as text. `ast.dump` is no use here: it differs between versions of Python."""
+    if isinstance(node, ast.JoinedStr):  # Python 3.12 puts an empty text into some f-strings, others do not
+        node = ast.JoinedStr([each for each in node.values if not (isinstance(each, ast.Constant) and each.value == "")])
+    if isinstance(node, ast.AST):
+        fields = (
+            f" {name}={_text(value)}"
+            for name, value in ast.iter_fields(node)
+            if name not in _UNSEEN and value is not None and value != []
+        )
+        return f"({type(node).__name__}{''.join(fields)})"
+    if isinstance(node, list):
+        return f"[{','.join(_text(each) for each in node if not isinstance(each, ast.stmt) or _decides(each))}]"
+    return ascii(node)
+
+
+__all__ = ["configuration_hash", "policy_identity"]
