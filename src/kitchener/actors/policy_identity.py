@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any, Final
 
 from kitchener.actors.attention_templates import load_templates
@@ -108,12 +109,18 @@ def definition_hashes(source: str) -> frozenset[str]:
 
 def _sources() -> Iterator[str]:
     for package in POLICY_PACKAGES:
-        for file in files(package).iterdir():
-            if file.name.endswith(".py"):
-                yield file.read_text(encoding="utf-8")
+        yield from _modules(files(package))
     for module in POLICY_MODULES:
         package, _, name = module.rpartition(".")
         yield files(package).joinpath(f"{name}.py").read_text(encoding="utf-8")
+
+
+def _modules(folder: Traversable) -> Iterator[str]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _modules(entry)
+        elif entry.name.endswith(".py"):
+            yield entry.read_text(encoding="utf-8")
 
 
 def _decides(statement: ast.AST) -> bool:
