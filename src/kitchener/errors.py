@@ -74,6 +74,16 @@ def origin_of(error: BaseException) -> str:
     return ", from ".join(found)
 
 
+def words_of(error: BaseException) -> str:
+    """The class of an error and its text, for a record; also of one whose text cannot be had."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001  foreign code makes the text
+        return f"{type(error).__name__} without a readable text"
+
+
 class KitchenerError(Exception):
     """Root of all errors of this package."""
 

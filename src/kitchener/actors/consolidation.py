@@ -19,8 +19,9 @@ from kitchener.actors.lessons import Case, overlay_of
 from kitchener.actors.remembering import LongTermMemory
 from kitchener.actors.tool_results import storable
 from kitchener.actors.turn_parts import TurnParts
+from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
-from kitchener.errors import CallerError, EntryRefused, OverlayRefused, origin_of
+from kitchener.errors import CallerError, EntryRefused, OverlayRefused, origin_of, words_of
 from kitchener.ids import SubjectId, consolidation_session, split_namespace
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.memory.index import SIGNALS
@@ -250,8 +251,10 @@ class Consolidator:
                 done = await self._parts.executor.execute(dispatched)
         except TimeoutError:
             return dispatched.failed(WorkOrderError(reason="TIMEOUT", detail="consolidation_deadline_s has passed"))
-        except Exception as error:  # noqa: BLE001  whatever HO1 raises ends this work order and nothing else
-            return dispatched.failed(WorkOrderError(reason="EXECUTOR", detail=storable(f"{type(error).__name__}: {error}")))
+        except BaseException as error:  # whatever HO1 raises ends this work order and nothing else
+            if not is_own_failure(error):
+                raise
+            return dispatched.failed(WorkOrderError(reason="EXECUTOR", detail=storable(words_of(error))))
         if done.state == "failed" or (done.state == "completed" and done.output_result is not None):
             return done
         return dispatched.failed(WorkOrderError(reason="EXECUTOR", detail=f"the executor left it {done.state}"))
@@ -349,7 +352,9 @@ class Afterwards:
         try:
             with scope:
                 await work()
-        except Exception as error:  # noqa: BLE001  a consolidation that fails is on record and in the log, never in a reply
+        except BaseException as error:  # a consolidation that fails is on record and in the log, never in a reply
+            if not is_own_failure(error):
+                raise
             logger.error("consolidation failed", error=origin_of(error))
         finally:
             self.pending -= 1

@@ -76,11 +76,11 @@ class CompiledContract:
 
     def input_problem(self, variables: Mapping[str, Any]) -> str | None:
         """What in `variables` breaks the input schema, or None."""
-        return None if self._input.is_valid(variables) else _first_problem(self._input, variables)
+        return _problem(self._input, variables)
 
     def output_problem(self, output: Any) -> str | None:
         """What in `output` breaks the output schema, or None."""
-        return None if self._output.is_valid(output) else _first_problem(self._output, output)
+        return _problem(self._output, output)
 
     def render(self, variables: Mapping[str, Any], turn_id: str) -> tuple[Message, Message]:
         """The system and the user message for these variables; the same arguments give the same bytes.
@@ -296,6 +296,14 @@ def _validator(schema: dict[str, Any], where: str) -> Any:
     except ValueError as error:
         problem = str(error).partition("\n")[0]
         raise PromptError(f"{where}: expected a JSON schema that stands by itself, found: {problem}") from error
+
+
+def _problem(validator: Any, value: Any) -> str | None:
+    """What in a value breaks the schema, or None; a value that the validator cannot even look at breaks it."""
+    try:
+        return None if validator.is_valid(value) else _first_problem(validator, value)
+    except ValueError as error:  # too deep, or of a type that JSON does not have
+        return f"the whole value: {error}"
 
 
 def _first_problem(validator: Any, value: Any) -> str:

@@ -6,6 +6,7 @@ reports `answered`, `failed` or `abandoned`. Complete answers and streams share 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import anyio
 
@@ -16,6 +17,9 @@ from kitchener.gateway.routing import Candidate
 from kitchener.gateway.switch import model_calls_forbidden
 from kitchener.gateway.traits import Traits
 from kitchener.records.prompt import Attempt, OnAttempt, PromptRequest, PromptResponse, Provider
+
+_OF_WORDS: Final = frozenset(("malformed", "empty"))
+"""Reasons of failures that a user can bring about by what they say to a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +215,7 @@ class Attempts:
             lane.breaker.abandoned(self._ticket)  # it was the caller who had no more time
         elif not error.is_retryable:
             lane.breaker.succeeded(self._ticket)  # a refusal of this request: the provider works
-        elif lane.breaker.failed(self._ticket, now):
+        elif lane.breaker.failed(self._ticket, now, words_of=self._request.subject_id if error.reason in _OF_WORDS else None):
             lane.limiter.send_away()
         if error.retry_after_s:
             # Bounded, so that an absurd header cannot shut a provider out for hours without anybody probing it.

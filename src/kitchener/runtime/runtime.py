@@ -23,14 +23,15 @@ from kitchener.actors.consolidation import Afterwards
 from kitchener.actors.context_items import ContextItems
 from kitchener.actors.executor import HO1Executor
 from kitchener.actors.hosts import GatewayCall, HostedExecutor, HostedGateway
-from kitchener.actors.mailbox import BACKGROUND, INTERACTIVE, LaneLimits, LaneStatistics, Mailbox
+from kitchener.actors.mailbox import BACKGROUND, CALLING_CHAIN, INTERACTIVE, LaneLimits, LaneStatistics, Mailbox
 from kitchener.actors.prompts import PromptLibrary
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools import Tool, ToolRegistry, load_tools
 from kitchener.actors.turn_parts import DegradedCall
+from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import HO2Config, LimitsConfig, RuntimeConfig
-from kitchener.errors import ActorStopped, CallerError, ConfigError, KitchenerError, RuntimeClosed
+from kitchener.errors import ActorStopped, CallerError, ConfigError, KitchenerError, ReentrantTurn, RuntimeClosed
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.ids import IdSource, is_agent_class, path_part
 from kitchener.ledger import Ledgers, open_ledgers
@@ -87,7 +88,13 @@ class Runtime:
         return memory
 
     async def drain(self) -> None:
-        """Returns when no turn runs and no consolidation is pending. New ones are still admitted."""
+        """Returns when no turn runs and no consolidation is pending. New ones are still admitted.
+
+        Raises:
+            ReentrantTurn: a tool of a turn asks for it, which would wait for itself
+        """
+        if chain := CALLING_CHAIN.get():
+            raise ReentrantTurn(f"a tool of session {chain[-1]!r} drains the runtime, which waits for its own turn")
         await self._limiter.wait_idle()
         for agent in self._agents.values():
             await agent.afterwards.wait_idle()
@@ -305,13 +312,14 @@ class _Agent:
     async def _hold(self, opening: "_Opening") -> None:
         """Opens the ledgers and holds them until the runtime closes; one task, so that no scope crosses tasks."""
         try:
-            async with open_ledgers(**self._places()) as ledgers:
-                self._later.take_on(ledgers)
-                await self.supervisor.recover()
-                async with self.mailbox.open():
-                    self._host.ready = None
-                    opening.settled.set()
-                    await self._closing.wait()
+            with ends_when_told(f"the task that holds the ledgers of {self._config.agent_class}"):
+                async with open_ledgers(**self._places()) as ledgers:
+                    self._later.take_on(ledgers)
+                    await self.supervisor.recover()
+                    async with self.mailbox.open():
+                        self._host.ready = None
+                        opening.settled.set()
+                        await self._closing.wait()
         except (KitchenerError, OSError) as error:
             if opening.settled.is_set():
                 raise
@@ -402,7 +410,7 @@ async def _hold(loaded: LoadedConfig, injected: "_Injected", *, task_status: Tas
     Shielded: a program that is cancelled closes its runtime in the order of the flow, and a turn's end is still recorded.
     """
     config, limits = loaded.config, loaded.config.limits
-    with anyio.CancelScope(shield=True) as scope:
+    with anyio.CancelScope(shield=True) as scope, ends_when_told("the task that holds the runtime"):
         async with build_providers(config.router, given=tuple(injected.providers)) as known:
             gateway = LLMGateway(config.router, {**known, **injected.providers}, max_waiting=limits.gateway_queue)
             mailbox = HostedGateway.hosting(
