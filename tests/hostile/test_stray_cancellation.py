@@ -254,7 +254,10 @@ async def test_a_tool_whose_caller_is_cancelled_is_cancelled(tmp_path: Path) -> 
             ended.set()
         return "never"
 
-    provider = ScriptedProvider(unless_bystander(tool_first))
+    def answer(request: PromptRequest) -> Any:
+        return tool_first(request) if request.variables["user_message"] == "attack" else echo(request)
+
+    provider = ScriptedProvider(unless_bystander(answer))
     async with open_scripted(tmp_path, provider, tools=[wait]) as runtime, bystander(runtime):
         session_id = await runtime.supervisor().start_session(subject_id="mallory")
         with anyio.fail_after(10):
@@ -267,8 +270,8 @@ async def test_a_tool_whose_caller_is_cancelled_is_cancelled(tmp_path: Path) -> 
         tool_calls = await read_all(runtime.ledgers().ho1m, session_id=session_id, entry_type=events.TOOL_CALL)
         assert [entry.entry_type for entry in entries][-1] == events.TURN_ABORTED
         assert tool_calls == []
-        again = await runtime.supervisor().handle_turn("hello", session_id=session_id, memory=True, deadline=5.0)
-        assert again.session_id == session_id
+        again = await runtime.supervisor().handle_turn("hello", session_id=session_id)
+        assert again.response == "echo: hello"
 
 
 @pytest.mark.parametrize("how", ["cancel", "wait_for"])

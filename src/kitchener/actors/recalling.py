@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from kitchener.actors.ranking import TurnWords
 from kitchener.context import Item, evidence_item
 from kitchener.context.items import Estimator
+from kitchener.context.spoken import turn_text
 from kitchener.ledger import Ledgers, StoredEntry
 from kitchener.records import events
 
@@ -100,7 +101,7 @@ class SubjectTurns:
             entry.entity_id,
             entry.ref,
             entry.timestamp,
-            f"user: {message}\nassistant: {response}",
+            turn_text(message, response),
             self._estimate,
             session_id=str(payload["session_id"]),
         )

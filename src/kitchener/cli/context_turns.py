@@ -25,6 +25,7 @@ from kitchener.context import (
 )
 from kitchener.context.events import ERASED
 from kitchener.context.explaining import explain_all, find_placed
+from kitchener.context.spoken import turn_text
 from kitchener.errors import CallerError, NotOnRecord
 from kitchener.ids import session_of_turn
 from kitchener.ledger import LedgerReader, StoredEntry
@@ -244,7 +245,7 @@ async def _evidence(ho2m: LedgerReader, ref: Ref, past: Past) -> Item | None:
     message, response = started[-1].payload.get("user_message") if started else None, entry.payload.get("response")
     estimate = estimator(ruleset_of(past.config).token_estimator)
     is_erased = is_sealed(message) or is_sealed(response)
-    text = f"[{entry.entity_id}] erased" if is_erased else f"user: {message}\nassistant: {response}"
+    text = f"[{entry.entity_id}] erased" if is_erased else turn_text(str(message), str(response))
     item = evidence_item(entry.entity_id, ref, entry.timestamp, text, estimate, session_id=entry.session_id)
     return item._replace(is_erased=is_erased)
 

@@ -311,15 +311,17 @@ class _Agent:
 
     async def _hold(self, opening: "_Opening") -> None:
         """Opens the ledgers and holds them until the runtime closes; one task, so that no scope crosses tasks."""
+        what = f"the task that holds the ledgers of {self._config.agent_class}"
         try:
-            with ends_when_told(f"the task that holds the ledgers of {self._config.agent_class}"):
+            with ends_when_told(what):
                 async with open_ledgers(**self._places()) as ledgers:
                     self._later.take_on(ledgers)
                     await self.supervisor.recover()
                     async with self.mailbox.open():
                         self._host.ready = None
                         opening.settled.set()
-                        await self._closing.wait()
+                        with ends_when_told(what):  # here too: on the way out, the runtime may be told to end as well
+                            await self._closing.wait()
         except (KitchenerError, OSError) as error:
             if opening.settled.is_set():
                 raise
@@ -410,7 +412,7 @@ async def _hold(loaded: LoadedConfig, injected: "_Injected", *, task_status: Tas
     Shielded: a program that is cancelled closes its runtime in the order of the flow, and a turn's end is still recorded.
     """
     config, limits = loaded.config, loaded.config.limits
-    with anyio.CancelScope(shield=True) as scope, ends_when_told("the task that holds the runtime"):
+    with anyio.CancelScope(shield=True) as scope:
         async with build_providers(config.router, given=tuple(injected.providers)) as known:
             gateway = LLMGateway(config.router, {**known, **injected.providers}, max_waiting=limits.gateway_queue)
             mailbox = HostedGateway.hosting(
@@ -427,7 +429,8 @@ async def _hold(loaded: LoadedConfig, injected: "_Injected", *, task_status: Tas
                 anyio.create_task_group() as tasks,
             ):
                 task_status.started(Runtime(loaded, _Parts(injected, mailbox, sealer, signer, memories, tasks, scope)))
-                await anyio.sleep_forever()
+                with ends_when_told("the task that holds the runtime"):
+                    await anyio.sleep_forever()
 
 
 def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, given: Mapping[str, Provider]) -> LoadedConfig:
