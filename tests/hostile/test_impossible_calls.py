@@ -17,6 +17,8 @@ from tests.acceptance.stack import echo, open_scripted, read_all
 from tests.hostile.kit import bystander, unless_bystander
 
 NO_DEADLINE: list[Any] = [float("inf"), float("-inf"), float("nan"), 0, -1, 1e300, "5", b"5", [5], 2 + 1j, True, 86_401]
+NO_SESSION: list[Any] = ["SES-", "SES-XYZ", "ses-00000000"]
+NO_BOOL: list[Any] = [None, 1, "no", []]
 BAD_SESSIONS: list[Any] = [7, b"SES-00000001", ["SES-00000001"], {}, "SES-1", "x" * 10_000]
 BAD_TEXTS: list[Any] = [7, b"text", {}, "", "half \ud800", "x" * 10_000]
 NO_ID: list[Any] = [7, 7.5, b"ada", ["ada"], {}, "", "a\x00b", "a\ud800", "a\nb", "x" * 257]
@@ -29,8 +31,8 @@ NO_ID: list[Any] = [7, 7.5, b"ada", ["ada"], {}, "", "a\x00b", "a\ud800", "a\nb"
         *(("deadline", each) for each in NO_DEADLINE),
         *(("subject_id", each) for each in NO_ID),
         *(("idempotency_key", each) for each in NO_ID),
-        *(("session_id", each) for each in (*NO_ID, "SES-", "SES-XYZ", "ses-00000000")),
-        *(("memory", each) for each in (None, 1, "no", [])),
+        *(("session_id", each) for each in [*NO_ID, *NO_SESSION]),
+        *(("memory", each) for each in NO_BOOL),
     ],
     ids=repr,
 )
