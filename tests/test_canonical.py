@@ -17,7 +17,6 @@ from kitchener.canonical import (
     MAX_INTEGER,
     NOTHING,
     Opening,
-    as_recorded,
     canonical_bytes,
     canonical_digest,
     digest,
@@ -194,24 +193,3 @@ def test_a_foreign_json_text_is_parsed_or_refused_at_any_depth() -> None:
     for text in ("[" * 100_000, "[" * 100_000 + "]" * 100_000, "", "\n", "nul\n", "9" * 5_000 + "\n", '"\ud800"'):
         with pytest.raises(ValueError, match=r"."):
             parse_json(text)
-
-
-class Loud(str):
-    """A text of another class."""
-
-    __slots__ = ()
-
-
-def test_a_foreign_value_is_what_a_ledger_would_give_back() -> None:
-    same = {"a": [1, "x", None, {"b": 1.5}]}
-    value, data = as_recorded(same, at="output")
-    assert value is same
-    assert data == canonical_bytes(same)
-    value, _ = as_recorded({"a": Loud("x"), "b": 2.0, "c": (Loud("y"),)})
-    assert value == {"a": "x", "b": 2, "c": ["y"]}
-    assert type(value["a"]) is str
-    deep: Any = "end"
-    for _ in range(100_000):
-        deep = [deep]
-    with pytest.raises(EntryRefused, match="nested deeper than 64 levels"):
-        as_recorded(deep, at="output")

@@ -60,17 +60,6 @@ def canonical_bytes(value: Any, *, at: str = "") -> bytes:
         raise EntryRefused(at, str(error)) from error
 
 
-def as_recorded(value: Any, *, at: str = "") -> tuple[Any, bytes]:
-    """A foreign value as reading it back from a ledger gives it, and its canonical bytes. Its depth is bounded afterwards.
-
-    Raises:
-        EntryRefused: the value has no canonical form, or is nested deeper than `MAX_DEPTH`
-    """
-    data = canonical_bytes(value, at=at)
-    # What a caller's class only looks like text or a number is that text or number from here on.
-    return (value if _is_fast(value, 0) else orjson.loads(data)), data
-
-
 def parse_json(text: str) -> Any:
     """The value of a foreign JSON text; line breaks and tabs that a model left unescaped inside strings are let through.
 

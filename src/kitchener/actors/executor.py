@@ -15,7 +15,7 @@ from kitchener.actors.prompt_templates import fence
 from kitchener.actors.prompts import CompiledContract, PromptLibrary
 from kitchener.actors.replies import ReplyStream
 from kitchener.actors.tools import NO_TOOLS, ToolRegistry, Toolset
-from kitchener.canonical import as_recorded, canonical_bytes
+from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, TimestampText
 from kitchener.config import HO2Config
 from kitchener.errors import EntryRefused, PromptError
@@ -183,7 +183,7 @@ def _checked(contract: CompiledContract, response: PromptResponse, *, plain_text
     if isinstance(output, Unreadable):
         return output.problem
     try:
-        output, data = as_recorded(output, at="output")  # before it is validated: this bounds its depth
+        data = canonical_bytes(output, at="output")  # before it is validated: this bounds its depth
     except EntryRefused as error:
         return str(error)
     problem = contract.output_problem(output)
