@@ -100,7 +100,7 @@ def dotted_key(at: Location) -> str:
 
 
 def _quoting_hint(text: str) -> str:
-    bare = re.search(r"^\s*\[agents\.(RESIDENT:[^\]\s]*)\]", text, re.MULTILINE)
+    bare = re.search(r"^[ \t]*+\[agents\.(RESIDENT:[^\]\s]*)\]", text, re.MULTILINE)
     return f'; write [agents."{bare[1]}"], a class with a colon needs quotes' if bare else ""
 
 
@@ -118,7 +118,8 @@ def _shown(error: ErrorDetails, at: Location) -> str:
 def _expected(error: ErrorDetails, model: type[Settings], at: Location) -> str:
     if error["type"] == "extra_forbidden":
         known = list(_fields_at(model, at[:-1]))
-        closest = difflib.get_close_matches(str(at[-1]), known, n=1, cutoff=0.0)
+        # Comparing takes the product of the lengths, and no key is longer than this.
+        closest = difflib.get_close_matches(str(at[-1])[:_SHOWN_CHARS], known, n=1, cutoff=0.0)
         return f"unknown key; the closest known one is {closest[0]!r}" if closest else "unknown key"
     if error["type"] == "literal_error":
         return f"must be {error.get('ctx', {}).get('expected', '')}"

@@ -9,13 +9,16 @@ from functools import lru_cache
 from typing import Any
 
 from kitchener.gateway.providers import offline_words as table
-from kitchener.gateway.providers.offline_relations import Relation, relation, wants
+from kitchener.gateway.providers.offline_relations import MAX_READ_CHARS, Relation, relation, wants
 from kitchener.gateway.providers.offline_words import content_stems, stem, words_of
 
 MAX_OBJECTIVE_CHARS = 120
 MAX_GREETING_WORDS = 6
 
-_QUOTED = re.compile(r"\"([^\"]+)\"|“([^”]+)”|`([^`]+)`|(?<!\w)'([^']+)'(?!\w)")
+# An opening quotation mark ends at the next one too, or each of many would search through all that follows it.
+_QUOTED = re.compile(r"\"([^\"]+)\"|“([^“”]+)”|`([^`]+)`|(?<!\w)'([^']+)'(?!\w)")
+_MAX_PATH_CHARS = 256
+_MAY_BE_PATH = re.compile(r"[\w./~-]++")
 _PATH = re.compile(r"(?<![\w/])(?:[\w.~-]*/[\w./~-]+|[\w-]+\.[A-Za-z]\w{0,4})(?![\w/])")
 _GENERIC_TOOL_WORDS = frozenset(
     (
@@ -167,7 +170,11 @@ def _from_what_is_asked(message: str) -> str:
     if len(starts) == 1:
         return message
     ends = [*starts[1:], len(message)]
-    wanted = (start for start, end in zip(starts, ends, strict=True) if wants(message[start:end].lower()).something)
+    wanted = (
+        start
+        for start, end in zip(starts, ends, strict=True)
+        if wants(message[max(start, end - MAX_READ_CHARS) : end].lower()).something
+    )
     return message[next(wanted, 0) :]
 
 
@@ -235,10 +242,16 @@ def _arguments(
     properties = parameters.get("properties") or {}
     if any((properties.get(name) or {}).get("type") != "string" for name in required):
         return None
-    texts = ["".join(groups) for groups in _QUOTED.findall(message)] or _PATH.findall(message.rstrip(".?! "))
+    texts = ["".join(groups) for groups in _QUOTED.findall(message)] or _paths(message.rstrip(".?! "))
     if not texts and len(required) == 1:
         texts = _last_noun(message, words, known_stems)
     return dict(zip(required, texts, strict=True)) if len(texts) == len(required) else None
+
+
+def _paths(text: str) -> list[str]:
+    """The paths and file names in a text. Searching takes the square of a run's length, so a long one is none."""
+    runs = [run for run in _MAY_BE_PATH.findall(text) if len(run) <= _MAX_PATH_CHARS]
+    return [path for run in runs for path in _PATH.findall(run)]
 
 
 def _last_noun(message: str, words: Sequence[str], known_stems: frozenset[str]) -> list[str]:
