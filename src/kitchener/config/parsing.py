@@ -29,6 +29,7 @@ _Model = TypeVar("_Model", bound=Settings)
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _SECRET_KEY = re.compile(r"key|token|secret|password", re.IGNORECASE)
 _SUBJECT_OF_MESSAGE = re.compile(r"^\w+ should\b")
+_UNQUOTED_AGENT = re.compile(r"^[ \t]*+\[agents\.(RESIDENT:[^\]\s]*)\]", re.MULTILINE)
 _SHOWN_CHARS = 60
 
 Location = tuple[str | int, ...]
@@ -100,7 +101,7 @@ def dotted_key(at: Location) -> str:
 
 
 def _quoting_hint(text: str) -> str:
-    bare = re.search(r"^[ \t]*+\[agents\.(RESIDENT:[^\]\s]*)\]", text, re.MULTILINE)
+    bare = _UNQUOTED_AGENT.search(text)
     return f'; write [agents."{bare[1]}"], a class with a colon needs quotes' if bare else ""
 
 

@@ -17,7 +17,8 @@ MAX_GREETING_WORDS = 6
 
 # An opening quotation mark ends at the next one too, or each of many would search through all that follows it.
 _QUOTED = re.compile(r"\"([^\"]+)\"|“([^“”]+)”|`([^`]+)`|(?<!\w)'([^']+)'(?!\w)")
-_MAX_PATH_CHARS = 256
+_WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])|[_.-]")
+MAX_PATH_CHARS = 256
 _MAY_BE_PATH = re.compile(r"[\w./~-]++")
 _PATH = re.compile(r"(?<![\w/])(?:[\w.~-]*/[\w./~-]+|[\w-]+\.[A-Za-z]\w{0,4})(?![\w/])")
 _GENERIC_TOOL_WORDS = frozenset(
@@ -227,7 +228,7 @@ def _described(tool: Any) -> tuple[str, str, Mapping[str, Any]]:
 @lru_cache(1_024)
 def _tool_stems(tool_id: str, description: str) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     """Stems of the name, those of them that say what the tool is about, and those of the description."""
-    name = frozenset(stem(word) for word in words_of(re.sub(r"(?<=[a-z])(?=[A-Z])|[_.-]", " ", tool_id)))
+    name = frozenset(stem(word) for word in words_of(_WORD_BORDER.sub(" ", tool_id)))
     telling = name - _GENERIC_TOOL_WORDS
     return name, telling or name, frozenset(content_stems(words_of(description)))
 
@@ -250,7 +251,7 @@ def _arguments(
 
 def _paths(text: str) -> list[str]:
     """The paths and file names in a text. Searching takes the square of a run's length, so a long one is none."""
-    runs = [run for run in _MAY_BE_PATH.findall(text) if len(run) <= _MAX_PATH_CHARS]
+    runs = [run for run in _MAY_BE_PATH.findall(text) if len(run) <= MAX_PATH_CHARS]
     return [path for run in runs for path in _PATH.findall(run)]
 
 
