@@ -26,6 +26,7 @@ EntryId = NewType("EntryId", str)
 """`E-YYYY-MM-DD-{seq:012d}`; sorts as text in append order within a ledger."""
 
 _SESSION = re.compile(r"SES-[0-9a-f]{8,32}")
+_TURN = re.compile(r"T-([0-9a-f]{8,32})-\d{6,}")
 _AGENT_CLASS = re.compile(r"ADMIN|RESIDENT:[^\x00-\x1f\x7f/|\ud800-\udfff]{1,64}")
 
 
@@ -69,7 +70,7 @@ def turn_id(session_id: str, number: int) -> TurnId:
 
 def session_of_turn(turn: str) -> SessionId | None:
     """The session that a turn id belongs to, or None if `turn` is not a turn id."""
-    found = re.fullmatch(r"T-([0-9a-f]{8,32})-\d{6,}", turn)
+    found = _TURN.fullmatch(turn)
     return SessionId(f"SES-{found[1]}") if found else None
 
 

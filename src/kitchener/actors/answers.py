@@ -16,8 +16,9 @@ from kitchener.records.prompt import PromptResponse
 REPLY_KEY: Final = "response_text"
 """The key of a synthesize answer that holds what the user is shown."""
 
-_FENCED: Final = re.compile(r"\s*```(?:json)?[ \t]*\n(.*?)\s*```\s*", re.DOTALL | re.IGNORECASE)
-_BROKEN_REPLY: Final = re.compile(r'\s*(?:```(?:json)?\s*)?\{\s*"', re.IGNORECASE)
+_FENCE: Final = "```"
+_FENCE_LINE: Final = re.compile(r"```(?:json)?[ \t]*+\n", re.IGNORECASE)
+_BROKEN_REPLY: Final = re.compile(r'\s*+(?:```(?:json)?\s*+)?\{\s*+"', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,5 +65,8 @@ def is_stored_by_text(response: PromptResponse) -> bool:
 
 
 def _unfenced(text: str) -> str:
-    fenced = _FENCED.fullmatch(text) if "```" in text else None
-    return fenced[1] if fenced else text
+    body = text.strip()
+    opening = _FENCE_LINE.match(body) if body.startswith(_FENCE) else None
+    if opening is None or not body.endswith(_FENCE, opening.end()):
+        return text
+    return body[opening.end() : -len(_FENCE)].rstrip()

@@ -17,7 +17,7 @@ from pydantic_core import ArgsKwargs
 from kitchener.errors import ToolError, words_of
 
 _MAX_SHOWN: Final = 120
-_PARAMETER: Final = re.compile(r"\s*\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
+_PARAMETER: Final = re.compile(r"\s*+\*{0,2}(\w++)\s*+(?:\([^)]*\)\s*+)?:\s*+(.*)")
 _SECTION: Final = re.compile(r"(Args|Arguments|Parameters|Returns?|Yields?|Raises|Examples?|Notes?|Attributes)\s*:\s*")
 
 

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from kitchener.sealing import is_sealed
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_NONE = re.compile(r"\bNone\b")
 UNREADABLE: Final = "(erased, or sealed without its key)"
 """Stands for text that cannot be opened, where it is not known why."""
 _NO_VALUE: Final = "–"
@@ -61,7 +62,7 @@ def one_line(text: str, width: int) -> str:
 
 def meaning(field: FieldInfo) -> str:
     """What a setting's docstring says, on one line, in words of a settings file: there is no `None` in it."""
-    return re.sub(r"\bNone\b", "unset", " ".join((field.description or "").split()))
+    return _NONE.sub("unset", " ".join((field.description or "").split()))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

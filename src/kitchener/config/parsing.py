@@ -29,6 +29,7 @@ _Model = TypeVar("_Model", bound=Settings)
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _SECRET_KEY = re.compile(r"key|token|secret|password", re.IGNORECASE)
 _SUBJECT_OF_MESSAGE = re.compile(r"^\w+ should\b")
+_UNQUOTED_AGENT = re.compile(r"^[ \t]*+\[agents\.(RESIDENT:[^\]\s]*)\]", re.MULTILINE)
 _SHOWN_CHARS = 60
 
 Location = tuple[str | int, ...]
@@ -100,7 +101,7 @@ def dotted_key(at: Location) -> str:
 
 
 def _quoting_hint(text: str) -> str:
-    bare = re.search(r"^\s*\[agents\.(RESIDENT:[^\]\s]*)\]", text, re.MULTILINE)
+    bare = _UNQUOTED_AGENT.search(text)
     return f'; write [agents."{bare[1]}"], a class with a colon needs quotes' if bare else ""
 
 
@@ -118,7 +119,8 @@ def _shown(error: ErrorDetails, at: Location) -> str:
 def _expected(error: ErrorDetails, model: type[Settings], at: Location) -> str:
     if error["type"] == "extra_forbidden":
         known = list(_fields_at(model, at[:-1]))
-        closest = difflib.get_close_matches(str(at[-1]), known, n=1, cutoff=0.0)
+        # Comparing takes the product of the lengths, and no key is longer than this.
+        closest = difflib.get_close_matches(str(at[-1])[:_SHOWN_CHARS], known, n=1, cutoff=0.0)
         return f"unknown key; the closest known one is {closest[0]!r}" if closest else "unknown key"
     if error["type"] == "literal_error":
         return f"must be {error.get('ctx', {}).get('expected', '')}"
