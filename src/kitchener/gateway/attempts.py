@@ -165,6 +165,7 @@ class Attempts:
             usage=response.usage,
             latency_ms=latency_ms,
             finish_reason=response.finish_reason,
+            served_model=response.served_model,
             attempts=self.number,
             route_reason=way.route_reason,
         )
