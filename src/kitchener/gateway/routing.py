@@ -20,8 +20,26 @@ URL_NOT_TAKEN = (
 )
 """Said where a `base_url` would be ignored; to be completed with the model."""
 FIXED_URL_VENDORS = frozenset(
-    "azure azure-responses cerebras cohere crusoe deepseek fireworks github litellm meta nebius openai-chatgpt openai-codex"
-    " openrouter ovhcloud together vercel xai".split()
+    (
+        "azure",
+        "azure-responses",
+        "cerebras",
+        "cohere",
+        "crusoe",
+        "deepseek",
+        "fireworks",
+        "github",
+        "litellm",
+        "meta",
+        "nebius",
+        "openai-chatgpt",
+        "openai-codex",
+        "openrouter",
+        "ovhcloud",
+        "together",
+        "vercel",
+        "xai",
+    )
 )
 """Vendors for which the library takes no `base_url`: known here, so that settings can be checked without importing it. When a
 provider is opened, the library itself is asked."""

@@ -18,8 +18,10 @@ MAX_ERROR_BYTES: Final = 65_536
 """What is read of an error's body; the status says what matters, and of the text a few hundred characters are kept."""
 MAX_DEPTH: Final = 100
 """Levels of objects and lists in a body. Parsers recurse, and the arguments of a tool are stored only up to 64 levels."""
-MAX_VALUES: Final = 500_000
-"""Commas and brackets in a body or event: a bound on what its parsed form takes, some hundred bytes for each."""
+MAX_VALUES: Final = 10_000
+"""Values of a body or event. The libraries validate each in turn, up to 20 µs for one, and nobody else runs meanwhile."""
+MAX_COUNTED: Final = 500_000
+"""Commas and brackets up to which a text is parsed to count its values; they may stand inside of a string, too."""
 MAX_EVENTS: Final = 100_000
 """Events of one stream, comments not counted: more than any model says tokens in one answer."""
 MAX_EVENT_LINES: Final = 100
@@ -120,14 +122,15 @@ class BoundedBody(httpx2.AsyncByteStream):
         if inflater is None:
             yield raw
             return
-        if inflater.eof and raw:
-            raise UnusableAnswer("malformed", "bytes follow the end of the answer's compressed body")
+        is_over = inflater.eof and bool(raw)
         try:
-            while piece := inflater.decompress(raw, INFLATED_PIECE):
+            while not is_over and (piece := inflater.decompress(raw, INFLATED_PIECE)):
                 yield piece
                 raw = inflater.unconsumed_tail
         except zlib.error as error:
             raise UnusableAnswer("malformed", f"the answer cannot be decompressed: {error}") from error
+        if is_over or inflater.unused_data:
+            raise UnusableAnswer("malformed", "bytes follow the end of the answer's compressed body")
         yield b""  # what arrived counts, even where nothing came out of it
 
     def _keep(self, piece: bytes) -> None:
@@ -225,46 +228,61 @@ def check_json(text: bytes | bytearray) -> None:
         UnusableAnswer: too deep, too many values, or a negative count
     """
     brackets = text.count(b"[") + text.count(b"{")
-    if brackets + text.count(b",") > MAX_VALUES:
-        raise UnusableAnswer("malformed", f"the answer holds more than {MAX_VALUES:,} values")
-    has_usage = b'"usage' in text
-    if brackets <= MAX_DEPTH and not has_usage:
+    marks = brackets + text.count(b",")
+    is_large, has_usage = brackets > MAX_DEPTH or marks > MAX_VALUES, b'"usage' in text
+    if not is_large and not has_usage:
         return
+    if marks > MAX_COUNTED:
+        raise UnusableAnswer("malformed", f"the answer holds more than {MAX_COUNTED:,} commas and brackets")
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        if brackets <= MAX_DEPTH:
+        if not is_large:
             return
         raise UnusableAnswer("malformed", f"the answer is no JSON, or nested far deeper than {MAX_DEPTH} levels") from error
-    if brackets > MAX_DEPTH and is_deeper(value, MAX_DEPTH):
-        raise UnusableAnswer("malformed", f"the answer is nested deeper than {MAX_DEPTH} levels")
+    if is_large:
+        _check_shape(value)
     if has_usage and isinstance(value, dict):
         _check_usage(value)
 
 
 def is_deeper(value: Any, levels: int) -> bool:
     """Whether objects and lists are nested deeper than so many levels; without recursion."""
-    level = [value] if isinstance(value, dict | list) else []
+    level = [value]
     for _ in range(levels):
-        level = [
-            inner
-            for each in level
-            for inner in (each.values() if isinstance(each, dict) else each)
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
-            return False
-    return bool(level)
+        level = _inside(level)
+    return any(isinstance(each, dict | list) for each in level)
+
+
+def _check_shape(value: Any) -> None:
+    level, depth, values = [value], 0, 1
+    while level := _inside(level):
+        depth, values = depth + 1, values + len(level)
+        if depth > MAX_DEPTH:
+            raise UnusableAnswer("malformed", f"the answer is nested deeper than {MAX_DEPTH} levels")
+        if values > MAX_VALUES:
+            raise UnusableAnswer("malformed", f"the answer holds more than {MAX_VALUES:,} values")
+
+
+def _inside(level: list[Any]) -> list[Any]:
+    """What the objects and lists among these hold."""
+    return [
+        inner
+        for each in level
+        if isinstance(each, dict | list)
+        for inner in (each.values() if isinstance(each, dict) else each)
+    ]
 
 
 def _check_usage(answer: dict[str, Any]) -> None:
     """The libraries drop counts that they cannot read, and an answer would pass for one without any."""
     for holder in (answer, *(answer.get(name) for name in _USAGE_HOLDERS)):
-        for key in _USAGE_KEYS:
-            rest = [holder.get(key)] if isinstance(holder, dict) else []
-            while rest:
-                each = rest.pop()
-                if isinstance(each, dict | list):
-                    rest += each.values() if isinstance(each, dict) else each
-                elif isinstance(each, int | float) and each < 0:
-                    raise UnusableAnswer("malformed", f"{key} holds {each!r:.40}: expected counts that are not negative")
+        if not isinstance(holder, dict):
+            continue
+        rest = [(key, holder.get(key)) for key in _USAGE_KEYS]
+        while rest:
+            at, each = rest.pop()
+            if isinstance(each, dict):
+                rest += [(f"{at}.{key}", inner) for key, inner in each.items()]
+            elif isinstance(each, int | float) and each < 0:
+                raise UnusableAnswer("malformed", f"{at:.80} = {each!r:.40}: expected counts that are not negative")
