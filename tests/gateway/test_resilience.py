@@ -462,29 +462,3 @@ def test_the_wait_lies_between_what_was_asked_for_and_the_ceiling(
     ceiling = min(20.0, 0.5 * 2 ** (attempt - 1))
     assert wait == max(jitter * ceiling, retry_after or 0.0)
     assert wait <= max(ceiling, retry_after or 0.0)
-
-
-# --- failures that somebody's words may have caused -----------------------------------------------------------------------
-
-
-def test_failures_that_one_subjects_words_caused_count_once_until_an_answer_comes() -> None:
-    breaker = CircuitBreaker(failures=3, reset_s=10.0)
-    for _ in range(20):
-        assert not breaker.failed(breaker.enter(0.0), 0.0, words_of="mallory")
-    assert not breaker.failed(breaker.enter(0.0), 0.0, words_of="bo")
-    assert not breaker.is_open(0.0)
-    breaker.succeeded(breaker.enter(0.0))
-    opened = [breaker.failed(breaker.enter(0.0), 0.0, words_of=who) for who in ("mallory", "bo", "mallory", "cy")]
-    assert opened == [False, False, False, True], "a provider that spoils everybody's answers is left alone all the same"
-
-
-def test_a_probe_that_somebodys_words_spoiled_lets_another_one_probe() -> None:
-    breaker = CircuitBreaker(failures=1, reset_s=10.0)
-    assert breaker.failed(breaker.enter(0.0), 0.0)
-    probe = breaker.enter(10.0)
-    assert probe
-    assert not breaker.failed(probe, 10.0, words_of="mallory")
-    other = breaker.enter(10.0)
-    assert other
-    breaker.succeeded(other)
-    assert not breaker.is_open(10.0)

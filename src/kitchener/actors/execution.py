@@ -298,6 +298,8 @@ class Execution:
         answer: dict[str, Any] = {"text": response.text, "tool_uses": tool_uses}
         if not is_stored_by_text(response):
             answer["structured"] = response.structured
+        if response.served_model is not None:
+            answer["served_model"] = response.served_model
         return {
             "call": request.call,
             "request_hash": request_hash,

@@ -153,6 +153,9 @@ class ProviderConfig(Settings):
     """Rate limit over estimated input plus reserved output tokens; None is none."""
     timeout_s: Seconds = 60.0
     """Longest single attempt, seconds; the turn's deadline cuts it shorter."""
+    max_response_bytes: Annotated[int, Field(ge=1_024, le=1_073_741_824)] = 16 * 1_048_576
+    """Longest answer, bytes after decompression; a longer one fails as malformed and its connection is closed. A streamed
+    answer takes some 300 bytes for each token."""
     max_retries: Annotated[int, Field(ge=0, le=20)] = 2
     """Further attempts after a failure that a retry can mend (429, 5xx, connection, timeout, malformed answer)."""
     backoff_initial_s: Seconds = 0.5

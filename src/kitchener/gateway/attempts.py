@@ -18,8 +18,8 @@ from kitchener.gateway.switch import model_calls_forbidden
 from kitchener.gateway.traits import Traits
 from kitchener.records.prompt import Attempt, OnAttempt, PromptRequest, PromptResponse, Provider
 
-_OF_WORDS: Final = frozenset(("malformed", "empty"))
-"""Reasons of failures that a user can bring about by what they say to a model."""
+_OF_THE_ANSWER: Final = ("malformed", "empty")
+"""Failures of an answer's content. They are tried again, but they open no circuit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +169,7 @@ class Attempts:
             usage=response.usage,
             latency_ms=latency_ms,
             finish_reason=response.finish_reason,
+            served_model=response.served_model,
             attempts=self.number,
             route_reason=way.route_reason,
         )
@@ -213,9 +214,11 @@ class Attempts:
         lane = self.lane
         if is_late and error.reason == "timeout":
             lane.breaker.abandoned(self._ticket)  # it was the caller who had no more time
+        elif error.reason in _OF_THE_ANSWER:
+            lane.breaker.abandoned(self._ticket)  # what one user says can cause it, and the others go on
         elif not error.is_retryable:
             lane.breaker.succeeded(self._ticket)  # a refusal of this request: the provider works
-        elif lane.breaker.failed(self._ticket, now, words_of=self._request.subject_id if error.reason in _OF_WORDS else None):
+        elif lane.breaker.failed(self._ticket, now):
             lane.limiter.send_away()
         if error.retry_after_s:
             # Bounded, so that an absurd header cannot shut a provider out for hours without anybody probing it.

@@ -34,21 +34,18 @@ def backoff(attempt: int, config: ProviderConfig, retry_after_s: float | None, j
 class CircuitBreaker:
     """Lets calls through until so many fail in a row, then none until a pause is over, then one to probe.
 
-    A call that was cancelled says nothing about the provider: `abandoned` is neither success nor failure. Failures that one
-    user's words may have caused count once for each user, so that nobody opens the circuit for everybody.
+    A call that was cancelled says nothing about the provider: `abandoned` is neither success nor failure.
 
     Args:
         failures: failures in a row that open the circuit
         reset_s: how long it stays open before one call may probe, seconds
     """
 
-    __slots__ = ("_blamed", "_failed", "_generation", "_limit", "_open_until", "_probing", "_reset_s")
+    __slots__ = ("_failed", "_generation", "_limit", "_open_until", "_probing", "_reset_s")
 
     def __init__(self, failures: int, reset_s: float) -> None:
         self._limit, self._reset_s = failures, reset_s
         self._failed = 0
-        self._blamed: set[str] = set()
-        """Whose words caused failures that are counted, since the last answer; never more than failures open the circuit."""
         self._open_until: float | None = None
         self._probing = False
         self._generation = 1
@@ -76,31 +73,17 @@ class CircuitBreaker:
             if self._open_until is not None:
                 self._open_until, self._probing = None, False
                 self._generation += 1
-            if self._failed:
-                self._failed = 0
-                self._blamed.clear()
+            self._failed = 0
 
-    def failed(self, ticket: int, now: float, *, words_of: str | None = None) -> bool:
-        """The provider failed. True if this opened the circuit, for the first time or again.
-
-        Args:
-            ticket: the call's
-            now: on the event loop's clock, seconds
-            words_of: the subject whose words may have caused it; None: they cannot have
-        """
+    def failed(self, ticket: int, now: float) -> bool:
+        """The provider failed. True if this opened the circuit, for the first time or again."""
         if ticket != self._generation:
             return False
-        if words_of is not None:
-            if self._open_until is not None or words_of in self._blamed:
-                self._probing = False  # the provider answered, though not well; somebody else may probe
-                return False
-            self._blamed.add(words_of)
         self._failed += 1
         if self._failed < self._limit and self._open_until is None:
             return False
         self._open_until, self._probing = now + self._reset_s, False
         self._generation += 1
-        self._blamed.clear()
         return True
 
     def abandoned(self, ticket: int) -> None:

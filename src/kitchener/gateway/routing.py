@@ -14,6 +14,35 @@ from kitchener.records.prompt import PromptRequest
 
 _SECRET_REFERENCE = re.compile(r"(env|file):\S.*", re.DOTALL)
 _HTTP_URL = re.compile(r"https?://[^\s/?#]+", re.IGNORECASE)
+URL_NOT_TAKEN = (
+    "the library takes no `base_url` for {0!r}, so messages and key would go to the vendor itself;"
+    " use kind 'openai_compatible' for this endpoint, or leave `base_url` out"
+)
+"""Said where a `base_url` would be ignored; to be completed with the model."""
+FIXED_URL_VENDORS = frozenset(
+    (
+        "azure",
+        "azure-responses",
+        "cerebras",
+        "cohere",
+        "crusoe",
+        "deepseek",
+        "fireworks",
+        "github",
+        "litellm",
+        "meta",
+        "nebius",
+        "openai-chatgpt",
+        "openai-codex",
+        "openrouter",
+        "ovhcloud",
+        "together",
+        "vercel",
+        "xai",
+    )
+)
+"""Vendors for which the library takes no `base_url`: known here, so that settings can be checked without importing it. When a
+provider is opened, the library itself is asked."""
 _MODEL_NAME = re.compile(r"[A-Za-z0-9_-]+:\S+")
 
 
@@ -124,6 +153,9 @@ def _check_provider(provider: ProviderConfig, source: str, at: Location) -> None
     if provider.kind == "model" and not _MODEL_NAME.fullmatch(provider.model or ""):
         expected = "kind 'model' needs `vendor:model`, e.g. `anthropic:claude-sonnet-4-5`"
         raise ConfigError(source, dotted_key((*at, "model")), repr(provider.model or ""), expected)
+    vendor = (provider.model or "").partition(":")[0]
+    if provider.kind == "model" and provider.base_url is not None and vendor in FIXED_URL_VENDORS:
+        raise ConfigError(source, dotted_key((*at, "base_url")), "", URL_NOT_TAKEN.format(provider.model))
 
 
 def _check_url(url: str, source: str, key: str) -> None:
