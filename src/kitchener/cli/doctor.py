@@ -17,7 +17,7 @@ import anyio
 
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import Json, LedgerName, Options, Places
-from kitchener.cli.output import harmless, print_json
+from kitchener.cli.output import print_json, print_text
 from kitchener.config import RuntimeConfig
 from kitchener.errors import ConfigError, KitchenerError
 from kitchener.ledger.files import FileOps, locked_by
@@ -66,7 +66,7 @@ def doctor(*, options: Options = _EVERYTHING, json: Json = False) -> int:
     else:
         width = max(len(each.what) for each in findings)
         for each in findings:
-            print(f"{each.state:<4}  {each.what:<{width}}  {harmless(each.detail)}")
+            print_text(f"{each.state:<4}  {each.what:<{width}}  {each.detail}")
     return OK if is_fine else NEGATIVE
 
 
