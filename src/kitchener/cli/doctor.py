@@ -18,7 +18,7 @@ import anyio
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import Json, LedgerName, Options, Places
 from kitchener.cli.output import print_json, print_text
-from kitchener.config import RuntimeConfig
+from kitchener.config import RuntimeConfig, shown_address, shown_reference
 from kitchener.errors import ConfigError, KitchenerError
 from kitchener.ledger.files import FileOps, locked_by
 from kitchener.runtime.loading import EMBEDDED, LoadedConfig, check_config
@@ -56,10 +56,14 @@ def doctor(*, options: Options = _EVERYTHING, json: Json = False) -> int:
         kitchener doctor
         kitchener doctor --root ./ledgers --json
     """
-    findings = [*_versions(), *_settings(options)]
-    if not any(each.what == "settings" and each.state == "fail" for each in findings):
-        config = options.load().config
-        findings += [*_root(Path(config.plane_root)), *_providers(config), *anyio.run(_ledgers, config)]
+    findings = list(_versions())
+    try:
+        loaded = options.load()
+    except ConfigError as error:
+        findings.append(Finding("settings", "fail", str(error)))
+    else:
+        config = loaded.config
+        findings += [*_settings(loaded), *_root(Path(config.plane_root)), *_providers(config), *anyio.run(_ledgers, config)]
     is_fine = all(each.state != "fail" for each in findings)
     if json:
         print_json({"ok": is_fine, "findings": [asdict(each) for each in findings]})
@@ -82,12 +86,7 @@ def _versions() -> Iterator[Finding]:
     yield Finding("packages", "ok", ", ".join(found))
 
 
-def _settings(options: Options) -> Iterator[Finding]:
-    try:
-        loaded = options.load()
-    except ConfigError as error:
-        yield Finding("settings", "fail", str(error))
-        return
+def _settings(loaded: LoadedConfig) -> Iterator[Finding]:
     source = loaded.source if loaded.source != EMBEDDED else f"{EMBEDDED} (no kitchener.toml here; `kitchener init` writes one)"
     yield Finding("settings", "ok", source)
     yield _references(loaded)
@@ -138,9 +137,12 @@ def _sync_times_ms(descriptor: int) -> list[float]:
 
 
 def _providers(config: RuntimeConfig) -> Iterator[Finding]:
+    """Where calls go. Of references and addresses it shows what cannot be a secret, also where a check of theirs fails."""
     router = config.router
     for provider_id, provider in sorted(router.providers.items()):
-        facts = [provider.kind, provider.base_url, provider.model and f"model {provider.model}", provider.api_key]
+        url, key = provider.base_url, provider.api_key
+        facts = [provider.kind, url and shown_address(url), provider.model and f"model {provider.model}"]
+        facts.append(key and shown_reference(key))
         if provider_id == router.default_provider:
             facts.append("default")
         yield Finding(f"provider {provider_id}", "ok", ", ".join(fact for fact in facts if fact))

@@ -12,9 +12,10 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from kitchener.config.parsing import Settings, dotted_key, parse_settings, read_settings_file
+from kitchener.config.shown import described_name
 from kitchener.errors import ConfigError
 
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -219,7 +220,7 @@ class RouterConfig(Settings):
         for key, provider_id in router.named_providers():
             if provider_id not in known:
                 there_are = f"no such provider; there are: {', '.join(sorted(known))}"
-                raise ConfigError(str(path), key, repr(provider_id), there_are)
+                raise ConfigError(str(path), key, described_name(provider_id), there_are)
         return router
 
     def named_providers(self) -> Iterator[tuple[str, str]]:

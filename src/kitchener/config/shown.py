@@ -1,8 +1,8 @@
 """What of a setting may be shown: turns values, references to secrets and addresses into text that holds no secret.
 
 A key is often pasted where something else belongs: into a reference, an address, a name. So an error shows a value only where
-its type cannot hold a key, and otherwise says how long it is. `kitchener.config.parsing` and the router's checks speak by these
-rules, and so do the commands.
+it cannot be a key (a number, a switch, a short word), and otherwise says how long it is. Reading settings, the checks of the
+router and the commands all go by these rules.
 """
 
 import json
@@ -15,8 +15,10 @@ from urllib.parse import urlsplit
 _REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:[^\s\x00][^\x00]*")
 _WORD = re.compile(r"[A-Za-z]{0,20}|(?=.{1,8}$)[A-Za-z]*[0-9]{1,3}[A-Za-z]*")
 """A part of a name that a person chose: letters, or few characters with few digits. Keys are longer and mixed."""
+_HARMLESS = re.compile(r"[a-z_]{1,24}|[A-Z_]{1,16}|[0-9]{1,6}")
+_NOT_IN_ADDRESS = re.compile(r"[\s\x00-\x1f\x7f\\]")
 _MAX_NAME: Final = 64
-_MAX_DIGITS: Final = 20
+_MAX_BITS: Final = 64
 HIDDEN: Final = "(not shown)"
 """Stands for a reference that does not look like one."""
 REFERENCE: Final = "must be a reference, `env:NAME` or `file:/path`, never the key itself"
@@ -43,30 +45,43 @@ def shown_reference(reference: str) -> str:
     return reference if _is_file(name) else f"file:{HIDDEN}"
 
 
-def shown_address(url: str) -> str:
-    """Scheme, host, port and path of an address. Users, passwords, queries and fragments are left out."""
+def address_problem(url: str) -> str | None:
+    """What is wrong with the address of an endpoint, in words that do not quote it; None if it is right."""
+    if "@" in url:
+        return "must not hold a user or password; use `api_key` with a reference"
     try:
         parts = urlsplit(url)
-        host = parts.hostname or ""
-        port = f":{parts.port}" if parts.port is not None else ""
-    except ValueError:
-        return HIDDEN
-    if "@" in parts.path:  # a password with a slash in it moves the rest of itself there
-        return HIDDEN
-    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}{parts.path}"
+        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, or half a pair of brackets
+        is_whole = False
+    if not is_whole or _NOT_IN_ADDRESS.search(url):
+        return "must begin with http:// or https:// and a host, and have no blanks"
+    return "must end with its path; a key goes to `api_key`, as a reference" if "?" in url or "#" in url else None
+
+
+def shown_address(url: str) -> str:
+    """The address of an endpoint, if nothing is wrong with it: then it has no place for a secret."""
+    return HIDDEN if address_problem(url) else url
 
 
 def described(value: object) -> str:
-    """What kind of value this is, as an error may tell it; the value itself only where it is a number, a switch or nothing."""
+    """A value as an error may tell it: what kind it is, and the value itself only where it cannot be a key."""
     if isinstance(value, str):
-        return f"a text of {_counted(len(value), 'character')}"
+        return json.dumps(value) if _HARMLESS.fullmatch(value) else f"a text of {_counted(len(value), 'character')}"
     if isinstance(value, Mapping):
         return "a table"
     if isinstance(value, list | tuple):
         return "a list"
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > _MAX_DIGITS * 3:
-        return f"a number beyond {_MAX_DIGITS - 2} digits"
-    return json.dumps(value) if value is None or isinstance(value, bool | int | float) else f"a value of type {type(value).__name__}"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+        return "a number beyond 64 bits"
+    return json.dumps(value) if isinstance(value, int | float) else f"a value of type {type(value).__name__!r}"
+
+
+def described_name(name: str) -> str:
+    """A name that leads nowhere, such as a provider's: in quotes if it is a short word."""
+    return repr(name) if _HARMLESS.fullmatch(name) else described(name)
 
 
 def described_key(key: str) -> str:
@@ -75,10 +90,13 @@ def described_key(key: str) -> str:
 
 
 def shown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as JSON types, as `kitchener config show` prints them: references and addresses without what may be secret."""
-    router = settings["router"]
-    providers = {name: _shown_provider(each) for name, each in router["providers"].items()}
-    return {**settings, "router": {**router, "providers": providers}}
+    """Settings as JSON types, whole or a table of them, with providers' references and addresses as they may be shown."""
+    shown = dict(settings)
+    if "router" in settings:
+        shown["router"] = shown_settings(settings["router"])
+    elif "providers" in settings:
+        shown["providers"] = {name: _shown_provider(each) for name, each in settings["providers"].items()}
+    return shown
 
 
 def _shown_provider(provider: Mapping[str, Any]) -> dict[str, Any]:
