@@ -63,7 +63,9 @@ def doctor(*, options: Options = _EVERYTHING, json: Json = False) -> int:
         findings.append(Finding("settings", "fail", str(error)))
     else:
         config = loaded.config
-        findings += [*_settings(loaded), *_root(Path(config.plane_root)), *_providers(config), *anyio.run(_ledgers, config)]
+        findings += [*_settings(loaded), *_root(Path(config.plane_root))]
+        is_checked = all(each.state == "ok" for each in findings if each.what == "references")
+        findings += [*_providers(config, is_checked=is_checked), *anyio.run(_ledgers, config)]
     is_fine = all(each.state != "fail" for each in findings)
     if json:
         print_json({"ok": is_fine, "findings": [asdict(each) for each in findings]})
@@ -136,13 +138,15 @@ def _sync_times_ms(descriptor: int) -> list[float]:
     return times
 
 
-def _providers(config: RuntimeConfig) -> Iterator[Finding]:
-    """Where calls go. Of references and addresses it shows what cannot be a secret, also where a check of theirs fails."""
+def _providers(config: RuntimeConfig, *, is_checked: bool) -> Iterator[Finding]:
+    """Where calls go. Addresses, names of models and references are shown where all of them are right."""
     router = config.router
     for provider_id, provider in sorted(router.providers.items()):
-        url, key = provider.base_url, provider.api_key
-        facts = [provider.kind, url and shown_address(url), provider.model and f"model {provider.model}"]
-        facts.append(key and shown_reference(key))
+        facts: list[str | None] = [provider.kind]
+        if is_checked:
+            facts.append(provider.base_url and shown_address(provider.base_url))
+            facts.append(provider.model and f"model {provider.model}")
+            facts.append(provider.api_key and shown_reference(provider.api_key))
         if provider_id == router.default_provider:
             facts.append("default")
         yield Finding(f"provider {provider_id}", "ok", ", ".join(fact for fact in facts if fact))

@@ -7,6 +7,7 @@ Explained in `docs/configuration.md`.
 
 import json
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from kitchener.config import (
     described_key,
     described_name,
     dotted_key,
+    is_plain_name,
     parse_settings,
     read_settings_file,
     shown_reference,
@@ -51,7 +53,6 @@ _PATH_KEYS: Final[tuple[tuple[str, ...], ...]] = (
     ("agents", "*", "ho3_memory_dir"),
     ("agents", "*", "ho1m_path"),
 )
-_SHOWN_CLASS_CHARS: Final = 64
 _SHOWN_VARIABLE_CHARS: Final = 128
 _KEY_FILE: Final = ("router", "providers", "*", "api_key")
 
@@ -164,7 +165,8 @@ class _Layers:
 
 def _check_agent_class(name: str, given: object, source: str) -> None:
     if not is_agent_class(name):
-        named = name if len(name) <= _SHOWN_CLASS_CHARS else described_key(name)
+        is_plain = all(part == "" or is_plain_name(part) for part in re.split("[:/]", name))
+        named = name if is_plain else described_key(name)
         expected = 'no such agent class; it is ADMIN or RESIDENT:<name>, as in [agents."RESIDENT:bo"]'
         raise ConfigError(source, dotted_key(("agents", named)), "", expected)
     if given != name:
