@@ -62,8 +62,9 @@ def parse_settings(
         ConfigError: the first value that is wrong, or the first key that is unknown; no secret is shown
     """
     try:
+        check_values(data, source)
         # By way of JSON, because only there is a list good for a tuple although types are strict.
-        return model.model_validate_json(_as_json(data, source), strict=True)
+        return model.model_validate_json(to_json(data, inf_nan_mode="constants"), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         at = tuple(part for part in first["loc"] if part != "[key]")
@@ -119,6 +120,12 @@ def check_values(value: Any, source: str, at: Location = ()) -> None:
             check_values(item, source, (*at, number))
     elif isinstance(value, str):
         _check_text(value, source, at, "must not hold")
+    elif value is not None and not isinstance(value, int | float):
+        try:
+            to_json(value)
+        except (PydanticSerializationError, ValueError):
+            expected = f"{described(value)} has no form in a settings file"
+            raise ConfigError(source, _shown_keys(at), "", expected) from None
 
 
 def _check_text(text: str, source: str, at: Location, found: str) -> None:
@@ -148,15 +155,6 @@ def _parse_toml(text: str, source: str) -> dict[str, Any]:
         line = text.count("\n", 0, found.end()) + 1
         raise ConfigError(source, "", "", f"line {line}: {_TOO_DEEP}")
     return tomllib.loads(text)
-
-
-def _as_json(data: Mapping[str, Any], source: str) -> bytes:
-    check_values(data, source)
-    try:
-        return to_json(data, inf_nan_mode="constants")
-    except (PydanticSerializationError, ValueError) as error:
-        kind = type(error).__name__
-        raise ConfigError(source, "", "", f"holds a value that has no form in a settings file ({kind})") from None
 
 
 def _source_of(at: Location, source: str, origins: Mapping[Location, str] | None) -> str:

@@ -53,6 +53,8 @@ _PATH_KEYS: Final[tuple[tuple[str, ...], ...]] = (
     ("agents", "*", "ho3_memory_dir"),
     ("agents", "*", "ho1m_path"),
 )
+_MAX_KEY_BYTES: Final = 65_536
+"""Largest file that may hold the key of a provider, bytes."""
 _SHOWN_VARIABLE_CHARS: Final = 128
 _KEY_FILE: Final = ("router", "providers", "*", "api_key")
 
@@ -306,8 +308,11 @@ def _check_key(provider: ProviderConfig, source: str, key: str, environ: Mapping
         raise ConfigError(source, key, shown, f"environment variable {named} is not set")
     if kind == "file":
         try:
-            is_empty = not Path(name).read_bytes().strip()
+            with Path(name).open("rb") as file:
+                found = file.read(_MAX_KEY_BYTES + 1)
         except OSError as error:
             raise ConfigError(source, key, shown, f"cannot be read: {error.strerror or error}") from None
-        if is_empty:
+        if not found.strip():
             raise ConfigError(source, key, shown, "the file is empty")
+        if len(found) > _MAX_KEY_BYTES:
+            raise ConfigError(source, key, shown, f"is larger than {_MAX_KEY_BYTES:,} bytes, so it is no key")
