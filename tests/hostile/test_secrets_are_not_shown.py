@@ -26,7 +26,7 @@ COMMANDS: Final = (
     ("doctor",),
     ("doctor", "--json"),
     ("chat",),
-    ("gateway", "what-if", "--router", "kitchener.toml"),
+    ("gateway", "what-if", "--with-config", "kitchener.toml"),
 )
 
 
