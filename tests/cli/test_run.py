@@ -74,13 +74,9 @@ class TestResults:
         path = write_messages(tmp_path / "in", ("a", "hello"))
         (tmp_path / "out").write_text("old")
         os.chmod(tmp_path / "in", 0o600)
-        umask = os.umask(0o027)
-        try:
-            cli("run", path, "-o", "out")
-        finally:
-            os.umask(umask)
+        cli("run", path, "-o", "out")
         assert len(read_lines(tmp_path / "out")) == 1
-        assert (tmp_path / "out").stat().st_mode & 0o777 == 0o640
+        assert (tmp_path / "out").stat().st_mode & 0o777 == 0o600
         assert sorted(each.name for each in tmp_path.iterdir()) == [".kitchener", "in", "out"]
 
     def test_a_subject_may_be_left_out_and_blank_lines_are_passed_over(self, cli: Cli, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kitchener.actors.prompt_templates import PackTemplate, compile_pack, fence, plain
 from kitchener.canonical import NOTHING, Opening, canonical_bytes, canonical_digest, digest
+from kitchener.config import described, described_key
 from kitchener.errors import PromptError
 from kitchener.records.prompt import Message
 
@@ -222,7 +223,9 @@ def _read(root: Traversable | Path) -> dict[str, _Source]:
     for name, expected in manifest.items():
         match = _FILE_NAME.fullmatch(name)
         if match is None:
-            raise PromptError(f"{manifest_file}: expected names such as PRM-MY-001.txt or PRC-MY-001.json, found {name!r}")
+            # Another program's manifest may hold anything, so only a name that is nearly right is repeated.
+            named = repr(name) if "PRM-" in name or "PRC-" in name else described_key(name)
+            raise PromptError(f"{manifest_file}: expected names such as PRM-MY-001.txt or PRC-MY-001.json, found {named}")
         file = root / name
         data = _bytes(file)
         if (found := digest(data)) != expected:
@@ -267,8 +270,8 @@ def _contract_file(contract_id: str, source: _Source) -> _ContractFile:
         spec = _ContractFile.model_validate(raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise PromptError(f"{source.file}: {where}: expected: {first['msg']}; found {first['input']!r:.200}") from error
+        where = ".".join(described_key(str(part)) for part in first["loc"])
+        raise PromptError(f"{source.file}: {where}: expected: {first['msg']}; found {described(first['input'])}") from None
     if spec.contract_id != contract_id:
         raise PromptError(
             f"{source.file}: contract_id: expected {contract_id!r}, as the file is called, found {spec.contract_id!r}"

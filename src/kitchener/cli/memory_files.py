@@ -4,8 +4,6 @@ A line of an export holds the overlay, whose it is, the events it was learned fr
 is of the older flat shape, or is turned into it: its sources stay behind. Everything is checked before anything is written.
 """
 
-import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,38 +65,6 @@ async def exported(place: MemoryPlace, reader: MemoryReader, subjects: Iterable[
 def _record(entry_type: str, timestamp: str, payload: dict[str, Any]) -> dict[str, Any]:
     names = ("reason", "weight", "superseded_by", "target", "block_signal", "event_ts")
     return {"at": timestamp, "entry_type": entry_type, **{name: payload[name] for name in names if name in payload}}
-
-
-def check_output(path: Path, root: Path) -> None:
-    """Refuses places where an export cannot go.
-
-    Raises:
-        ConfigError: it lies under the root, or in no directory
-    """
-    if path.resolve().is_relative_to(root.resolve()):
-        raise ConfigError("--output", "", repr(str(path)), f"lies under the root {root}, where every .jsonl is a ledger")
-    if path.is_dir() or not path.resolve().parent.is_dir():
-        raise ConfigError("--output", "", repr(str(path)), "must be a file in a directory that exists")
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file, whole or not at all; only its owner can read it, for it holds what subjects are like.
-
-    Raises:
-        ConfigError: it cannot be written
-    """
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.resolve().parent, prefix=f".{path.name}.", delete=False) as file:
-            try:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
-    except OSError as error:
-        raise ConfigError(str(path), "", "", f"cannot be written: {error.strerror or error}") from error
 
 
 def read_import(path: Path, place: MemoryPlace, subject_id: str | None) -> dict[str, list[dict[str, Any]]]:

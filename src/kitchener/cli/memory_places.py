@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from kitchener.cli.options import Options, Places
-from kitchener.cli.output import harmless
 from kitchener.config import SIGNAL_KINDS, HO3MemoryConfig, dotted_key
 from kitchener.errors import CallerError, NotOnRecord, UnknownArtifact
 from kitchener.ids import memory_namespace, split_namespace
@@ -183,6 +182,6 @@ _NAMED_AT_MOST = 8
 
 
 def _named(subjects: Iterable[str]) -> str:
-    names = [repr(harmless(each)) for each in sorted(subjects)]
+    names = [repr(each) for each in sorted(subjects)]
     rest = f" and {len(names) - _NAMED_AT_MOST} more" if len(names) > _NAMED_AT_MOST else ""
     return ", ".join(names[:_NAMED_AT_MOST]) + rest

@@ -18,8 +18,9 @@ from kitchener.cli.batch import Conversation, Messages, Results
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
 from kitchener.cli.interrupt import on_signal
 from kitchener.cli.options import Json, Options, Places
-from kitchener.cli.output import print_json, say
+from kitchener.cli.output import print_json, print_text, say
 from kitchener.cli.progress import progress_bar
+from kitchener.cli.written_files import check_output
 from kitchener.errors import ConfigError, KitchenerError, LedgerError, RuntimeClosed, SessionMismatch
 from kitchener.ledger import LedgerReader
 from kitchener.records import events
@@ -92,13 +93,9 @@ async def _run(options: Options, path: Path, output: Path | None, concurrency: i
 
 
 def _check_output(output: Path, path: Path, root: Path) -> None:
-    target = output.resolve()
-    if target == path.resolve():
+    if output.resolve() == path.resolve():
         raise ConfigError("--output", "", repr(str(output)), "is the input file; choose another name")
-    if target.is_relative_to(root.resolve()):
-        raise ConfigError("--output", "", repr(str(output)), f"lies under the root {root}, where every .jsonl is a ledger")
-    if target.is_dir() or not target.parent.is_dir():
-        raise ConfigError("--output", "", repr(str(output)), "must be a file in a directory that exists")
+    check_output(output, root)
 
 
 def _summarise(batch: "_Batch", seconds: float, *, is_json: bool) -> None:
@@ -114,11 +111,11 @@ def _summarise(batch: "_Batch", seconds: float, *, is_json: bool) -> None:
             }
         )
     elif not batch.turns and not batch.failed:
-        print(f"nothing left to do: all {batch.done_before:,} turns were done before")
+        print_text(f"nothing left to do: all {batch.done_before:,} turns were done before")
     else:
         before = f", {batch.done_before:,} done before" if batch.done_before else ""
         failed = f", {batch.failed:,} failed" if batch.failed else ""
-        print(f"{batch.turns:,} turns in {seconds:.1f} s ({speed:,.0f} a second){before}{failed}")
+        print_text(f"{batch.turns:,} turns in {seconds:.1f} s ({speed:,.0f} a second){before}{failed}")
 
 
 _Finished = dict[str, tuple[Any, Mapping[str, Any]]]

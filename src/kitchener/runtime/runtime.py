@@ -30,7 +30,7 @@ from kitchener.actors.tools import Tool, ToolRegistry, load_tools
 from kitchener.actors.turn_parts import DegradedCall
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock, SystemClock
-from kitchener.config import HO2Config, LimitsConfig, RuntimeConfig
+from kitchener.config import HO2Config, LimitsConfig, RuntimeConfig, described_key
 from kitchener.errors import ActorStopped, CallerError, ConfigError, KitchenerError, ReentrantTurn, RuntimeClosed
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.ids import IdSource, is_agent_class, path_part
@@ -455,7 +455,7 @@ def tools_of(config: HO2Config, given: Sequence[Callable[..., Any]], builtin: Se
         for name in named:
             if name not in known:
                 expected = f"expected `module:attribute`, or a tool given to open_runtime: {', '.join(known) or 'none was'}"
-                raise ConfigError(f"agents.{config.agent_class}", "tools", name, expected)
+                raise ConfigError(f"agents.{config.agent_class}", "tools", described_key(name), expected)
         chosen = [*load_tools(name for name in config.tools if ":" in name), *(known[name] for name in named)]
     return ToolRegistry(chosen, timeout_s=config.tool_timeout_s, max_result_bytes=config.tool_result_max_bytes, builtin=builtin)
 
