@@ -17,7 +17,7 @@ from kitchener.errors import LedgerWriteError
 from kitchener.ledger.chain import START, IndexKeys, Mark, Opener, StoredEntry
 from kitchener.ledger.files import FileOps, ensure_directory, path_problem
 from kitchener.ledger.index import FAULTS, Index, Known, find_known, index_path, keys_name, open_index, remove_index
-from kitchener.ledger.journal import Journal, holds, open_journal
+from kitchener.ledger.journal import Journal, check_seen, holds, open_journal
 from kitchener.ledger.places import Tail, other_key, session_key
 from kitchener.ledger.reading import NO_END, Query, Shelf, make_query
 from kitchener.ledger.verifier import Batch
@@ -133,9 +133,13 @@ class Storage:
         try:
             return question(self._index.reader(), self._index.known)
         except FAULTS as error:
-            _log.warning("index is damaged", path=str(self._index.path), reason=str(error))
-            self._answers, self.tail = False, None
+            self.distrust(str(error))
             return None
+
+    def distrust(self, reason: str) -> None:
+        """Asks the index nothing more, and makes it anew at the next opening."""
+        _log.warning("index is damaged", path=str(self._index.path), reason=reason)
+        self._answers, self.tail = False, None
 
     def close(self) -> None:
         """Puts on disk what is not, and gives file, lock and index back."""
@@ -165,10 +169,11 @@ class Storage:
         known = index.known
         if known.mark.seq > 0 and not holds(journal.volume.read, journal.ledger_id, known):
             is_short = known.mark.seq <= known.durable_seq and known.mark.offset > journal.volume.size()
-            known = Known(durable_seq=known.durable_seq)
+            seen, known = known, Known(durable_seq=known.durable_seq)
             if is_short:
                 # Nearly sure to be refused, and then the index still says which head is missing.
                 journal.prepare(known, lambda *_: None, time_us)
+            check_seen(journal.volume, seen)
             index.clear(known)
         elif full:
             known = Known(durable_seq=known.durable_seq)

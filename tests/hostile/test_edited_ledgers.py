@@ -1,0 +1,252 @@
+"""The operator's neighbour edits a ledger, its index or both: what they changed is noticed, at the latest when it is read.
+
+Explained in docs/ledger.md, "What is checked when". Who rebuilds a whole chain, or edits ledger and index alike, is stopped by
+a signed head and by nothing else.
+"""
+
+import sqlite3
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+from structlog.testing import capture_logs
+
+from kitchener.config import LedgerConfig
+from kitchener.errors import LedgerDamaged
+from kitchener.ledger import LedgerClient, LedgerReader, verify_file
+from kitchener.ledger.chain import split_line
+from kitchener.ledger.places import hash_of, other_key, session_key
+from kitchener.ledger.seals import segment_path
+from kitchener.records.events import idempotency_index_key
+from kitchener.testing import ScriptedProvider
+from tests.acceptance.stack import echo, open_scripted
+from tests.hostile.kit import bystander
+from tests.ledger.support import fact, forget_index, numbers, open_ledger, segments_of
+from tests.verifier.kit import relinked, rewritten
+
+QUICK = LedgerConfig(durability="os")
+ZEROS = "0" * 64
+Edit = Callable[[list[bytes], int], list[bytes]]
+"""The lines of a ledger and the place of the one that is forged, to the lines that the neighbour puts there."""
+
+
+async def two_sessions(path: Path, entries: int = 40, **options: Any) -> None:
+    """A ledger in which every other entry is one of ada's (even places) or of bo's, in commits of several."""
+    async with open_ledger(path, **{"config": QUICK, **options}) as ledger:
+        for number in range(entries):
+            await ledger.write(fact(number, f"SES-0000000{number % 2}"))
+            if number % 3 == 2:
+                await ledger.commit()
+
+
+def forge(fields: dict[str, Any]) -> None:
+    n = fields["payload"]["n"]
+    fields["payload"]["n"] = 9 - n if n < 10 else 109 - n  # the line stays as long as it was
+
+
+def own_hash(lines: list[bytes], place: int) -> list[bytes]:
+    """The edited line gets a fresh entry hash."""
+    return [*lines[:place], rewritten(lines[place], forge), *lines[place + 1 :]]
+
+
+def own_link(lines: list[bytes], place: int) -> list[bytes]:
+    """The edited line gets a fresh chain hash, too."""
+    lines = own_hash(lines, place)
+    before = split_line(lines[place - 1])
+    assert before is not None
+    return [*lines[:place], *relinked([lines[place]], before.chain_hash), *lines[place + 1 :]]
+
+
+def all_links(lines: list[bytes], place: int) -> list[bytes]:
+    """Everything from the edited line on is chained anew."""
+    return relinked(own_hash(lines, place), ZEROS)
+
+
+def rewrite(path: Path, how: Edit, place: int) -> None:
+    lines = [line.rstrip(b"\n") for line in path.read_bytes().splitlines(keepends=True)]
+    path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    path.write_bytes(b"".join(line + b"\n" for line in how(lines, place)))
+
+
+def index_of(path: Path) -> Path:
+    [file] = (path.parent / "index").glob("*.sqlite")
+    return file
+
+
+def add_row(index: Path, key: str, like: str) -> None:
+    """Gives a key the places of another, with a checksum that fits."""
+    with sqlite3.connect(index) as connection:
+        rows = connection.execute("SELECT after_seq, last_seq, base, packed FROM places WHERE key = ?", (like,)).fetchall()
+        assert rows
+        for after_seq, last_seq, base, packed in rows:
+            check = crc32(packed, hash_of(key) ^ crc32(f"{after_seq}|{base}".encode()))
+            row = (hash_of(key), key, after_seq, last_seq, base, check, packed)
+            connection.execute(
+                "INSERT INTO places (hash, key, after_seq, last_seq, base, checksum, packed) VALUES (?, ?, ?, ?, ?, ?, ?)", row
+            )
+    connection.close()
+
+
+async def reads_of(ledger: LedgerClient | LedgerReader) -> list[str]:
+    """How each way of reading entry 8 ends."""
+    ends = []
+    for read in (
+        lambda: numbers(ledger.read(session_id="SES-00000001")),
+        lambda: numbers(ledger.read(session_id="SES-00000001", after_seq=6, limit=1)),
+        lambda: numbers(ledger.read()),
+        lambda: numbers(ledger.read(after_seq=7, limit=1)),
+        lambda: ledger.get(8),
+        lambda: ledger.last(session_id="SES-00000001", limit=100),
+    ):
+        try:
+            await read()
+        except LedgerDamaged as damage:
+            ends.append(damage.field)
+        else:
+            ends.append("ok")
+    return ends
+
+
+@pytest.mark.parametrize("how", [own_hash, own_link])
+async def test_an_edited_line_whose_own_hashes_fit_is_refused_when_it_is_read(tmp_path: Path, how: Edit) -> None:
+    """Opening does not read what its index vouches for; the reads do, each way."""
+    path = tmp_path / "l.jsonl"
+    await two_sessions(path)
+    rewrite(path, how, 7)
+    async with open_ledger(path, config=QUICK) as ledger:
+        assert ledger.opened_from == "checkpoint"
+        assert await numbers(ledger.read(session_id="SES-00000000")) == list(range(1, 40, 2)), "ada is served"
+        assert await reads_of(ledger) == ["chain_hash"] * 6
+        assert await numbers(ledger.read(session_id="SES-00000000")) == list(range(1, 40, 2)), "still"
+    async with LedgerReader.open(path) as reader:
+        assert await reads_of(reader) == ["chain_hash"] * 6
+    assert verify_file(path).fault is not None
+
+
+@pytest.mark.parametrize("how", [own_hash, own_link, all_links])
+async def test_a_line_that_is_edited_while_the_ledger_is_open_is_refused_when_it_is_read(tmp_path: Path, how: Edit) -> None:
+    """Also where the whole chain is made anew: the process has seen another one. Entries that wait for the index count, too."""
+    path = tmp_path / "l.jsonl"
+    await two_sessions(path, 20)
+    async with open_ledger(path, config=QUICK) as ledger:
+        for number in range(20, 40):
+            await ledger.write(fact(number, f"SES-0000000{number % 2}"))
+        await ledger.commit()
+        async with LedgerReader.open(path) as reader:
+            for place in (7, 27):
+                untouched = path.read_bytes()
+                rewrite(path, how, place)
+                for each in (ledger, reader):
+                    with pytest.raises(LedgerDamaged):
+                        await numbers(each.read(session_id="SES-00000001"))
+                    with pytest.raises(LedgerDamaged):
+                        await each.get(place + 1)
+                    with pytest.raises(LedgerDamaged):
+                        await numbers(each.read())
+                path.write_bytes(untouched)
+
+
+@pytest.mark.parametrize("how", [own_hash, own_link])
+@pytest.mark.parametrize("place", [38, 39])
+async def test_an_edited_line_of_the_last_commit_is_refused_at_opening_or_when_it_is_read(
+    tmp_path: Path, how: Edit, place: int
+) -> None:
+    path = tmp_path / "l.jsonl"
+    await two_sessions(path)
+    rewrite(path, how, place)
+    before = path.read_bytes()
+    with pytest.raises(LedgerDamaged):
+        async with open_ledger(path) as ledger:
+            await numbers(ledger.read())
+    assert path.read_bytes() == before, "nothing was cut"
+
+
+@pytest.mark.parametrize("how", [own_hash, own_link])
+async def test_an_edited_line_of_a_finished_segment_is_refused_when_it_is_read(tmp_path: Path, how: Edit) -> None:
+    path = tmp_path / "l.jsonl"
+    config = segments_of(4_000, durability="os")
+    async with open_ledger(path, config=config) as ledger:
+        for number in range(40):
+            await ledger.write(fact(number, f"SES-0000000{number % 2}"))
+            await ledger.commit()
+    rewrite(segment_path(path, 1), how, 7)
+    async with open_ledger(path, config=config) as ledger:
+        assert await reads_of(ledger) == ["chain_hash"] * 6
+        with pytest.raises(LedgerDamaged) as damaged:
+            await ledger.get(8)
+        assert damaged.value.line in (8, 9)
+        assert damaged.value.path.endswith("000001.segment")
+
+
+@pytest.mark.parametrize("place", [7, 39])
+async def test_a_chain_that_was_rebuilt_to_its_end_is_refused_at_opening(tmp_path: Path, place: int) -> None:
+    """The chain is right in itself, but the index has seen another. Without the index only a signed head tells."""
+    path = tmp_path / "l.jsonl"
+    await two_sessions(path)
+    rewrite(path, all_links, place)
+    for opening in (open_ledger(path), LedgerReader.open(path)):
+        with pytest.raises(LedgerDamaged, match="as the index has seen it"):
+            async with opening:
+                pytest.fail("it was opened")
+    forget_index(path)
+    async with open_ledger(path) as ledger:
+        assert await reads_of(ledger) == ["ok"] * 6
+
+
+@pytest.mark.parametrize("how", ["added", "moved", "elsewhere", "stops"])
+async def test_what_the_index_says_of_an_entry_is_compared_with_the_entry(tmp_path: Path, how: str) -> None:
+    """A row that gives a session another's entries, or leads to another line, costs speed and shows nobody anything."""
+    path, mine, other = tmp_path / "l.jsonl", session_key("SES-00000001"), session_key("SES-00000000")
+    await two_sessions(path)
+    with sqlite3.connect(index_of(path)) as connection:
+        if how == "moved":
+            connection.execute("DELETE FROM places WHERE key = ?", (mine,))
+        if how == "elsewhere":
+            for number, key, after_seq, base, packed in connection.execute(
+                "SELECT id, key, after_seq, base, packed FROM places"
+            ).fetchall():
+                check = crc32(packed, hash_of(key) ^ crc32(f"{after_seq}|{base + 3}".encode()))
+                connection.execute("UPDATE places SET base = ?, checksum = ? WHERE id = ?", (base + 3, check, number))
+        if how == "stops":
+            connection.execute("INSERT INTO stops VALUES (5, 700, ?, 2, '')", ("ab" * 32,))
+    connection.close()
+    if how in ("added", "moved"):
+        add_row(index_of(path), mine, other)
+    async with LedgerReader.open(path) as reader:
+        await check_both(reader)
+    async with open_ledger(path) as ledger:
+        with capture_logs() as logs:
+            await check_both(ledger)
+        assert "index is damaged" in [log["event"] for log in logs]
+    async with open_ledger(path) as ledger:
+        assert ledger.opened_from == "full", "it was made anew"
+        with capture_logs() as logs:
+            await check_both(ledger)
+        assert not logs
+
+
+async def check_both(ledger: LedgerClient | LedgerReader) -> None:
+    assert await numbers(ledger.read(session_id="SES-00000001")) == list(range(2, 41, 2))
+    assert [entry.seq for entry in await ledger.last(session_id="SES-00000001", limit=3)] == [36, 38, 40]
+    assert await numbers(ledger.read(after_seq=6)) == list(range(7, 41))
+
+
+async def test_a_row_that_is_added_to_the_index_gives_nobody_anothers_idempotent_result(tmp_path: Path) -> None:
+    """Bo's key leads to ada's turn, and the message is the same; bo gets a turn of his own."""
+    message, key = "What did the doctor say?", "k-1"
+    async with open_scripted(tmp_path, ScriptedProvider(echo)) as runtime:
+        adas = await runtime.supervisor().handle_turn(message, subject_id="ada", idempotency_key=key)
+        ho2m = runtime.ledgers().ho2m.path
+    files = [*tmp_path.rglob("*.sqlite")]
+    [index] = [file for file in files if file.name.startswith("HO2M")]
+    wanted = other_key(idempotency_index_key("subject", "eve", key))
+    add_row(index, wanted, other_key(idempotency_index_key("subject", "ada", key)))
+    async with open_scripted(tmp_path, ScriptedProvider(echo)) as runtime, bystander(runtime):
+        eves = await runtime.supervisor().handle_turn(message, subject_id="eve", idempotency_key=key)
+        again = await runtime.supervisor().handle_turn(message, subject_id="ada", idempotency_key=key)
+    assert eves.session_id != adas.session_id
+    assert again.turn_id == adas.turn_id
+    assert verify_file(ho2m).ok
