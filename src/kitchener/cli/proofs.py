@@ -5,6 +5,7 @@ They take no lock and work beside a running process. Explained in `docs/proof.md
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +33,8 @@ PublicKey = Annotated[
 _EVERYTHING = Options()
 _BUNDLE_BEGINS = b'{"entries":'
 _MIB = 1_048_576
+_RUNS = 20
+"""Groups of withheld entries that are told for each ledger."""
 
 
 def key(
@@ -146,9 +149,11 @@ def verify_proof(path: Path, public_key: str | None, *, is_json: bool) -> int:
     elif report.fault is not None:
         print(f"damaged  {path}: {harmless(str(report.fault))}")
     else:
-        print(f"ok       {path}: {report.entries:,} entries of turn {harmless(report.turn_id)}")
+        print(f"ok       {path}: {report.entries:,} entries of turn {harmless(report.turn_id)}, {report.end}")
         for line in report.heads:
             print(f"         vouched for: {harmless(line)}")
+        for ledger_id, runs in report.withheld.items():
+            print(f"         withheld: {harmless(ledger_id)}: {_told_runs(runs)}")
         for note in report.notes:
             print(f"         note: {harmless(note)}")
     return OK if report.ok else DAMAGED
@@ -162,10 +167,19 @@ def _proof_as_json(report: ProofReport) -> dict[str, Any]:
         "ok": report.ok,
         "turn_id": report.turn_id,
         "entries": report.entries,
+        "end": report.end,
         "heads": report.heads,
+        "withheld": report.withheld,
+        "withheld_entries": report.withheld_entries,
         "notes": report.notes,
         "fault": told,
     }
+
+
+def _told_runs(runs: Sequence[tuple[str, str]]) -> str:
+    """Entry ids of neighbours, the first so many of them."""
+    told = ", ".join(first if first == last else f"{first} to {last}" for first, last in runs[:_RUNS])
+    return told if len(runs) <= _RUNS else f"{told} and {len(runs) - _RUNS:,} more (--json lists all)"
 
 
 def _key_file(options: Options) -> Path:
