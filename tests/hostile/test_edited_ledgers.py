@@ -4,27 +4,32 @@ Explained in docs/ledger.md, "What is checked when". Who rebuilds a whole chain,
 a signed head and by nothing else.
 """
 
+import os
 import sqlite3
 import stat
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import anyio
 import pytest
 from structlog.testing import capture_logs
 
 from kitchener.config import LedgerConfig
-from kitchener.errors import LedgerDamaged
+from kitchener.errors import LedgerDamaged, LedgerLocked, LedgerPathError, LedgerWriteError
 from kitchener.ledger import LedgerClient, LedgerReader, verify_file
 from kitchener.ledger.chain import split_line
+from kitchener.ledger.checkpoint import sign_ledger
 from kitchener.ledger.places import hash_of, other_key, session_key
 from kitchener.ledger.seals import segment_path
 from kitchener.records.events import idempotency_index_key
+from kitchener.signing import make_key
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, open_scripted
 from tests.hostile.kit import bystander
-from tests.ledger.support import fact, forget_index, numbers, open_ledger, segments_of
+from tests.ledger.support import damaged_copies, fact, forget_index, numbers, open_ledger, segments_of
 from tests.verifier.kit import relinked, rewritten
 
 QUICK = LedgerConfig(durability="os")
@@ -250,3 +255,131 @@ async def test_a_row_that_is_added_to_the_index_gives_nobody_anothers_idempotent
     assert eves.session_id != adas.session_id
     assert again.turn_id == adas.turn_id
     assert verify_file(ho2m).ok
+
+
+def in_one_commit(lines: list[bytes], first: int) -> list[bytes]:
+    """The commits from a place on are written as one; no hash covers where a commit ends."""
+    parts = [split_line(line) for line in lines[first:]]
+    size, out = len(parts), lines[:first]
+    for place, (raw, part) in enumerate(zip(lines[first:], parts, strict=True), 1):
+        assert part is not None
+        number = parts[0].batch[0] if parts[0] is not None else 0
+        old = f'"batch":[{part.batch[0]},{part.batch[1]},{part.batch[2]}]'.encode()
+        out.append(raw.replace(old, f'"batch":[{number},{place},{size}]'.encode()))
+    return out
+
+
+@pytest.mark.parametrize("segment_bytes", [64 << 20, 1_500])
+async def test_commits_that_were_joined_are_not_cut_as_one_that_a_crash_tore(tmp_path: Path, segment_bytes: int) -> None:
+    """The index is deleted, so nothing but the signed head, or a seal, says that these entries were durable."""
+    path, config = tmp_path / "l.jsonl", segments_of(segment_bytes, durability="os")
+    signer = make_key(tmp_path / "key.pem")
+    async with open_ledger(path, config=config) as ledger:
+        for number in range(15):
+            await ledger.write(fact(number))
+            await ledger.commit()
+    sign_ledger(path, signer, "2026-11-22T12:00:00.000000+00:00")
+    lines = [line.rstrip(b"\n") for line in path.read_bytes().splitlines(keepends=True)]
+    joined = in_one_commit(lines, 1)
+    path.write_bytes(b"".join(line + b"\n" for line in joined[:-1]) + joined[-1][:-20])
+    forget_index(path)
+    before = path.read_bytes()
+    for opening in (open_ledger(path, config=config), LedgerReader.open(path)):
+        with pytest.raises(LedgerDamaged):
+            async with opening:
+                pytest.fail("it was opened")
+    assert path.read_bytes() == before
+    assert not damaged_copies(path)
+
+
+async def test_a_signed_head_inside_a_commit_is_refused(tmp_path: Path) -> None:
+    """The commits around it were joined; every line's hashes are as they were."""
+    path, signer = tmp_path / "l.jsonl", make_key(tmp_path / "key.pem")
+    await two_sessions(path, 12)
+    sign_ledger(path, signer, "2026-11-22T12:00:00.000000+00:00")
+    await two_sessions(path, 6)
+    rewrite(path, lambda lines, place: in_one_commit(lines, place), 9)
+    report = verify_file(path)
+    assert report.fault is not None
+    assert report.fault.field == "batch"
+
+
+async def test_a_forked_child_writes_nothing_and_keeps_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "l.jsonl"
+    ends, begins = os.pipe(), os.pipe()
+    async with open_ledger(path) as ledger:
+        await ledger.write(fact(0))
+        await ledger.commit()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # threads are running, which a child that does so little does not need
+            child = os.fork()
+        if child == 0:
+            told = b"no error"
+            try:
+                ledger.write(fact(1)).send(None)
+            except LedgerWriteError as error:
+                told = b"forked" if "forked" in str(error) else str(error).encode()
+            finally:
+                os.write(ends[1], told)
+                os.read(begins[0], 1)  # lives on until the parent has closed the ledger and opened it again
+                os._exit(0)
+        assert os.read(ends[0], 1_000) == b"forked"
+        await ledger.write(fact(2))
+        await ledger.commit()
+    try:
+        async with open_ledger(path) as ledger:
+            assert await numbers(ledger.read()) == [1, 2]
+            with pytest.raises(LedgerLocked):
+                async with open_ledger(path):
+                    pytest.fail("it was opened twice")
+    finally:
+        end_child(child, begins[1])
+        for descriptor in (*ends, *begins):
+            os.close(descriptor)
+
+
+def end_child(child: int, pipe: int) -> None:
+    os.write(pipe, b".")
+    os.waitpid(child, 0)
+
+
+async def test_an_index_that_was_turned_elsewhere_is_not_followed(tmp_path: Path) -> None:
+    """SQLite would open what a symbolic link leads to, and write there."""
+    path, other = tmp_path / "l.jsonl", tmp_path / "somebody-elses.sqlite"
+    await two_sessions(path)
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE mine (x)")
+    connection.close()
+    before, index = other.read_bytes(), index_of(path)
+    index.unlink()
+    index.symlink_to(other)
+    async with open_ledger(path) as ledger:
+        assert await numbers(ledger.read(session_id="SES-00000001")) == list(range(2, 41, 2))
+    assert other.read_bytes() == before
+    assert not index.is_symlink()
+
+
+@pytest.mark.parametrize("name", ["l.jsonl.checkpoint", "l.jsonl"])
+async def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "l.jsonl"
+    await two_sessions(path)
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with anyio.fail_after(20), pytest.raises((LedgerDamaged, LedgerPathError)):
+        async with open_ledger(path):
+            pytest.fail("it was opened")
+
+
+async def test_numbers_of_thousands_of_digits_are_damage_and_no_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "l.jsonl"
+    await two_sessions(path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    forget_index(path)
+    for old, new in ((b'"seq":8', b'"seq":8' + b"0" * 6_000), (b'"batch":[3,', b'"batch":[3' + b"0" * 6_000 + b",")):
+        path.write_bytes(b"".join(lines).replace(old, new, 1))
+        report = verify_file(path)
+        assert report.fault is not None
+        assert report.fault.line in (7, 8)
+        with pytest.raises(LedgerDamaged):
+            async with LedgerReader.open(path) as reader:
+                await numbers(reader.read())

@@ -104,7 +104,7 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
     """
     file = checkpoint_path(path)
     try:
-        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(fd, "rb") as opened:
             data = opened.read(_MAX_BYTES)
     except FileNotFoundError:
@@ -152,23 +152,29 @@ def check_held(
     return _misfit(held, volume, ledger_id, entries, start)
 
 
-def check_tail(path: Path, ledger_id: str, tip: Mark) -> None:
-    """Refuses a ledger that ends before its signed head, or ends with another chain hash: a quick look, for opening.
+def signed_seq(held: Checkpoint | None, path: Path, ledger_id: str) -> int:
+    """Number of the entry up to which a ledger is on disk as far as its signed head says; 0 where nobody signed one.
+
+    Raises:
+        LedgerDamaged: the head is another ledger's
+    """
+    if held is None:
+        return 0
+    if held.ledger_id != ledger_id:
+        raise _fault(checkpoint_path(path), "ledger_id", ledger_id, held.ledger_id)
+    return held.seq
+
+
+def check_tip(held: Checkpoint | None, volume: Volume, ledger_id: str, tip: Mark, find_stop: FindStop) -> None:
+    """Refuses a ledger that ends before its signed head, or has another chain there: a quick look, for opening.
 
     Raises:
         LedgerTailMissing: entries that were there when it was signed are gone
-        LedgerDamaged: the head is another ledger's, another chain's, or none
+        LedgerDamaged: the head is of another chain
     """
-    held = read_checkpoint(path)
-    if held is None:
-        return
-    if held.ledger_id != ledger_id:
-        raise _fault(checkpoint_path(path), "ledger_id", ledger_id, held.ledger_id)
-    if held.seq > tip.seq:
-        raise _too_short(held, path, tip.seq, tip.offset)
-    if held.seq == tip.seq and held.chain_hash != f"sha256:{tip.chain}":
-        expected = f"{held.chain_hash}, as {held.signer} signed it"
-        raise _fault(path, "chain_hash", expected, f"sha256:{tip.chain}", line=held.seq, offset=tip.offset)
+    misfit = _misfit(held, volume, ledger_id, tip.seq, find_stop(held.seq - 1)) if held is not None else None
+    if misfit is not None:
+        raise misfit
 
 
 def sign_ledger(path: Path, signer: Signer, timestamp: str, find_stop: FindStop = lambda _: START) -> Checkpoint | None:
@@ -233,6 +239,9 @@ def _misfit(held: Checkpoint, volume: Volume, ledger_id: str, entries: int, star
     line = split_line(found[1]) if found is not None else None
     if found is None or line is None:
         return _too_short(held, path, entries, 0)
+    if line.batch[1] != line.batch[2]:  # a head is signed where a commit ends
+        wanted = f"the end of a commit, where {held.signer} signed"
+        return volume.damage(held.seq, found[0], BadLine("batch", wanted, str([*line.batch])))
     chain_hash = f"sha256:{line.chain_hash}"
     if chain_hash == held.chain_hash:
         return None

@@ -333,6 +333,8 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _load(path: Path, ledger_id: str, keys: str) -> Index:
+    if path.is_symlink():  # SQLite would follow it, and write into somebody else's file
+        raise IndexDamaged("it is a symbolic link")
     index = Index(path, ledger_id, keys)
     try:
         index.load()

@@ -6,6 +6,7 @@ system errors end here: at opening as `LedgerPathError`, later as `LedgerWriteEr
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -21,6 +22,7 @@ from kitchener.ledger.files import (
     path_problem,
     write_all,
 )
+from kitchener.ledger.forking import watch
 from kitchener.ledger.index import Known
 from kitchener.ledger.recovery import Recovered, check_is_crash, cut, tail_missing
 from kitchener.ledger.rolling import RunningHash, make_seal, protect, put_aside, settle_seals, swap
@@ -55,6 +57,13 @@ class Journal:
         self._last_commit: int | None = None
         self._hash = RunningHash(volume)
         self._not_before = 0
+        self._process = os.getpid()
+        watch(self)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a child's copy of a journal that its parent writes."""
+        return self._process != os.getpid()
 
     def append(self, entries: Sequence[StoredEntry]) -> list[int]:
         """Writes one commit to the file; gives the length of each line.
@@ -81,7 +90,10 @@ class Journal:
             self.problem = problem
 
     def close(self) -> None:
-        """Gives the file and its lock back."""
+        """Gives the file and its lock back; a forked child's copy leaves the lock to the parent."""
+        if self._fd >= 0 and not self.is_forked:
+            with suppress(OSError):  # it goes with the descriptor, unless a child has that, too
+                self._ops.unlock(self._fd)
         self._fd = -1
         self.volume.close()  # everything was synced, or refused, before
 

@@ -17,6 +17,7 @@ import structlog
 
 from kitchener.errors import LedgerClosed, LedgerDamaged, LedgerPathError
 from kitchener.ledger.chain import OPENING, START, BadLine, IndexKeys, Mark, StoredEntry, shown
+from kitchener.ledger.checkpoint import read_checkpoint, signed_seq
 from kitchener.ledger.files import FileOps
 from kitchener.ledger.index import FAULTS, IndexSnapshot, Known, index_path, keys_name
 from kitchener.ledger.journal import check_seen, holds
@@ -226,7 +227,9 @@ class _File:
             self._shelf = Shelf(self._volume, self.ledger_id, self, self._index_keys, self._opener)
         known = Known()
         if self.end.seq == 0:
+            signed = self._signed_seq()  # before the file, which may be growing
             known = self._look_at_index()
+            known = known._replace(durable_seq=max(known.durable_seq, signed))
             self.end = known.mark
             self.tail = Tail(known.mark)
         size = self._volume.size()
@@ -258,6 +261,12 @@ class _File:
         """Reads without the index from now on."""
         _log.warning("index is damaged", path=str(self.path), reason=reason)
         self._asks_index, self.tail = False, None
+
+    def _signed_seq(self) -> int:
+        """Number of the entry that the signed head names, which no crash took away; 0: there is no head, or no right one."""
+        with suppress(LedgerDamaged):
+            return signed_seq(read_checkpoint(self.path), self.path, self.ledger_id)
+        return 0
 
     def _look_at_index(self) -> Known:
         """What the index says, its place only if that is in the file."""

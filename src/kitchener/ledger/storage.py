@@ -15,6 +15,7 @@ import structlog
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
 from kitchener.ledger.chain import START, IndexKeys, Mark, Opener, StoredEntry
+from kitchener.ledger.checkpoint import check_tip, read_checkpoint, signed_seq
 from kitchener.ledger.files import FileOps, ensure_directory, path_problem
 from kitchener.ledger.index import FAULTS, Index, Known, find_known, index_path, keys_name, open_index, remove_index
 from kitchener.ledger.journal import Journal, check_seen, holds, open_journal
@@ -166,7 +167,8 @@ class Storage:
             time_us: the time, for the name of a file with cut bytes
         """
         journal, index = self.journal, self._index
-        known = index.known
+        held = read_checkpoint(journal.path)
+        signed, known = signed_seq(held, journal.path, journal.ledger_id), index.known
         if known.mark.seq > 0 and not holds(journal.volume.read, journal.ledger_id, known):
             is_short = known.mark.seq <= known.durable_seq and known.mark.offset > journal.volume.size()
             seen, known = known, Known(durable_seq=known.durable_seq)
@@ -178,7 +180,9 @@ class Storage:
         elif full:
             known = Known(durable_seq=known.durable_seq)
         self.tail = Tail(index.known.mark)
-        journal.prepare(known, self._take_up, time_us)
+        # What a signed head names was on disk when it was signed, so no crash took it away.
+        journal.prepare(known._replace(durable_seq=max(known.durable_seq, signed)), self._take_up, time_us)
+        check_tip(held, journal.volume, journal.ledger_id, journal.tip, self.find_stop)
         self.flushed = journal.tip
         self.opened_from = "empty" if journal.tip.seq == 0 else "checkpoint" if known.mark.seq > 0 else "full"
         self._note(_TAIL_ENTRIES, journal.synced.seq)
