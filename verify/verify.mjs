@@ -13,7 +13,7 @@ const form = (fields) => RegExp(`^{${Object.entries(fields).map(([name, value]) 
 const LINK = form({ ledger_id: NAME, seq: NUM, entry_id: `"${ID}"`, batch: BATCH, entry_hash: HASH, chain_hash: HASH })
 const BEFORE = form({ batch: BATCH, chain_hash: HASH, seq: NUM })
 const VOUCHER = { public_key: KEY, seq: NUM, sig: '"[0-9a-f]{128}"', signer: NAME, timestamp: NAME }
-const HEAD = form({ chain_hash: HASH, ledger_id: NAME, ...VOUCHER })
+const HEADS = [{}, { commits: HASH }].map((more) => form({ chain_hash: HASH, ...more, ledger_id: NAME, ...VOUCHER }))
 const NAMED = RegExp(`^(${ID})(?:\\.\\d\\d)?$`) // a reference may name a piece of an entry
 // Which fields of which entries hold references; what looks like one anywhere else is somebody's words.
 const REFS = new Map(Object.entries({
@@ -70,14 +70,16 @@ function checkChain (links, before, each) {
   return before
 }
 function checkHead (where, head, link, given) { // `link` is the one that it vouches for
-  demand(where, 'form', 'a signed head', head, HEAD.test(JSON.stringify(head)))
-  const { ledger_id, seq, chain_hash, timestamp, public_key } = head
+  demand(where, 'form', 'a signed head', head, HEADS.some((each) => each.test(JSON.stringify(head))))
+  const { ledger_id, seq, chain_hash, timestamp, public_key, commits } = head
   demand(where, 'end', `at least ${seq} entries, as the signed head says`, 'fewer', link !== undefined)
-  same(link.where, { ledger_id, seq, chain_hash }, link)
+  same(link.where, { ledger_id, seq, chain_hash, batch: [link.batch[0], link.batch[2], link.batch[2]] }, link)
+  demand(link.where, 'commits', link.commits, commits, !commits || !link.commits || commits === link.commits)
   const raw = Buffer.from(public_key, 'hex'), signer = `ed25519:${hash(raw).slice(7, 23)}`
   same(where, { signer, public_key: given ?? public_key }, head)
   const key = { kty: 'OKP', crv: 'Ed25519', x: raw.toString('base64url') }, sig = Buffer.from(head.sig, 'hex')
-  const data = Buffer.from(`kitchener/1/head|${ledger_id}|${seq}|${chain_hash}|${timestamp}`)
+  const signed = [ledger_id, seq, chain_hash, timestamp, ...(commits ? [commits] : [])].join('|')
+  const data = Buffer.from(`kitchener/${commits ? 2 : 1}/head|${signed}`)
   demand(where, 'sig', `a signature by ${signer} over this`, head.sig, verify(null, data, { key, format: 'jwk' }, sig))
   return `signed by ${signer} (${given ? 'the given key' : 'a key it names itself'}), on ${timestamp}`
 }
@@ -99,8 +101,11 @@ function * entriesOf (path) {
 }
 function verifyLedger (path, given) {
   const side = `${path}.checkpoint`, head = fs.existsSync(side) ? parse(fs.readFileSync(side), side, '\n') : undefined
-  let vouched
-  const last = checkChain(entriesOf(path), START, (link) => { if (link.seq === head?.seq) vouched = link })
+  let vouched, commits = START.chain_hash
+  const last = checkChain(entriesOf(path), START, (link) => {
+    if (link.batch[1] === link.batch[2]) commits = hash(`kitchener/1/commits|${commits}|${link.seq}`)
+    if (link.seq === head?.seq) vouched = { ...link, commits }
+  })
   const told = `${last.seq} entries, head ${last.chain_hash}`
   if (head !== undefined) return `${told}; entry ${head?.seq} ${checkHead(side, head, vouched, given)}`
   demand(path, 'checkpoint', 'a signed head', 'none', !given || !last.seq)

@@ -17,11 +17,12 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
+from kitchener.canonical import canonical_bytes
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerDamaged, LedgerLocked, LedgerPathError, LedgerWriteError
-from kitchener.ledger import LedgerClient, LedgerReader, verify_file
+from kitchener.ledger import LedgerClient, LedgerReader, verify_file, verify_ledger
 from kitchener.ledger.chain import split_line
-from kitchener.ledger.checkpoint import sign_ledger
+from kitchener.ledger.checkpoint import checkpoint_path, sign_head, sign_ledger
 from kitchener.ledger.places import hash_of, other_key, session_key
 from kitchener.ledger.seals import segment_path
 from kitchener.records.events import idempotency_index_key
@@ -30,10 +31,11 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, open_scripted
 from tests.hostile.kit import bystander
 from tests.ledger.support import damaged_copies, fact, forget_index, numbers, open_ledger, segments_of
-from tests.verifier.kit import relinked, rewritten
+from tests.verifier.kit import NODE, needs_node, node, refused, relinked, rewritten
 
 QUICK = LedgerConfig(durability="os")
 ZEROS = "0" * 64
+MOMENT = "2026-11-22T12:00:00.000000+00:00"
 Edit = Callable[[list[bytes], int], list[bytes]]
 """The lines of a ledger and the place of the one that is forged, to the lines that the neighbour puts there."""
 
@@ -278,7 +280,7 @@ async def test_commits_that_were_joined_are_not_cut_as_one_that_a_crash_tore(tmp
         for number in range(15):
             await ledger.write(fact(number))
             await ledger.commit()
-    sign_ledger(path, signer, "2026-11-22T12:00:00.000000+00:00")
+    sign_ledger(path, signer, MOMENT)
     lines = [line.rstrip(b"\n") for line in path.read_bytes().splitlines(keepends=True)]
     joined = in_one_commit(lines, 1)
     path.write_bytes(b"".join(line + b"\n" for line in joined[:-1]) + joined[-1][:-20])
@@ -293,15 +295,57 @@ async def test_commits_that_were_joined_are_not_cut_as_one_that_a_crash_tore(tmp
 
 
 async def test_a_signed_head_inside_a_commit_is_refused(tmp_path: Path) -> None:
-    """The commits around it were joined; every line's hashes are as they were."""
+    """The commits around it were joined; every line's hashes are as they were, and so is what the head covers before it."""
     path, signer = tmp_path / "l.jsonl", make_key(tmp_path / "key.pem")
     await two_sessions(path, 12)
-    sign_ledger(path, signer, "2026-11-22T12:00:00.000000+00:00")
+    sign_ledger(path, signer, MOMENT)
     await two_sessions(path, 6)
     rewrite(path, lambda lines, place: in_one_commit(lines, place), 9)
     report = verify_file(path)
     assert report.fault is not None
     assert report.fault.field == "batch"
+
+
+@pytest.mark.parametrize("first", [0, 3, 9])
+async def test_commits_that_were_joined_before_a_signed_head_are_refused(tmp_path: Path, first: int) -> None:
+    """Wherever they stand: the head covers where commits end. Both verifiers see it, in one process and in several."""
+    path, signer = tmp_path / "l.jsonl", make_key(tmp_path / "key.pem")
+    await two_sessions(path, 15)
+    sign_ledger(path, signer, MOMENT)
+    await two_sessions(path, 3)
+    sign_ledger(path, signer, MOMENT)
+    assert verify_file(path, public_key=signer.public_key).ok
+    lines = [line.rstrip(b"\n") for line in path.read_bytes().splitlines(keepends=True)]
+    path.write_bytes(b"".join(line + b"\n" for line in in_one_commit(lines, first)))
+    several = await verify_ledger(path, jobs=2, chunk_bytes=1_000)
+    for report in (verify_file(path), several):
+        assert report.fault is not None
+        assert report.fault.field == "commits"
+    if NODE is not None:
+        assert ": commits: expected sha256:" in node([path])[0]
+    forget_index(path)
+    with pytest.raises(LedgerDamaged, match="commits"):
+        async with open_ledger(path):
+            pytest.fail("it was opened")
+
+
+@needs_node
+async def test_a_head_of_an_earlier_version_is_right_and_the_next_one_covers_the_commits(tmp_path: Path) -> None:
+    path, signer = tmp_path / "l.jsonl", make_key(tmp_path / "key.pem")
+    await two_sessions(path, 15)
+    lines = path.read_bytes().splitlines()
+    last = split_line(lines[-1])
+    assert last is not None
+    old = sign_head("HO2M:ADMIN", last.seq, f"sha256:{last.chain_hash}", MOMENT, signer)
+    checkpoint_path(path).write_bytes(canonical_bytes(old.as_json()) + b"\n")
+    assert b"commits" not in checkpoint_path(path).read_bytes()
+    assert refused([path], signer.public_key) == []
+    async with open_ledger(path) as ledger:
+        assert ledger.position == 15
+    new = sign_ledger(path, signer, MOMENT)
+    assert new is not None
+    assert new.commits is not None
+    assert refused([path], signer.public_key) == []
 
 
 async def test_a_forked_child_writes_nothing_and_keeps_no_lock(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def _key_file(options: Options) -> Path:
 
 def _tell_heads(signer: Signer, heads: list[tuple[Path, Checkpoint]], faults: list[LedgerDamaged], *, is_json: bool) -> None:
     if is_json:
-        signed = [{"path": str(path), **head._asdict()} for path, head in heads]
+        signed = [{"path": str(path), **head.as_json()} for path, head in heads]
         print_json({"ok": not faults, "signer": signer.signer, "heads": signed, "faults": [str(fault) for fault in faults]})
         return
     for path, head in heads:

@@ -148,6 +148,26 @@ class Mark(NamedTuple):
 START: Final = Mark(0, 0, NO_HASH, 0, "")
 
 
+class Boundaries:
+    """A digest over where commits end, taken on commit by commit: no hash of a line covers that.
+
+    Args:
+        after: the entry up to which it was taken already
+        digest: what it was there
+        up_to: the entry after which it takes nothing more; None: it goes on
+    """
+
+    def __init__(self, after: int = 0, digest: str = f"sha256:{NO_HASH}", up_to: int | None = None) -> None:
+        self.seq, self.digest = after, digest
+        self._up_to = up_to
+
+    def take(self, last_seq: int) -> None:
+        """Takes note of a commit, by the number of its last entry; called in order."""
+        if self.seq < last_seq and (self._up_to is None or last_seq <= self._up_to):
+            text = f"kitchener/1/commits|{self.digest}|{last_seq}"
+            self.seq, self.digest = last_seq, f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
 class BadLine(Exception):
     """A line that is not what the writer would have written. Whoever knows the file turns it into `LedgerDamaged`."""
 

@@ -14,7 +14,7 @@ import structlog
 
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
-from kitchener.ledger.chain import START, IndexKeys, Mark, Opener, StoredEntry
+from kitchener.ledger.chain import START, Boundaries, IndexKeys, Mark, Opener, StoredEntry
 from kitchener.ledger.checkpoint import check_tip, read_checkpoint, signed_seq
 from kitchener.ledger.files import FileOps, ensure_directory, path_problem
 from kitchener.ledger.index import FAULTS, Index, Known, find_known, index_path, keys_name, open_index, remove_index
@@ -50,6 +50,7 @@ class Storage:
         self.tail: Tail | None = None
         # Two groups may commit one ledger at a time; what the second brings is then partly written already.
         self._lock = threading.Lock()
+        self._boundaries: Boundaries | None = None
         self._shelf = Shelf(journal.volume, journal.ledger_id, self, index_keys, opener)
 
     def flush(self, entries: Sequence[StoredEntry], *, sync: bool) -> None:
@@ -180,15 +181,18 @@ class Storage:
         elif full:
             known = Known(durable_seq=known.durable_seq)
         self.tail = Tail(index.known.mark)
+        self._boundaries = Boundaries(up_to=signed) if known.mark.seq == 0 else None
         # What a signed head names was on disk when it was signed, so no crash took it away.
         journal.prepare(known._replace(durable_seq=max(known.durable_seq, signed)), self._take_up, time_us)
-        check_tip(held, journal.volume, journal.ledger_id, journal.tip, self.find_stop)
+        check_tip(held, journal.volume, journal.ledger_id, journal.tip, self.find_stop, self._boundaries)
         self.flushed = journal.tip
         self.opened_from = "empty" if journal.tip.seq == 0 else "checkpoint" if known.mark.seq > 0 else "full"
         self._note(_TAIL_ENTRIES, journal.synced.seq)
 
     def _take_up(self, after: Mark, entries: Batch) -> None:
         """Indexes a commit that was found in the file."""
+        if self._boundaries is not None:
+            self._boundaries.take(after.seq)
         tail = self.tail
         if tail is None or after.seq <= tail.end.seq:
             return

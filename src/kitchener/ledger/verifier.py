@@ -44,14 +44,21 @@ class Verifier:
         ledger_id: whose lines they must be
         start: where the first of them stands
         each: called for every complete commit with the place after it and its entries
+        ended: called for every complete commit with the number of its last entry
     """
 
-    def __init__(self, ledger_id: str, start: Mark = START, each: Callable[[Mark, Batch], None] | None = None) -> None:
+    def __init__(
+        self,
+        ledger_id: str,
+        start: Mark = START,
+        each: Callable[[Mark, Batch], None] | None = None,
+        ended: Callable[[int], None] | None = None,
+    ) -> None:
         self.ledger_id = ledger_id
         self.whole = start
         """The end of the last complete commit."""
         self._at = Standing(start.seq, start.offset, start.chain, start.batch, 0, 0, start.timestamp)
-        self._each = each
+        self._each, self._ended = each, ended
         self._is_named = is_ledger_id(ledger_id)
         self._entries: Batch = []
 
@@ -128,6 +135,9 @@ class Verifier:
         """
         before, self._at = self._at, found.after
         base = before.offset - at
+        if self._ended is not None:
+            for count, _, _ in found.ends:
+                self._ended(before.seq + count)
         if self._each is None:
             if found.ends:
                 self.whole = _end_of(found, -1, before.seq, base)
