@@ -258,7 +258,7 @@ def test_a_chain_built_anew_is_refused_by_the_signed_head_alone(
     def signed_by_another(content: Bundle) -> None:
         found = _rebuilt(content, "SIGNALS", "HO3_SIGNAL", _forge)
         other = make_key(tmp_path / "other.pem")
-        found["head"] = sign_head("SIGNALS", found["rows"][-1][0], found["rows"][-1][4], MOMENT, other)._asdict()
+        found["head"] = sign_head("SIGNALS", found["rows"][-1][0], found["rows"][-1][4], MOMENT, other).as_json()
 
     plain, foreign = change(unsigned, "plain.json"), change(signed_by_another, "foreign.json")
     assert refused([plain, foreign]) == []  # whole in itself: whose signature it is has to be known
@@ -274,7 +274,7 @@ def test_an_answer_that_does_not_fit_the_turns_trace_hash_is_refused(change: Cal
 
         found = _rebuilt(content, "HO1M:", "WO_EXECUTING", how)
         other = make_key(tmp_path / "other.pem")
-        found["head"] = sign_head(found["ledger_id"], found["rows"][-1][0], found["rows"][-1][4], MOMENT, other)._asdict()
+        found["head"] = sign_head(found["ledger_id"], found["rows"][-1][0], found["rows"][-1][4], MOMENT, other).as_json()
 
     path = change(forged)
     assert "trace_hash: expected sha256:" in node([path])[0]
