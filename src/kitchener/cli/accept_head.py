@@ -64,7 +64,7 @@ def accept_head(
 
 def _tell(found: list[tuple[Accepted, Checkpoint | None]], faults: list[LedgerDamaged], *, is_json: bool) -> None:
     if is_json:
-        rows = [each._asdict() | {"checkpoint": signed._asdict() if signed is not None else None} for each, signed in found]
+        rows = [each._asdict() | {"checkpoint": signed.as_json() if signed is not None else None} for each, signed in found]
         print_json({"accepted": rows, "faults": [str(fault) for fault in faults]})
         return
     for each, signed in found:

@@ -133,7 +133,7 @@ def _report_as_json(report: VerifyReport) -> dict[str, Any]:
         "batches": report.batches,
         "head": report.head,
         "seconds": round(report.seconds, 3),
-        "checkpoint": report.checkpoint._asdict() if report.checkpoint is not None else None,
+        "checkpoint": report.checkpoint.as_json() if report.checkpoint is not None else None,
         "fault": None
         if fault is None
         else {

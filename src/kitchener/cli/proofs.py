@@ -3,6 +3,7 @@
 They take no lock and work beside a running process. Explained in `docs/proof.md`.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -31,6 +32,8 @@ PublicKey = Annotated[
 _EVERYTHING = Options()
 _BUNDLE_BEGINS = b'{"entries":'
 _MIB = 1_048_576
+_RUNS = 20
+"""Groups of withheld entries that are told for each ledger."""
 
 
 def key(
@@ -144,9 +147,11 @@ def verify_proof(path: Path, public_key: str | None, *, is_json: bool) -> int:
     elif report.fault is not None:
         print_text(f"damaged  {path}: {report.fault!s}")
     else:
-        print_text(f"ok       {path}: {report.entries:,} entries of turn {report.turn_id}")
+        print_text(f"ok       {path}: {report.entries:,} entries of turn {report.turn_id}, {report.end}")
         for line in report.heads:
             print_text(f"         vouched for: {line}")
+        for ledger_id, runs in report.withheld.items():
+            print_text(f"         withheld: {ledger_id}: {_told_runs(runs)}")
         for note in report.notes:
             print_text(f"         note: {note}")
     return OK if report.ok else DAMAGED
@@ -160,10 +165,19 @@ def _proof_as_json(report: ProofReport) -> dict[str, Any]:
         "ok": report.ok,
         "turn_id": report.turn_id,
         "entries": report.entries,
+        "end": report.end,
         "heads": report.heads,
+        "withheld": report.withheld,
+        "withheld_entries": report.withheld_entries,
         "notes": report.notes,
         "fault": told,
     }
+
+
+def _told_runs(runs: Sequence[tuple[str, str]]) -> str:
+    """Entry ids of neighbours, the first so many of them."""
+    told = ", ".join(first if first == last else f"{first} to {last}" for first, last in runs[:_RUNS])
+    return told if len(runs) <= _RUNS else f"{told} and {len(runs) - _RUNS:,} more (--json lists all)"
 
 
 def _key_file(options: Options) -> Path:
@@ -177,7 +191,7 @@ def _key_file(options: Options) -> Path:
 
 def _tell_heads(signer: Signer, heads: list[tuple[Path, Checkpoint]], faults: list[LedgerDamaged], *, is_json: bool) -> None:
     if is_json:
-        signed = [{"path": str(path), **head._asdict()} for path, head in heads]
+        signed = [{"path": str(path), **head.as_json()} for path, head in heads]
         print_json({"ok": not faults, "signer": signer.signer, "heads": signed, "faults": [str(fault) for fault in faults]})
         return
     for path, head in heads:

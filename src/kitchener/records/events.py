@@ -82,6 +82,17 @@ SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 """Fields that hold what a subject said, or what was answered, derived or learned about them. They are encrypted per subject
 where a keyring is configured. Ids, refs, hashes, counts and reasons from closed sets stay plain."""
 
+REF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    TURN_COMPLETED: ("projection_ref", "user_message_ref"),
+    WO_PLANNED: ("attention", "input_refs"),
+    WO_COMPLETED: ("output_ref",),
+    LIFECYCLE_VOIDED: ("ref",),
+    LLM_CALL: ("part_refs",),
+    PROJECTION_COMPUTED: ("eligible_refs", "flags", "proof_refs", "suppressed_refs", "visible_refs"),
+    CONFLICT_FLAG: ("involved_refs", "proof_refs"),
+}
+"""Fields that hold references, by themselves or inside. Whatever looks like one anywhere else is somebody's words."""
+
 CONSOLIDATIONS_KEY: Final = "consolidations"
 """The index key of every planned consolidation."""
 
