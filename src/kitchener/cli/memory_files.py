@@ -19,6 +19,7 @@ from kitchener.errors import ConfigError, EntryRefused, KitchenerError
 from kitchener.memory import MemoryReader, Overlay
 from kitchener.memory.overlays import parse_older
 from kitchener.memory.signals import normalise
+from kitchener.records import events
 
 _OLDER: Final = (
     "overlay_id",
@@ -66,6 +67,7 @@ async def exported(place: MemoryPlace, reader: MemoryReader, subjects: Iterable[
 
 def _record(entry_type: str, timestamp: str, payload: dict[str, Any]) -> dict[str, Any]:
     names = ("reason", "weight", "superseded_by", "target", "block_signal", "event_ts")
+    payload = events.in_words(payload)
     return {"at": timestamp, "entry_type": entry_type, **{name: payload[name] for name in names if name in payload}}
 
 

@@ -102,7 +102,7 @@ class MemoryPlace:
         async for entry in reader.signals.read(entry_type=events.HO3_SIGNAL):
             if (subject := counts(entry.payload["namespace"])) is not None:
                 subject.events += 1
-                subject.signal_ids.add(entry.payload["signal_id"])
+                subject.signal_ids.add(events.in_words(entry.payload)["signal_id"])
         async for entry in reader.overlays.read(entry_type=events.HO3_OVERLAY):
             if (subject := counts(entry.payload["namespace"])) is not None:
                 subject.artifact_ids.add(entry.payload.get("artifact_id") or entry.payload["overlay_id"])
@@ -152,7 +152,8 @@ class MemoryPlace:
         holders: dict[str, None] = {}
         if reader is not None:
             async for entry in reader.signals.read(entry_type=events.HO3_SIGNAL):
-                if target in (entry.payload["event_id"], entry.payload["signal_id"]):
+                named = entry.payload["event_id"], entry.payload["signal_id"], events.in_words(entry.payload)["signal_id"]
+                if target in named:
                     agent_class, holder = split_namespace(entry.payload["namespace"])
                     if agent_class == self.agent_class:
                         holders[holder] = None

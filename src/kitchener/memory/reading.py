@@ -76,7 +76,7 @@ class ReadOperations(ABC):
         if signal_id is None:
             found = list(subject.accumulators(cut, half_life))
         else:
-            one = subject.accumulate(normalise(signal_id, self.kinds), cut, half_life)
+            one = subject.accumulate(self._asked(subject, signal_id), cut, half_life)
             found = [] if one is None else [one]
         return [each for each in found if each.count >= min_count]
 
@@ -90,7 +90,7 @@ class ReadOperations(ABC):
     ) -> GateResult:
         """Whether a signal recurred often enough to be learned from; arguments as in `read_signals`."""
         subject = await self._known(namespace)
-        return subject.gate(normalise(signal_id, self.kinds), self._cut(subject, as_of_ts, up_to), self.config)
+        return subject.gate(self._asked(subject, signal_id), self._cut(subject, as_of_ts, up_to), self.config)
 
     async def read_events(
         self,
@@ -115,7 +115,7 @@ class ReadOperations(ABC):
     ) -> list[Overlay]:
         """What was learned in a namespace, in the order in which it was; `active_only` leaves out what was deactivated."""
         subject = await self._known(namespace)
-        wanted = None if signal_id is None else normalise(signal_id, self.kinds)
+        wanted = None if signal_id is None else self._asked(subject, signal_id)
         found = subject.overlays(self._cut(subject, as_of_ts, up_to), wanted)
         return [each for each in found if each.enabled or not active_only]
 
@@ -160,6 +160,10 @@ class ReadOperations(ABC):
         if not isinstance(namespace, str) or not 1 <= len(namespace) <= _MAX_NAMESPACE or not namespace.isprintable():
             raise CallerError(f"namespace = {namespace!r:.80}: expected 1 to {_MAX_NAMESPACE} printable characters")
         return await self.subject(namespace)
+
+    def _asked(self, subject: SubjectMemory, signal_id: str) -> str:
+        """The signal that a caller means, in words: they may have it as a ledger holds it."""
+        return subject.in_words(normalise(signal_id, self.kinds))
 
     def _cut(self, subject: SubjectMemory, as_of_ts: Moment | None, up_to: Mapping[str, int] | None) -> Cut:
         # A clock that stepped back must not hide what was written last.

@@ -73,14 +73,15 @@ SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     INTENT_ABANDONED: ("reason",),
     INTENT_FORKED: ("reason",),
     INTENT_SHADOW_DECISION: ("events",),
-    HO3_SIGNAL: ("metadata",),
-    HO3_OVERLAY: ("labels", "context_line", "content"),
-    HO3_OVERLAY_DEACTIVATED: ("reason",),
+    HO3_SIGNAL: ("metadata", "words"),
+    HO3_OVERLAY: ("labels", "context_line", "content", "words"),
+    HO3_OVERLAY_DEACTIVATED: ("reason", "words"),
     HO3_OVERLAY_WEIGHT_UPDATED: ("reason",),
-    HO3_QUARANTINED: ("reason",),
+    HO3_QUARANTINED: ("reason", "words"),
 }
 """Fields that hold what a subject said, or what was answered, derived or learned about them. They are encrypted per subject
-where a keyring is configured. Ids, refs, hashes, counts and reasons from closed sets stay plain."""
+where a keyring is configured. `words` tells what the keyed signal ids of an entry stand for. Other ids, refs, hashes, counts
+and reasons from closed sets stay plain."""
 
 CONSOLIDATIONS_KEY: Final = "consolidations"
 """The index key of every planned consolidation."""
@@ -106,7 +107,21 @@ def read_payload(entry_type: str, payload: Mapping[str, Any]) -> dict[str, Any]:
     while version < VERSION:
         current = UPGRADES[entry_type, version](current)
         version += 1
-    return current
+    return in_words(current)
+
+
+def in_words(payload: dict[str, Any]) -> dict[str, Any]:
+    """A payload of the memory with its signals' ids in words; itself where none is keyed, or the words cannot be read."""
+    words = payload.get("words")
+    if not isinstance(words, dict) or "namespace" not in payload:
+        return payload
+    found = dict(payload)
+    for name in ("signal_id", "target"):
+        if name in found:
+            found[name] = words.get(found[name], found[name])
+    if isinstance(sources := found.get("source_signal_ids"), list | tuple):
+        found["source_signal_ids"] = [words.get(each, each) for each in sources]
+    return found
 
 
 SHARED_SCOPES: Final = ("PROJECT", "ARTIFACT", "GLOBAL")
