@@ -249,10 +249,10 @@ class SessionDirectory:
         session = self._active.get(session_id)
         if session is None:
             session = await self._activate(session_id)
+        if subject_id is not None and subject_id != session.subject_id:  # before all else: the rest is its owner's
+            raise SessionMismatch(session_id, "subject", subject_id)
         self._touch(session)
         self.check(session.subject_id)
-        if subject_id is not None and subject_id != session.subject_id:
-            raise SessionMismatch(session_id, "subject", subject_id, session.subject_id)
         return session
 
     def state(self, session_id: str) -> SessionState | None:
@@ -314,10 +314,15 @@ class SessionDirectory:
         self._keep(session)
         return session
 
-    async def by_external_id(self, external_id: str) -> SessionId | None:
-        """The session that was started with this external id, or None."""
-        found = await self._ledgers.ho2m.last(key=f"external:{external_id}")
-        return SessionId(found[-1].payload["session_id"]) if found else None
+    async def by_external_id(self, external_id: str, subject_id: str | None) -> SessionId | None:
+        """The newest session that a subject started with this external id, or None; without a subject, an anonymous one."""
+        ho2m = self._ledgers.ho2m
+        owned = events.external_index_key(subject_id, external_id)
+        found = [entry.payload for entry in await ho2m.last(key=owned)]
+        if not found:  # an index that an older version made has all subjects' under one key
+            shared = ho2m.read(key=events.shared_external_key(external_id))
+            found = [entry.payload async for entry in shared if owned in events.index_keys(entry.entry_type, entry.payload)]
+        return SessionId(found[-1]["session_id"]) if found else None
 
     def _manager(self, state: SessionState) -> SessionManager:
         return SessionManager(

@@ -15,7 +15,8 @@ import orjson
 
 from kitchener.canonical import canonical_bytes
 from kitchener.cli.memory_places import MemoryPlace, signal_kinds
-from kitchener.errors import ConfigError, EntryRefused, KitchenerError
+from kitchener.errors import CallerError, ConfigError, EntryRefused, KitchenerError
+from kitchener.ids import check_subject_id
 from kitchener.memory import MemoryReader, Overlay
 from kitchener.memory.overlays import parse_older
 from kitchener.memory.signals import normalise
@@ -170,11 +171,14 @@ def _owner(path: Path, number: int, record: dict[str, Any], subject_id: str | No
         raise _bad(path, number, f"belongs to agent class {of_class!r}, not {agent_class!r}; see --agent")
     if named is None and subject_id is None:
         raise _bad(path, number, "names no subject_id; say with --subject whose it is")
-    if named is not None and (not isinstance(named, str) or not named):
-        raise _bad(path, number, f"subject_id = {named!r}: expected text")
     if subject_id is not None and named not in (None, subject_id):
-        raise _bad(path, number, f"belongs to subject {named!r}, not {subject_id!r}")
-    return str(named if subject_id is None else subject_id)
+        raise _bad(path, number, f"belongs to subject {named!r:.80}, not {subject_id!r:.80}")
+    owner = named if subject_id is None else subject_id
+    try:
+        check_subject_id(owner)  # an export may hold what was learned in anonymous sessions
+    except CallerError as error:
+        raise _bad(path, number, str(error)) from error
+    return str(owner)
 
 
 def _check(record: dict[str, Any], place: MemoryPlace) -> None:

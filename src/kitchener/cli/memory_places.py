@@ -11,7 +11,7 @@ from kitchener.cli.options import Options, Places
 from kitchener.cli.output import harmless
 from kitchener.config import SIGNAL_KINDS, HO3MemoryConfig, dotted_key
 from kitchener.errors import CallerError, NotOnRecord, UnknownArtifact
-from kitchener.ids import memory_namespace, split_namespace
+from kitchener.ids import check_recorded_subject, memory_namespace, split_namespace
 from kitchener.memory import HO3Memory, MemoryReader
 from kitchener.memory.signals import normalise
 from kitchener.records import events
@@ -59,7 +59,8 @@ class MemoryPlace:
         return self.places.agent(self.agent_class).ho3_enabled
 
     def namespace(self, subject_id: str) -> str:
-        """Where a subject's memory is."""
+        """Where a subject's memory is. Raises CallerError where this is nobody's id."""
+        check_recorded_subject(subject_id)
         return memory_namespace(self.agent_class, subject_id)
 
     @asynccontextmanager

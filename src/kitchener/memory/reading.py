@@ -29,7 +29,8 @@ SIGNALS_FILE: Final = "signals.jsonl"
 OVERLAYS_FILE: Final = "overlays.jsonl"
 DEFAULT_NAMESPACE: Final = "default"
 _NO_END: Final = 2**62
-_MAX_NAMESPACE: Final = 1_024
+_MAX_NAMESPACE: Final = 16_384
+"""More than the longest id of a subject takes, percent-encoded, with its agent class."""
 
 Moment = datetime | str
 """An aware datetime, or ISO text with a zone."""

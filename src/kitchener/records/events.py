@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kitchener.errors import EventVersionError
+from kitchener.ids import anonymous_subject
 
 VERSION: Final = 1
 """Written into every payload as `v`; absent reads as 1."""
@@ -141,8 +142,8 @@ _OF_SHARED_INTENTS: Final = (
 def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     """Under which keys, besides its session, an entry of HO2m must be found without a scan.
 
-    Sessions are listed and found by their external id; a message by its turn and by its idempotency key; a turn by the
-    learned lines that it was shown; consolidations by being some; an intent that sessions share and an erasure by their
+    Sessions are listed and found by their subject's external id; a message by its turn and by its idempotency key; a turn by
+    the learned lines that it was shown; consolidations by being some; an intent that sessions share and an erasure by their
     subject. Keys hold ids and never what is sealed: an index is not.
     """
     if entry_type not in _KEYED_TYPES:
@@ -160,7 +161,10 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
         return (subject_index_key(subject_id),) if isinstance(subject_id, str) else ()
     if entry_type == SESSION_START:
         external = payload.get("external_id")
-        return ("sessions", f"external:{external}") if external is not None else ("sessions",)
+        if external is None or not isinstance(subject_id, str):
+            return ("sessions",)
+        is_anonymous = subject_id == anonymous_subject(str(payload.get("session_id")))
+        return ("sessions", external_index_key(None if is_anonymous else subject_id, str(external)))
     if entry_type == SUBJECT_ERASED:
         return (erased_index_key(str(subject_id)),)
     if entry_type in _OF_SHARED_INTENTS:
@@ -211,6 +215,17 @@ def turn_index_key(turn_id: str) -> str:
 def bias_index_key(subject_id: str, artifact_id: str) -> str:
     """The index key of the work orders that were shown a learned line of a subject."""
     return f"bias:{len(subject_id)}:{subject_id}|{artifact_id}"
+
+
+def external_index_key(subject_id: str | None, external_id: str) -> str:
+    """The index key of the sessions that a subject started with an external id; None: those of no subject."""
+    owner = subject_id or ""
+    return f"external of:{len(owner)}:{owner}|{external_id}"
+
+
+def shared_external_key(external_id: str) -> str:
+    """The index key that older versions gave to an external id, whoever's it was."""
+    return f"external:{external_id}"
 
 
 def idempotency_index_key(scope: str, owner: str, key: str) -> str:
