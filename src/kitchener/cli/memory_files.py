@@ -171,13 +171,13 @@ def _owner(path: Path, number: int, record: dict[str, Any], subject_id: str | No
         raise _bad(path, number, f"belongs to agent class {of_class!r}, not {agent_class!r}; see --agent")
     if named is None and subject_id is None:
         raise _bad(path, number, "names no subject_id; say with --subject whose it is")
-    if subject_id is not None and named not in (None, subject_id):
-        raise _bad(path, number, f"belongs to subject {named!r:.80}, not {subject_id!r:.80}")
-    owner = named if subject_id is None else subject_id
+    owner = subject_id if named is None else named
     try:
         check_subject_id(owner)  # an export may hold what was learned in anonymous sessions
     except CallerError as error:
         raise _bad(path, number, str(error)) from error
+    if subject_id is not None and owner != subject_id:
+        raise _bad(path, number, f"belongs to subject {named!r:.80}, not {subject_id!r:.80}")
     return str(owner)
 
 
