@@ -316,13 +316,8 @@ class SessionDirectory:
 
     async def by_external_id(self, external_id: str, subject_id: str | None) -> SessionId | None:
         """The newest session that a subject started with this external id, or None; without a subject, an anonymous one."""
-        ho2m = self._ledgers.ho2m
-        owned = events.external_index_key(subject_id, external_id)
-        found = [entry.payload for entry in await ho2m.last(key=owned)]
-        if not found:  # an index that an older version made has all subjects' under one key
-            shared = ho2m.read(key=events.shared_external_key(external_id))
-            found = [entry.payload async for entry in shared if owned in events.index_keys(entry.entry_type, entry.payload)]
-        return SessionId(found[-1]["session_id"]) if found else None
+        found = await self._ledgers.ho2m.last(key=events.external_index_key(subject_id, external_id))
+        return SessionId(found[-1].payload["session_id"]) if found else None
 
     def _manager(self, state: SessionState) -> SessionManager:
         return SessionManager(

@@ -28,7 +28,7 @@ from kitchener.ledger.places import IndexDamaged, Place, Row, Tail, check_row, h
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-_FORMAT: Final = f"kitchener-index/4 {sys.byteorder} {array('I').itemsize}"
+_FORMAT: Final = f"kitchener-index/5 {sys.byteorder} {array('I').itemsize}"
 _TABLES: Final = """
 CREATE TABLE head (
     id INTEGER PRIMARY KEY CHECK (id = 0), format TEXT, ledger_id TEXT, keys TEXT,

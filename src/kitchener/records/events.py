@@ -223,11 +223,6 @@ def external_index_key(subject_id: str | None, external_id: str) -> str:
     return f"external of:{len(owner)}:{owner}|{external_id}"
 
 
-def shared_external_key(external_id: str) -> str:
-    """The index key that older versions gave to an external id, whoever's it was."""
-    return f"external:{external_id}"
-
-
 def idempotency_index_key(scope: str, owner: str, key: str) -> str:
     """The index key of an idempotency key, which belongs to a session or to a subject."""
     # The length keeps owner and key apart whatever characters they hold.
