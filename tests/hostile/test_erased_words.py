@@ -161,8 +161,8 @@ async def test_keyed_signals_add_up_and_differ_between_subjects_and_between_keys
             await talk(runtime, subject_id, MESSAGES[-1])
         (signal,) = await memory.read_signals(f"domain:{DOMAIN}", namespace="ADMIN/ada")
         assert (signal.signal_id, signal.count, len(signal.session_ids)) == (f"domain:{DOMAIN}", 2, 2)
-        (stored,) = await memory.read_signals(own[ADA], namespace="ADMIN/ada")
-        assert (stored.signal_id, stored.event_ids) == (signal.signal_id, signal.event_ids), "the stored id means the same"
+        (same,) = await memory.read_signals(own[ADA], namespace="ADMIN/ada")
+        assert (same.signal_id, same.event_ids) == (signal.signal_id, signal.event_ids), "the stored id means the same"
         assert (await memory.read_signals(f"domain:{DOMAIN}", namespace="ADMIN/eve"))[0].count == 1
         await runtime.erase_subject(ADA)
         await talk(runtime, ADA, MESSAGES[-1])

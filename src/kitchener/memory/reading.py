@@ -8,12 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import SIGNAL_KINDS, HO3MemoryConfig
 from kitchener.errors import CallerError
+from kitchener.ids import check_subject_id, split_namespace
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory.gate import GateResult
 from kitchener.memory.index import OVERLAYS, SIGNALS, artifact_key, fold_subject, overlay_keys, signal_keys
@@ -39,6 +41,15 @@ Moment = datetime | str
 def memory_dir(plane_root: Path | str, config: HO3MemoryConfig) -> Path:
     """Where the memory's ledgers are."""
     return Path(config.memory_dir) if config.memory_dir is not None else Path(plane_root) / "HOT" / "memory"
+
+
+@lru_cache(4_096)
+def check_writable(namespace: str) -> None:
+    """Raises CallerError where a namespace is of nobody who could talk. What an older root has of such can only be erased."""
+    try:
+        check_subject_id(split_namespace(namespace)[1])
+    except CallerError as error:
+        raise CallerError(f"namespace = {namespace!r:.80}: {error}; nothing was written") from None
 
 
 class ReadOperations(ABC):

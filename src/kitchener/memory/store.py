@@ -38,6 +38,7 @@ from kitchener.memory.reading import (
     SIGNALS_FILE,
     Moment,
     ReadOperations,
+    check_writable,
     memory_dir,
 )
 from kitchener.memory.signals import event_id as event_id_of
@@ -177,6 +178,7 @@ class HO3Memory(ReadOperations):
         if event_id is not None:
             event_id = plain_id("event_id", event_id, "EVT-")
         subject = await self._known(namespace)
+        check_writable(namespace)
         signal_id = subject.in_words(signal_id)
         stored_id = self.stored_id(signal_id, namespace=namespace)
         if event_id is None:
@@ -224,6 +226,7 @@ class HO3Memory(ReadOperations):
         """
         async with self._changing:
             subject = await self._known(namespace)
+            check_writable(namespace)
             learned = self._complete(overlay, namespace)
             unknown = [event_id for event_id in learned.source_event_ids if not subject.has_event(event_id)]
             if unknown:
@@ -364,6 +367,7 @@ class HO3Memory(ReadOperations):
         """
         async with self._changing:
             subject = await self._known(namespace)
+            check_writable(namespace)
             taken: dict[str, dict[str, Any]] = {}
             for record in records:
                 overlay = parse_older(record, self.config.max_line_chars)
@@ -412,8 +416,8 @@ class HO3Memory(ReadOperations):
             return found.overlay_id
 
     async def _change(self, subject: SubjectMemory, overlay: Overlay, entry_type: str, fields: Mapping[str, Any]) -> None:
-        facts = {"artifact_id": overlay.key, "overlay_id": overlay.overlay_id, **fields}
-        await self._append(subject, entry_type, overlay.overlay_id, facts)
+        ids = {"artifact_id": overlay.key, "overlay_id": overlay.overlay_id}
+        await self._append(subject, entry_type, overlay.overlay_id, {**ids, **fields})
 
     async def _append(self, subject: SubjectMemory, entry_type: str, entity_id: str, fields: Mapping[str, Any]) -> None:
         payload = self._keyed({**self._base(subject.namespace), **fields})
@@ -433,13 +437,7 @@ class HO3Memory(ReadOperations):
         words = {mine: each for each, mine in stored.items() if mine != each}
         if not words:
             return payload
-        found = {**payload, "words": words}
-        for name in ("signal_id", "target"):
-            if name in found:
-                found[name] = stored.get(found[name], found[name])
-        if "source_signal_ids" in found:
-            found["source_signal_ids"] = [stored.get(each, each) for each in found["source_signal_ids"]]
-        return found
+        return {**events.with_signals(payload, stored), "words": words}
 
     async def _find_known(self, namespaces: Collection[str]) -> set[str]:
         keys = {f"in:{namespace}": namespace for namespace in namespaces}

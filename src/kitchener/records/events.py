@@ -114,14 +114,17 @@ def read_payload(entry_type: str, payload: Mapping[str, Any]) -> dict[str, Any]:
 def in_words(payload: dict[str, Any]) -> dict[str, Any]:
     """A payload of the memory with its signals' ids in words; itself where none is keyed, or the words cannot be read."""
     words = payload.get("words")
-    if not isinstance(words, dict) or "namespace" not in payload:
-        return payload
+    return with_signals(payload, words) if isinstance(words, dict) and "namespace" in payload else payload
+
+
+def with_signals(payload: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
+    """A payload of the memory in which other ids stand for some signals, wherever it names them."""
     found = dict(payload)
     for name in ("signal_id", "target"):
         if name in found:
-            found[name] = words.get(found[name], found[name])
+            found[name] = ids.get(found[name], found[name])
     if isinstance(sources := found.get("source_signal_ids"), list | tuple):
-        found["source_signal_ids"] = [words.get(each, each) for each in sources]
+        found["source_signal_ids"] = [ids.get(each, each) for each in sources]
     return found
 
 
