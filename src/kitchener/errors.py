@@ -153,11 +153,11 @@ class UnknownSubject(CallerError):
 
 
 class SessionMismatch(CallerError):
-    """The session belongs to another agent class or another subject than the caller named."""
+    """The session does not belong to the agent class or the subject that the caller named. Whose it is, is not told."""
 
-    def __init__(self, session_id: str, what: str, expected: str, found: str) -> None:
-        self.session_id, self.what, self.expected, self.found = session_id, what, expected, found
-        super().__init__(f"session {session_id!r} belongs to {what} {found!r}, not {expected!r}")
+    def __init__(self, session_id: str, what: str, expected: str) -> None:
+        self.session_id, self.what, self.expected = session_id, what, expected
+        super().__init__(f"session {session_id!r} does not belong to {what} {expected!r}; start one of their own")
 
 
 class SessionBusy(CallerError):

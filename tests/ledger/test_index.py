@@ -15,7 +15,7 @@ from kitchener.ledger import LedgerEntry
 from kitchener.ledger.chain import Mark
 from kitchener.ledger.files import FileOps
 from kitchener.ledger.places import IndexDamaged, Row, Tail, check_row, hash_of, unpack
-from kitchener.records.events import index_keys
+from kitchener.records.events import external_index_key, index_keys
 from tests.ledger.support import change, fact, fill, forget_index, numbers, open_ledger
 
 QUICK = LedgerConfig(durability="os")
@@ -248,7 +248,9 @@ async def test_keys_find_entries_without_a_scan_and_survive_a_rebuild(tmp_path: 
 
     def start(number: int) -> LedgerEntry:
         session_id = f"SES-{number:08x}"
-        return LedgerEntry("SESSION_START", session_id, {"session_id": session_id, "external_id": f"x{number % 3}"})
+        return LedgerEntry(
+            "SESSION_START", session_id, {"session_id": session_id, "subject_id": "ada", "external_id": f"x{number % 3}"}
+        )
 
     for lost in (False, True):
         async with open_ledger(path, index_keys=index_keys) as ledger:
@@ -257,8 +259,8 @@ async def test_keys_find_entries_without_a_scan_and_survive_a_rebuild(tmp_path: 
                 await ledger.write(start(number))
                 await ledger.commit()
             assert await numbers(ledger.read(key="sessions")) == list(range(1, first + 7))
-            assert await numbers(ledger.read(key="external:x1")) == list(range(2, first + 7, 3))
-            assert [e.seq for e in await ledger.last(key="external:x1", session_id=f"SES-{4:08x}")] == [5]
+            assert await numbers(ledger.read(key=external_index_key("ada", "x1"))) == list(range(2, first + 7, 3))
+            assert [e.seq for e in await ledger.last(key=external_index_key("ada", "x1"), session_id=f"SES-{4:08x}")] == [5]
             assert await numbers(ledger.read(key="SES-00000001")) == [], "keys and sessions are apart"
         if not lost:
             forget_index(path)

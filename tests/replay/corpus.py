@@ -140,7 +140,7 @@ async def garden(story: Story, runtime: Runtime) -> None:
 async def garden_again(story: Story, runtime: Runtime) -> None:
     """The same session resumed; one turn is cut off, one is too slow; an earlier thread comes back."""
     supervisor = runtime.supervisor()
-    found = await supervisor.find_external("garden")
+    found = await supervisor.find_external("garden", subject_id="ada")
     assert found is not None
     cut = [
         "tell me of roses | cut=synthesize domain=garden",
@@ -265,7 +265,7 @@ async def asking(story: Story, runtime: Runtime) -> None:
 async def asking_on(story: Story, runtime: Runtime) -> None:
     """The impossible entry blocks the session until it is voided."""
     supervisor, ho2m = runtime.supervisor("RESIDENT:ask"), runtime.ledgers("RESIDENT:ask").ho2m
-    session_id = await supervisor.find_external("attic")
+    session_id = await supervisor.find_external("attic", subject_id="di")
     assert session_id is not None
     await story.say(supervisor, session_id, ["go on", "go on, please"], runtime)
     (closed,) = [each async for each in ho2m.read(session_id=session_id, entity_id="INT-0000000000000000")]
@@ -276,7 +276,7 @@ async def asking_on(story: Story, runtime: Runtime) -> None:
 async def asking_again(story: Story, runtime: Runtime) -> None:
     """It goes on as if the entry had never been."""
     supervisor = runtime.supervisor("RESIDENT:ask")
-    session_id = await supervisor.find_external("attic")
+    session_id = await supervisor.find_external("attic", subject_id="di")
     assert session_id is not None
     await story.say(supervisor, session_id, ["and now?", "is it unclear? | rel=unclear"], runtime)
 
@@ -372,7 +372,7 @@ async def short(story: Story, runtime: Runtime) -> None:
 async def short_again(story: Story, runtime: Runtime) -> None:
     """The same session resumed, cut off, forked, in conflict and settled."""
     supervisor = runtime.supervisor()
-    session_id = await supervisor.find_external("short")
+    session_id = await supervisor.find_external("short", subject_id="ada")
     assert session_id is not None
     await story.say(
         supervisor, session_id, ["tell me more | cut=synthesize domain=garden", "where were we? | domain=garden"], runtime

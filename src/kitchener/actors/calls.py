@@ -11,6 +11,7 @@ from kitchener.actors.fresh_ids import check_session_id
 from kitchener.canonical import canonical_bytes
 from kitchener.config import LedgerConfig
 from kitchener.errors import CallerError, InvalidMessage, ReentrantTurn
+from kitchener.ids import check_caller
 from kitchener.records.turn import TurnCall
 
 
@@ -31,17 +32,18 @@ def turn_call(
         raise CallerError(f"memory = {memory!r:.80}: expected True or False")
     if session_id is not None:
         check_session_id(session_id)
-    if subject_id is not None or idempotency_key is not None:
-        check_names(subject_id=subject_id, idempotency_key=idempotency_key)
+    if subject_id is not None:
+        check_caller(subject_id, session_id)
+    if idempotency_key is not None:
+        check_name("idempotency_key", idempotency_key)
     deadline = None if seconds is None else anyio.current_time() + seconds
     return TurnCall(session_id, subject_id, idempotency_key, memory, deadline)
 
 
-def check_names(**names: str | None) -> None:
-    """Raises CallerError unless the ids that the caller chose are text of a sensible length."""
-    for what, name in names.items():
-        if name is not None and (not isinstance(name, str) or not 1 <= len(name) <= _MAX_NAME or not name.isprintable()):
-            raise CallerError(f"{what} = {name!r:.80}: expected 1 to {_MAX_NAME} printable characters")
+def check_name(what: str, name: str) -> None:
+    """Raises CallerError unless a name that the caller chose is text of a sensible length."""
+    if not isinstance(name, str) or not 1 <= len(name) <= _MAX_NAME or not name.isprintable():
+        raise CallerError(f"{what} = {name!r:.80}: expected 1 to {_MAX_NAME} printable characters")
 
 
 def plain_message(message: str, max_chars: int) -> str:

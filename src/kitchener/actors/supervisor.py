@@ -18,7 +18,7 @@ from kitchener.actors.attention import AttentionRetriever
 from kitchener.actors.attention_templates import load_templates, resolve_template
 from kitchener.actors.authority import ContextAuthority
 from kitchener.actors.budget import TokenBudgeter
-from kitchener.actors.calls import check_chain, check_names, check_not_inside, check_size, check_text, plain_message, turn_call
+from kitchener.actors.calls import check_chain, check_name, check_not_inside, check_size, check_text, plain_message, turn_call
 from kitchener.actors.consolidation import Consolidator
 from kitchener.actors.context_items import ContextItems
 from kitchener.actors.fresh_ids import check_session_id
@@ -45,7 +45,7 @@ from kitchener.errors import (
     TurnReplaced,
     TurnTimeout,
 )
-from kitchener.ids import IdSource, IntentId, RandomIds, SessionId
+from kitchener.ids import IdSource, IntentId, RandomIds, SessionId, check_caller
 from kitchener.ledger import Ledgers
 from kitchener.records.turn import TurnCall, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
 from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
@@ -143,24 +143,32 @@ class HO2Supervisor:
         Args:
             session_id: `SES-` and 8 to 32 lower-case hex digits; None draws a fresh one
             subject_id: whose conversation; None: an anonymous subject of this session alone
-            external_id: a name of the caller's own, kept on `SESSION_START`
+            external_id: a name of the caller's own, kept on `SESSION_START`; subjects do not share theirs
 
         Raises:
             SessionEnded, SessionMismatch: the id is taken
         """
         if session_id is not None:
             check_session_id(session_id)
-        check_names(subject_id=subject_id, external_id=external_id)
+        if subject_id is not None:
+            check_caller(subject_id, session_id)
+        if external_id is not None:
+            check_name("external_id", external_id)
         await self._ready()
         session = await self._sessions.start(session_id, subject_id=subject_id, external_id=external_id)
         self._ledgers.request_commit()
         return session.session_id
 
-    async def find_external(self, external_id: str) -> SessionId | None:
-        """The session that was started with this external id, or None."""
-        check_names(external_id=external_id)
+    async def find_external(self, external_id: str, *, subject_id: str | None = None) -> SessionId | None:
+        """The newest session that this subject started with this external id, or None.
+
+        Args:
+            external_id: the name that was given to `start_session`
+            subject_id: whose session; None: one that was started without a subject
+        """
+        check_name("external_id", external_id)
         await self._ready()
-        return await self._sessions.by_external_id(external_id)
+        return await self._sessions.by_external_id(external_id, subject_id)
 
     async def session(self, session_id: str) -> SessionManager:
         """The session with its history and counters; brought back from the ledger if need be."""

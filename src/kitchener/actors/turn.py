@@ -217,8 +217,9 @@ class Turn:
 
     async def _recall(self, memory: TurnMemory, classification: Mapping[str, Any]) -> Sequence[Overlay]:
         """1: what memory learned about the subject and has something to say to this message."""
+        labels = labels_of(classification, self._parts.prepared.labels)
         try:
-            return await memory.recall(self._session.subject_id, labels_of(classification), self._turn_ts, self._positions)
+            return await memory.recall(self._session.subject_id, labels, self._turn_ts, self._positions)
         except BaseException as error:  # a memory that fails costs the turn its lines, not its reply
             if not is_own_failure(error):
                 raise
@@ -227,7 +228,7 @@ class Turn:
 
     async def _learn(self, memory: TurnMemory) -> Learned:
         """5: the turn's signals, and the gates that they opened."""
-        signal_ids = signals_of(self._classification, self._chain.work_orders.values())
+        signal_ids = signals_of(self._classification, self._chain.work_orders.values(), self._parts.prepared.labels)
         session = self._session
         try:
             learned = await memory.learn(session.session_id, session.subject_id, self.turn_id, signal_ids)

@@ -136,7 +136,7 @@ def _why_not(report: BisectReport) -> Iterator[str]:
 
 def _told_change(change: Change, whom: str, turns: Mapping[str, TurnText]) -> Iterator[str]:
     entry, overlay = change.entry, change.overlay
-    name = overlay.key if overlay is not None else entry.payload.get("target")
+    name = overlay.key if overlay is not None else events.in_words(entry.payload).get("target")
     yield f"{name!s} changes what {whom} is shown"
     yield f"  {moment_text(entry.timestamp)}  {told(entry)}  ({entry.ledger_id} {entry.entry_id})"
     if overlay is not None:

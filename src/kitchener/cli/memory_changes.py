@@ -135,6 +135,7 @@ async def quarantined(place: MemoryPlace, target: str, subject_id: str | None, *
         target = normalise(target, signal_kinds(place.config))
     async with place.writer() as memory:
         subject, cut = await memory.snapshot(namespace=namespace)
+        target = subject.in_words(target)
         if target in subject.quarantined(cut):
             note = f"{target} of {subject_id} is in quarantine already; nothing was written"
             return Change(place.agent_class, subject_id, target, False, note)

@@ -115,7 +115,7 @@ class Explanation:
         yield from _rest(self.unknown, "unknown events")
 
     def _quarantined(self, event: RecordedEvent) -> str:
-        targets = {each.payload["target"] for each in self.quarantines}
+        targets = {events.in_words(each.payload)["target"] for each in self.quarantines}
         return "  (in quarantine)" if {event.event_id, event.signal_id} & targets else ""
 
 
@@ -146,7 +146,8 @@ async def explained(
         evidence = subject.recorded(overlay.source_event_ids, cut)
         records = await reader.read_records(artifact_id, namespace=namespace)
         sources = {overlay.signal_id, *overlay.source_signal_ids, *overlay.source_event_ids}
-        quarantines = [each for each in await reader.read_quarantines(namespace=namespace) if each.payload["target"] in sources]
+        found_quarantines = await reader.read_quarantines(namespace=namespace)
+        quarantines = [each for each in found_quarantines if events.in_words(each.payload)["target"] in sources]
     known = {each.event_id for each in evidence}
     found = Explanation(
         place.agent_class,

@@ -13,10 +13,12 @@ import orjson
 
 from kitchener.canonical import canonical_bytes
 from kitchener.cli.memory_places import MemoryPlace, signal_kinds
-from kitchener.errors import ConfigError, EntryRefused, KitchenerError
+from kitchener.errors import CallerError, ConfigError, EntryRefused, KitchenerError
+from kitchener.ids import check_subject_id
 from kitchener.memory import MemoryReader, Overlay
 from kitchener.memory.overlays import parse_older
 from kitchener.memory.signals import normalise
+from kitchener.records import events
 
 _OLDER: Final = (
     "overlay_id",
@@ -64,6 +66,7 @@ async def exported(place: MemoryPlace, reader: MemoryReader, subjects: Iterable[
 
 def _record(entry_type: str, timestamp: str, payload: dict[str, Any]) -> dict[str, Any]:
     names = ("reason", "weight", "superseded_by", "target", "block_signal", "event_ts")
+    payload = events.in_words(payload)
     return {"at": timestamp, "entry_type": entry_type, **{name: payload[name] for name in names if name in payload}}
 
 
@@ -134,11 +137,14 @@ def _owner(path: Path, number: int, record: dict[str, Any], subject_id: str | No
         raise _bad(path, number, f"belongs to agent class {of_class!r}, not {agent_class!r}; see --agent")
     if named is None and subject_id is None:
         raise _bad(path, number, "names no subject_id; say with --subject whose it is")
-    if named is not None and (not isinstance(named, str) or not named):
-        raise _bad(path, number, f"subject_id = {named!r}: expected text")
-    if subject_id is not None and named not in (None, subject_id):
-        raise _bad(path, number, f"belongs to subject {named!r}, not {subject_id!r}")
-    return str(named if subject_id is None else subject_id)
+    owner = subject_id if named is None else named
+    try:
+        check_subject_id(owner)  # an export may hold what was learned in anonymous sessions
+    except CallerError as error:
+        raise _bad(path, number, str(error)) from error
+    if subject_id is not None and owner != subject_id:
+        raise _bad(path, number, f"belongs to subject {named!r:.80}, not {subject_id!r:.80}")
+    return str(owner)
 
 
 def _check(record: dict[str, Any], place: MemoryPlace) -> None:

@@ -21,7 +21,7 @@ from kitchener.cli.options import Json, Options, Places
 from kitchener.cli.output import print_json, print_text, say
 from kitchener.cli.progress import progress_bar
 from kitchener.cli.written_files import check_output
-from kitchener.errors import ConfigError, KitchenerError, LedgerError, RuntimeClosed, SessionMismatch
+from kitchener.errors import ConfigError, KitchenerError, LedgerError, RuntimeClosed
 from kitchener.ledger import LedgerReader
 from kitchener.records import events
 from kitchener.records.turn import TurnError, TurnResult
@@ -202,32 +202,25 @@ class _Batch:
         """The conversation's session, the turns of it that were on record before, and why there is no session."""
         name, subject_id = conversation.name, conversation.subject_id
         try:
-            known = await self._supervisor.find_external(name)
+            known = await self._supervisor.find_external(name, subject_id=subject_id)
             if known is None:
                 return await self._supervisor.start_session(subject_id=subject_id, external_id=name), {}, None
-            return known, await self._finished(known, subject_id), None
+            return known, await self._finished(known), None
         except (LedgerError, RuntimeClosed):
             raise
         except KitchenerError as error:
             return None, {}, TurnError(type(error).__name__, str(error))
 
-    async def _finished(self, session_id: str, subject_id: str | None) -> _Finished:
-        """The finished turns of a session, out of one reading of its entries.
-
-        Raises:
-            SessionMismatch: it belongs to another subject than the input says
-        """
+    async def _finished(self, session_id: str) -> _Finished:
+        """The finished turns of a session, out of one reading of its entries."""
         started: dict[str, tuple[str, Any]] = {}
         finished: _Finished = {}
         if self._before is None:
             return finished
-        wanted = (events.SESSION_START, events.TURN_STARTED, events.TURN_COMPLETED)
+        wanted = (events.TURN_STARTED, events.TURN_COMPLETED)
         async for entry in self._before.read(session_id=session_id, entry_type=wanted):
             payload = events.read_payload(entry.entry_type, entry.payload)
-            if entry.entry_type == events.SESSION_START:
-                if subject_id not in (None, payload["subject_id"]):
-                    raise SessionMismatch(session_id, "subject", str(subject_id), payload["subject_id"])
-            elif entry.entry_type == events.TURN_STARTED:
+            if entry.entry_type == events.TURN_STARTED:
                 if payload.get("idempotency_key") is not None:
                     started[entry.entity_id] = payload["idempotency_key"], payload["user_message"]
             elif entry.entity_id in started:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 from typing import Annotated
+from urllib.parse import unquote
 
 from cyclopts import App, Parameter
 
@@ -12,7 +13,8 @@ from kitchener.cli.options import Json, Options, Places
 from kitchener.cli.output import ask, is_interactive, print_json, print_text, say
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
-from kitchener.runtime.erasing import ErasureReport, check_subject_id, erase_subject, keyring_of
+from kitchener.ids import check_recorded_subject
+from kitchener.runtime.erasing import ErasureReport, erase_subject, keyring_of
 
 app = App(name="subject", help="Erase what is on record about a person.")
 
@@ -25,6 +27,7 @@ def erase_(
     /,
     *,
     options: Options = _EVERYTHING,
+    encoded: Annotated[bool, Parameter(negative="", help="The id is percent-encoded: for one that nobody can type.")] = False,
     yes: Annotated[bool, Parameter(negative="", help="Do not ask. Needed where there is no terminal to ask on.")] = False,
     json: Json = False,
 ) -> int:
@@ -39,10 +42,12 @@ def erase_(
 
         kitchener subject erase ada
         kitchener subject erase ada --yes --json
+        kitchener subject erase --encoded a%00b
     """
     config = options.load().config
     keyring_of(Places(config).sealer())
-    check_subject_id(subject)
+    subject = unquote(subject) if encoded else subject
+    check_recorded_subject(subject)
     if not yes and not _is_wanted(subject):  # asked before the event loop runs, so that an interrupt is one
         say("nothing was erased")
         return NEGATIVE

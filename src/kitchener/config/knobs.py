@@ -282,7 +282,7 @@ class HO2Config(Settings):
     verify_with_model: bool = False
     """Ask a model for a verdict on each reply, beside the fixed checks."""
     labels_vocabulary: dict[Literal["domain", "task"], tuple[Name, ...]] = Field(default_factory=dict)
-    """Labels that classification may give; empty leaves the choice to the model."""
+    """Labels that classification may give; another one counts as none. Empty leaves the choice to the model."""
     attention_budget_tokens: Positive = 10_000
     """Tokens of gathered context in one turn."""
     attention_budget_queries: Positive = 20

@@ -33,11 +33,11 @@ from kitchener.clock import Clock, SystemClock
 from kitchener.config import HO2Config, LimitsConfig, RuntimeConfig, described_key
 from kitchener.errors import ActorStopped, CallerError, ConfigError, KitchenerError, ReentrantTurn, RuntimeClosed
 from kitchener.gateway import LLMGateway, build_providers
-from kitchener.ids import IdSource, is_agent_class, path_part
+from kitchener.ids import IdSource, check_recorded_subject, is_agent_class, path_part
 from kitchener.ledger import Ledgers, open_ledgers
 from kitchener.memory import HO3Memory
 from kitchener.records.prompt import PromptGateway, PromptResponse, Provider
-from kitchener.runtime.erasing import ErasureReport, check_subject_id, erase, keyring_of, open_stores
+from kitchener.runtime.erasing import ErasureReport, erase, keyring_of, open_stores
 from kitchener.runtime.leaving import Departure
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import open_memories
@@ -113,7 +113,7 @@ class Runtime:
             LedgerError, SealingError: it could not be finished; try again
         """
         keyring_of(self._parts.sealer)
-        check_subject_id(subject_id)
+        check_recorded_subject(subject_id)
         for agent_class in supervisors_ledgers(self.config):
             self._agent(agent_class)
         async with self._erasing:
