@@ -1,4 +1,4 @@
-"""A key that stands in a wrong place is not shown: by no command, no error, no `--json`, no log (docs/security.md)."""
+"""A key that stands in a wrong place is not shown: by no command, no error, no `--json`, no log (docs/configuration.md)."""
 
 import json
 from pathlib import Path
