@@ -13,7 +13,7 @@ from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.context_kit import ENFORCE
-from tests.acceptance.stack import echo, open_scripted
+from tests.acceptance.stack import open_scripted
 from tests.hostile.kit import bystander, unless_bystander
 
 MAX_TERM_BYTES = 400
