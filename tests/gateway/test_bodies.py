@@ -3,6 +3,8 @@
 import zlib
 from collections.abc import AsyncIterator
 
+import anyio
+import anyio.lowlevel
 import httpx2
 import pytest
 from hypothesis import given
@@ -76,6 +78,23 @@ async def test_a_compressed_body_is_held_to_the_limit_as_it_arrives_and_as_it_ex
     body = Pieces(gzipped(b"")[:10], *[empty_blocks] * 10)
     assert "longer than" in await refusal_of(body, encoding="gzip")
     assert body.given == 3
+
+
+async def test_others_run_between_the_pieces_of_a_body_that_comes_byte_by_byte() -> None:
+    """A read of the socket holds thousands of them, and the library gives them one after the other without waiting."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(count)
+        await read(Pieces(*[b"x"] * 8_192))
+        tasks.cancel_scope.cancel()
+    assert turns >= 16
 
 
 @pytest.mark.parametrize(

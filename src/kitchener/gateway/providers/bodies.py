@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, Final
 
+import anyio.lowlevel
 import httpx2
 import orjson
 
@@ -26,6 +27,8 @@ MAX_EVENTS: Final = 100_000
 """Events of one stream, comments not counted: more than any model says tokens in one answer."""
 MAX_EVENT_LINES: Final = 100
 """Lines of one event; vendors send two or three."""
+PIECES_AT_ONCE: Final = 256
+"""Pieces after which others run: one read of the socket may hold ten thousand chunks of a byte each."""
 INFLATED_PIECE: Final = 65_536
 """Bytes that are decompressed at a time."""
 
@@ -66,7 +69,7 @@ class BoundedBody(httpx2.AsyncByteStream):
         self._max_bytes = min(max_bytes, MAX_ERROR_BYTES) if self._is_error else max_bytes
         self._is_over = False
         self._inflater = self._inflater_for(encoding)
-        self._received = self._inflated = 0
+        self._received = self._inflated = self._pieces = 0
         self._whole = bytearray()
         self._events: _Events | None = None
         self._ready: list[bytes] = []
@@ -89,6 +92,9 @@ class BoundedBody(httpx2.AsyncByteStream):
                     self._end()
                 else:
                     self._take(raw)
+                    self._pieces += 1
+                    if self._pieces % PIECES_AT_ONCE == 0:
+                        await anyio.lowlevel.checkpoint()
         except UnusableAnswer:
             await self.aclose()
             if not self._is_error:
