@@ -57,6 +57,7 @@ POLICY: Final = (
     "context.ref_lists",
     "context.rendering",
     "context.ruleset",
+    "context.spoken",
     "context.transitions",
     "memory.bias",
     "memory.gate",
