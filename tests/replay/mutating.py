@@ -57,7 +57,6 @@ POLICY: Final = (
     "context.ref_lists",
     "context.rendering",
     "context.ruleset",
-    "context.spoken",
     "context.transitions",
     "memory.bias",
     "memory.gate",
