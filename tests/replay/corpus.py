@@ -6,6 +6,7 @@ messages is the whole story, and the same model serves every session. `corpus.to
 
 import argparse
 import shutil
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -33,11 +34,23 @@ def water(bed: str, litres: int = 1) -> dict[str, Any]:
     return {"bed": bed, "litres": litres, "log": "drop " * 40}
 
 
+class BreakingClock(FakeClock):
+    """A clock that fails the executor of one kind of work order: what models and tools do is never an executor's failure."""
+
+    breaks: str | None = None
+
+    def time_us(self) -> int:
+        caller = sys._getframe(1)
+        if self.breaks is not None and caller.f_code.co_name == "execute" and caller.f_locals.get("wo_type") == self.breaks:
+            raise RuntimeError("a bug in an executor")
+        return super().time_us()
+
+
 class Story:
     """One recording: a runtime that is opened and closed as often as the story wants, and its clock."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.clock = root, FakeClock(START_US)
+        self.root, self.clock = root, BreakingClock(START_US)
         self.runtime: Runtime | None = None
         self._scope: anyio.CancelScope | None = None
 
@@ -73,6 +86,7 @@ class Story:
         for message in messages:
             wanted = asked(message)
             self.clock.advance(float(wanted.get("after", "60")))
+            self.clock.breaks = wanted.get("breaks")
             options: dict[str, Any] = {"session_id": session_id, "memory": "forget" not in wanted}
             if "key" in wanted:
                 options["idempotency_key"] = wanted["key"]

@@ -13,7 +13,7 @@ from kitchener.canonical import canonical_digest, digest
 
 PACKAGES: Final = ("kitchener.actors", "kitchener.context", "kitchener.memory")
 """All modules of these."""
-MODULES: Final = ("kitchener.canonical", "kitchener.gateway.routing", "kitchener.ids")
+MODULES: Final = ("kitchener.canonical", "kitchener.gateway.routing", "kitchener.ids", "kitchener.records.spoken")
 """And these."""
 
 

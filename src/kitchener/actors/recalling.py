@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 from kitchener.actors.ranking import TurnWords
 from kitchener.context import Item, evidence_item
 from kitchener.context.items import Estimator
-from kitchener.context.spoken import turn_text
 from kitchener.ledger import Ledgers, StoredEntry
 from kitchener.records import events
+from kitchener.records.spoken import turn_text
 
 MAX_CHARS: Final = 16_777_216
 """Characters of the turns of all subjects together; beyond it the longest unused subjects are released."""

@@ -12,10 +12,10 @@ from typing import Any, Final
 from kitchener.actors.attention import ContextFragment, words_of
 from kitchener.actors.budget import estimate_tokens
 from kitchener.context.events import ERASED
-from kitchener.context.spoken import turn_text
 from kitchener.ids import EntryId, SessionId, SubjectId, TurnId
 from kitchener.records import events
 from kitchener.records.ref import Ref
+from kitchener.records.spoken import turn_text
 
 COSTS: Final = ("input_tokens", "output_tokens", "llm_calls", "tool_calls")
 """What is summed over a session's turns."""

@@ -25,7 +25,6 @@ from kitchener.context import (
 )
 from kitchener.context.events import ERASED
 from kitchener.context.explaining import explain_all, find_placed
-from kitchener.context.spoken import turn_text
 from kitchener.errors import CallerError, NotOnRecord
 from kitchener.ids import session_of_turn
 from kitchener.ledger import LedgerReader, StoredEntry
@@ -34,6 +33,7 @@ from kitchener.memory.reading import OVERLAYS_FILE, memory_dir
 from kitchener.memory.subject import readable_overlay
 from kitchener.records import events
 from kitchener.records.ref import Ref
+from kitchener.records.spoken import turn_text
 from kitchener.runtime.memories import memory_config
 from kitchener.sealing import is_sealed
 

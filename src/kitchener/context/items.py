@@ -9,9 +9,9 @@ from typing import Final, Literal, NamedTuple
 
 from kitchener.canonical import digest
 from kitchener.context.events import ERASED, Answered, Declared, EventKey, Opened, SourceEvent
-from kitchener.context.spoken import as_said, turn_text
 from kitchener.errors import ConfigError
 from kitchener.records.ref import Ref
+from kitchener.records.spoken import as_said, turn_text
 
 ItemKind = Literal["rule", "intent", "work_order", "failed_work_orders", "bias", "turn", "evidence"]
 Reason = Literal["DEFINES_INTENT", "OPEN_WO", "FAILED_WO", "GLOBAL_INVARIANT", "REACHABLE_FROM_INTENT", "HO3_BIAS", "RECALLED"]
