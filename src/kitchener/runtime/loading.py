@@ -7,7 +7,6 @@ Explained in `docs/configuration.md`.
 
 import json
 import os
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -167,7 +166,7 @@ class _Layers:
 
 def _check_agent_class(name: str, given: object, source: str) -> None:
     if not is_agent_class(name):
-        is_plain = all(part == "" or is_plain_name(part) for part in re.split("[:/]", name))
+        is_plain = all(part == "" or is_plain_name(part) for part in name.replace("/", ":").split(":"))
         named = name if is_plain else described_key(name)
         expected = 'no such agent class; it is ADMIN or RESIDENT:<name>, as in [agents."RESIDENT:bo"]'
         raise ConfigError(source, dotted_key(("agents", named)), "", expected)

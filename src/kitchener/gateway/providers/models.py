@@ -25,7 +25,7 @@ from pydantic_ai.providers import infer_provider_class
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 
-from kitchener.config import ProviderConfig, dotted_key
+from kitchener.config import ProviderConfig, described, dotted_key
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway.providers.http_client import open_http_client
 from kitchener.gateway.providers.model_errors import VENDOR_ERRORS, hide, translated
@@ -185,12 +185,12 @@ async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: Provider
     vendor_name, _, model_name = (config.model or "").partition(":")
     if vendor_name in ASYNCIO_ONLY_VENDORS and anyio.get_cancelled_exc_class().__module__.startswith("trio"):
         expected = f"the client library of {vendor_name!r} works on asyncio only, and this program runs on trio"
-        raise ConfigError(_SOURCE, dotted_key((*at, "model")), repr(config.model), expected)
+        raise ConfigError(_SOURCE, dotted_key((*at, "model")), described(config.model), expected)
     try:
         vendor_class = infer_provider_class(vendor_name)
     except ValueError:
-        expected = f"the library knows no vendor {vendor_name!r}"
-        raise ConfigError(_SOURCE, dotted_key((*at, "model")), repr(config.model), expected) from None
+        expected = "the library knows no such vendor; expected `vendor:model`, such as `anthropic:claude-sonnet-4-5`"
+        raise ConfigError(_SOURCE, dotted_key((*at, "model")), described(config.model), expected) from None
     redaction = Redaction(secret)
     client = open_http_client(config, redaction)
     vendor = _vendor(
@@ -214,7 +214,7 @@ async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: Provider
         return ModelProvider(provider_id, build, model_id=model_name, settings=settings, redaction=redaction)
     except (UserError, ValueError, TypeError) as error:
         expected = f"the vendor's library refuses this model: {redaction.text(str(error)):.300}"
-        raise ConfigError(_SOURCE, dotted_key((*at, "model")), repr(config.model), expected) from hide(error, redaction)
+        raise ConfigError(_SOURCE, dotted_key((*at, "model")), described(config.model), expected) from hide(error, redaction)
 
 
 def _vendor(
