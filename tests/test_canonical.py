@@ -13,7 +13,16 @@ import rfc8785
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kitchener.canonical import MAX_INTEGER, NOTHING, Opening, canonical_bytes, canonical_digest, digest
+from kitchener.canonical import (
+    MAX_INTEGER,
+    NOTHING,
+    Opening,
+    canonical_bytes,
+    canonical_digest,
+    digest,
+    is_deep,
+    parse_json,
+)
 from kitchener.errors import EntryRefused
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -160,3 +169,27 @@ def test_what_follows_an_opening_is_hashed_as_if_all_were_one(start: bytes, rest
     for rest in (*rests, *rests):
         assert opening.digest(rest) == f"sha256:{hashlib.sha256(start + rest).hexdigest()}"
         assert NOTHING.digest(rest) == digest(rest) == f"sha256:{hashlib.sha256(rest).hexdigest()}"
+
+
+@pytest.mark.parametrize(("levels", "is_too_deep"), [(64, False), (65, True), (100_000, True)])
+@pytest.mark.parametrize("pair", ["[]", "{}", '["a]",]', '["\\"[[",]'])
+def test_the_depth_of_a_text_is_known_without_parsing_it(levels: int, is_too_deep: bool, pair: str) -> None:
+    opening, closing = pair[:-1], pair[-1]
+    assert is_deep(opening * levels + closing * levels) == is_too_deep
+    assert is_deep(opening * levels) == is_too_deep, "the text need not be valid"
+
+
+@pytest.mark.parametrize("text", ["[]" * 100_000, '"' + "[" * 100_000 + '"', '"' + "[" * 100_000, '"\\', "]" * 100_000 + "[["])
+def test_what_stands_in_strings_or_is_closed_again_has_no_depth(text: str) -> None:
+    assert not is_deep(text)
+
+
+def test_a_foreign_json_text_is_parsed_or_refused_at_any_depth() -> None:
+    assert parse_json('{"a": "b"}') == {"a": "b"}
+    assert parse_json('{"a": "line\nbreak\t"}') == {"a": "line\nbreak\t"}
+    for levels in (65, 990, 1_100, 100_000):
+        with pytest.raises(ValueError, match="nested deeper than 64 levels"):
+            parse_json('["line\nbreak"' + ",[" * levels + "]" * levels + "]")
+    for text in ("[" * 100_000, "[" * 100_000 + "]" * 100_000, "", "\n", "nul\n", "9" * 5_000 + "\n", '"\ud800"'):
+        with pytest.raises(ValueError, match=r"."):
+            parse_json(text)

@@ -17,6 +17,7 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION, Hold, echo, open_scripted, outcome, read_all
 from tests.erasure import kit as erasure
+from tests.replay.corpus import START_US, BreakingClock
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -129,8 +130,6 @@ def answer(request: PromptRequest) -> Any:
     if request.wo_type == "synthesize":
         if message == "outage":
             return ProviderError("scripted", "refused", "down")
-        if message == "bug":
-            return ZeroDivisionError("in the executor's way")
         if message == "escalate" or (message == "retry" and request.temperature > 0):
             return {"response_text": " "}
     return echo(request)
@@ -142,10 +141,12 @@ async def test_the_page_of_entries_lists_what_is_written(tmp_path: Path) -> None
     provider = ScriptedProvider(answer, gate=hold)
     config: dict[str, Any] = {"session_queue": 1, "max_retries": 1, "verify_with_model": True, "instructions": "Be brief."}
     with anyio.fail_after(30):
-        async with open_scripted(tmp_path, provider, tools=[send, broken], **config) as runtime:
+        clock = BreakingClock(START_US)
+        async with open_scripted(tmp_path, provider, tools=[send, broken], clock=clock, **config) as runtime:
             supervisor, ledgers = runtime.supervisor(), runtime.ledgers()
             session_id = await supervisor.start_session(subject_id="ada", external_id="chat-1")
             for message in ("hello", "send", "broken", "retry", "escalate", "outage", "bug", "hello again"):
+                clock.breaks = "synthesize" if message == "bug" else None
                 await supervisor.handle_turn(message, session_id=session_id, idempotency_key=f"key of {message}")
             async with anyio.create_task_group() as tasks:
 

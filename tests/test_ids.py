@@ -8,9 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kitchener.errors import CallerError
 from kitchener.ids import (
     RandomIds,
     anonymous_subject,
+    check_caller,
+    check_recorded_subject,
+    check_subject_id,
     is_agent_class,
     is_session_id,
     path_part,
@@ -125,3 +129,25 @@ def test_a_path_part_is_one_plain_name_that_can_be_read_back(text: str) -> None:
 def test_an_agent_class_as_a_directory() -> None:
     assert path_part("RESIDENT:bo") == "RESIDENT%3Abo"
     assert path_part("ADMIN") == "ADMIN"
+
+
+@pytest.mark.parametrize("wrong", ["", "a\0b", "a\n", "\ud800", "\u202e", "x" * 257, 7, None])
+def test_what_is_no_subject_id_is_refused(wrong: object) -> None:
+    with pytest.raises(CallerError, match="1 to 256 printable characters"):
+        check_subject_id(wrong)
+
+
+def test_an_anonymous_subject_speaks_in_its_own_session_only() -> None:
+    check_caller("anon-SES-0000000a", "SES-0000000a")
+    check_caller("anon-7", None)
+    for session_id in (None, "SES-0000000b"):
+        with pytest.raises(CallerError, match="anonymous"):
+            check_caller("anon-SES-0000000a", session_id)
+
+
+def test_any_text_that_can_be_stored_may_be_on_record_as_a_subject() -> None:
+    for each in ("ada", "a\0b", "\u202e", "x" * 1_024):
+        check_recorded_subject(each)
+    for wrong in ("", "\ud800", "x" * 1_025, 7):
+        with pytest.raises(CallerError):
+            check_recorded_subject(wrong)

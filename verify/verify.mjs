@@ -7,15 +7,20 @@ import { createHash, verify } from 'node:crypto'
 import * as fs from 'node:fs'
 
 // How things are written. What these forms leave open is compared, further below, with what it has to be.
-const NUM = '[1-9][0-9]*', BATCH = `\\[${NUM},${NUM},${NUM}\\]`, HASH = '"sha256:[0-9a-f]{64}"'
-const NAME = '"[ !#-[\\]-{}~]+"', ID = 'E-\\d{4}-\\d\\d-\\d\\d-(\\d{12,})', ANY = '"([^"]*)"', KEY = '"[0-9a-f]{64}"'
+const NUM = '[1-9][0-9]{0,15}', BATCH = `\\[${NUM},${NUM},${NUM}\\]`, HASH = '"sha256:[0-9a-f]{64}"'
+const NAME = '"[ !#-[\\]-{}~]+"', ID = 'E-\\d{4}-\\d\\d-\\d\\d-(\\d{12,16})', KEY = '"[0-9a-f]{64}"'
 const form = (fields) => RegExp(`^{${Object.entries(fields).map(([name, value]) => `"${name}":${value}`).join()}}$`)
 const LINK = form({ ledger_id: NAME, seq: NUM, entry_id: `"${ID}"`, batch: BATCH, entry_hash: HASH, chain_hash: HASH })
 const BEFORE = form({ batch: BATCH, chain_hash: HASH, seq: NUM })
 const VOUCHER = { public_key: KEY, seq: NUM, sig: '"[0-9a-f]{128}"', signer: NAME, timestamp: NAME }
-const HEAD = form({ chain_hash: HASH, ledger_id: NAME, ...VOUCHER })
-const NAMED = `"(${ID}|[^"]*?)(?:\\.\\d\\d)?"` // a reference may name a piece of an entry
-const REF = RegExp(`(?:"(\\w+)":\\[?)?{"entry_hash":${ANY},"entry_id":${NAMED},"ledger_id":${ANY}}`, 'g')
+const HEADS = [{}, { commits: HASH }].map((more) => form({ chain_hash: HASH, ...more, ledger_id: NAME, ...VOUCHER }))
+const NAMED = RegExp(`^(${ID})(?:\\.\\d\\d)?$`) // a reference may name a piece of an entry
+// Which fields of which entries hold references; what looks like one anywhere else is somebody's words.
+const REFS = new Map(Object.entries({
+  TURN_COMPLETED: ['projection_ref', 'user_message_ref'], WO_PLANNED: ['attention', 'input_refs'], WO_COMPLETED: ['output_ref'],
+  LIFECYCLE_VOIDED: ['ref'], LLM_CALL: ['part_refs'], CONFLICT_FLAG: ['involved_refs', 'proof_refs'],
+  PROJECTION_COMPUTED: ['eligible_refs', 'flags', 'proof_refs', 'suppressed_refs', 'visible_refs']
+}))
 const START = { seq: 0, batch: [0, 1, 1], chain_hash: `sha256:${'0'.repeat(64)}` } // what entry 1 follows
 
 const hash = (data) => `sha256:${createHash('sha256').update(data).digest('hex')}`
@@ -65,14 +70,16 @@ function checkChain (links, before, each) {
   return before
 }
 function checkHead (where, head, link, given) { // `link` is the one that it vouches for
-  demand(where, 'form', 'a signed head', head, HEAD.test(JSON.stringify(head)))
-  const { ledger_id, seq, chain_hash, timestamp, public_key } = head
+  demand(where, 'form', 'a signed head', head, HEADS.some((each) => each.test(JSON.stringify(head))))
+  const { ledger_id, seq, chain_hash, timestamp, public_key, commits } = head
   demand(where, 'end', `at least ${seq} entries, as the signed head says`, 'fewer', link !== undefined)
-  same(link.where, { ledger_id, seq, chain_hash }, link)
+  same(link.where, { ledger_id, seq, chain_hash, batch: [link.batch[0], link.batch[2], link.batch[2]] }, link)
+  demand(link.where, 'commits', link.commits, commits, !commits || !link.commits || commits === link.commits)
   const raw = Buffer.from(public_key, 'hex'), signer = `ed25519:${hash(raw).slice(7, 23)}`
   same(where, { signer, public_key: given ?? public_key }, head)
   const key = { kty: 'OKP', crv: 'Ed25519', x: raw.toString('base64url') }, sig = Buffer.from(head.sig, 'hex')
-  const data = Buffer.from(`kitchener/1/head|${ledger_id}|${seq}|${chain_hash}|${timestamp}`)
+  const signed = [ledger_id, seq, chain_hash, timestamp, ...(commits ? [commits] : [])].join('|')
+  const data = Buffer.from(`kitchener/${commits ? 2 : 1}/head|${signed}`)
   demand(where, 'sig', `a signature by ${signer} over this`, head.sig, verify(null, data, { key, format: 'jwk' }, sig))
   return `signed by ${signer} (${given ? 'the given key' : 'a key it names itself'}), on ${timestamp}`
 }
@@ -94,8 +101,11 @@ function * entriesOf (path) {
 }
 function verifyLedger (path, given) {
   const side = `${path}.checkpoint`, head = fs.existsSync(side) ? parse(fs.readFileSync(side), side, '\n') : undefined
-  let vouched
-  const last = checkChain(entriesOf(path), START, (link) => { if (link.seq === head?.seq) vouched = link })
+  let vouched, commits = START.chain_hash
+  const last = checkChain(entriesOf(path), START, (link) => {
+    if (link.batch[1] === link.batch[2]) commits = hash(`kitchener/1/commits|${commits}|${link.seq}`)
+    if (link.seq === head?.seq) vouched = { ...link, commits }
+  })
   const told = `${last.seq} entries, head ${last.chain_hash}`
   if (head !== undefined) return `${told}; entry ${head?.seq} ${checkHead(side, head, vouched, given)}`
   demand(path, 'checkpoint', 'a signed head', 'none', !given || !last.seq)
@@ -115,10 +125,19 @@ function checkPart (part, given, links) {
     return entryOf(where, link, ...body.map((text) => Buffer.from(text)))
   })
   const last = checkChain(chain, before ?? START, (link) => links.set(`${ledger_id} ${link.seq}`, link))
-  const told = `vouched for: ${ledger_id} up to entry ${last.seq}`
+  // Of entries that are not shown nobody can tell whose they are: their ids are told, those of neighbours as first and last.
+  const edge = (step) => chain.filter((link, n) => !link.body && (!chain[n + step] || chain[n + step].body))
+  const lasts = edge(1), runs = edge(-1).map((first, n) => [...new Set([first.entry_id, lasts[n].entry_id])].join(' to '))
+  const told = `${ledger_id}: withheld: ${runs.join(', ') || 'nothing'}; vouched for up to entry ${last.seq}`
   if (given || head?.sig) return `${told}: ${checkHead(where, head, last, given)}`
   same(where, { head: { chain_hash: last.chain_hash, ledger_id, seq: last.seq } }, part)
   return `${told}: nobody, its head is not signed`
+}
+function * refsIn (value, name) { // each reference, and the field that it stands in
+  if (!(value instanceof Object)) return
+  const isRef = Object.keys(value).sort().join() === 'entry_hash,entry_id,ledger_id'
+  if (isRef && Object.values(value).every((each) => typeof each === 'string')) yield [name, value]
+  else for (const [key, item] of Object.entries(value)) yield * refsIn(item, Array.isArray(value) ? name : key)
 }
 function verifyBundle (path, given) {
   const bundle = parse(fs.readFileSync(path), 'bundle', '\n'), { ledgers, session_id, turn_id } = bundle
@@ -126,22 +145,26 @@ function verifyBundle (path, given) {
   const entries = [...links.values()].filter((link) => link.body), ids = ledgers.map((part) => part.ledger_id)
   const due = { fields: 5, entries: entries.length, format: 'kitchener-proof/1', ledgers: [...new Set(ids)] }
   same('bundle', due, { ...bundle, fields: Object.keys(bundle).length, ledgers: ids })
-  // It begins in its session, and the executor's entries are those that its trace hash was taken over.
+  // It begins in its session and ends, and the executor's entries are those that its trace hash was taken over.
   const all = (type) => entries.filter((entry) => entry.entry_type === type && entry.ledger_id.startsWith('HO2M:'))
-  const begin = ['SESSION_START', 'TURN_STARTED'].flatMap(all).map((each) => [each.entity_id, each.payload.session_id])
-  same(turn_id, { begin: [[session_id, session_id], [turn_id, session_id]] }, { begin })
+  const about = (...types) => types.flatMap(all).map((each) => [each.entity_id, each.payload.session_id])
+  const begin = about('SESSION_START', 'TURN_STARTED'), end = about('TURN_COMPLETED', 'TURN_ABORTED')
+  same(turn_id, { begin: [[session_id, session_id], [turn_id, session_id]], end: [[turn_id, session_id]] }, { begin, end })
   const trace = entries.filter((entry) => entry.ledger_id.startsWith('HO1M:') && entry.payload.turn_id === turn_id)
   const trace_hash = hash(Buffer.concat(trace.map((entry) => entry.body)))
   for (const { payload } of all('TURN_COMPLETED')) same(turn_id, { trace_hash: payload.trace_hash }, { trace_hash })
   // What a reference names stands there, if its chain is here. Message, answers and context have to be shown.
-  for (const { where, body } of entries) {
-    for (const [, name = 'ref', entry_hash, entry_id, seq, ledger_id] of body.toString().matchAll(REF)) {
+  for (const { where, entry_type, payload } of entries) {
+    const refs = (REFS.get(entry_type) ?? []).flatMap((name) => [...refsIn(payload[name], name)])
+    for (const [name, { ledger_id, entry_hash, entry_id: id }] of refs) {
+      const [, entry_id = id, seq] = NAMED.exec(id) ?? []
       const link = links.get(`${ledger_id} ${+seq}`), isDue = /^(projection|user_message|output)_ref$/.test(name)
       demand(where, name, `${ledger_id} ${entry_id} in the bundle`, 'not there', link?.body || !isDue)
       if (link) same(where, { [name]: [link.entry_id, link.entry_hash] }, { [name]: [entry_id, entry_hash] })
     }
   }
-  return [`${entries.length} entries of turn ${turn_id}`, ...told].map(printable).join('\n         ')
+  const how = all('TURN_ABORTED').length ? 'TURN_ABORTED, so no trace hash says which calls it made' : 'TURN_COMPLETED'
+  return [`${entries.length} entries of turn ${turn_id}, ${how}`, ...told].map(printable).join('\n         ')
 }
 
 const paths = process.argv.slice(2), at = paths.indexOf('--public-key'), [, given] = at >= 0 ? paths.splice(at, 2) : []

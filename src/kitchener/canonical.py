@@ -6,6 +6,8 @@ form, or that would read back as something else, are refused with `EntryRefused`
 """
 
 import hashlib
+import json
+import re
 from typing import Any, Final
 
 import orjson
@@ -15,6 +17,9 @@ from kitchener.errors import EntryRefused
 
 MAX_DEPTH = 64
 MAX_INTEGER = 2**53 - 1
+
+# A string that never ends is matched to the end of the text, so that no part of it is looked at twice.
+_BRACKET_OR_STRING: Final = re.compile(r'[\[\]{}]|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 
 # Integers outside ±(2^53−1) make the fast encoder fail instead of being written.
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
@@ -53,6 +58,40 @@ def canonical_bytes(value: Any, *, at: str = "") -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         _plain(value, at, 0)  # names the exact place if it can
         raise EntryRefused(at, str(error)) from error
+
+
+def parse_json(text: str) -> Any:
+    """The value of a foreign JSON text; line breaks and tabs that a model left unescaped inside strings are let through.
+
+    Linear in the length of the text, whatever it holds, and never deeper in the stack than `MAX_DEPTH`.
+
+    Raises:
+        ValueError: it is not JSON, or nested deeper than a parser follows
+    """
+    try:
+        return orjson.loads(text)  # gives up at a depth of its own, without recursion in Python
+    except orjson.JSONDecodeError:
+        if "\n" not in text:
+            raise
+    if is_deep(text):
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    return json.loads(text, strict=False)
+
+
+def is_deep(text: str) -> bool:
+    """Whether brackets outside of the strings of a JSON text nest deeper than `MAX_DEPTH`; the text need not be valid."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return False
+    depth = 0
+    for found in _BRACKET_OR_STRING.finditer(text):
+        first = found[0][0]
+        if first in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                return True
+        elif first in "]}":
+            depth -= 1
+    return False
 
 
 def plain_json(value: Any) -> str | None:

@@ -74,6 +74,16 @@ def origin_of(error: BaseException) -> str:
     return ", from ".join(found)
 
 
+def words_of(error: BaseException) -> str:
+    """The class of an error and its text, for a record; also of one whose text cannot be had."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001  foreign code makes the text
+        return f"{type(error).__name__} without a readable text"
+
+
 class KitchenerError(Exception):
     """Root of all errors of this package."""
 
@@ -143,11 +153,11 @@ class UnknownSubject(CallerError):
 
 
 class SessionMismatch(CallerError):
-    """The session belongs to another agent class or another subject than the caller named."""
+    """The session does not belong to the agent class or the subject that the caller named. Whose it is, is not told."""
 
-    def __init__(self, session_id: str, what: str, expected: str, found: str) -> None:
-        self.session_id, self.what, self.expected, self.found = session_id, what, expected, found
-        super().__init__(f"session {session_id!r} belongs to {what} {found!r}, not {expected!r}")
+    def __init__(self, session_id: str, what: str, expected: str) -> None:
+        self.session_id, self.what, self.expected = session_id, what, expected
+        super().__init__(f"session {session_id!r} does not belong to {what} {expected!r}; start one of their own")
 
 
 class SessionBusy(CallerError):

@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote
 from uuid import uuid4
 
 from kitchener.canonical import digest as plain_digest
+from kitchener.errors import CallerError
 
 SessionId = NewType("SessionId", str)
 """`SES-` and 8 to 32 lower-case hex digits."""
@@ -26,6 +27,10 @@ EntryId = NewType("EntryId", str)
 """`E-YYYY-MM-DD-{seq:012d}`; sorts as text in append order within a ledger."""
 
 _SESSION = re.compile(r"SES-[0-9a-f]{8,32}")
+_TURN = re.compile(r"T-([0-9a-f]{8,32})-\d{6,}")
+_ANONYMOUS = "anon-SES-"
+_MAX_SUBJECT = 256
+_MAX_RECORDED_SUBJECT = 1_024
 _AGENT_CLASS = re.compile(r"ADMIN|RESIDENT:[^\x00-\x1f\x7f/|\ud800-\udfff]{1,64}")
 
 
@@ -69,7 +74,7 @@ def turn_id(session_id: str, number: int) -> TurnId:
 
 def session_of_turn(turn: str) -> SessionId | None:
     """The session that a turn id belongs to, or None if `turn` is not a turn id."""
-    found = re.fullmatch(r"T-([0-9a-f]{8,32})-\d{6,}", turn)
+    found = _TURN.fullmatch(turn)
     return SessionId(f"SES-{found[1]}") if found else None
 
 
@@ -92,6 +97,43 @@ def intent_id(session_id: str, turn: str, ordinal: int) -> IntentId:
 def anonymous_subject(session_id: str) -> SubjectId:
     """The subject of a session that was started without one: nobody else's."""
     return SubjectId(f"anon-{session_id}")
+
+
+def check_subject_id(subject_id: object) -> None:
+    """Raises CallerError unless this can be the id of a subject. Every door asks here, so what one takes, all take."""
+    if not isinstance(subject_id, str) or not 1 <= len(subject_id) <= _MAX_SUBJECT or not subject_id.isprintable():
+        raise CallerError(f"subject_id = {subject_id!r:.80}: expected 1 to {_MAX_SUBJECT} printable characters")
+
+
+def check_caller(subject_id: str, session_id: str | None) -> None:
+    """Raises CallerError unless a caller may be this subject: one with a proper id that is no anonymous subject's.
+
+    `anon-SES-…` is the subject of a session that was started without one. It is taken together with that very session alone.
+
+    Args:
+        subject_id: who the caller says it is
+        session_id: the session that the call names
+    """
+    check_subject_id(subject_id)
+    if subject_id.startswith(_ANONYMOUS) and (session_id is None or subject_id != anonymous_subject(session_id)):
+        raise CallerError(
+            f"subject_id = {subject_id!r:.80}: {_ANONYMOUS!r} begins the ids of anonymous subjects;"
+            " name their session, or choose another id"
+        )
+
+
+def check_recorded_subject(subject_id: object) -> None:
+    """Raises CallerError unless this can be the id of a subject on record, whose older ids nobody checked.
+
+    For those who look after a root: whatever is on record about a subject can be read and erased.
+    """
+    if isinstance(subject_id, str) and 1 <= len(subject_id) <= _MAX_RECORDED_SUBJECT and _is_unicode(subject_id):
+        return
+    raise CallerError(f"subject_id = {subject_id!r:.80}: expected 1 to {_MAX_RECORDED_SUBJECT} characters of Unicode text")
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in text)  # half of a pair has no UTF-8
 
 
 def tool_idempotency_key(

@@ -58,8 +58,8 @@ async def test_start_session_writes_ledger(stack: Stack) -> None:
             "external_id": "ticket 7",
         }.items()
     )
-    assert await stack.supervisor.find_external("ticket 7") == session_id
-    assert await stack.supervisor.find_external("ticket 8") is None
+    assert await stack.supervisor.find_external("ticket 7", subject_id="ada") == session_id
+    assert await stack.supervisor.find_external("ticket 8", subject_id="ada") is None
 
 
 async def test_end_session_writes_ledger(stack: Stack) -> None:
@@ -112,7 +112,7 @@ async def test_a_session_resumes_after_a_restart_with_history_and_numbering(tmp_
             await stack.turn(message, session_id=session_id)
         before = portrait(await stack.supervisor.session(session_id))
     async with open_by_hand(tmp_path) as stack:
-        assert await stack.supervisor.find_external("ticket 7") == session_id
+        assert await stack.supervisor.find_external("ticket 7", subject_id="ada") == session_id
         session = await stack.supervisor.session(session_id)
         assert portrait(session) == before
         assert session.history == [("one", "re: one"), ("two", "re: two")]
@@ -131,9 +131,9 @@ async def test_errors_name_what_is_wrong_with_a_session(stack: Stack) -> None:
     recorded = await stack.types()
     with pytest.raises(UnknownSession, match=UNKNOWN):
         await stack.turn(session_id=UNKNOWN)
-    with pytest.raises(SessionMismatch, match="'ada'") as mismatch:
+    with pytest.raises(SessionMismatch, match="'bo'") as mismatch:
         await stack.turn(session_id=session_id, subject_id="bo")
-    assert (mismatch.value.expected, mismatch.value.found) == ("bo", "ada")
+    assert (mismatch.value.session_id, mismatch.value.expected) == (session_id, "bo")
     with pytest.raises(SessionMismatch):
         await stack.supervisor.start_session(session_id, subject_id="bo")
     for call in (stack.turn(session_id=ended), stack.supervisor.start_session(ended), stack.supervisor.end_session(ended)):

@@ -1,10 +1,13 @@
 """A runtime that ends: running turns may finish, what cannot is aborted on record, and nobody waits for ever."""
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
+from kitchener.clock import SystemClock
 from kitchener.errors import ActorStopped, LedgerLocked, RuntimeClosed
 from kitchener.ledger import StoredEntry, open_ledgers
 from kitchener.records import events
@@ -155,18 +158,34 @@ async def test_any_number_of_callers_may_wait_for_the_runtime_to_be_idle(scripte
     assert sorted(drained) == [0, 1, 2, 3]
 
 
-async def test_an_actor_that_fails_too_often_stops_the_runtime_with_its_error(tmp_path: Path) -> None:
-    """A bug that strikes again and again is not hidden by restarts: the runtime ends, the bug is the cause, no call hangs."""
+class BrokenForExecutors(SystemClock):
+    """A clock that fails whoever runs work orders: neither a model, a tool nor a user can make an executor fail."""
+
+    def time_us(self) -> int:
+        if sys._getframe(1).f_code.co_filename.endswith("execution.py"):
+            raise ArithmeticError("a bug")
+        return super().time_us()
+
+
+async def failing(root: Path, outcomes: list[TurnResult | Exception], **options: Any) -> None:
+    """Eight turns with an executor that fails each of them, where three failures are too many."""
+    async with open_scripted(root, clock=BrokenForExecutors(), limits={"max_restarts": 3}) as runtime:
+        calls = [runtime.supervisor().handle_turn(f"message {n}", **options) for n in range(8)]
+        outcomes.extend([await outcome(call) for call in calls])
+
+
+async def test_failures_of_one_subject_never_stop_the_runtime_for_others(tmp_path: Path) -> None:
     outcomes: list[TurnResult | Exception] = []
+    with anyio.fail_after(10):
+        await failing(tmp_path, outcomes, subject_id="mallory")
+    assert [result.error.kind for result in outcomes if isinstance(result, TurnResult) and result.error] == ["EXECUTOR"] * 8
 
-    async def program() -> None:
-        provider = ScriptedProvider(lambda _request: ArithmeticError("a bug"))
-        async with open_scripted(tmp_path, provider, limits={"max_restarts": 3}) as runtime:
-            calls = [runtime.supervisor().handle_turn(f"message {n}") for n in range(8)]
-            outcomes.extend([await outcome(call) for call in calls])
 
+async def test_an_actor_that_fails_too_often_stops_the_runtime_with_its_error(tmp_path: Path) -> None:
+    """A bug that strikes subject after subject is not hidden: the runtime ends, the bug is the cause, no call hangs."""
+    outcomes: list[TurnResult | Exception] = []
     with anyio.fail_after(10), pytest.raises(ActorStopped) as caught:
-        await program()
+        await failing(tmp_path, outcomes)
     assert isinstance(caught.value.__cause__, ArithmeticError)
     types = types_of(await recorded(tmp_path))
     assert types.count(events.TURN_STARTED) == types.count(events.TURN_COMPLETED) + types.count(events.TURN_ABORTED)

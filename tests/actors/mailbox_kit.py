@@ -78,6 +78,7 @@ def mailbox_of(
     idle_workers: int = 256,
     max_restarts: int = 100,
     abort_grace_s: float = 60.0,
+    origin: Callable[[str], object] | None = None,
 ) -> Mailbox[str, str]:
     return Mailbox(
         handler,
@@ -86,6 +87,7 @@ def mailbox_of(
         max_restarts=max_restarts,
         restart_window_s=60.0,
         abort_grace_s=abort_grace_s,
+        origin=origin,
     )
 
 

@@ -20,6 +20,7 @@ from kitchener.actors.chains import (
     summarize,
     tighter,
     total_cost,
+    vocabulary_of,
 )
 from kitchener.canonical import MAX_INTEGER, canonical_bytes
 from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError, WorkOrderType
@@ -253,3 +254,20 @@ costs = st.builds(
 def test_a_cost_is_written_in_the_canonical_form_of_its_fields(cost: Cost) -> None:
     """It is put together without the canonical encoder, so that encoder says what it must be (docs/ledger.md)."""
     assert orjson.dumps(cost_json(cost)) == canonical_bytes(cost_mapping(cost))
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({"domain": "travel", "task": "anything"}, {"domain": "Travel", "task": "anything"}),
+        ({"domain": [" TRAVEL ", "x"]}, {"domain": "Travel"}),
+        ({"domain": "hiv-positive", "task": ""}, {}),
+        ({"domain": ["hiv-positive", "travel"]}, {}),
+    ],
+)
+def test_labels_outside_the_vocabulary_are_none(labels: Mapping[str, Any], expected: dict[str, str]) -> None:
+    vocabulary = vocabulary_of({"domain": ("Travel",), "task": ()})
+    classification = {"speech_act": "question", "labels": labels}
+    assert labels_of(classification, vocabulary) == expected
+    kinds = [each.partition(":")[0] for each in signals_of(classification, [], vocabulary)]
+    assert [each for each in kinds if each in ("domain", "task")] == list(expected)

@@ -21,6 +21,7 @@ CASE = Case(
     namespace="ADMIN/ada",
     subject_id=SubjectId("ada"),
     signal_id="domain:packages",
+    stored_id="domain:packages",
     gate_ts=GATE_TS,
     session_id=SessionId("CONS-0000000000000000"),
     signals_position=7,

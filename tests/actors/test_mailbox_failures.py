@@ -239,3 +239,65 @@ async def test_errors_keep_their_facts_on_the_way_back() -> None:
         with pytest.raises(ConfigError) as caught:
             await mailbox.ask_within("a")
         assert caught.value.key == "limits.x"
+
+
+@pytest.mark.parametrize("how", ["ask_within", "ask_here"])
+async def test_failures_of_one_origin_count_once_and_those_of_many_stop_the_actor(how: str) -> None:
+    async def handle(message: str) -> str:
+        raise ValueError(message)
+
+    mailbox = mailbox_of(handle, max_restarts=3, origin=lambda message: message[0])
+
+    async def fail(*messages: str) -> None:
+        for message in messages:
+            with pytest.raises(ValueError, match=message):
+                await getattr(mailbox, how)(message)
+
+    async with opened(mailbox):
+        await fail(*(f"a{n}" for n in range(20)), "b0", "b1")
+
+    mailbox = mailbox_of(handle, max_restarts=3, origin=lambda message: message[0])
+    with anyio.fail_after(5):
+        await stopped_by(mailbox, lambda: fail("a0", "b0", "a1", "c0"))
+
+
+async def cancelled_by_something_else() -> None:
+    """Raises a cancellation that none of the caller's scopes has asked for."""
+    kept: list[BaseException] = []
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await anyio.sleep(1)
+        except anyio.get_cancelled_exc_class() as cancelled:
+            kept.append(cancelled)
+            raise
+    raise kept[0]
+
+
+@pytest.mark.parametrize("how", ["ask_within", "ask_here"])
+async def test_a_cancellation_from_elsewhere_fails_its_own_message_only(how: str) -> None:
+    async def handle(message: str) -> str:
+        if message == "bad":
+            await cancelled_by_something_else()
+        return message
+
+    mailbox = mailbox_of(handle)
+    async with opened(mailbox):
+        for _ in range(5):
+            with pytest.raises(ActorStopped, match="the cook was cut off: Cancelled"):
+                await getattr(mailbox, how)("bad")
+            assert await getattr(mailbox, how)("good") == "good"
+        assert counts(mailbox) == NOTHING
+
+
+async def test_an_exit_in_a_handler_fails_its_own_message_only() -> None:
+    async def handle(message: str) -> str:
+        if message == "bad":
+            raise SystemExit(3)
+        return message
+
+    mailbox = mailbox_of(handle)
+    async with opened(mailbox):
+        with pytest.raises(ActorStopped, match="SystemExit"):
+            await mailbox.ask_within("bad")
+        assert await mailbox.ask_within("good") == "good"

@@ -413,18 +413,21 @@ async def test_what_a_tool_raises_is_its_outcome(error: BaseException, told: str
     found.error.encode()
 
 
-@pytest.mark.parametrize("is_async", [True, False])
-async def test_an_interrupt_from_the_keyboard_passes_through(*, is_async: bool) -> None:
-    def here() -> None:
-        """Is interrupted."""
-        raise KeyboardInterrupt
-
+async def test_an_interrupt_from_the_keyboard_passes_through() -> None:
     async def there() -> None:
         """Is interrupted."""
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        await run(there if is_async else here)
+        await run(there)
+
+
+async def test_an_interrupt_in_a_thread_is_the_tools_own_doing() -> None:
+    def here() -> None:
+        """No keyboard interrupts a thread."""
+        raise KeyboardInterrupt
+
+    assert (await run(here)).error == "KeyboardInterrupt: "
 
 
 async def test_an_async_tool_that_hangs_is_stopped_at_its_limit() -> None:

@@ -42,7 +42,7 @@ class TestPipe:
         [
             (["--session", "SES-00000000"], 1, "is not known"),
             (["--session", "x"], 2, "is not a session id"),
-            (["--session", "{}", "--subject", "eve"], 2, "belongs to subject 'of a', not 'eve'"),
+            (["--session", "{}", "--subject", "eve"], 2, "does not belong to subject 'eve'"),
         ],
     )
     def test_a_session_that_cannot_be_gone_on_with_is_refused(

@@ -121,10 +121,14 @@ class TestBiases:
             "created_at": "2026-02-18T10:30:00+00:00",
         }
         (tmp_path / "older").write_text(as_lines(older), encoding="utf-8")
-        assert taught("memory", "import", "older", "--subject", "e\x1bve").code == 0
-        for command in (["biases"], ["explain", "OVL-1"], ["signals"]):
-            text = taught("memory", *command, "--subject", "e\x1bve", *(["--all"] if command == ["biases"] else [])).out
-            assert "\x1b" not in text
+        assert taught("memory", "import", "older", "--subject", "eve").code == 0
+        for command in (["biases", "--all"], ["explain", "OVL-1"], ["signals"]):
+            outcome = taught("memory", *command, "--subject", "eve")
+            assert (outcome.code, "\x1b" in outcome.out) == (0, False)
+        refused = taught("memory", "import", "older", "--subject", "e\x1bve")
+        assert (refused.code, "\x1b" in refused.err) == (2, False)
+        for command in (["biases", "--all"], ["signals"]):  # an older root may have such an id
+            assert "\x1b" not in taught("memory", *command, "--subject", "e\x1bve").out
 
 
 class TestExplain:

@@ -114,7 +114,7 @@ def test_the_older_shape_comes_in_with_its_category_and_unverified_sources(cli: 
         ({**OLDER, "content": {"bias": "x", "more": "x" * 1_100_000}}, "max_entry_bytes"),
         ({key: value for key, value in OLDER.items() if key != "overlay_id"}, "overlay_id"),
         ({**OLDER, "subject_id": "bo"}, "belongs to subject 'bo', not 'ada'"),
-        ({**OLDER, "subject_id": 7}, "subject_id = 7: expected text"),
+        ({**OLDER, "subject_id": 7}, "subject_id = 7: expected 1 to 256"),
         ({**OLDER, "agent_class": "RESIDENT:bo"}, "belongs to agent class 'RESIDENT:bo', not 'ADMIN'"),
     ],
 )

@@ -139,7 +139,7 @@ def test_a_terminal_is_asked(sessions: dict[str, list[str]], tmp_path: Path, ans
     assert len(key_files(tmp_path)) == keys
 
 
-@pytest.mark.parametrize("given", ["", "a\nb", "x" * 300])
+@pytest.mark.parametrize("given", ["", "x" * 1_025])
 def test_what_is_no_subject_id_is_told(cli: Cli, sessions: dict[str, list[str]], given: str) -> None:
     outcome = cli("subject", "erase", given, "--yes")
     assert is_one_line(outcome, 2)

@@ -252,20 +252,23 @@ async def test_a_slow_reader_holds_the_provider_back(host: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, anyio.BrokenResourceError, OSError])
-async def test_a_bug_in_a_provider_reaches_the_caller_as_it_is(host: str, kind: type[Exception]) -> None:
+async def test_a_bug_in_a_provider_is_its_failure_with_the_bug_as_cause(host: str, kind: type[Exception]) -> None:
     error = kind()
     provider = Pieces(fails_after=[0, 2], error=error)
-    core = LLMGateway(RouterConfig(default_provider="p"), {"p": provider})
+    settings = ProviderConfig(kind="offline", max_retries=0)
+    core = LLMGateway(RouterConfig(default_provider="p", providers={"p": settings}), {"p": provider})
     mailbox = HostedGateway.hosting(core, **bounds())
     async with mailbox.open():
         gateway: PromptGateway = core if host == "direct" else HostedGateway(mailbox, stream_buffer=BUFFER)
-        with pytest.raises(kind) as caught:
+        with pytest.raises(ProviderError, match=f"malformed: the provider raised {kind.__name__}") as caught:
             await gateway.complete(ask(), on_attempt=Told())
-        assert caught.value is error
+        assert caught.value.__cause__ is not None
+        assert caught.value.__cause__.__cause__ is error
         seen: list[StreamItem] = []
-        with pytest.raises(kind) as caught:
+        with pytest.raises(ProviderError, match=f"malformed: the provider raised {kind.__name__}") as caught:
             await read_into(seen, gateway, ask())
-        assert caught.value is error
+        assert caught.value.__cause__ is not None
+        assert caught.value.__cause__.__cause__ is error
         assert seen == [TextPiece(1, "0 "), TextPiece(1, "1 ")]
         assert core.statistics()["p"].in_flight == 0
 

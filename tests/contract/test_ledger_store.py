@@ -11,7 +11,7 @@ import pytest
 
 from kitchener.config import LedgerConfig
 from kitchener.ledger import LedgerClient, LedgerEntry, LedgerReader, compute_trace_hash
-from kitchener.records.events import index_keys
+from kitchener.records.events import external_index_key, index_keys
 from tests.ledger.support import SetClock, bodies, forget_index, numbers, segments_of
 
 Store = LedgerClient | LedgerReader
@@ -21,7 +21,9 @@ ENTRIES = 120
 def entry(number: int) -> LedgerEntry:
     session_id = f"SES-{number % 3:08x}"
     if number <= 3:
-        return LedgerEntry("SESSION_START", session_id, {"session_id": session_id, "external_id": f"x{number % 2}"})
+        return LedgerEntry(
+            "SESSION_START", session_id, {"session_id": session_id, "subject_id": "ada", "external_id": f"x{number % 2}"}
+        )
     return LedgerEntry(("A", "B")[number % 2], f"X-{number % 5}", {"session_id": session_id, "n": number})
 
 
@@ -167,8 +169,8 @@ async def test_keys_types_and_entities_are_found(
 ) -> None:
     async with store(tmp_path / "l.jsonl") as ledger:
         assert await numbers(ledger.read(key="sessions")) == [1, 2, 3]
-        assert await numbers(ledger.read(key="external:x1")) == [1, 3]
-        assert await numbers(ledger.read(key="external:x1", session_id="SES-00000000")) == [3]
+        assert await numbers(ledger.read(key=external_index_key("ada", "x1"))) == [1, 3]
+        assert await numbers(ledger.read(key=external_index_key("ada", "x1"), session_id="SES-00000000")) == [3]
         assert [each.seq for each in await ledger.last(key="sessions", limit=2)] == [2, 3]
         assert await numbers(ledger.read(entry_type="A", limit=3)) == [4, 6, 8]
         assert await numbers(ledger.read(entry_type=("SESSION_START", "B"), up_to_seq=7)) == [1, 2, 3, 5, 7]

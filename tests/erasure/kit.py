@@ -21,8 +21,6 @@ MARKS: Final = ("marzipan", "nougat", "praline", "truffle", "fondant", "ganache"
 """A word for each place in which a subject leaves something: message, reply, argument, result, label, objective, error, line,
 and the name of a tool that is none."""
 MESSAGE, REPLY, ARGUMENT, RESULT, LABEL, OBJECTIVE, ERROR, LINE, NO_TOOL = MARKS
-SIGNAL: Final = f"domain:{LABEL}"
-"""The one place in which a label stays: signal ids are not sealed."""
 TALK: Final = (
     f"which {MESSAGE} is there?",
     f"tool {MESSAGE}",
@@ -123,13 +121,13 @@ async def fill(root: Path, **ledger: Any) -> dict[str, list[str]]:
 
 
 def found(root: Path) -> list[str]:
-    """Which of the words stand in which files, in plain text; signal ids do not count."""
+    """Which of the words stand in which files, in plain text."""
     return [
         f"{word} in {path.relative_to(root)}"
         for path in sorted(root.rglob("*"))
         if path.is_file()
         for word in MARKS
-        if word.encode() in path.read_bytes().replace(SIGNAL.encode(), b"")
+        if word.encode() in path.read_bytes()
     ]
 
 

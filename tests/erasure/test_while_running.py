@@ -350,7 +350,7 @@ async def test_a_tool_cannot_erase_the_subject_of_its_own_turn(tmp_path: Path) -
         await runtime.supervisor().handle_turn("and now?", session_id=result.session_id)
 
 
-@pytest.mark.parametrize("subject_id", ["", "a\nb", "x" * 257, 7, None])
+@pytest.mark.parametrize("subject_id", ["", "\ud800", "x" * 1_025, 7, None])
 async def test_what_is_no_subject_id_is_refused(tmp_path: Path, subject_id: Any) -> None:
     async with running(tmp_path) as runtime:
         with pytest.raises(CallerError, match="subject_id"):

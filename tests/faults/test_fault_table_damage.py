@@ -169,19 +169,11 @@ def cut_short(path: Path, other: Path) -> None:
     index_of(path).write_bytes(data[: len(data) // 2])
 
 
-def take_anothers(path: Path, other: Path) -> None:
-    """It is that of a ledger with the same name and other entries."""
-    shutil.copy(other / "anothers.sqlite", index_of(path))
-
-
-@pytest.mark.parametrize("harm", [lose, fall_behind, break_head, break_rows, cut_short, take_anothers])
+@pytest.mark.parametrize("harm", [lose, fall_behind, break_head, break_rows, cut_short])
 def test_an_index_is_made_anew(worker: Worker, place: Path, anyio_backend: str, harm: Callable[[Path, Path], None]) -> None:
-    """Missing, behind, damaged, or another ledger's: the next opening works, and finds what a scan finds."""
+    """Missing, behind or damaged: the next opening works, and finds what a scan finds."""
     other = place.parent.parent / "other"
     other.mkdir()
-    elsewhere = other / "plane" / place.name
-    worker.run("write", path=elsewhere, commits=(2, 2), filler=17)
-    shutil.copy(index_of(elsewhere), other / "anothers.sqlite")
     worker.run("write", path=place, commits=COMMITS[:1])
     shutil.copy(index_of(place), other / "behind.sqlite")
     worker.run("write", path=place, commits=COMMITS[1:])
@@ -194,6 +186,21 @@ def test_an_index_is_made_anew(worker: Worker, place: Path, anyio_backend: str, 
 
     anyio.run(check, backend=anyio_backend)
     assert index_of(place).read_bytes() != b"garbage" * 1000
+
+
+def test_an_index_that_has_seen_another_chain_is_told_and_not_made_anew(
+    worker: Worker, place: Path, anyio_backend: str
+) -> None:
+    """It may be another ledger's, or the ledger's own and the chain was rebuilt: a person has to say which."""
+    elsewhere = place.parent.parent / "other" / "plane" / place.name
+    elsewhere.parent.mkdir(parents=True)
+    worker.run("write", path=elsewhere, commits=(2, 2), filler=17)
+    worker.run("write", path=place, commits=COMMITS)
+    shutil.copy(index_of(elsewhere), index_of(place))
+    assert "as the index has seen it" in is_refused(worker, place, anyio_backend)
+    index_of(place).unlink()
+    events = worker.run("write", path=place, commits=(1,), backend=anyio_backend)
+    assert (acknowledged(events), events[-1]["code"]) == (WRITTEN + 1, 0)
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b'{"seq":1}\n'])

@@ -6,7 +6,7 @@ of the script; `hits` shows what arrived, so silent retries would be seen.
 
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -29,6 +29,10 @@ class Answer:
     content_type: str = "application/json"
     is_silent: bool = False
     """Send nothing at all before `end`."""
+    flood: bytes = b""
+    """Sent after the body again and again, in chunks, until the client closes the connection."""
+    chunk_bytes: int = 0
+    """Send the body in chunks of this size; 0: in one piece, with its length."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,10 @@ class FakeServer:
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}/v1"
         self.script: deque[Answer] = deque()
+        self.respond: Callable[[Hit], Answer] = lambda _: completion()
+        """What is answered once the script has ended."""
+        self.flooded = 0
+        """Bytes of floods that were sent before clients closed their connections."""
         self.hits: list[Hit] = []
         self.arrived = anyio.Event()
         """Set when the first request has been read."""
@@ -132,8 +140,10 @@ class FakeServer:
                 while (hit := await _read_request(stream)) is not None:
                     self.hits.append(hit)
                     self.arrived.set()
-                    answer = self.script.popleft() if self.script else completion()
+                    answer = self.script.popleft() if self.script else self.respond(hit)
                     await _send(stream, answer)
+                    if answer.flood:
+                        await self._flood(stream, answer.flood)
                     if answer.end == "hang":
                         await _read_until_closed(stream)
                         self.gone.set()
@@ -143,6 +153,14 @@ class FakeServer:
                 return
             finally:
                 self.ended.set()
+
+    async def _flood(self, stream: SocketStream, piece: bytes) -> None:
+        try:
+            while True:
+                await stream.send(_chunked(piece, len(piece)))
+                self.flooded += len(piece)
+        finally:
+            self.gone.set()
 
 
 @asynccontextmanager
@@ -178,13 +196,23 @@ async def _send(stream: SocketStream, answer: Answer) -> None:
         return
     # A length beyond what is sent is what tells a client that a body was cut off.
     length = len(answer.body) if answer.end == "whole" else len(answer.body) + 1_000
+    is_chunked = bool(answer.flood or answer.chunk_bytes)
     lines = [
         f"HTTP/1.1 {answer.status} X",
         f"content-type: {answer.content_type}",
-        f"content-length: {length}",
+        "transfer-encoding: chunked" if is_chunked else f"content-length: {length}",
         *(f"{name}: {value}" for name, value in answer.headers.items()),
     ]
-    await stream.send("\r\n".join(lines).encode() + b"\r\n\r\n" + answer.body)
+    body = _chunked(answer.body, answer.chunk_bytes or len(answer.body)) if is_chunked else answer.body
+    if answer.chunk_bytes and not answer.flood:
+        body += b"0\r\n\r\n"
+    await stream.send("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+
+
+def _chunked(body: bytes, size: int) -> bytes:
+    """The body in chunks of this size, without the chunk that ends it."""
+    pieces = [body[at : at + size] for at in range(0, len(body), size)] if body else []
+    return b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
 
 
 async def _read_until_closed(stream: SocketStream) -> None:

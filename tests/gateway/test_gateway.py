@@ -311,10 +311,13 @@ async def test_model_calls_can_be_forbidden_for_the_whole_process() -> None:
     assert (response.text, response.provider_id, response.model_id) == ("real", "remote", "remote")
 
 
-async def test_a_bug_in_a_provider_passes_through_and_frees_its_slot() -> None:
-    gateway = gateway_of(a=([KeyError("bug"), "fine"], {"max_concurrency": 1, "breaker_failures": 1}))
-    with pytest.raises(KeyError):
+async def test_a_bug_in_a_provider_is_its_failure_and_frees_its_slot() -> None:
+    gateway = gateway_of(a=([KeyError("secret"), "fine"], {"max_concurrency": 1, "max_retries": 0}))
+    with pytest.raises(ProviderError) as caught:
         await gateway.complete(ask(), on_attempt=Told())
+    assert caught.value.reason == "malformed"
+    assert "KeyError at scripted.py:" in str(caught.value)
+    assert "secret" not in str(caught.value), "its words may be a key or what somebody said"
     assert (await gateway.complete(ask(), on_attempt=Told())).text == "fine"
 
 

@@ -15,6 +15,7 @@ from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.providers.model_errors import translated
+from kitchener.gateway.providers.redaction import Redaction
 from kitchener.records.prompt import Message, PromptRequest, StreamRestart, TextPiece, ToolSpec, ToolUse, Usage
 from tests.gateway.asking import Told, ask, read_until_error
 from tests.gateway.fake_server import (
@@ -69,7 +70,8 @@ async def test_a_request_goes_out_in_full_and_its_answer_comes_back() -> None:
         "max_tokens": 100,
         "temperature": 0.0,
     }
-    assert (response.text, response.provider_id, response.model_id) == ("Hello, Ada.", "local", "served-model")
+    assert (response.text, response.provider_id) == ("Hello, Ada.", "local")
+    assert (response.model_id, response.served_model) == ("m", "served-model")
     assert (response.finish_reason, response.structured, response.attempts) == ("stop", None, 1)
     assert response.usage == Usage(20, 5, 12)
 
@@ -206,7 +208,7 @@ async def test_a_provider_called_without_a_gateway_gives_up_by_itself() -> None:
     ],
 )
 def test_what_the_library_raises_has_a_reason_and_a_short_text(raised: Exception, reason: str, detail: str) -> None:
-    error = translated(raised, "p", None)
+    error = translated(raised, "p", Redaction())
     assert (error.reason, error.detail) == (reason, detail)
 
 

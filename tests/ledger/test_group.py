@@ -15,6 +15,7 @@ from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
 from kitchener.ledger import LedgerClient, LedgerEntry, Ledgers, open_ledgers, verify_file
 from kitchener.ledger.files import FileOps
+from kitchener.records.events import external_index_key
 from tests.ledger.support import FaultFS, SetClock, fact, numbers, open_ledger
 
 NAMES = ("ho1m", "context", "ho2m")
@@ -467,7 +468,9 @@ async def test_open_ledgers_gives_a_class_its_three_ledgers_and_finds_sessions_b
             ]
             number = ledgers.ho2m.position
             session_id = f"SES-{number:08x}"
-            await ledgers.ho2m.write(LedgerEntry("SESSION_START", session_id, {"session_id": session_id, "external_id": "x"}))
+            await ledgers.ho2m.write(
+                LedgerEntry("SESSION_START", session_id, {"session_id": session_id, "subject_id": "ada", "external_id": "x"})
+            )
             assert len(await numbers(ledgers.ho2m.read(key="sessions"))) == number + 1
-            [newest] = await ledgers.ho2m.last(key="external:x")
+            [newest] = await ledgers.ho2m.last(key=external_index_key("ada", "x"))
             assert newest.session_id == session_id

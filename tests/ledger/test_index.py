@@ -15,7 +15,7 @@ from kitchener.ledger import LedgerEntry
 from kitchener.ledger.chain import Mark
 from kitchener.ledger.files import FileOps
 from kitchener.ledger.places import IndexDamaged, Row, Tail, check_row, hash_of, unpack
-from kitchener.records.events import index_keys
+from kitchener.records.events import external_index_key, index_keys
 from tests.ledger.support import change, fact, fill, forget_index, numbers, open_ledger
 
 QUICK = LedgerConfig(durability="os")
@@ -248,7 +248,9 @@ async def test_keys_find_entries_without_a_scan_and_survive_a_rebuild(tmp_path: 
 
     def start(number: int) -> LedgerEntry:
         session_id = f"SES-{number:08x}"
-        return LedgerEntry("SESSION_START", session_id, {"session_id": session_id, "external_id": f"x{number % 3}"})
+        return LedgerEntry(
+            "SESSION_START", session_id, {"session_id": session_id, "subject_id": "ada", "external_id": f"x{number % 3}"}
+        )
 
     for lost in (False, True):
         async with open_ledger(path, index_keys=index_keys) as ledger:
@@ -257,8 +259,8 @@ async def test_keys_find_entries_without_a_scan_and_survive_a_rebuild(tmp_path: 
                 await ledger.write(start(number))
                 await ledger.commit()
             assert await numbers(ledger.read(key="sessions")) == list(range(1, first + 7))
-            assert await numbers(ledger.read(key="external:x1")) == list(range(2, first + 7, 3))
-            assert [e.seq for e in await ledger.last(key="external:x1", session_id=f"SES-{4:08x}")] == [5]
+            assert await numbers(ledger.read(key=external_index_key("ada", "x1"))) == list(range(2, first + 7, 3))
+            assert [e.seq for e in await ledger.last(key=external_index_key("ada", "x1"), session_id=f"SES-{4:08x}")] == [5]
             assert await numbers(ledger.read(key="SES-00000001")) == [], "keys and sessions are apart"
         if not lost:
             forget_index(path)
@@ -276,6 +278,7 @@ async def test_an_index_directory_that_cannot_be_one_is_told(tmp_path: Path) -> 
 
 
 class Indexed(NamedTuple):
+    entry_hash: str
     session_id: str | None
     keys: tuple[str, ...]
 
@@ -283,15 +286,17 @@ class Indexed(NamedTuple):
 def test_places_come_out_of_the_index_as_they_went_into_it() -> None:
     """Far behind the ledger's begin, where numbers and offsets have more than 32 bits."""
     tail = Tail(Mark(1 << 40, 1 << 50, "ab", 9, "then"))
-    entries = [Indexed("a", ("x",)), Indexed(None, ("x", "y")), Indexed("b", ()), Indexed("a", ())]
-    lengths = [100, 20, (1 << 30) - 120, 7]
-    at = list(zip(count((1 << 40) + 1), accumulate(lengths, initial=1 << 50), lengths, strict=False))
+    hashes = [f"{number:x}" * 64 for number in range(4)]
+    about = [("a", ("x",)), (None, ("x", "y")), ("b", ()), ("a", ())]
+    entries = [Indexed(f"sha256:{entry_hash}", *each) for entry_hash, each in zip(hashes, about, strict=True)]
+    lengths, kept = [100, 20, (1 << 30) - 120, 7], [bytes.fromhex(entry_hash[:32]) for entry_hash in hashes]
+    at = list(zip(count((1 << 40) + 1), accumulate(lengths, initial=1 << 50), lengths, kept, strict=False))
     expected = {"@a": [at[0], at[3]], "@b": [at[2]], "=x": [at[0], at[1]], "=y": [at[1]]}
     tail.extend(entries[:2], lengths[:2], Mark((1 << 40) + 2, (1 << 50) + 120, "cd", 10, "now"))
     assert not tail.is_full
     tail.extend(entries[2:], lengths[2:], Mark((1 << 40) + 4, (1 << 50) + (1 << 30) + 7, "ef", 11, "now"))
     assert tail.is_full
-    assert tail.last_line == at[3][1]
+    assert (tail.last_line, tail.last_hash) == (at[3][1], f"sha256:{'3' * 64}")
     assert {key: tail.find(key, 0, 1 << 60) for key in expected} == expected
     found = {}
     for hashed, key, after_seq, last_seq, base, checksum, packed in tail.rows():

@@ -1,10 +1,12 @@
 """Labels become signal ids, texts become lines; nothing hidden gets through (docs/memory.md)."""
 
+import hashlib
+
 import pytest
 
 from kitchener.errors import CallerError, InvalidSignal
 from kitchener.memory.lines import problem_of, tidy
-from kitchener.memory.signals import normalise
+from kitchener.memory.signals import has_closed_words, keyed_id, normalise
 
 KINDS = ("intent", "tool", "domain", "task", "outcome")
 
@@ -118,3 +120,21 @@ def test_nothing_is_no_line(text: str) -> None:
 def test_a_line_that_is_too_long_names_the_bound() -> None:
     problem = problem_of("x" * 101, 100)
     assert problem == "expected at most max_line_chars = 100 characters, found 101"
+
+
+def test_only_words_of_closed_sets_stay_in_a_sealed_ledger() -> None:
+    def keyed(data: bytes) -> str:
+        return f"hmac-sha256:{hashlib.sha256(data).hexdigest()}"
+
+    def plain(data: bytes) -> str:
+        return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+    assert all(has_closed_words(each) for each in ("intent:question", "outcome:failed", "tool:anything"))
+    assert not any(
+        has_closed_words(each) for each in ("intent:questions", "outcome:hiv", "domain:travel", "task:x", "mood:sad")
+    )
+    made = keyed_id("domain:travel", keyed)
+    assert made.startswith("domain:~")
+    assert "travel" not in made
+    assert normalise(made, KINDS) == made
+    assert keyed_id("domain:travel", plain) == "domain:travel"

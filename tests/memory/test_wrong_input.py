@@ -111,7 +111,7 @@ async def test_metadata_without_a_turn_is_fine(tmp_path: Path) -> None:
     assert len(logged) == 4
 
 
-@pytest.mark.parametrize("namespace", ["", "a\nb", "a\x00", "a\u202eb", "\ud800", "x" * 1_025, None, 5])
+@pytest.mark.parametrize("namespace", ["", "a\nb", "a\x00", "a\u202eb", "\ud800", "x" * 16_385, None, 5])
 async def test_a_namespace_that_is_none(tmp_path: Path, namespace: Any) -> None:
     async with open_memory(tmp_path) as memory:
         calls: list[Callable[[], Any]] = [

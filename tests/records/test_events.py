@@ -78,10 +78,11 @@ def started(subject: str, key: str | None, *, scope: str = "subject", session: s
 
 def test_sessions_are_found_in_lists_and_by_their_external_id() -> None:
     assert events.index_keys(events.SESSION_START, {"session_id": SESSION}) == ("sessions",)
-    assert events.index_keys(events.SESSION_START, {"session_id": SESSION, "external_id": "chat-7"}) == (
-        "sessions",
-        "external:chat-7",
-    )
+    named = {"session_id": SESSION, "subject_id": SUBJECT, "external_id": "chat-7"}
+    assert events.index_keys(events.SESSION_START, named) == ("sessions", events.external_index_key(SUBJECT, "chat-7"))
+    anonymous = {**named, "subject_id": f"anon-{SESSION}"}
+    assert events.index_keys(events.SESSION_START, anonymous) == ("sessions", events.external_index_key(None, "chat-7"))
+    assert events.external_index_key("a", "b|c") != events.external_index_key("a|b", "c")
     assert events.index_keys(events.SESSION_END, {"session_id": SESSION}) == ("ended",)
 
 

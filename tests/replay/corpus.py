@@ -6,6 +6,7 @@ messages is the whole story, and the same model serves every session. `corpus.to
 
 import argparse
 import shutil
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -33,11 +34,23 @@ def water(bed: str, litres: int = 1) -> dict[str, Any]:
     return {"bed": bed, "litres": litres, "log": "drop " * 40}
 
 
+class BreakingClock(FakeClock):
+    """A clock that fails the executor of one kind of work order: what models and tools do is never an executor's failure."""
+
+    breaks: str | None = None
+
+    def time_us(self) -> int:
+        caller = sys._getframe(1)
+        if self.breaks is not None and caller.f_code.co_name == "execute" and caller.f_locals.get("wo_type") == self.breaks:
+            raise RuntimeError("a bug in an executor")
+        return super().time_us()
+
+
 class Story:
     """One recording: a runtime that is opened and closed as often as the story wants, and its clock."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.clock = root, FakeClock(START_US)
+        self.root, self.clock = root, BreakingClock(START_US)
         self.runtime: Runtime | None = None
         self._scope: anyio.CancelScope | None = None
 
@@ -73,6 +86,7 @@ class Story:
         for message in messages:
             wanted = asked(message)
             self.clock.advance(float(wanted.get("after", "60")))
+            self.clock.breaks = wanted.get("breaks")
             options: dict[str, Any] = {"session_id": session_id, "memory": "forget" not in wanted}
             if "key" in wanted:
                 options["idempotency_key"] = wanted["key"]
@@ -140,7 +154,7 @@ async def garden(story: Story, runtime: Runtime) -> None:
 async def garden_again(story: Story, runtime: Runtime) -> None:
     """The same session resumed; one turn is cut off, one is too slow; an earlier thread comes back."""
     supervisor = runtime.supervisor()
-    found = await supervisor.find_external("garden")
+    found = await supervisor.find_external("garden", subject_id="ada")
     assert found is not None
     cut = [
         "tell me of roses | cut=synthesize domain=garden",
@@ -265,7 +279,7 @@ async def asking(story: Story, runtime: Runtime) -> None:
 async def asking_on(story: Story, runtime: Runtime) -> None:
     """The impossible entry blocks the session until it is voided."""
     supervisor, ho2m = runtime.supervisor("RESIDENT:ask"), runtime.ledgers("RESIDENT:ask").ho2m
-    session_id = await supervisor.find_external("attic")
+    session_id = await supervisor.find_external("attic", subject_id="di")
     assert session_id is not None
     await story.say(supervisor, session_id, ["go on", "go on, please"], runtime)
     (closed,) = [each async for each in ho2m.read(session_id=session_id, entity_id="INT-0000000000000000")]
@@ -276,7 +290,7 @@ async def asking_on(story: Story, runtime: Runtime) -> None:
 async def asking_again(story: Story, runtime: Runtime) -> None:
     """It goes on as if the entry had never been."""
     supervisor = runtime.supervisor("RESIDENT:ask")
-    session_id = await supervisor.find_external("attic")
+    session_id = await supervisor.find_external("attic", subject_id="di")
     assert session_id is not None
     await story.say(supervisor, session_id, ["and now?", "is it unclear? | rel=unclear"], runtime)
 
@@ -372,7 +386,7 @@ async def short(story: Story, runtime: Runtime) -> None:
 async def short_again(story: Story, runtime: Runtime) -> None:
     """The same session resumed, cut off, forked, in conflict and settled."""
     supervisor = runtime.supervisor()
-    session_id = await supervisor.find_external("short")
+    session_id = await supervisor.find_external("short", subject_id="ada")
     assert session_id is not None
     await story.say(
         supervisor, session_id, ["tell me more | cut=synthesize domain=garden", "where were we? | domain=garden"], runtime

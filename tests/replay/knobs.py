@@ -81,6 +81,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "router.providers.*.requests_per_minute": _WAITING,
     "router.providers.*.tokens_per_minute": _WAITING,
     "router.providers.*.timeout_s": _FAILING,
+    "router.providers.*.max_response_bytes": _FAILING,
     "router.providers.*.max_retries": _FAILING,
     "router.providers.*.backoff_initial_s": _FAILING,
     "router.providers.*.backoff_max_s": _FAILING,

@@ -77,6 +77,7 @@ POLICY: Final = (
     "actors.ranking",
     "actors.session_state",
     "gateway.routing",
+    "records.spoken",
 )
 """The modules that decide, below `kitchener`."""
 NO_POLICY: Final[Mapping[str, str]] = {

@@ -90,8 +90,8 @@ async def test_intents_of_a_user_are_taken_as_given(tmp_path: Path) -> None:
     assert other in report.visible[report.turns[-1]]
 
 
-async def test_broken_executor_breaks_again(tmp_path: Path) -> None:
-    """A step for which HO1 itself failed, and the turn that was answered without it."""
+async def test_bug_in_a_provider_fails_the_step_again(tmp_path: Path) -> None:
+    """A step for which the provider raised what it should not, after all its attempts."""
 
     def broken(request: Any) -> Any:
         if request.wo_type == "synthesize" and request.variables["user_message"] == "break":

@@ -117,6 +117,7 @@ CHANGES: dict[str, Callable[[Bundle], object]] = {
     "an answer that is not shown, and not counted": lambda content: _hide(content, "HO1M:", "LLM_CALL"),
     "an output that is not shown, and not counted": lambda content: _hide(content, "HO1M:", "WO_COMPLETED"),
     "a context that is not shown, and not counted": lambda content: _hide(content, "CONTEXT:", "PROJECTION_COMPUTED"),
+    "a turn's end that is not shown, and not counted": lambda content: _hide(content, "HO2M:", "TURN_COMPLETED"),
     "a body moved to another row": _on(
         "HO2M:", "rows", lambda rows: next(r for r in rows if len(r) == 5).append(rows[0].pop())
     ),

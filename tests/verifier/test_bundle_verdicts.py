@@ -2,7 +2,7 @@
 
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.ledger.chain import chain_hash
 from kitchener.ledger.checkpoint import sign_head, sign_ledger
 from kitchener.ledger.proof import Wanted, write_bundle
+from kitchener.records.events import REF_FIELDS
 from kitchener.signing import Signer, make_key
 from tests.verifier.bundle_changes import CHANGES, MOMENT, ZEROS, Bundle, part, row_of, unsign
 from tests.verifier.kit import needs_node, node, python, refused, refused_by_kitchener_alone
@@ -145,14 +146,20 @@ def _forge(fields: dict[str, Any]) -> None:
     fields["payload"]["metadata"] = {"turn_id": fields["payload"]["metadata"]["turn_id"], "forged": True}
 
 
-async def by_hand(directory: Path, signer: Signer, sig: str, **more: Any) -> Path:
-    """The bundle of a turn that was not completed, whose projection has a given signature, and whose start more fields."""
+async def by_hand(directory: Path, signer: Signer, sig: str, *more: tuple[str, str, dict[str, Any]]) -> Path:
+    """The bundle of a turn that was aborted, whose projection has a given signature; with further entries of HO2m."""
     session, turn = "SES-0a1b2c3d", "T-0a1b2c3d-000001"
     base = {"v": 1, "session_id": session, "subject_id": "ada"}
+    of_turn = {**base, "turn_id": turn}
     authority = {"tier": "HO2", "signer": signer.signer, "sig": sig}
     ledgers = {
-        "HO2M:ADMIN": [("SESSION_START", session, base), ("TURN_STARTED", turn, {**base, "turn_id": turn, **more})],
-        "CONTEXT:ADMIN": [("PROJECTION_COMPUTED", turn, {**base, "turn_id": turn, "authority": authority})],
+        "HO2M:ADMIN": [
+            ("SESSION_START", session, base),
+            ("TURN_STARTED", turn, of_turn),
+            *((entry_type, about, {**of_turn, **payload}) for entry_type, about, payload in more),
+            ("TURN_ABORTED", turn, {**of_turn, "reason": "timeout"}),
+        ],
+        "CONTEXT:ADMIN": [("PROJECTION_COMPUTED", turn, {**of_turn, "authority": authority})],
     }
     wanted, pieces = list[Wanted](), list[bytes]()
     for ledger_id, entries in ledgers.items():
@@ -184,37 +191,58 @@ async def test_a_projection_has_a_signature_of_its_own(tmp_path: Path) -> None:
     assert f"authority.sig: expected a signature by {signer.signer}" in python(paths[1])
 
 
-async def test_a_reference_is_followed_wherever_it_stands(tmp_path: Path) -> None:
-    """Made by a writer who signs whatever there is, so that nothing but the reference is wrong."""
-    signer, here, hashed = make_key(tmp_path / "key.pem"), "HO2M:ADMIN", f"sha256:{'0' * 64}"
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[[str, str, Any], Awaitable[Path]]:
+    """Writes a bundle with one more entry, which has one field, by a writer who signs whatever there is."""
+    signer = make_key(tmp_path / "key.pem")
+    unsigned = {"v": 1, "session_id": "SES-0a1b2c3d", "subject_id": "ada", "turn_id": "T-0a1b2c3d-000001"}
+    right = signer.sign(canonical_bytes(unsigned))
 
-    async def write(name: str, value: Any) -> Path:
+    async def write(entry_type: str, name: str, value: Any) -> Path:
         directory = tmp_path / f"{len([*tmp_path.iterdir()])}"
         directory.mkdir()
-        right = signer.sign(
-            canonical_bytes({"v": 1, "session_id": "SES-0a1b2c3d", "subject_id": "ada", "turn_id": "T-0a1b2c3d-000001"})
-        )
-        return await by_hand(directory, signer, right, **{name: value})
+        return await by_hand(directory, signer, right, (entry_type, "WO-1", {name: value}))
 
-    def ref(ledger_id: str, entry_id: str) -> dict[str, str]:
-        return {"ledger_id": ledger_id, "entry_id": entry_id, "entry_hash": hashed}
+    return write
 
-    one = "E-2026-11-22-000000000001"
-    outside = [
-        ref("ELSE", one),
-        ref(here, "E-2026-11-22-000000000009"),
-        ref(here, "E-1"),
-        ref(here, ""),
-        {**ref(here, one), "more": 1},
-    ]
-    wrong = [ref(here, one), ref(here, f"{one}.01"), [ref("ELSE", one), {"deep": [ref(here, one)]}]]
-    fine = [await write("seen_ref", value) for value in outside] + [await write("seen_ref", {"entry_id": [one]})]
+
+def ref(ledger_id: str, entry_id: str) -> dict[str, str]:
+    return {"ledger_id": ledger_id, "entry_id": entry_id, "entry_hash": ZEROS}
+
+
+Written = Callable[[str, str, Any], Awaitable[Path]]
+HERE = "HO2M:ADMIN"
+
+
+ONE = "E-2026-11-22-000000000001"
+OUTSIDE = [ref("ELSE", ONE), ref(HERE, "E-2026-11-22-000000000009"), ref(HERE, "E-1"), ref(HERE, "")]
+"""They lead to entries of which the bundle has no row."""
+SHOWN_FIELDS = ("user_message_ref", "output_ref", "projection_ref")
+
+
+@pytest.mark.parametrize("entry_type", REF_FIELDS)
+async def test_a_reference_is_followed_in_the_fields_that_hold_references(entry_type: str, written: Written) -> None:
+    wrong, fine = list[Path](), list[Path]()
+    for name in REF_FIELDS[entry_type]:
+        for value in (ref(HERE, ONE), ref(HERE, f"{ONE}.01"), [ref("ELSE", ONE), {"deep": [ref(HERE, ONE)]}]):
+            wrong.append(await written(entry_type, name, value))
+        lead_out = [await written(entry_type, name, value) for value in OUTSIDE]
+        (wrong if name in SHOWN_FIELDS else fine).extend(lead_out)
+        fine.append(await written(entry_type, name, {**ref(HERE, ONE), "more": 1}))
+        fine.append(await written(entry_type, name, {"entry_id": [ONE]}))
+    if entry_type == "TURN_COMPLETED":  # a second end, so nothing of it can be right
+        assert refused([*fine, *wrong]) == [*fine, *wrong]
+    else:
+        assert refused(fine) == []
+        assert refused(wrong) == wrong
+
+
+@pytest.mark.parametrize("entry_type", ["TOOL_CALL", "TURN_STARTED_TOO", "WO_COMPLETED"])
+async def test_what_looks_like_a_reference_in_any_other_field_is_somebodys_words(entry_type: str, written: Written) -> None:
+    """A tool may answer with whatever it likes, and no answer may make a turn unprovable."""
+    answers = [ref(HERE, ONE), {"output_ref": ref("ELSE", ONE)}, [{"projection_ref": [ref(HERE, ONE)]}]]
+    fine = [await written(entry_type, "result", value) for value in answers]
     assert refused(fine) == []
-    paths = [await write("seen_ref", value) for value in wrong]
-    paths += [
-        await write(name, value) for name in ("user_message_ref", "output_ref", "projection_ref") for value in outside[:4]
-    ]
-    assert refused(paths) == refused(paths, signer.public_key) == paths
 
 
 def test_a_chain_built_anew_is_refused_by_the_signed_head_alone(
@@ -230,7 +258,7 @@ def test_a_chain_built_anew_is_refused_by_the_signed_head_alone(
     def signed_by_another(content: Bundle) -> None:
         found = _rebuilt(content, "SIGNALS", "HO3_SIGNAL", _forge)
         other = make_key(tmp_path / "other.pem")
-        found["head"] = sign_head("SIGNALS", found["rows"][-1][0], found["rows"][-1][4], MOMENT, other)._asdict()
+        found["head"] = sign_head("SIGNALS", found["rows"][-1][0], found["rows"][-1][4], MOMENT, other).as_json()
 
     plain, foreign = change(unsigned, "plain.json"), change(signed_by_another, "foreign.json")
     assert refused([plain, foreign]) == []  # whole in itself: whose signature it is has to be known
@@ -246,7 +274,7 @@ def test_an_answer_that_does_not_fit_the_turns_trace_hash_is_refused(change: Cal
 
         found = _rebuilt(content, "HO1M:", "WO_EXECUTING", how)
         other = make_key(tmp_path / "other.pem")
-        found["head"] = sign_head(found["ledger_id"], found["rows"][-1][0], found["rows"][-1][4], MOMENT, other)._asdict()
+        found["head"] = sign_head(found["ledger_id"], found["rows"][-1][0], found["rows"][-1][4], MOMENT, other).as_json()
 
     path = change(forged)
     assert "trace_hash: expected sha256:" in node([path])[0]

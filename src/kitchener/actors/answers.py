@@ -4,20 +4,21 @@ Pure. It knows nothing of schemas, ledgers or streams: `executor.py` checks and 
 an answer that is still growing. Explained in `docs/work-orders.md`.
 """
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
+from kitchener.canonical import parse_json
 from kitchener.records.prompt import PromptResponse
 
 REPLY_KEY: Final = "response_text"
 """The key of a synthesize answer that holds what the user is shown."""
 
-_FENCED: Final = re.compile(r"\s*```(?:json)?[ \t]*\n(.*?)\s*```\s*", re.DOTALL | re.IGNORECASE)
-_BROKEN_REPLY: Final = re.compile(r'\s*(?:```(?:json)?\s*)?\{\s*"', re.IGNORECASE)
+_FENCE: Final = "```"
+_FENCE_LINE: Final = re.compile(r"```(?:json)?[ \t]*+\n", re.IGNORECASE)
+_BROKEN_REPLY: Final = re.compile(r'\s*+(?:```(?:json)?\s*+)?\{\s*+"', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def read_answer(response: PromptResponse, *, plain_text: bool) -> dict[str, Any]
         return response.structured
     text = response.text
     try:
-        value = _parsed(_unfenced(text))
+        value = parse_json(_unfenced(text))
     except ValueError as error:
         # An object cut off in the middle is a broken answer; shown as it is, the user would see half a JSON text.
         if plain_text and not _BROKEN_REPLY.match(text):
@@ -58,21 +59,14 @@ def is_stored_by_text(response: PromptResponse) -> bool:
         return True
     try:
         found: Any = orjson.loads(_unfenced(response.text))
-    except orjson.JSONDecodeError:
+        return bool(found == response.structured)
+    except (orjson.JSONDecodeError, RecursionError):  # of values too deep to be compared; storing them refuses them
         return False
-    return bool(found == response.structured)
-
-
-def _parsed(text: str) -> Any:
-    """The JSON value of a text; raises ValueError. Line breaks that a model left unescaped inside strings are let through."""
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        if "\n" not in text:
-            raise
-        return json.loads(text, strict=False)
 
 
 def _unfenced(text: str) -> str:
-    fenced = _FENCED.fullmatch(text) if "```" in text else None
-    return fenced[1] if fenced else text
+    body = text.strip()
+    opening = _FENCE_LINE.match(body) if body.startswith(_FENCE) else None
+    if opening is None or not body.endswith(_FENCE, opening.end()):
+        return text
+    return body[opening.end() : -len(_FENCE)].rstrip()

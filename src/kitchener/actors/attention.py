@@ -18,6 +18,7 @@ import structlog
 
 from kitchener.actors.attention_templates import AttentionTemplate
 from kitchener.actors.budget import estimate_tokens
+from kitchener.cancellation import is_own_failure
 from kitchener.canonical import digest
 from kitchener.config import HO2Config
 from kitchener.errors import origin_of
@@ -196,7 +197,9 @@ class AttentionRetriever:
                 return lists, 0, "queries"
             try:
                 lists.append(await read())
-            except Exception as error:  # noqa: BLE001  a user's reader; a smaller context is better than no reply
+            except BaseException as error:  # a user's reader; a smaller context is better than no reply
+                if not is_own_failure(error):
+                    raise
                 logger.warning("context reader failed", error=origin_of(error))
                 return lists, 0, "error"
         return lists, 0, None

@@ -7,11 +7,15 @@ serves an agent class; `ATT-DEFAULT-001` serves where nothing else does.
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from kitchener.config import described, described_key
 from kitchener.errors import ConfigError
+
+_MAX_BYTES: Final = 65_536
+"""Largest template, bytes. The shipped ones have 600."""
 
 
 class _Part(BaseModel):
@@ -84,9 +88,9 @@ def load_templates(directory: str | None = None) -> tuple[AttentionTemplate, ...
     if directory is not None:
         folder = Path(directory)
         if not folder.is_dir():
-            raise ConfigError("attention_templates", "", directory, "expected a directory of ATT-*.json files")
+            raise ConfigError("attention_templates", "", described(directory), "expected a directory of ATT-*.json files")
         for path in sorted(folder.glob("*.json")):
-            template = _parse(str(path), path.read_bytes())
+            template = _parse(str(path), _read(path))
             found[template.template_id] = template
     return tuple(found[key] for key in sorted(found))
 
@@ -100,10 +104,22 @@ def resolve_template(templates: Sequence[AttentionTemplate], agent_class: str) -
     raise ConfigError("attention_templates", "applies_to", agent_class, "no template serves this agent class")
 
 
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(str(path), "", "", f"cannot be read: {error.strerror or error}") from error
+    if len(data) > _MAX_BYTES:
+        raise ConfigError(str(path), "", "", f"is larger than {_MAX_BYTES:,} bytes, so it is no attention template")
+    return data
+
+
 def _parse(source: str, data: bytes) -> AttentionTemplate:
     try:
         return AttentionTemplate.model_validate_json(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(source, key, str(first.get("input"))[:80], first["msg"]) from error
+        # Whatever the file is, nothing of its words is shown: a wrong path may lead to somebody's secrets.
+        first = error.errors(include_url=False, include_input=False)[0]
+        key = ".".join(described_key(str(part)) for part in first["loc"])
+        raise ConfigError(source, key, "", first["msg"]) from None

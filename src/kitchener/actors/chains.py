@@ -6,7 +6,8 @@ turn (`turn.py`) asks here what comes next; nothing here knows ledgers, models o
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
@@ -116,7 +117,18 @@ def total_cost(chain: Iterable[WorkOrder]) -> CostSummary:
     return {"input_tokens": tokens_in, "output_tokens": tokens_out, "llm_calls": llm_calls, "tool_calls": tool_calls}
 
 
-def signals_of(classification: Mapping[str, Any], chain: Iterable[WorkOrder]) -> list[str]:
+Vocabulary = Mapping[str, Mapping[str, str]]
+"""The labels that there are of a kind, by their case-folded spelling; a kind that is missing may have any."""
+ANY_LABEL: Final[Vocabulary] = MappingProxyType({})
+"""The vocabulary of those who set none."""
+
+
+def vocabulary_of(labels: Mapping[Literal["domain", "task"], Iterable[str]]) -> Vocabulary:
+    """A configured vocabulary, ready to be looked up; a kind without labels may have any."""
+    return {kind: {each.casefold(): each for each in own} for kind, own in labels.items() if own}
+
+
+def signals_of(classification: Mapping[str, Any], chain: Iterable[WorkOrder], vocabulary: Vocabulary = ANY_LABEL) -> list[str]:
     """The signals that a turn gives, from what its subject asked for and what was done; what is missing gives none.
 
     Recalled memory and configured text are not looked at, so a line does not support itself by being shown.
@@ -124,6 +136,7 @@ def signals_of(classification: Mapping[str, Any], chain: Iterable[WorkOrder]) ->
     Args:
         classification: the classify work order's output
         chain: the turn's work orders, retries included
+        vocabulary: labels outside of it give no signal
     """
     found = []
     speech_act = classification.get("speech_act")
@@ -134,21 +147,26 @@ def signals_of(classification: Mapping[str, Any], chain: Iterable[WorkOrder]) ->
         found += [f"tool:{tool_id}" for tool_id in wo.cost.tool_ids_used]
         if wo.wo_type == "synthesize":
             outcome = "success" if wo.state == "completed" else "failed"
-    labels = labels_of(classification)
+    labels = labels_of(classification, vocabulary)
     found += [f"{kind}:{labels[kind]}" for kind in ("domain", "task") if kind in labels]
     return [*found, f"outcome:{outcome}"]
 
 
-def labels_of(classification: Mapping[str, Any]) -> dict[str, str]:
-    """The turn's labels, at most one of a kind."""
+def labels_of(classification: Mapping[str, Any], vocabulary: Vocabulary = ANY_LABEL) -> dict[str, str]:
+    """The turn's labels, at most one of a kind, in the vocabulary's spelling; one outside of it is none."""
     labels = classification.get("labels")
     found = {}
     for kind in ("domain", "task"):
         label = labels.get(kind) if isinstance(labels, Mapping) else None
         if isinstance(label, list | tuple) and label:
             label = label[0]
-        if isinstance(label, str) and label:
+        if not isinstance(label, str) or not label:
+            continue
+        known = vocabulary.get(kind)
+        if known is None:
             found[kind] = label
+        elif (spelled := known.get(label.strip().casefold())) is not None:
+            found[kind] = spelled
     return found
 
 

@@ -19,8 +19,9 @@ from kitchener.actors.lessons import Case, overlay_of
 from kitchener.actors.remembering import LongTermMemory
 from kitchener.actors.tool_results import storable
 from kitchener.actors.turn_parts import TurnParts
+from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
-from kitchener.errors import CallerError, EntryRefused, OverlayRefused, origin_of
+from kitchener.errors import CallerError, EntryRefused, OverlayRefused, origin_of, words_of
 from kitchener.ids import SubjectId, consolidation_session, split_namespace
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.memory.index import SIGNALS
@@ -81,7 +82,7 @@ class Consolidator:
         done = []
         for each in dict.fromkeys(signal_ids):
             gate = await self._memory.check_gate(each, namespace=namespace)
-            signal_id = gate.signal_id  # as it stands in the ledger: a caller may spell it in several ways
+            signal_id = gate.signal_id  # in words: a caller may spell it in several ways
             key = (namespace, signal_id)
             is_due = gate.crossed and namespace not in self._barred
             if not is_due or key in self._running or (not is_asked_for and self._must_wait(key)):
@@ -127,7 +128,8 @@ class Consolidator:
         """The work order of a signal whose gate is open; None where its window has one, be it one from before a crash."""
         opened = gate_ts if gate_ts is not None else self._parts.now()
         window_key = gate_window_key(opened, self._memory.config.gate_window_hours)
-        session_id = consolidation_session(namespace, signal_id, window_key)
+        stored_id = self._memory.stored_id(signal_id, namespace=namespace)
+        session_id = consolidation_session(namespace, stored_id, window_key)
         earlier = await self._parts.ledgers.ho2m.last(session_id=session_id)
         is_known = bool(earlier) and not await self._was_erased(subject_id, earlier[-1])
         if is_known and (earlier[-1].entry_type == events.WO_COMPLETED or await self._recovery.take_up(earlier[-1])):
@@ -137,7 +139,7 @@ class Consolidator:
         found = await self._memory.read_signals(signal_id, up_to={SIGNALS: position}, namespace=namespace)
         if not found:
             return None
-        case = Case(namespace, subject_id, signal_id, opened, session_id, position, found[0])
+        case = Case(namespace, subject_id, signal_id, stored_id, opened, session_id, position, found[0])
         return await self._dispatch(case, number)
 
     async def _was_erased(self, subject_id: str, entry: StoredEntry) -> bool:
@@ -234,7 +236,7 @@ class Consolidator:
                 "input_hash": self._parts.ledgers.ho2m.content_digest(case.subject_id, data),
                 "consolidates": {
                     "namespace": case.namespace,
-                    "signal_id": case.signal_id,
+                    "signal_id": case.stored_id,
                     "gate_ts": case.gate_ts,
                     "signals_position": case.signals_position,
                 },
@@ -250,8 +252,10 @@ class Consolidator:
                 done = await self._parts.executor.execute(dispatched)
         except TimeoutError:
             return dispatched.failed(WorkOrderError(reason="TIMEOUT", detail="consolidation_deadline_s has passed"))
-        except Exception as error:  # noqa: BLE001  whatever HO1 raises ends this work order and nothing else
-            return dispatched.failed(WorkOrderError(reason="EXECUTOR", detail=storable(f"{type(error).__name__}: {error}")))
+        except BaseException as error:  # whatever HO1 raises ends this work order and nothing else
+            if not is_own_failure(error):
+                raise
+            return dispatched.failed(WorkOrderError(reason="EXECUTOR", detail=storable(words_of(error))))
         if done.state == "failed" or (done.state == "completed" and done.output_result is not None):
             return done
         return dispatched.failed(WorkOrderError(reason="EXECUTOR", detail=f"the executor left it {done.state}"))
@@ -274,11 +278,11 @@ class Consolidator:
         error_json = wo.error.model_dump(mode="json", exclude_none=True) if wo.error else None
         reason = wo.error.reason if wo.error else "EXECUTOR"
         await self._write(case, events.WO_FAILED, wo, {"reason": reason, "error": error_json, "cost": cost_json(wo.cost)})
-        logger.warning("consolidation failed", signal_id=case.signal_id, wo_id=wo.wo_id, reason=reason)
+        logger.warning("consolidation failed", signal_id=case.stored_id, wo_id=wo.wo_id, reason=reason)
         return wo
 
     async def _abandon(self, case: Case, wo: WorkOrder, reason: str) -> WorkOrder:
-        logger.warning("consolidation abandoned", signal_id=case.signal_id, wo_id=wo.wo_id, reason=reason)
+        logger.warning("consolidation abandoned", signal_id=case.stored_id, wo_id=wo.wo_id, reason=reason)
         await self._write(case, events.WO_ABANDONED, wo, {"reason": reason})
         return wo.abandoned()
 
@@ -349,7 +353,9 @@ class Afterwards:
         try:
             with scope:
                 await work()
-        except Exception as error:  # noqa: BLE001  a consolidation that fails is on record and in the log, never in a reply
+        except BaseException as error:  # a consolidation that fails is on record and in the log, never in a reply
+            if not is_own_failure(error):
+                raise
             logger.error("consolidation failed", error=origin_of(error))
         finally:
             self.pending -= 1

@@ -198,23 +198,25 @@ class Execution:
             hashed = partial(self._ledger.content_digest, self._subject_id)
             key = tool_idempotency_key(self._wo.turn_id, self._wo.wo_id, call, tool_id, plain, hashed)
             read_only = tools.is_read_only(tool_id)
-            await self.record(
-                events.TOOL_STARTED,
-                {
-                    "call": call,
-                    "tool_id": tool_id,
-                    "arguments": dict(arguments),
-                    "idempotency_key": key,
-                    "read_only": read_only,
-                },
-            )
+            started = {
+                "call": call,
+                "tool_id": tool_id,
+                "arguments": dict(arguments),
+                "idempotency_key": key,
+                "read_only": read_only,
+            }
+            try:
+                await self.record(events.TOOL_STARTED, started)
+            except EntryTooLarge as error:
+                problem = f"its arguments are too large to be recorded: {error}"
+        if problem is None:
             if not read_only:
                 # After a crash, this entry alone says that the tool's effect may have happened.
                 await self._surroundings.ledgers.commit()
             self._tool_ids.append(tool_id)
             outcome = await tools.run(tool_id, arguments, self._tool_call(key))
         else:
-            outcome = ToolOutcome(error=problem)
+            outcome = ToolOutcome(error=storable(problem))
         outcome = await self._record_tool(call, tool_id, outcome)
         if self._reply is not None:
             await self._reply.tool_ran(tool_id, is_error=outcome.error is not None)
@@ -296,6 +298,8 @@ class Execution:
         answer: dict[str, Any] = {"text": response.text, "tool_uses": tool_uses}
         if not is_stored_by_text(response):
             answer["structured"] = response.structured
+        if response.served_model is not None:
+            answer["served_model"] = response.served_model
         return {
             "call": request.call,
             "request_hash": request_hash,
@@ -327,14 +331,12 @@ class Execution:
         allowed = self._wo.constraints.allowed_tools
         if tool_id not in allowed:
             return f"tool {tool_id!r} is not allowed here; allowed are {sorted(allowed)}"
-        bound = self._surroundings.tools.validate(tool_id, arguments)
-        if isinstance(bound, str):
-            return bound
         try:
-            canonical_bytes(arguments, at="arguments")
+            canonical_bytes(arguments, at="arguments")  # before they are validated: this bounds their depth
         except EntryRefused as error:
             return str(error)
-        return None
+        bound = self._surroundings.tools.validate(tool_id, arguments)
+        return bound if isinstance(bound, str) else None
 
     def _tool_call(self, key: str) -> ToolCall:
         wo = self._wo

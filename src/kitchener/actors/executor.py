@@ -86,7 +86,8 @@ class HO1Executor:
             return await self._failed(run, work_order, failure.error)
         value, output_bytes = output
         if reply is not None and run.makes_reply:
-            await reply.finish(value.get(REPLY_KEY, ""))
+            text = value.get(REPLY_KEY)
+            await reply.finish(text if isinstance(text, str) else "")  # a contract may let it be anything; the gate will not
         now_us = self._clock.time_us()
         cost = run.cost(now_us)
         await run.record_completed(output_bytes, cost)
@@ -181,12 +182,12 @@ def _checked(contract: CompiledContract, response: PromptResponse, *, plain_text
     output = read_answer(response, plain_text=plain_text)
     if isinstance(output, Unreadable):
         return output.problem
-    if (problem := contract.output_problem(output)) is not None:
-        return problem
     try:
-        return output, canonical_bytes(output, at="output")
+        data = canonical_bytes(output, at="output")  # before it is validated: this bounds its depth
     except EntryRefused as error:
         return str(error)
+    problem = contract.output_problem(output)
+    return problem if problem is not None else (output, data)
 
 
 def _as_text(response: PromptResponse) -> str:

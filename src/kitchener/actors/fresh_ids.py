@@ -65,8 +65,8 @@ class FreshIds:
 
 def check_session_id(session_id: str) -> None:
     """Raises CallerError where a text has not the form of a session id."""
-    if not is_session_id(session_id):
-        raise CallerError(f"session id {session_id!r}: expected `SES-` and 8 to 32 lower-case hex digits")
+    if not isinstance(session_id, str) or not is_session_id(session_id):
+        raise CallerError(f"session id {session_id!r:.80}: expected `SES-` and 8 to 32 lower-case hex digits")
 
 
 _ATTEMPTS = 8

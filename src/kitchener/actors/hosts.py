@@ -30,7 +30,7 @@ class HostedExecutor:
     @staticmethod
     def hosting(executor: HO1ExecutorProtocol, **bounds: Any) -> Mailbox[WorkOrder, WorkOrder]:
         """A mailbox for the executor; open it, then wrap it."""
-        return Mailbox(executor.execute, **bounds)
+        return Mailbox(executor.execute, origin=lambda work_order: work_order.subject_id, **bounds)
 
     def execute(self, work_order: WorkOrder) -> Coroutine[Any, Any, WorkOrder]:
         """The executed work order; see `HO1ExecutorProtocol`. The caller holds the deadline."""
@@ -79,7 +79,7 @@ class HostedGateway:
                 return pass_on(call, call.sink)
             return gateway.complete(call.request, on_attempt=call.on_attempt)
 
-        return Mailbox(serve, **bounds)
+        return Mailbox(serve, origin=lambda call: call.request.subject_id, **bounds)
 
     def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> Coroutine[Any, Any, PromptResponse]:
         """The model's answer; see `PromptGateway`."""

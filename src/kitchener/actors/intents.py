@@ -8,16 +8,17 @@ from typing import Final, get_args
 
 from kitchener.actors.admission import Admission
 from kitchener.actors.authority import ContextAuthority, SessionThread
+from kitchener.actors.calls import check_not_inside, check_text
+from kitchener.actors.fresh_ids import check_session_id
 from kitchener.actors.mailbox import CALLING_CHAIN
 from kitchener.actors.sessions import SessionDirectory, SessionManager
 from kitchener.context import IntentEvent, SessionIntents, keep_intent
 from kitchener.context.transitions import Scope, abandoned, closed, declared, forked, next_intent_id, reopened
-from kitchener.errors import CallerError, InvalidLifecycle, ReentrantTurn, SessionEnded
+from kitchener.errors import CallerError, InvalidLifecycle, SessionEnded
 from kitchener.ids import IntentId
 from kitchener.records.events import INTENT_FORKED
 
 _SCOPES: Final = get_args(Scope)
-_MAX_TEXT: Final = 2_000
 _Make = Callable[[SessionIntents, SessionThread], list[IntentEvent]]
 
 
@@ -38,13 +39,12 @@ class IntentCalls:
         self, session_id: str, objective: str, *, scope: str, parent: str | None, targets: Sequence[str]
     ) -> IntentId:
         """Declares an intent and returns its id."""
-        _check_text("objective", objective)
+        check_text("objective", objective)
         if scope not in _SCOPES:
             raise CallerError(f"scope = {scope!r}: expected one of {', '.join(_SCOPES)}")
-        if isinstance(targets, str):
-            raise CallerError(f"targets = {targets!r:.80}: expected a list of texts")
+        _check_list("targets", targets)
         for each in targets:
-            _check_text("targets", each)
+            check_text("targets", each)
 
         def made(intents: SessionIntents, thread: SessionThread) -> list[IntentEvent]:
             if parent is not None and parent not in intents.intents:
@@ -58,12 +58,13 @@ class IntentCalls:
 
     async def fork(self, session_id: str, intent_id: str, objectives: Sequence[str], active: int | None) -> list[IntentId]:
         """Declares children of an intent, one of which may go on by itself; returns their ids."""
+        _check_list("objectives", objectives)
         if not objectives:
             raise CallerError("objectives is empty: expected one for each child")
         for each in objectives:
-            _check_text("objective", each)
-        if active is not None and not 0 <= active < len(objectives):
-            raise CallerError(f"active = {active}: expected a position in objectives, 0 to {len(objectives) - 1}")
+            check_text("objective", each)
+        if active is not None and (type(active) is not int or not 0 <= active < len(objectives)):
+            raise CallerError(f"active = {active!r:.80}: expected a position in objectives, 0 to {len(objectives) - 1}")
 
         def made(intents: SessionIntents, thread: SessionThread) -> list[IntentEvent]:
             _check_live(intent_id, intents)  # before its children are written
@@ -82,17 +83,17 @@ class IntentCalls:
 
     async def close(self, session_id: str, intent_id: str, outcome: str) -> None:
         """Closes an intent."""
-        _check_text("outcome", outcome)
+        check_text("outcome", outcome)
         await self._write(session_id, lambda intents, _: [closed(intent_id, outcome, "closed by the user")])
 
     async def abandon(self, session_id: str, intent_id: str, reason: str) -> None:
         """Abandons an intent."""
-        _check_text("reason", reason)
+        check_text("reason", reason)
         await self._write(session_id, lambda intents, _: [abandoned(intent_id, reason)])
 
     async def reopen(self, session_id: str, intent_id: str, reason: str) -> None:
         """Reopens an intent that was closed or gave way to another."""
-        _check_text("reason", reason)
+        check_text("reason", reason)
         await self._write(session_id, lambda intents, _: [reopened(intent_id, reason)])
 
     async def keep(self, session_id: str, intent_id: str) -> None:
@@ -112,8 +113,8 @@ class IntentCalls:
         authority = self._authority
         if authority is None:
             raise CallerError('intents need context_mode = "enforce"; without it there are none')
-        if session_id in CALLING_CHAIN.get():
-            raise ReentrantTurn(f"session {session_id!r} runs the turn that asks for this; its intents change after the turn")
+        check_session_id(session_id)
+        check_not_inside(CALLING_CHAIN.get(), session_id, "changes its intents")
         session = await self._sessions.find_open(session_id)
         async with self._admission.call(session), authority.shared.lock:
             thread = session.thread
@@ -152,9 +153,9 @@ def _shared_scope(event: IntentEvent, thread: SessionThread) -> str | None:
     return scope if scope != "SESSION" else None
 
 
-def _check_text(what: str, text: str) -> None:
-    if not isinstance(text, str) or not text.strip() or len(text) > _MAX_TEXT:
-        raise CallerError(f"{what} = {text!r:.80}: expected 1 to {_MAX_TEXT} characters of text")
+def _check_list(what: str, texts: Sequence[str]) -> None:
+    if isinstance(texts, str) or not isinstance(texts, Sequence):  # a text is a sequence of texts too
+        raise CallerError(f"{what} = {texts!r:.80}: expected a list of texts")
 
 
 def _check_live(intent_id: str, intents: SessionIntents) -> None:

@@ -132,6 +132,8 @@ class LessonRecovery:
         if output is None or not found:
             return False
         subject_id = SubjectId(str(planned.payload.get("subject_id")))
-        case = Case(namespace, subject_id, found[0].signal_id, gate_ts, SessionId(str(planned.session_id)), 0, found[0])
+        case = Case(
+            namespace, subject_id, found[0].signal_id, signal_id, gate_ts, SessionId(str(planned.session_id)), 0, found[0]
+        )
         await self._memory.log_overlay(overlay_of(case, output, trace), namespace=namespace)
         return True

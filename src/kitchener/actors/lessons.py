@@ -29,7 +29,9 @@ class Case:
     subject_id: SubjectId
     """Who it is about."""
     signal_id: str
-    """What recurred."""
+    """What recurred, in words."""
+    stored_id: str
+    """The same as the ledgers hold it."""
     gate_ts: str
     """When its gate opened, ISO time: the end of its window."""
     session_id: SessionId

@@ -10,7 +10,9 @@ Guarantees, explained in `docs/actors.md`:
 - A cancelled asker cancels its own message's handler and nobody else's, and waits (bounded) until that has stopped.
 - A message whose asker is gone before work started is dropped, and its handler never runs.
 - A handler that raises an unexpected error fails its own asker only; its worker starts afresh with the next message.
-  `max_restarts` such errors inside the window stop the actor with the last one as the cause.
+  `max_restarts` such errors inside the window stop the actor with the last one as the cause. Where messages have an origin,
+  all errors with messages of one origin count as one: nobody stops the actor for others.
+- A cancellation that comes from no scope of the mailbox, as of a task that the handler waited for, fails that one message.
 """
 
 import traceback
@@ -26,6 +28,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from kitchener.actors.wakeups import EventSignal, Signal, Wakeup, signals
+from kitchener.cancellation import ends_when_told, is_own_failure, is_scope_cancelled
 from kitchener.errors import ActorStopped, KitchenerError, Overloaded, origin_of
 
 logger = structlog.get_logger(__name__)
@@ -139,6 +142,7 @@ class Mailbox(Generic[Asked, Replied]):
         lanes: the lanes by name; a lane asked for by another name gets the limits of `interactive`
         max_restarts, restart_window_s: how many unexpected errors of the handler stop the actor
         abort_grace_s: how long a cancelled asker waits for its handler to stop, seconds
+        origin: on whose behalf a message is; None: each message is on its own behalf
     """
 
     def __init__(
@@ -150,12 +154,16 @@ class Mailbox(Generic[Asked, Replied]):
         max_restarts: int,
         restart_window_s: float,
         abort_grace_s: float,
+        origin: Callable[[Asked], object] | None = None,
     ) -> None:
         self._handler = handler
+        self._origin = origin
         self._name = name
         self._lanes: defaultdict[str, _Lane] = defaultdict(lambda: _Lane(lanes[INTERACTIVE]))
         self._lanes.update((lane, _Lane(limits)) for lane, limits in lanes.items())
-        self._failures: deque[float] = deque(maxlen=max_restarts)
+        self._max_restarts = max_restarts
+        self._failures: deque[tuple[float, object]] = deque()
+        """When the actor failed inside the window, and on whose behalf: each origin once."""
         self._restart_window_s = restart_window_s
         self._abort_grace_s = abort_grace_s
         self._tasks: TaskGroup | None = None
@@ -228,9 +236,13 @@ class Mailbox(Generic[Asked, Replied]):
             return await self._handler(message)
         except KitchenerError:
             raise
-        except Exception as error:
-            self._note_failure(error)
-            raise
+        except BaseException as error:
+            if not is_own_failure(error):
+                raise
+            noted = self._noted(error, message)
+            if noted is error:
+                raise
+            raise noted from error
         finally:
             box.workers -= 1
             if box.queue:
@@ -334,6 +346,17 @@ class Mailbox(Generic[Asked, Replied]):
             self._tasks.start_soon(self._work, lane, name=f"{self._name} worker")
 
     async def _work(self, lane: _Lane) -> None:
+        try:
+            await self._serve(lane)
+        except anyio.get_cancelled_exc_class():
+            if is_scope_cancelled():
+                raise
+            # Else the task group would take the end of one worker for its own, and close in silence.
+            logger.error("actor's worker was cancelled by something else", actor=self._name)
+        self._call_worker(lane)
+
+    async def _serve(self, lane: _Lane) -> None:
+        """Takes one message after the other, until the worker is told to end or is not needed."""
         envelope: Envelope[Asked, Replied] | None = None
         lane.coming -= 1
         has_come = True
@@ -362,7 +385,6 @@ class Mailbox(Generic[Asked, Replied]):
             lane.workers -= 1
             if envelope is not None:
                 envelope.finish(error=self._stopped())
-        self._call_worker(lane)
 
     async def _park(self, lane: _Lane) -> None:
         """Waits until the worker is called."""
@@ -383,28 +405,48 @@ class Mailbox(Generic[Asked, Replied]):
             reply = await self._handler(envelope.message)
         except KitchenerError as error:
             envelope.finish(error=error)  # an answer, not a failure of the actor
-        except Exception as error:  # noqa: BLE001  the actor's loop: the one place that outlives a bug
-            self._note_failure(error)
-            envelope.finish(error=error)
+        except BaseException as error:  # the actor's loop: the one place that outlives a bug
+            # The task is the mailbox's own: only its scopes may cancel what runs in it.
+            is_cancelled = isinstance(error, anyio.get_cancelled_exc_class()) and not is_scope_cancelled()
+            if not is_cancelled and not is_own_failure(error):
+                raise
+            envelope.finish(error=self._noted(error, envelope.message))
+            if is_cancelled:
+                raise  # asyncio may still count the task as cancelled, so this worker takes no further message
         else:
             envelope.finish(reply)
 
-    def _note_failure(self, error: Exception) -> None:
-        if any(note.startswith(_FAILED_IN) for note in getattr(error, "__notes__", ())):
-            return  # the bug of another actor, which has counted it, on its way to whoever asked
+    def _noted(self, error: BaseException, message: Asked) -> Exception:
+        """What the asker is told of an unexpected error, which counts from now on."""
+        if not isinstance(error, Exception):
+            # Raised as it is, it would end the task of whoever asked.
+            stopped = ActorStopped(f"{self._name} was cut off: {type(error).__name__} from something that it called")
+            stopped.__cause__ = error
+            error = stopped
+        if not any(note.startswith(_FAILED_IN) for note in getattr(error, "__notes__", ())):
+            self._note_failure(error, message)
+        return error  # with a note: the bug of another actor, which has counted it, on its way to whoever asked
+
+    def _note_failure(self, error: Exception, message: Asked) -> None:
         error.add_note(f"{_FAILED_IN}{self._name}")
         frames = "".join(traceback.format_tb(error.__traceback__))
         logger.error("actor failed", actor=self._name, error=origin_of(error), traceback=frames)
-        now = anyio.current_time()
-        self._failures.append(now)
-        if len(self._failures) == self._failures.maxlen and now - self._failures[0] <= self._restart_window_s:
+        now, failures = anyio.current_time(), self._failures
+        while failures and now - failures[0][0] > self._restart_window_s:
+            failures.popleft()
+        origin = self._origin(message) if self._origin is not None else None
+        if origin is not None and any(origin == counted for _, counted in failures):
+            return
+        failures.append((now, origin))
+        if len(failures) >= self._max_restarts:
             self._fatal = error
             self._stop.set()
 
     async def _watch(self) -> None:
-        await self._stop.wait()
+        with ends_when_told(f"the watch over {self._name}"):
+            await self._stop.wait()
         raise ActorStopped(
-            f"{self._name} failed {self._failures.maxlen} times within {self._restart_window_s:g} s and was stopped"
+            f"{self._name} failed {self._max_restarts} times within {self._restart_window_s:g} s and was stopped"
         ) from self._fatal
 
     def _drop_all(self) -> None:

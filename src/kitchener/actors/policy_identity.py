@@ -39,6 +39,7 @@ POLICY_MODULES: Final = (
     "kitchener.memory.overlays",
     "kitchener.memory.signals",
     "kitchener.memory.subject",
+    "kitchener.records.spoken",
 )
 """So do these."""
 

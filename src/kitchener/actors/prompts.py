@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kitchener.actors.prompt_templates import PackTemplate, compile_pack, fence, plain
 from kitchener.canonical import NOTHING, Opening, canonical_bytes, canonical_digest, digest
+from kitchener.config import described, described_key
 from kitchener.errors import PromptError
 from kitchener.records.prompt import Message
 
@@ -76,11 +77,11 @@ class CompiledContract:
 
     def input_problem(self, variables: Mapping[str, Any]) -> str | None:
         """What in `variables` breaks the input schema, or None."""
-        return None if self._input.is_valid(variables) else _first_problem(self._input, variables)
+        return _problem(self._input, variables)
 
     def output_problem(self, output: Any) -> str | None:
         """What in `output` breaks the output schema, or None."""
-        return None if self._output.is_valid(output) else _first_problem(self._output, output)
+        return _problem(self._output, output)
 
     def render(self, variables: Mapping[str, Any], turn_id: str) -> tuple[Message, Message]:
         """The system and the user message for these variables; the same arguments give the same bytes.
@@ -234,7 +235,9 @@ def _read(root: Traversable | Path) -> dict[str, _Source]:
     for name, expected in manifest.items():
         match = _FILE_NAME.fullmatch(name)
         if match is None:
-            raise PromptError(f"{manifest_file}: expected names such as PRM-MY-001.txt or PRC-MY-001.json, found {name!r}")
+            # Another program's manifest may hold anything, so only a name that is nearly right is repeated.
+            named = repr(name) if "PRM-" in name or "PRC-" in name else described_key(name)
+            raise PromptError(f"{manifest_file}: expected names such as PRM-MY-001.txt or PRC-MY-001.json, found {named}")
         file = root / name
         data = _bytes(file)
         if (found := digest(data)) != expected:
@@ -279,8 +282,8 @@ def _contract_file(contract_id: str, source: _Source) -> _ContractFile:
         spec = _ContractFile.model_validate(raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise PromptError(f"{source.file}: {where}: expected: {first['msg']}; found {first['input']!r:.200}") from error
+        where = ".".join(described_key(str(part)) for part in first["loc"])
+        raise PromptError(f"{source.file}: {where}: expected: {first['msg']}; found {described(first['input'])}") from None
     if spec.contract_id != contract_id:
         raise PromptError(
             f"{source.file}: contract_id: expected {contract_id!r}, as the file is called, found {spec.contract_id!r}"
@@ -308,6 +311,14 @@ def _validator(schema: dict[str, Any], where: str) -> Any:
     except ValueError as error:
         problem = str(error).partition("\n")[0]
         raise PromptError(f"{where}: expected a JSON schema that stands by itself, found: {problem}") from error
+
+
+def _problem(validator: Any, value: Any) -> str | None:
+    """What in a value breaks the schema, or None; a value that the validator cannot even look at breaks it."""
+    try:
+        return None if validator.is_valid(value) else _first_problem(validator, value)
+    except ValueError as error:  # too deep, or of a type that JSON does not have
+        return f"the whole value: {error}"
 
 
 def _first_problem(validator: Any, value: Any) -> str:

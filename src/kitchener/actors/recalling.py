@@ -14,9 +14,10 @@ from kitchener.context import Item, evidence_item
 from kitchener.context.items import Estimator
 from kitchener.ledger import Ledgers, StoredEntry
 from kitchener.records import events
+from kitchener.records.spoken import turn_text
 
-_MAX_TURNS: Final = 20_000
-"""Of all subjects together; beyond it the longest unused subjects are put away."""
+MAX_CHARS: Final = 16_777_216
+"""Characters of the turns of all subjects together; beyond it the longest unused subjects are released."""
 
 
 class SubjectView(NamedTuple):
@@ -29,9 +30,10 @@ class SubjectView(NamedTuple):
 
 
 class _Turns:
-    __slots__ = ("ids", "places", "read_to", "words")
+    __slots__ = ("chars", "ids", "places", "read_to", "words")
 
     def __init__(self, postings: int) -> None:
+        self.chars = 0
         self.ids: set[str] = set()
         self.places: list[int] = []
         self.words = TurnWords(postings)
@@ -70,7 +72,7 @@ class SubjectTurns:
     def forget(self, subject_id: str) -> None:
         """Puts a subject's turns away; asked for again, they are read again."""
         dropped = self._subjects.pop(subject_id, None)
-        self._held -= len(dropped.ids) if dropped is not None else 0
+        self._held -= dropped.chars if dropped is not None else 0
 
     async def _read_on(self, subject_id: str, kept: _Turns, position: int) -> None:
         """Takes the turns that were completed since."""
@@ -84,11 +86,13 @@ class SubjectTurns:
                 kept.ids.add(item.entity_id)
                 kept.places.append(entry.seq)
                 kept.words.note(item)
-                self._held += self._subjects.get(subject_id) is kept  # else it was put away while it was being read
+                kept.chars += len(item.text)
+                if self._subjects.get(subject_id) is kept:  # else it was released while it was being read
+                    self._held += len(item.text)
         kept.read_to = max(kept.read_to, position)
-        while self._held > _MAX_TURNS and len(self._subjects) > 1:
+        while self._held > MAX_CHARS and len(self._subjects) > 1:
             _, dropped = self._subjects.popitem(last=False)
-            self._held -= len(dropped.ids)
+            self._held -= dropped.chars
 
     def _item(self, entry: StoredEntry, started: StoredEntry | None) -> Item | None:
         payload = entry.payload
@@ -100,7 +104,7 @@ class SubjectTurns:
             entry.entity_id,
             entry.ref,
             entry.timestamp,
-            f"user: {message}\nassistant: {response}",
+            turn_text(message, response),
             self._estimate,
             session_id=str(payload["session_id"]),
         )

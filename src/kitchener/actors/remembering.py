@@ -49,6 +49,10 @@ class LongTermMemory(Protocol):
         """Logs one event."""
         ...
 
+    def stored_id(self, signal_id: str, *, namespace: str) -> str:
+        """A signal's id as a ledger may hold it."""
+        ...
+
     async def check_gate(
         self, signal_id: str, as_of_ts: str | None = None, *, up_to: Mapping[str, int] | None = None, namespace: str
     ) -> GateResult:
@@ -105,7 +109,7 @@ class Learned(NamedTuple):
     """What a turn added to the memory, and what the gates said to it."""
 
     candidates: tuple[str, ...]
-    """Signals whose gate is open."""
+    """Signals whose gate is open, as the ledgers hold their ids."""
     gate_ts: str | None
     """The moment as of which the gates were read: the turn's last signal entry; None: it gave no signal."""
     positions: Mapping[str, int]
@@ -164,7 +168,7 @@ class TurnMemory:
                 logger.info("signal dropped", turn_id=turn_id, reason=error.expected)
                 continue
             n = counted[signal_id] = counted.get(signal_id, 0) + 1
-            event = event_id(session_id, turn_id, signal_id, n)
+            event = event_id(session_id, turn_id, self.memory.stored_id(signal_id, namespace=namespace), n)
             await self.memory.log_signal(signal_id, session_id, event, {"turn_id": turn_id}, namespace=namespace)
         positions = self.ledgers.positions()
         if not counted:
@@ -173,7 +177,8 @@ class TurnMemory:
         gates = [
             await self.memory.check_gate(signal_id, gate_ts, up_to=positions, namespace=namespace) for signal_id in counted
         ]
-        return Learned(tuple(gate.signal_id for gate in gates if gate.crossed), gate_ts, positions)
+        crossed = (self.memory.stored_id(gate.signal_id, namespace=namespace) for gate in gates if gate.crossed)
+        return Learned(tuple(crossed), gate_ts, positions)
 
 
 _namespace = lru_cache(4_096)(memory_namespace)  # a turn asks three times

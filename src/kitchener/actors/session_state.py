@@ -15,6 +15,7 @@ from kitchener.context.events import ERASED
 from kitchener.ids import EntryId, SessionId, SubjectId, TurnId
 from kitchener.records import events
 from kitchener.records.ref import Ref
+from kitchener.records.spoken import turn_text
 
 COSTS: Final = ("input_tokens", "output_tokens", "llm_calls", "tool_calls")
 """What is summed over a session's turns."""
@@ -27,7 +28,7 @@ class PastTurn:
 
     def __init__(self, turn_id: str, user_message: str, response: str, ref: Ref, estimator: str) -> None:
         self.turn_id, self.user_message, self.response = turn_id, user_message, response
-        content = f"user: {user_message}\nassistant: {response}"
+        content = turn_text(user_message, response)
         self.fragment = ContextFragment(
             "HO2M", turn_id, content, estimate_tokens(content, estimator), ref=ref, ref_json=ref.as_json()
         )

@@ -249,10 +249,10 @@ class SessionDirectory:
         session = self._active.get(session_id)
         if session is None:
             session = await self._activate(session_id)
+        if subject_id is not None and subject_id != session.subject_id:  # before all else: the rest is its owner's
+            raise SessionMismatch(session_id, "subject", subject_id)
         self._touch(session)
         self.check(session.subject_id)
-        if subject_id is not None and subject_id != session.subject_id:
-            raise SessionMismatch(session_id, "subject", subject_id, session.subject_id)
         return session
 
     def state(self, session_id: str) -> SessionState | None:
@@ -314,9 +314,9 @@ class SessionDirectory:
         self._keep(session)
         return session
 
-    async def by_external_id(self, external_id: str) -> SessionId | None:
-        """The session that was started with this external id, or None."""
-        found = await self._ledgers.ho2m.last(key=f"external:{external_id}")
+    async def by_external_id(self, external_id: str, subject_id: str | None) -> SessionId | None:
+        """The newest session that a subject started with this external id, or None; without a subject, an anonymous one."""
+        found = await self._ledgers.ho2m.last(key=events.external_index_key(subject_id, external_id))
         return SessionId(found[-1].payload["session_id"]) if found else None
 
     def _manager(self, state: SessionState) -> SessionManager:

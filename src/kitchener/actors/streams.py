@@ -5,6 +5,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 import anyio
 from anyio.abc import TaskGroup
 
+from kitchener.cancellation import is_scope_cancelled
+from kitchener.errors import ActorStopped
 from kitchener.records.turn import TurnUpdate, UpdateListener
 
 
@@ -31,8 +33,10 @@ async def streamed(
         with stop, send:
             try:
                 await run(tell)
-            except Exception as error:  # noqa: BLE001  handed to the reader, who is another task
-                failure.append(error)
+            except BaseException as error:  # handed to the reader, who is another task
+                if is_scope_cancelled() or isinstance(error, KeyboardInterrupt):
+                    raise
+                failure.append(error if isinstance(error, Exception) else _cut_off(error))
 
     tasks.start_soon(work)
     try:
@@ -43,3 +47,10 @@ async def streamed(
         stop.cancel()
     if failure:
         raise failure[0]
+
+
+def _cut_off(error: BaseException) -> ActorStopped:
+    """What a reader is told where the turn's own task was cancelled by something else, or told to exit."""
+    stopped = ActorStopped(f"the turn was cut off: {type(error).__name__} from something that it called")
+    stopped.__cause__ = error
+    return stopped

@@ -18,9 +18,10 @@ from kitchener.actors.attention import AttentionRetriever
 from kitchener.actors.attention_templates import load_templates, resolve_template
 from kitchener.actors.authority import ContextAuthority
 from kitchener.actors.budget import TokenBudgeter
-from kitchener.actors.calls import check_chain, check_message, check_names, turn_call
+from kitchener.actors.calls import check_chain, check_name, check_not_inside, check_size, check_text, plain_message, turn_call
 from kitchener.actors.consolidation import Consolidator
 from kitchener.actors.context_items import ContextItems
+from kitchener.actors.fresh_ids import check_session_id
 from kitchener.actors.idempotency import IdempotencyKeys, OnSession, Scope
 from kitchener.actors.intents import IntentCalls
 from kitchener.actors.leaving import Leaving
@@ -45,7 +46,7 @@ from kitchener.errors import (
     TurnReplaced,
     TurnTimeout,
 )
-from kitchener.ids import IdSource, IntentId, RandomIds, SessionId
+from kitchener.ids import IdSource, IntentId, RandomIds, SessionId, check_caller
 from kitchener.ledger import Ledgers
 from kitchener.records.turn import TurnCall, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
 from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
@@ -147,29 +148,48 @@ class HO2Supervisor:
         Args:
             session_id: `SES-` and 8 to 32 lower-case hex digits; None draws a fresh one
             subject_id: whose conversation; None: an anonymous subject of this session alone
-            external_id: a name of the caller's own, kept on `SESSION_START`
+            external_id: a name of the caller's own, kept on `SESSION_START`; subjects do not share theirs
 
         Raises:
             SessionEnded, SessionMismatch: the id is taken
         """
-        check_names(subject_id=subject_id, external_id=external_id)
+        if session_id is not None:
+            check_session_id(session_id)
+        if subject_id is not None:
+            check_caller(subject_id, session_id)
+        if external_id is not None:
+            check_name("external_id", external_id)
         await self._ready()
         session = await self._sessions.start(session_id, subject_id=subject_id, external_id=external_id)
         self._ledgers.request_commit()
         return session.session_id
 
-    async def find_external(self, external_id: str) -> SessionId | None:
-        """The session that was started with this external id, or None."""
+    async def find_external(self, external_id: str, *, subject_id: str | None = None) -> SessionId | None:
+        """The newest session that this subject started with this external id, or None.
+
+        Args:
+            external_id: the name that was given to `start_session`
+            subject_id: whose session; None: one that was started without a subject
+        """
+        check_name("external_id", external_id)
         await self._ready()
-        return await self._sessions.by_external_id(external_id)
+        return await self._sessions.by_external_id(external_id, subject_id)
 
     async def session(self, session_id: str) -> SessionManager:
         """The session with its history and counters; brought back from the ledger if need be."""
+        check_session_id(session_id)
         await self._ready()
         return await self._sessions.find(session_id)
 
     async def end_session(self, session_id: str, *, reason: str = "ended") -> None:
-        """Ends the session after the messages that already wait for it; it takes no more turns. The reason is kept plainly."""
+        """Ends the session after the messages that already wait for it; it takes no more turns. The reason is kept plainly.
+
+        Raises:
+            ReentrantTurn: a tool of the session's own turn asks for it
+        """
+        check_session_id(session_id)
+        check_text("reason", reason)
+        check_not_inside(CALLING_CHAIN.get(), session_id, "ends it")
         await self._ready()
         session = await self._sessions.find_open(session_id)
         async with self._admission.call(session):
@@ -308,7 +328,7 @@ class HO2Supervisor:
                 yield update
 
     def _handle(self, message: str, call: TurnCall, update: UpdateListener | None) -> Coroutine[Any, Any, TurnResult]:
-        check_message(message, self._host.limits.max_message_chars)
+        message = plain_message(message, self._host.limits.max_message_chars)
         key = call.idempotency_key
         return self._admitted(message, call, update) if key is None else self._once(key, message, call, update)
 
@@ -328,6 +348,7 @@ class HO2Supervisor:
     ) -> TurnResult:
         """Through the session's queue and the runtime's limit, then the turn."""
         await self._ready()
+        check_size(message, self._ledgers.ho2m.config)
         if call.session_id is None:
             session = await self._sessions.start(subject_id=call.subject_id)
         else:

@@ -10,9 +10,11 @@ from typing import Any, Final
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from kitchener.canonical import canonical_bytes
-from kitchener.errors import EntryRefused
+from kitchener.errors import EntryRefused, words_of
 
 _MAX_ERROR_CHARS: Final = 2_000
+_CANCELLATIONS: Final = ("CancelledError", "Cancelled")
+"""What the event loops raise; their own texts name tasks and places in this process."""
 _DEPTH_MARGIN: Final = 4
 """Levels that an entry and a prompt put around a result; it must still have a canonical form there."""
 
@@ -52,7 +54,9 @@ def outcome_of(value: Any, max_bytes: int) -> ToolOutcome:
 
 def failure(error: BaseException) -> ToolOutcome:
     """What a tool raised: its type and message. The traceback would tell the model about this machine."""
-    return ToolOutcome(error=storable(f"{type(error).__name__}: {error}"))
+    if type(error).__name__ in _CANCELLATIONS:
+        return ToolOutcome(error=f"{type(error).__name__}: something that the tool waited for was cancelled")
+    return ToolOutcome(error=storable(words_of(error)))
 
 
 def storable(text: str) -> str:

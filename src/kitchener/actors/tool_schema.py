@@ -14,10 +14,10 @@ from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapt
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import ArgsKwargs
 
-from kitchener.errors import ToolError
+from kitchener.errors import ToolError, words_of
 
 _MAX_SHOWN: Final = 120
-_PARAMETER: Final = re.compile(r"\s*\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
+_PARAMETER: Final = re.compile(r"\s*+\*{0,2}(\w++)\s*+(?:\([^)]*\)\s*+)?:\s*+(.*)")
 _SECTION: Final = re.compile(r"(Args|Arguments|Parameters|Returns?|Yields?|Raises|Examples?|Notes?|Attributes)\s*:\s*")
 
 
@@ -38,6 +38,8 @@ class Signature:
         except ValidationError as error:
             problems = "; ".join(_problem(detail) for detail in error.errors(include_url=False)[:5])
             return f"tool {tool_id!r} cannot take these arguments: {problems}"
+        except Exception as error:  # noqa: BLE001  a type of the tool's own may check its value with code of its own
+            return f"tool {tool_id!r} cannot take these arguments: {words_of(error):.{_MAX_SHOWN}}"
         return bound
 
 

@@ -20,6 +20,7 @@ from anyio.lowlevel import RunVar
 
 from kitchener.actors.tool_results import ToolOutcome, failure, outcome_of
 from kitchener.actors.tool_schema import code_of, read_signature, summary
+from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_digest
 from kitchener.errors import ToolError
 from kitchener.records.prompt import ToolSpec
@@ -233,8 +234,9 @@ class ToolRegistry:
     async def run(self, tool_id: str, arguments: Mapping[str, Any], call: ToolCall) -> ToolOutcome:
         """What became of the tool: its result as JSON, or an error text. Returns by the tool's time limit or `call.deadline`.
 
-        Cancellation and KeyboardInterrupt pass through. A synchronous tool cannot be stopped: past its limit its thread
-        is left behind and the error says so; beyond `max_threads` such threads no further one is started.
+        The caller's cancellation and a KeyboardInterrupt on the event loop pass through; a cancellation that is not the
+        caller's, of a task that the tool waited for, is the tool's error. A synchronous tool cannot be stopped: past its
+        limit its thread is left behind and the error says so; beyond `max_threads` such threads no further one is started.
         """
         bound = self.validate(tool_id, arguments)
         if isinstance(bound, str):
@@ -278,7 +280,9 @@ class _Job:
         """The outcome of a coroutine function."""
         try:
             return outcome_of(await self._work(), self._max_result_bytes)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a tool raises is its outcome, for the model to see
+        except BaseException as error:  # whatever a tool raises is its outcome, for the model to see
+            if not is_own_failure(error):
+                raise
             return failure(error)
 
     def run(self) -> ToolOutcome:
@@ -289,7 +293,7 @@ class _Job:
             self.has_begun = True
         try:
             return outcome_of(self._work(), self._max_result_bytes)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a tool raises is its outcome, for the model to see
+        except BaseException as error:  # noqa: BLE001 - nobody interrupts a thread
             return failure(error)
         finally:
             self.has_ended = True

@@ -30,6 +30,7 @@ from kitchener.actors.session_state import begin_turn, complete_turn, forget_fai
 from kitchener.actors.sessions import SessionManager, close_open_turn
 from kitchener.actors.turn_parts import TurnParts
 from kitchener.actors.work_order_chain import APOLOGIES, APOLOGY, CutShort, WorkOrderChain
+from kitchener.cancellation import is_own_failure
 from kitchener.errors import origin_of
 from kitchener.ids import SessionId, TurnId
 from kitchener.ledger import compute_trace_hash
@@ -191,7 +192,9 @@ class Turn:
             return await step
         try:
             return await step
-        except Exception as error:  # noqa: BLE001  the shadow is there to be compared, never to be felt
+        except BaseException as error:  # the shadow is there to be compared, never to be felt
+            if not is_own_failure(error):
+                raise
             self._authority = None
             logger.error("context shadow failed", turn_id=self.turn_id, error=origin_of(error))
             return None
@@ -214,15 +217,18 @@ class Turn:
 
     async def _recall(self, memory: TurnMemory, classification: Mapping[str, Any]) -> Sequence[Overlay]:
         """1: what memory learned about the subject and has something to say to this message."""
+        labels = labels_of(classification, self._parts.prepared.labels)
         try:
-            return await memory.recall(self._session.subject_id, labels_of(classification), self._turn_ts, self._positions)
-        except Exception as error:  # noqa: BLE001  a memory that fails costs the turn its lines, not its reply
+            return await memory.recall(self._session.subject_id, labels, self._turn_ts, self._positions)
+        except BaseException as error:  # a memory that fails costs the turn its lines, not its reply
+            if not is_own_failure(error):
+                raise
             await self._chain.record_degradation("HO3", error)
             return ()
 
     async def _learn(self, memory: TurnMemory) -> Learned:
         """5: the turn's signals, and the gates that they opened."""
-        signal_ids = signals_of(self._classification, self._chain.work_orders.values())
+        signal_ids = signals_of(self._classification, self._chain.work_orders.values(), self._parts.prepared.labels)
         session = self._session
         try:
             learned = await memory.learn(session.session_id, session.subject_id, self.turn_id, signal_ids)
@@ -230,7 +236,9 @@ class Turn:
                 namespace = memory.namespace_of(session.subject_id)
                 self._parts.note_crossed(self.turn_id, Crossed(namespace, learned.gate_ts))
             return learned
-        except Exception as error:  # noqa: BLE001  what a turn teaches is never worth its reply
+        except BaseException as error:  # what a turn teaches is never worth its reply
+            if not is_own_failure(error):
+                raise
             await self._chain.record_degradation("HO3", error)
             return Learned((), None, self._positions)
 

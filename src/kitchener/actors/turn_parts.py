@@ -13,6 +13,7 @@ import anyio
 from kitchener.actors.attention import AttentionRetriever
 from kitchener.actors.authority import ContextAuthority
 from kitchener.actors.budget import TokenBudgeter
+from kitchener.actors.chains import vocabulary_of
 from kitchener.actors.context_items import ITEM_TOOL
 from kitchener.actors.quality import QualityGate
 from kitchener.actors.remembering import Crossed, TurnMemory
@@ -51,6 +52,7 @@ class Prepared:
             for spec in tools.specs(self.allowed_tools)
         ]
         self.vocabulary = {kind: list(labels) for kind, labels in config.labels_vocabulary.items()}
+        self.labels = vocabulary_of(config.labels_vocabulary)
         rules = "\n".join(f"- {rule}" for rule in config.standing_rules)
         self.instructions = "\n\n".join(part for part in (config.instructions, rules and f"Standing rules:\n{rules}") if part)
         self.classify = Constraints(prompt_contract_id=config.classify_contract_id, token_budget=config.turn_budget)

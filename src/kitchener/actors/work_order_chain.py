@@ -12,13 +12,15 @@ import structlog
 
 from kitchener.actors.attention import AttentionContext
 from kitchener.actors.budget import Budget, Scope
+from kitchener.actors.calls import fits_entry
 from kitchener.actors.chains import cost_json
 from kitchener.actors.session_state import book_cost, forget_failed, note_failed
 from kitchener.actors.sessions import SessionManager
 from kitchener.actors.tool_results import storable
 from kitchener.actors.turn_parts import TurnParts
+from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
-from kitchener.errors import EntryRefused, ExecutorError, LedgerError, origin_of
+from kitchener.errors import EntryRefused, ExecutorError, LedgerError, origin_of, words_of
 from kitchener.ids import TurnId
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
@@ -43,9 +45,6 @@ APOLOGIES: Mapping[str, str] = {
     "TIMEOUT": "The model took too long to answer. Your message is recorded; please try again.",
     "BUDGET": "The token budget for this conversation does not cover another reply, so the model was not asked.",
 }
-
-_BESIDE_THE_REPLY = 8_192
-"""Bytes that the other fields of `TURN_COMPLETED` take at the most."""
 
 
 class WorkOrderChain:
@@ -188,10 +187,10 @@ class WorkOrderChain:
 
     def can_record(self, response: str) -> bool:
         """Whether a reply fits into `TURN_COMPLETED`, beside everything else that stands there."""
-        limit = self._parts.ledgers.ho2m.config.max_entry_bytes
-        limit -= min(_BESIDE_THE_REPLY, limit // 2)
-        # A character takes six bytes at the most, so nearly every reply needs no encoding to be sure.
-        return len(response) * 6 <= limit or len(canonical_bytes(response)) <= limit
+        try:
+            return fits_entry(response, self._parts.ledgers.ho2m.config)
+        except EntryRefused:  # half a character
+            return False
 
     async def accept(self, wo: WorkOrder) -> None:
         """`WO_COMPLETED`: HO2 takes the output as it is."""
@@ -230,9 +229,9 @@ class WorkOrderChain:
         note_failed(self._session.state, wo_id)
         self._book(wo_id, wo.cost)
 
-    async def record_degradation(self, component: str, error: Exception, **facts: Any) -> None:
+    async def record_degradation(self, component: str, error: BaseException, **facts: Any) -> None:
         """`DEGRADATION`: a part failed and the turn goes on without it."""
-        detail = f"{type(error).__name__}: {error}"
+        detail = words_of(error)
         if component != "HO1":
             logger.error("turn goes on without a part", component=component, turn_id=self._turn_id, error=origin_of(error))
         fields = {"component": component, "governance_violation": False, "error": storable(detail), **facts}
@@ -306,15 +305,17 @@ class WorkOrderChain:
             return _as_ended(await self._parts.executor.execute(wo), wo)
         except LedgerError:
             raise
-        except Exception as error:  # noqa: BLE001  whatever HO1 raises means that HO1 is broken; it is recorded, not hidden
+        except BaseException as error:  # whatever HO1 raises means that HO1 is broken; it is recorded, not hidden
+            if not is_own_failure(error):
+                raise
             return await self._degrade(wo, error)
         finally:
             if listener is not None:
                 del self._parts.listeners[wo.wo_id]
 
-    async def _degrade(self, wo: WorkOrder, error: Exception) -> WorkOrder:
+    async def _degrade(self, wo: WorkOrder, error: BaseException) -> WorkOrder:
         """HO1 is broken: recorded as a violation, then the injected direct call, then an honest error."""
-        detail = f"{type(error).__name__}: {error}"
+        detail = storable(words_of(error))
         logger.error("executor failed", wo_id=wo.wo_id, turn_id=self._turn_id, error=origin_of(error))
         failed = wo.failed(WorkOrderError(reason="EXECUTOR", detail=detail), at=self._parts.now())
         await self.record_failure(failed)
@@ -328,10 +329,15 @@ class WorkOrderChain:
             return APOLOGY
         try:
             text = await call(open_turn.user_message, session_id=self._session.session_id, deadline=self._deadline)
-        except Exception as error:  # noqa: BLE001  a user's function, the last resort of a broken turn
+            text = str.__str__(text).strip()
+            text.encode()  # else half a character would keep the turn from being recorded
+            is_storable = self.can_record(text)
+        except BaseException as error:  # a user's function, the last resort of a broken turn
+            if not is_own_failure(error):
+                raise
             logger.error("degraded call failed", turn_id=self._turn_id, error=origin_of(error))
             return APOLOGY
-        return text.strip() or APOLOGY
+        return text if text and is_storable else APOLOGY
 
     async def _tell(self, *updates: TurnUpdate) -> None:
         if self._update is not None:

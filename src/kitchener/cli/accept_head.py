@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from kitchener.cli.exits import DAMAGED, NEGATIVE, OK
 from kitchener.cli.options import Json, Options, Places
-from kitchener.cli.output import harmless, print_json
+from kitchener.cli.output import print_json, print_text
 from kitchener.clock import SystemClock, iso
 from kitchener.errors import CallerError, LedgerDamaged, LedgerPathError
 from kitchener.ledger import Checkpoint
@@ -64,17 +64,17 @@ def accept_head(
 
 def _tell(found: list[tuple[Accepted, Checkpoint | None]], faults: list[LedgerDamaged], *, is_json: bool) -> None:
     if is_json:
-        rows = [each._asdict() | {"checkpoint": signed._asdict() if signed is not None else None} for each, signed in found]
+        rows = [each._asdict() | {"checkpoint": signed.as_json() if signed is not None else None} for each, signed in found]
         print_json({"accepted": rows, "faults": [str(fault) for fault in faults]})
         return
     for each, signed in found:
         gone = f"{each.missing_from:,} to {each.missing_to:,} are missing"
-        print(f"accepted  {harmless(each.path)}: ends with entry {each.seq:,}; {gone}, and that is on record")
+        print_text(f"accepted  {each.path}: ends with entry {each.seq:,}; {gone}, and that is on record")
         if each.set_aside is not None:
-            print(f"          the signed head of a missing entry is now {harmless(each.set_aside)}")
+            print_text(f"          the signed head of a missing entry is now {each.set_aside}")
         if signed is not None:
-            print(f"          entry {signed.seq:,} signed by {signed.signer}")
+            print_text(f"          entry {signed.seq:,} signed by {signed.signer}")
     for fault in faults:
-        print(f"damaged   {harmless(str(fault))}")
+        print_text(f"damaged   {fault!s}")
     if not found and not faults:
-        print("nothing is missing, so nothing was changed")
+        print_text("nothing is missing, so nothing was changed")

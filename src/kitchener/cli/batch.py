@@ -14,6 +14,7 @@ from typing import IO, Any, Final
 
 import orjson
 
+from kitchener.cli.written_files import write_whole
 from kitchener.errors import ConfigError
 
 _FIELDS: Final = ("conversation", "subject_id", "message")
@@ -136,21 +137,14 @@ class Results:
         self._end += self._spool.write(text)
 
     def write(self) -> None:
-        """Writes the file, whole or not at all."""
+        """Writes the file, whole or not at all; only its owner can read it."""
+        write_whole(self._path, self._fill)
+
+    def _fill(self, file: IO[bytes]) -> None:
         self._spool.flush()
-        mode = 0o666 & ~_umask()
-        with tempfile.NamedTemporaryFile(dir=self._path.parent, prefix=f".{self._path.name}.", delete=False) as file:
-            try:
-                for start in self._starts:
-                    self._spool.seek(start)
-                    file.write(self._spool.readline())
-                file.flush()
-                os.fchmod(file.fileno(), mode)
-                os.fsync(file.fileno())
-                os.replace(file.name, self._path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
+        for start in self._starts:
+            self._spool.seek(start)
+            file.write(self._spool.readline())
 
     def close(self) -> None:
         """Gives up the temporary file."""
@@ -169,10 +163,3 @@ def _seekable(path: Path) -> IO[bytes]:
         shutil.copyfileobj(file, copy)
         copy.seek(0)
         return copy
-
-
-def _umask() -> int:
-    """The process's umask; there is no way to read it but to set it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

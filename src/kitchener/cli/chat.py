@@ -15,7 +15,7 @@ from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
 from kitchener.cli.interrupt import on_signal
 from kitchener.cli.memory_brief import ChatMemory
 from kitchener.cli.options import Options, Places
-from kitchener.cli.output import dim, harmless, is_interactive, say
+from kitchener.cli.output import is_interactive, print_text, say
 from kitchener.cli.typed import TypedLines, terminal_kept
 from kitchener.errors import KitchenerError, LedgerError, RuntimeClosed, SessionEnded, SessionMismatch, UnknownSession
 from kitchener.records.turn import CostSummary, TextDelta, TextRetracted, ToolRan, TurnCompleted, TurnResult
@@ -107,7 +107,7 @@ class _Talk:
                     if not await self._take(line):
                         break
         if self.is_interactive and self.session_id is not None:
-            print(dim(f"come back with: {self.resume} {self.session_id}"))
+            print_text(f"come back with: {self.resume} {self.session_id}", is_pale=True)
 
     async def _take(self, line: str) -> bool:
         """Deals with one line; False: leave."""
@@ -115,17 +115,17 @@ class _Talk:
         if word == "/memory":
             await self._show_memory()
         elif word == "/cost":
-            print(self._cost(), flush=True)
+            print_text(self._cost())
         elif word == "/session":
-            print(self._session(), flush=True)
+            print_text(self._session())
         elif is_about_context(word):
             await self._show_context(word)
         elif word == "/help":
-            print(_HELP, flush=True)
+            print_text(_HELP)
         elif word == "/quit":
             return False
         elif self.is_interactive and word.startswith("/") and not word.startswith("//"):
-            print(f"no such command: {word.split()[0]}; /help lists them", flush=True)
+            print_text(f"no such command: {word.split()[0]}; /help lists them")
         elif word:
             await self._say(line[1:] if word.startswith("//") else line)
         return True
@@ -148,7 +148,7 @@ class _Talk:
             self._was_cancelled = self._turn is not None and self._turn.cancel_called
             self._turn = None
         if self._was_cancelled and self.is_interactive and not self._everything.cancel_called:
-            print(dim("(turn cancelled)"), flush=True)
+            print_text("(turn cancelled)", is_pale=True)
 
     async def _show_memory(self) -> None:
         """What is known of who is talking; a memory that fails does not end the chat."""
@@ -156,7 +156,7 @@ class _Talk:
             subject_id = self.subject_id
             if self.session_id is not None:
                 subject_id = (await self.supervisor.session(self.session_id)).subject_id
-            print(await self.memory.text(subject_id), flush=True)
+            print_text(await self.memory.text(subject_id))
         except KitchenerError as error:
             say(f"kitchener: {error}")
             self.exit_code = self.exit_code or NEGATIVE
@@ -171,13 +171,13 @@ class _Talk:
                 continue
             elif isinstance(update, TextDelta):
                 shown += update.text
-                print(harmless(update.text), end="", flush=True)
+                print_text(update.text, end="")
             elif isinstance(update, TextRetracted):
                 if shown:
-                    print(dim("\n(taken back, another attempt follows)"), flush=True)
+                    print_text("\n(taken back, another attempt follows)", is_pale=True)
                 shown = ""
             elif isinstance(update, ToolRan):
-                print(dim(f"({update.tool_id}{' failed' if update.is_error else ''})"), flush=True)
+                print_text(f"({update.tool_id}{' failed' if update.is_error else ''})", is_pale=True)
         if result is None:
             raise RuntimeClosed("the turn ended without a result, because the runtime is closing")
         self._finish(result, shown)
@@ -185,11 +185,11 @@ class _Talk:
 
     def _finish(self, result: TurnResult, shown: str) -> None:
         if not self.is_interactive:
-            print(result.response, flush=True)
+            print_text(result.response)
         elif shown.strip() == result.response.strip():
-            print(flush=True)
+            print_text()
         else:
-            print(("\n" if shown else "") + harmless(result.response), flush=True)
+            print_text(("\n" if shown else "") + result.response)
         if result.error is not None:
             say(f"kitchener: {result.turn_id}: {result.error.kind}: {result.error.message}")
 
@@ -203,7 +203,7 @@ class _Talk:
             tool_calls=total["tool_calls"] + cost["tool_calls"],
         )
         if self.is_interactive:
-            print(dim(f"{_cost_text(cost)} · {seconds:.1f} s"), flush=True)
+            print_text(f"{_cost_text(cost)} · {seconds:.1f} s", is_pale=True)
 
     def _cost(self) -> str:
         return f"{self.turns} turn{'' if self.turns == 1 else 's'} in this chat: {_cost_text(self.cost)}"
@@ -216,7 +216,7 @@ class _Talk:
     async def _show_context(self, word: str) -> None:
         """What the last reply saw, or the threads; a question that has no answer does not end the chat."""
         try:
-            print(await self.context.text(word, self.session_id), flush=True)
+            print_text(await self.context.text(word, self.session_id))
         except KitchenerError as error:
             say(f"kitchener: {error}")
             self.exit_code = self.exit_code or NEGATIVE
@@ -232,12 +232,12 @@ class _Talk:
             return False
         if self._turn is not None and self.is_interactive and not self._turn.cancel_called:
             self._turn.cancel()
-            print(dim("\n(cancelling; Ctrl-C again leaves)"), flush=True)
+            print_text("\n(cancelling; Ctrl-C again leaves)", is_pale=True)
             return True
         if self._turn is not None or self._was_cancelled or not self.is_interactive:
             self.exit_code = INTERRUPTED
         elif sys.stdout.isatty():
-            print()
+            print_text()
         self._everything.cancel()
         return False
 

@@ -11,7 +11,7 @@ from kitchener.cli.context_text import how_to_turn_on, intent_words, shown_lines
 from kitchener.cli.context_turns import TurnView, read_turn
 from kitchener.cli.context_why import head_lines, nothing_lines
 from kitchener.cli.options import Places
-from kitchener.cli.output import harmless, one_line
+from kitchener.cli.output import one_line
 from kitchener.context import ContextState, Resolution, resolve_active
 from kitchener.records import events
 
@@ -94,7 +94,7 @@ def _why_lines(view: TurnView) -> Iterator[str]:
     for item in learned:
         yield f"learned line shown: {item.entity_id}  {one_line(item.text, _LINE_WIDTH)}"
     for flag in view.flags:
-        yield f"flag {flag.get('kind')}: {harmless(str(flag.get('detail')))}"
+        yield f"flag {flag.get('kind')}: {flag.get('detail')!s}"
     yield f"= more: kitchener context explain --turn {view.turn_id}"
 
 

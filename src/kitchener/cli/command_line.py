@@ -8,13 +8,15 @@ import importlib.metadata
 import logging
 import os
 import sys
+import threading
 from collections.abc import Sequence
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TextIO, cast
 
 import structlog
 from cyclopts import App, CycloptsError
 
 from kitchener.cli.exits import DAMAGED, INTERRUPTED, INVALID, LOCKED, NEGATIVE, OK, USAGE
+from kitchener.cli.output import StandardError, say, say_traceback
 from kitchener.errors import (
     CallerError,
     ConfigError,
@@ -118,18 +120,25 @@ def _told(error: Exception) -> int:
 
 
 def _fail(code: int, text: str) -> int:
-    print(f"kitchener: {text}", file=sys.stderr, flush=True)
+    say(f"kitchener: {text}")
     return code
 
 
 def run(tokens: Sequence[str]) -> NoReturn:
     """Runs one command line and ends the process with its exit code."""
-    # Standard output belongs to the commands, and a person wants to hear of warnings only.
+    # Standard output belongs to the commands, and a person wants to hear of warnings only. Errors in a log line come without
+    # the values of variables, and no colours, since their escapes could not be told from those of a message.
+    rendered = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(
+        processors=[*structlog.get_config()["processors"][:-1], rendered],
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, StandardError())),
         cache_logger_on_first_use=True,
     )
+    # What libraries log, and what Python says of a bug, may quote a message or an answer too.
+    logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=cast(TextIO, StandardError()))
+    sys.excepthook = lambda _, error, __: say_traceback(error)
+    threading.excepthook = lambda failed: say_traceback(failed.exc_value) if failed.exc_value is not None else None
     code = invoke(tokens)
     if code == INTERRUPTED:
         # All is committed and closed. A tool that hangs in its thread would keep the process alive beyond that.

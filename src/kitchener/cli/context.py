@@ -16,7 +16,7 @@ from kitchener.cli.context_turns import TurnView, read_turn
 from kitchener.cli.context_why import entry_lines, turn_lines, view_json
 from kitchener.cli.exits import BLOCKED, INVALID, NEGATIVE, OK
 from kitchener.cli.options import Json, Options, Places
-from kitchener.cli.output import print_json, say
+from kitchener.cli.output import print_json, print_text, say
 from kitchener.errors import LedgerLocked
 from kitchener.memory.moments import text_of, us_of
 
@@ -91,7 +91,7 @@ def explain(
         if json:
             print_json(view_json(view, answers))
         else:
-            print("\n".join(lines))
+            print_text("\n".join(lines))
         return OK
 
     return anyio.run(work)
@@ -118,7 +118,7 @@ def diff(
         if json:
             print_json(diff_json(first, second))
         else:
-            print("\n".join(diff_lines(first, second)))
+            print_text("\n".join(diff_lines(first, second)))
         return OK
 
     return anyio.run(work)
@@ -149,7 +149,7 @@ def shadow(
             if not report.turns:
                 say("\n".join(report.lines()))
         else:
-            print("\n".join(report.lines()))
+            print_text("\n".join(report.lines()))
         return OK if report.turns else NEGATIVE
 
     return anyio.run(work)
@@ -171,7 +171,7 @@ async def _project(
         if not is_dry and note.startswith("dry run"):
             say(f"kitchener: {note}")
     else:
-        print("\n".join([*_lines(projected), note]))
+        print_text("\n".join([*_lines(projected), note]))
     if projected.resolution.blocked_by is None:
         return OK
     return BLOCKED if projected.resolution.blocked_by == "COMPETING_INTENTS" else INVALID

@@ -5,7 +5,6 @@ from typing import Any
 
 from kitchener.cli.context_turns import TurnView
 from kitchener.cli.context_why import head_lines, nothing_lines
-from kitchener.cli.output import harmless
 from kitchener.context import diff_projections
 from kitchener.context.explaining import Change
 from kitchener.errors import CallerError
@@ -68,8 +67,8 @@ def _why(view: TurnView, change: Change) -> str:
 
 
 def _lines(sign: str, change: Change, why: str) -> Iterator[str]:
-    yield f"  {sign} {harmless(change.entity_id)} ({change.kind.replace('_', ' ')})"
-    yield f"      {harmless(why)}"
+    yield f"  {sign} {change.entity_id} ({change.kind.replace('_', ' ')})"
+    yield f"      {why}"
 
 
 def _change_json(change: Change, why: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from kitchener.cli.context_past import context_path, open_reader, read_past
 from kitchener.cli.options import Places
-from kitchener.cli.output import UNREADABLE, harmless, one_line
+from kitchener.cli.output import UNREADABLE, one_line
 from kitchener.cli.progress import progress_bar
 from kitchener.config import dotted_key
 from kitchener.context import ProjectionLists, base_ref, read_lists
@@ -287,4 +287,4 @@ def _turn_lines(turn: ShadowTurn) -> Iterator[str]:
         return
     for what, names in (("both", turn.both), ("only shadow", turn.only_shadow), ("only attention", turn.only_attention)):
         rest = f" … and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-        yield f"  {what:<16}{harmless(', '.join(names[:_NAMED]))}{rest}" if names else f"  {what:<16}–"
+        yield f"  {what:<16}{', '.join(names[:_NAMED])}{rest}" if names else f"  {what:<16}–"

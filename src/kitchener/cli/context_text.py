@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any, Final
 
 from kitchener.cli.context_project import Projected
-from kitchener.cli.output import harmless, one_line, table_lines
+from kitchener.cli.output import one_line, table_lines
 from kitchener.config import dotted_key
 from kitchener.context import ContextState, Flag, Placed, Projection
 from kitchener.context.lifecycle import IntentRecord
@@ -50,13 +50,13 @@ def shown_lines(projection: Projection) -> Iterator[str]:
         yield from _table(columns, [_suppressed_row(each, projection) for each in _most_missed(suppressed)])
         yield from _rest(len(suppressed))
     if projection.counted is not None:
-        yield f"  {harmless(projection.counted.text)}"
+        yield f"  {projection.counted.text}"
 
 
 def flag_lines(flags: Iterable[Flag]) -> Iterator[str]:
     """What somebody should look at."""
     for flag in flags:
-        yield f"flag {flag.kind}: {harmless(flag.detail)}"
+        yield f"flag {flag.kind}: {flag.detail}"
 
 
 def projected_lines(projected: Projected) -> Iterator[str]:
@@ -94,9 +94,9 @@ def invalid_lines(state: ContextState, session_id: str) -> Iterator[str]:
     """Impossible entries, and what to do about them."""
     yield f"invalid life cycle: {_count(len(state.invalid), 'entry', 'entries')} of {session_id} cannot follow what came before"
     for ref, found in islice(state.invalid.items(), MOST):
-        yield f"  {found.event.kind} of {harmless(found.event.entity_id)}"
+        yield f"  {found.event.kind} of {found.event.entity_id}"
         yield f"    --> {ref.ledger_id} {ref.entry_id}  {found.event.timestamp[:19]}"
-        yield f"    = {harmless(found.problem)}"
+        yield f"    = {found.problem}"
     yield from _rest(len(state.invalid))
     first = next(iter(state.invalid)).entry_id
     yield f"  = remedy: kitchener session repair {session_id} --void {first} --reason TEXT"

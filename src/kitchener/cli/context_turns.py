@@ -33,6 +33,7 @@ from kitchener.memory.reading import OVERLAYS_FILE, memory_dir
 from kitchener.memory.subject import readable_overlay
 from kitchener.records import events
 from kitchener.records.ref import Ref
+from kitchener.records.spoken import turn_text
 from kitchener.runtime.memories import memory_config
 from kitchener.sealing import is_sealed
 
@@ -244,7 +245,7 @@ async def _evidence(ho2m: LedgerReader, ref: Ref, past: Past) -> Item | None:
     message, response = started[-1].payload.get("user_message") if started else None, entry.payload.get("response")
     estimate = estimator(ruleset_of(past.config).token_estimator)
     is_erased = is_sealed(message) or is_sealed(response)
-    text = f"[{entry.entity_id}] erased" if is_erased else f"user: {message}\nassistant: {response}"
+    text = f"[{entry.entity_id}] erased" if is_erased else turn_text(str(message), str(response))
     item = evidence_item(entry.entity_id, ref, entry.timestamp, text, estimate, session_id=entry.session_id)
     return item._replace(is_erased=is_erased)
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from kitchener.cli.context_text import MOST, how_to_turn_on, intent_words, shown_lines
 from kitchener.cli.context_turns import TurnView
-from kitchener.cli.output import harmless, one_line
+from kitchener.cli.output import one_line
 from kitchener.context import Explanation
 from kitchener.context.explaining import find_placed
 
@@ -61,12 +61,12 @@ def head_lines(view: TurnView) -> Iterator[str]:
 
 def nothing_lines(view: TurnView) -> Iterator[str]:
     """Why there is no projection, and what there is instead."""
-    yield f"  nothing was projected: {harmless(view.why_nothing)}"
+    yield f"  nothing was projected: {view.why_nothing}"
     if view.gathered:
         yield f"  attention showed {', '.join(view.gathered)}"
     for flag in view.flags:
         if str(flag.get("detail")) not in view.why_nothing:
-            yield f"  flag {flag.get('kind')}: {harmless(str(flag.get('detail')))}"
+            yield f"  flag {flag.get('kind')}: {flag.get('detail')!s}"
     if view.mode == "off":
         yield f"  = help: {how_to_turn_on(view.past.agent_class)}; turns after that can be explained"
 
@@ -80,14 +80,14 @@ def turn_lines(view: TurnView) -> Iterator[str]:
     yield ""
     yield from shown_lines(view.projection)
     for flag in view.flags:
-        yield f"flag {flag.get('kind')}: {harmless(str(flag.get('detail')))}"
+        yield f"flag {flag.get('kind')}: {flag.get('detail')!s}"
     others = [each for each in view.explain_all() if each.verdict not in ("visible", "suppressed")]
     ended = [each for each in others if each.verdict == "not_live" and each.entity_id in view.state.work_orders]
     told = [each for each in others if each not in ended]
     if others:
         yield f"not eligible: {len(others):,}"
     for each in islice(told, MOST):
-        yield f"  {harmless(each.text)}"
+        yield f"  {each.text}"
     if len(told) > MOST:
         yield f"  … and {len(told) - MOST:,} more; --json lists them all"
     if ended:
@@ -101,7 +101,7 @@ def entry_lines(view: TurnView, found: Explanation) -> Iterator[str]:
     placed = find_placed(view.projection, found.entity_id) if view.projection is not None else None
     kind = placed.item.kind if placed is not None else _kind(view, found.entity_id)
     yield ""
-    yield f"{found.verdict.replace('_', ' ')}: {harmless(found.entity_id)}{f' ({kind})' if kind else ''}"
+    yield f"{found.verdict.replace('_', ' ')}: {found.entity_id}{f' ({kind})' if kind else ''}"
     if found.since is not None:
         entry = next((e for e in (*view.past.entries, *view.later) if e.ref == found.since), None)
         told = f"  {entry.entry_type}  {entry.timestamp[:19]}" if entry is not None else ""
@@ -112,7 +112,7 @@ def entry_lines(view: TurnView, found: Explanation) -> Iterator[str]:
         for line in said:
             yield f"   | {line}"
         yield "   |"
-    yield f"   = {harmless(found.text)}"
+    yield f"   = {found.text}"
     for line in _help(view, found):
         yield f"   = help: {line}"
 

@@ -17,8 +17,8 @@ import anyio
 
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import Json, LedgerName, Options, Places
-from kitchener.cli.output import harmless, print_json
-from kitchener.config import RuntimeConfig
+from kitchener.cli.output import print_json, print_text
+from kitchener.config import RuntimeConfig, shown_address, shown_reference
 from kitchener.errors import ConfigError, KitchenerError
 from kitchener.ledger.files import FileOps, locked_by
 from kitchener.runtime.loading import EMBEDDED, LoadedConfig, check_config
@@ -56,17 +56,23 @@ def doctor(*, options: Options = _EVERYTHING, json: Json = False) -> int:
         kitchener doctor
         kitchener doctor --root ./ledgers --json
     """
-    findings = [*_versions(), *_settings(options)]
-    if not any(each.what == "settings" and each.state == "fail" for each in findings):
-        config = options.load().config
-        findings += [*_root(Path(config.plane_root)), *_providers(config), *anyio.run(_ledgers, config)]
+    findings = list(_versions())
+    try:
+        loaded = options.load()
+    except ConfigError as error:
+        findings.append(Finding("settings", "fail", str(error)))
+    else:
+        config = loaded.config
+        findings += [*_settings(loaded), *_root(Path(config.plane_root))]
+        is_checked = all(each.state == "ok" for each in findings if each.what == "references")
+        findings += [*_providers(config, is_checked=is_checked), *anyio.run(_ledgers, config)]
     is_fine = all(each.state != "fail" for each in findings)
     if json:
         print_json({"ok": is_fine, "findings": [asdict(each) for each in findings]})
     else:
         width = max(len(each.what) for each in findings)
         for each in findings:
-            print(f"{each.state:<4}  {each.what:<{width}}  {harmless(each.detail)}")
+            print_text(f"{each.state:<4}  {each.what:<{width}}  {each.detail}")
     return OK if is_fine else NEGATIVE
 
 
@@ -82,12 +88,7 @@ def _versions() -> Iterator[Finding]:
     yield Finding("packages", "ok", ", ".join(found))
 
 
-def _settings(options: Options) -> Iterator[Finding]:
-    try:
-        loaded = options.load()
-    except ConfigError as error:
-        yield Finding("settings", "fail", str(error))
-        return
+def _settings(loaded: LoadedConfig) -> Iterator[Finding]:
     source = loaded.source if loaded.source != EMBEDDED else f"{EMBEDDED} (no kitchener.toml here; `kitchener init` writes one)"
     yield Finding("settings", "ok", source)
     yield _references(loaded)
@@ -137,10 +138,15 @@ def _sync_times_ms(descriptor: int) -> list[float]:
     return times
 
 
-def _providers(config: RuntimeConfig) -> Iterator[Finding]:
+def _providers(config: RuntimeConfig, *, is_checked: bool) -> Iterator[Finding]:
+    """Where calls go. Addresses, names of models and references are shown where all of them are right."""
     router = config.router
     for provider_id, provider in sorted(router.providers.items()):
-        facts = [provider.kind, provider.base_url, provider.model and f"model {provider.model}", provider.api_key]
+        facts: list[str | None] = [provider.kind]
+        if is_checked:
+            facts.append(provider.base_url and shown_address(provider.base_url))
+            facts.append(provider.model and f"model {provider.model}")
+            facts.append(provider.api_key and shown_reference(provider.api_key))
         if provider_id == router.default_provider:
             facts.append("default")
         yield Finding(f"provider {provider_id}", "ok", ", ".join(fact for fact in facts if fact))

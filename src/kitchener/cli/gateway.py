@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 from kitchener.cli.exits import OK
 from kitchener.cli.interrupt import run_to_end
 from kitchener.cli.options import Json, Options, Places
-from kitchener.cli.output import harmless, print_json, print_table
+from kitchener.cli.output import print_json, print_table, print_text
 from kitchener.cli.progress import progress_bar
 from kitchener.config import RouterConfig
 from kitchener.errors import NotOnRecord
@@ -144,16 +144,18 @@ class Report:
     def tell(self, *, lists_changed: bool) -> None:
         """The same for a reader."""
         found = self.summary.as_json()
-        print(f"{self.agent_class}: {found['changed']:,} of {found['calls']:,} recorded model calls would have gone elsewhere")
+        print_text(
+            f"{self.agent_class}: {found['changed']:,} of {found['calls']:,} recorded model calls would have gone elsewhere"
+        )
         columns = ("·", "recorded", "other", "calls", "input tokens", "output tokens")
         print_table(columns + (("cost", "would cost") if self.knows_prices else ()), map(_row, self.summary.ways))
         for line in self._sums(found):
-            print(line)
+            print_text(line)
         if lists_changed:
             for each in self.calls:
                 if each.is_changed:
-                    print(_told(each))
-        print(NOTE)
+                    print_text(_told(each))
+        print_text(NOTE)
 
     def _sums(self, found: dict[str, Any]) -> Iterator[str]:
         falls, failed, cost = found["fallbacks"], found["failed"], found["cost"]
@@ -186,7 +188,7 @@ def _row(way: Way) -> dict[str, Any]:
 def _name(choice: Choice) -> str:
     """A choice in a few words."""
     end = "" if choice.state == "answered" else f": {choice.state}"
-    return harmless(f"{choice.provider_id}/{choice.model_id} ({choice.route_reason}){end}")
+    return f"{choice.provider_id}/{choice.model_id} ({choice.route_reason}){end}"
 
 
 def _told(found: Rerouted) -> str:

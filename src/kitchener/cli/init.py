@@ -1,5 +1,6 @@
 """`kitchener init`: a settings file that says what can be set, what it means and what happens without it."""
 
+import os
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,9 @@ from cyclopts import Parameter
 
 from kitchener.cli.exits import OK
 from kitchener.cli.options import DEFAULT_FILE
-from kitchener.cli.output import meaning
+from kitchener.cli.output import meaning, print_text
 from kitchener.cli.toml import toml_value
+from kitchener.cli.written_files import write_whole
 from kitchener.config import (
     HO2Config,
     HO3MemoryConfig,
@@ -129,12 +131,10 @@ def init(
     """
     path = directory / DEFAULT_FILE
     directory.mkdir(parents=True, exist_ok=True)
-    try:
-        with path.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(settings_text())
-    except FileExistsError:
-        raise ConfigError(str(path), "", "", "is there already; `kitchener init --force` overwrites it") from None
-    print(f"wrote {path}")
+    if not force and os.path.lexists(path):
+        raise ConfigError(str(path), "", "", "is there already; `kitchener init --force` overwrites it")
+    write_whole(path, lambda file: file.write(settings_text().encode()))
+    print_text(f"wrote {path}")
     return OK
 
 

@@ -13,7 +13,7 @@ from kitchener.cli.exits import OK
 from kitchener.cli.intent_threads import SessionThreads, read_threads, session_of_intent
 from kitchener.cli.interrupt import run_to_end
 from kitchener.cli.options import Json, Options, Places
-from kitchener.cli.output import print_json, print_table
+from kitchener.cli.output import print_json, print_table, print_text
 from kitchener.context import resolve_active
 from kitchener.context.transitions import Scope
 from kitchener.runtime import open_runtime
@@ -53,9 +53,9 @@ def list_(
         print_table(columns, rows)
         for each in threads:
             for line in each.notes():
-                print(line)
+                print_text(line)
     else:
-        print(f"no intents of {session or options.agent}")
+        print_text(f"no intents of {session or options.agent}")
     return OK
 
 
@@ -197,10 +197,10 @@ def _write(options: Options, session: str | None, call: _Call, *, is_json: bool,
             print_json(done)
             return OK
         children = f" in {', '.join(done['child_intent_ids'])}" if "child_intent_ids" in done else ""
-        print(f"{done['intent_id']} of {session_id} is {done['status']}{children}")
+        print_text(f"{done['intent_id']} of {session_id} is {done['status']}{children}")
         if competing:
-            print(f"{len(competing)} intents compete now: {', '.join(competing)}")
-            print(f"  = choose: kitchener chat --session {session_id}, then /intents keep N; or close the others")
+            print_text(f"{len(competing)} intents compete now: {', '.join(competing)}")
+            print_text(f"  = choose: kitchener chat --session {session_id}, then /intents keep N; or close the others")
         return OK
 
     return run_to_end(work)

@@ -19,7 +19,7 @@ from kitchener.cli.accept_head import accept_head
 from kitchener.cli.exits import DAMAGED, OK
 from kitchener.cli.interrupt import run_to_end
 from kitchener.cli.options import Json, LedgerName, Options, Places
-from kitchener.cli.output import harmless, one_line, print_json
+from kitchener.cli.output import one_line, print_json, print_text, say_instead
 from kitchener.cli.proofs import PublicKey, checkpoint, is_bundle, key, proof, public_key_of, verify_proof
 from kitchener.errors import ConfigError, KitchenerError
 from kitchener.ledger import StoredEntry, VerifyReport, verify_ledger
@@ -83,8 +83,8 @@ def tail(
     else:
         for entry in entries:
             payload = {key: value for key, value in entry.payload.items() if key not in ("v", "session_id", "subject_id")}
-            print(f"{entry.seq:>8}  {entry.timestamp[:23]}  {entry.entry_type:<17}  {harmless(entry.entity_id)}")
-            print(f"          {one_line(str(payload), _PAYLOAD_WIDTH)}")
+            print_text(f"{entry.seq:>8}  {entry.timestamp[:23]}  {entry.entry_type:<17}  {entry.entity_id}")
+            print_text(f"          {one_line(str(payload), _PAYLOAD_WIDTH)}")
     return OK
 
 
@@ -97,12 +97,12 @@ async def _verify(options: Options, path: Path | None, public_key: str | None, j
         progress.clear()
         reports.append(report)
         if not is_json:
-            print(_line(report), flush=True)
+            print_text(_line(report))
     is_fine = all(report.ok for report in reports)
     if is_json:
         print_json({"ok": is_fine, "ledgers": [_report_as_json(report) for report in reports]})
     elif not reports:
-        print("no ledgers yet")
+        print_text("no ledgers yet")
     return OK if is_fine else DAMAGED
 
 
@@ -120,7 +120,7 @@ def _line(report: VerifyReport) -> str:
         held = report.checkpoint
         signed = f"; entry {held.seq:,} signed by {held.signer}" if held is not None else ""
         return f"ok       {report.path}: {report.entries:,} entries, head {report.head}, {report.seconds:.2f} s{signed}"
-    return f"damaged  {harmless(str(report.fault))}"
+    return f"damaged  {report.fault!s}"
 
 
 def _report_as_json(report: VerifyReport) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _report_as_json(report: VerifyReport) -> dict[str, Any]:
         "batches": report.batches,
         "head": report.head,
         "seconds": round(report.seconds, 3),
-        "checkpoint": report.checkpoint._asdict() if report.checkpoint is not None else None,
+        "checkpoint": report.checkpoint.as_json() if report.checkpoint is not None else None,
         "fault": None
         if fault is None
         else {
@@ -160,12 +160,12 @@ class _Progress:
         percent = 100 * done // max(1, size)
         if self._is_shown and percent != self._percent:
             self._percent = percent
-            print(f"\r\x1b[Kverifying {percent:>3} %  {self._name}", end="", file=sys.stderr, flush=True)
+            say_instead(f"verifying {percent:>3} %  {self._name}")
 
     def clear(self) -> None:
         """Takes the line away."""
         if self._percent >= 0:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            say_instead("")
 
 
 async def _newest(

@@ -1,6 +1,5 @@
 """`kitchener memory`: what recurs, what was learned from it and why, and how to take it back. Explained in `docs/memory.md`."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -15,12 +14,13 @@ from kitchener.cli.interrupt import run_to_end
 from kitchener.cli.memory_bisect import bisect_
 from kitchener.cli.memory_changes import deactivated, quarantined
 from kitchener.cli.memory_explain import AT_MOST, explained
-from kitchener.cli.memory_files import check_output, exported, imported, read_import, write_whole
+from kitchener.cli.memory_files import exported, imported, read_import
 from kitchener.cli.memory_look import look
 from kitchener.cli.memory_places import MemoryPlace
 from kitchener.cli.memory_tune import tune
 from kitchener.cli.options import Json, Options
-from kitchener.cli.output import harmless, print_json, print_table
+from kitchener.cli.output import print_json, print_json_lines, print_table, print_text
+from kitchener.cli.written_files import check_output, write_whole
 
 app = App(name="memory", help="See what was learned about subjects, and take it back.")
 app.command(tune)
@@ -65,7 +65,7 @@ def signals(
                     columns = ("signal", "count", "sessions", "last_seen", "decay", "gate")
                     print_table(columns, (each.as_row(hours) for each in found))
                 else:
-                    print(f"no signals{f' with at least {min_count} events' if min_count else ''}")
+                    print_text(f"no signals{f' with at least {min_count} events' if min_count else ''}")
         return OK
 
     return anyio.run(work)
@@ -97,11 +97,11 @@ def biases(
             elif seen.says_whose():
                 silent = len(everything) - len(found)
                 for each in found:
-                    print("\n".join(each.lines()))
+                    print_text("\n".join(each.lines()))
                 if not everything:
-                    print("no learned lines yet; `kitchener memory signals` shows how near each gate is")
+                    print_text("no learned lines yet; `kitchener memory signals` shows how near each gate is")
                 elif silent:
-                    print(f"{silent} no longer speak{'s' if silent == 1 else ''}; --all shows why")
+                    print_text(f"{silent} no longer speak{'s' if silent == 1 else ''}; --all shows why")
         return OK
 
     return anyio.run(work)
@@ -124,7 +124,7 @@ def explain(artifact: Artifact, /, *, options: Options = _EVERYTHING, subject: S
         if json:
             print_json(found.as_json())
         else:
-            print("\n".join(found.lines()))
+            print_text("\n".join(found.lines()))
         return OK
 
     return anyio.run(work)
@@ -154,7 +154,7 @@ def deactivate(
         if json:
             print_json(change.as_json())
         else:
-            print("\n".join(change.lines()))
+            print_text("\n".join(change.lines()))
         return OK
 
     return run_to_end(work)
@@ -185,7 +185,7 @@ def quarantine(
         if json:
             print_json(change.as_json())
         else:
-            print("\n".join(change.lines()))
+            print_text("\n".join(change.lines()))
         return OK
 
     return run_to_end(work)
@@ -219,9 +219,9 @@ def import_(
             print_json({"agent_class": place.agent_class, "imported": taken, "known": result.known})
         else:
             count = sum(map(len, result.taken.values()))
-            names = ", ".join(map(harmless, result.taken))
+            names = ", ".join(result.taken)
             known = f"; {result.known} known already" if result.known else ""
-            print(f"imported {count} learned line{'' if count == 1 else 's'}{f' of {names}' if names else ''}{known}")
+            print_text(f"imported {count} learned line{'' if count == 1 else 's'}{f' of {names}' if names else ''}{known}")
         return OK
 
     return run_to_end(work)
@@ -253,12 +253,12 @@ def export(
             if reader is not None:
                 chosen = [subject] if subject is not None else [each.subject_id for each in await place.subjects(reader)]
                 lines = await exported(place, reader, chosen)
-        data = b"".join(orjson.dumps(each) + b"\n" for each in lines)
         if output is None:
-            sys.stdout.write(data.decode())
+            print_json_lines(lines)
         else:
-            await anyio.to_thread.run_sync(write_whole, output, data)
-            print(f"wrote {len(lines)} learned line{'' if len(lines) == 1 else 's'} to {output}")
+            data = [orjson.dumps(each) + b"\n" for each in lines]
+            await anyio.to_thread.run_sync(write_whole, output, lambda file: file.writelines(data))
+            print_text(f"wrote {len(lines)} learned line{'' if len(lines) == 1 else 's'} to {output}")
         return OK
 
     return anyio.run(work)

@@ -13,7 +13,7 @@ from kitchener.cli.memory_explain import told
 from kitchener.cli.memory_turns import TurnText, read_turn
 from kitchener.cli.memory_view import moment_text
 from kitchener.cli.options import Json, Options, Places
-from kitchener.cli.output import harmless, one_line, print_json
+from kitchener.cli.output import one_line, print_json, print_text
 from kitchener.cli.progress import progress_bar
 from kitchener.cli.replay import Tools, settings_and_tools
 from kitchener.errors import CallerError
@@ -89,7 +89,7 @@ async def _run(options: Options, question: Question, tools: tuple[str, ...], *, 
         print_json({"agent_class": agent_class, **report.as_json()})
     else:
         turns = await _read_turns(places, agent_class, report)
-        print("\n".join(_told(report, agent_class, turns)))
+        print_text("\n".join(_told(report, agent_class, turns)))
     return OK if report.changes else NEGATIVE
 
 
@@ -106,7 +106,7 @@ def _turns_of(change: Change) -> list[str]:
 
 def _told(report: BisectReport, agent_class: str, turns: Mapping[str, TurnText]) -> Iterator[str]:
     """The report for a reader."""
-    whom = f"{report.turn_id} of {harmless(report.subject_id)} ({agent_class})"
+    whom = f"{report.turn_id} of {report.subject_id} ({agent_class})"
     looked = f"{_number(report.between, 'entry')} of the memory in between, {_number(report.probes, 'run')} of the turn"
     since = report.question.good or "the time when nothing was known"
     if not report.changes:
@@ -122,7 +122,7 @@ def _told(report: BisectReport, agent_class: str, turns: Mapping[str, TurnText])
 
 def _what(report: BisectReport) -> str:
     wanted = report.question.item
-    return "what it is shown" if wanted is None else f"whether {harmless(wanted)!r} is shown to it"
+    return "what it is shown" if wanted is None else f"whether {wanted!r} is shown to it"
 
 
 def _why_not(report: BisectReport) -> Iterator[str]:
@@ -136,8 +136,8 @@ def _why_not(report: BisectReport) -> Iterator[str]:
 
 def _told_change(change: Change, whom: str, turns: Mapping[str, TurnText]) -> Iterator[str]:
     entry, overlay = change.entry, change.overlay
-    name = overlay.key if overlay is not None else entry.payload.get("target")
-    yield f"{harmless(str(name))} changes what {whom} is shown"
+    name = overlay.key if overlay is not None else events.in_words(entry.payload).get("target")
+    yield f"{name!s} changes what {whom} is shown"
     yield f"  {moment_text(entry.timestamp)}  {told(entry)}  ({entry.ledger_id} {entry.entry_id})"
     if overlay is not None:
         snapshot = overlay.gate_snapshot or {}
@@ -146,7 +146,7 @@ def _told_change(change: Change, whom: str, turns: Mapping[str, TurnText]) -> It
             if snapshot.keys() >= {"count", "sessions"}
             else ""
         )
-        yield f"  from {harmless(overlay.signal_id)}{gate}"
+        yield f"  from {overlay.signal_id}{gate}"
     yield "  before, after:"
     yield from (f"    {one_line(each, _WIDTH)}" for each in change.lines())
     if entry.entry_type == events.HO3_OVERLAY:

@@ -6,7 +6,7 @@ from typing import Final
 from kitchener.cli.memory_places import MemoryPlace
 from kitchener.cli.memory_view import gate_text, learned_views, signal_views
 from kitchener.cli.options import Places
-from kitchener.cli.output import harmless, one_line
+from kitchener.cli.output import one_line
 from kitchener.config import HO3MemoryConfig
 from kitchener.memory import HO3Memory
 from kitchener.memory.signals import Cut
@@ -39,7 +39,7 @@ class ChatMemory:
         if subject_id is None:
             return "nothing learned yet"
         subject, cut = await self.memory.snapshot(namespace=self.place.namespace(subject_id))
-        return "\n".join(brief(f"{harmless(subject_id)} ({self.place.agent_class})", subject, cut, self.memory.config))
+        return "\n".join(brief(f"{subject_id} ({self.place.agent_class})", subject, cut, self.memory.config))
 
 
 def brief(who: str, subject: SubjectMemory, cut: Cut, config: HO3MemoryConfig) -> list[str]:

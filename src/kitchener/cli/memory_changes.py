@@ -7,7 +7,7 @@ from typing import Any, Final
 from kitchener.cli.memory_places import MemoryPlace, signal_kinds
 from kitchener.cli.memory_turns import TurnText, read_turn, turns_shown
 from kitchener.cli.memory_view import moment_text
-from kitchener.cli.output import harmless, one_line
+from kitchener.cli.output import one_line
 from kitchener.clock import SystemClock
 from kitchener.errors import CallerError, ConfigError, UnknownArtifact
 from kitchener.memory import Overlay
@@ -105,12 +105,12 @@ async def deactivated(place: MemoryPlace, artifact_id: str, subject_id: str | No
         is_blocked = subject.gate(overlay.signal_id, cut, place.config).reason == "blocked"
         if not overlay.enabled and (is_blocked or not block):
             # Once more would be a record that says less than the one before: without `block` it would lift a block.
-            note = f"{artifact_id} of {harmless(subject_id)} is deactivated already; nothing was written"
+            note = f"{artifact_id} of {subject_id} is deactivated already; nothing was written"
             return Change(place.agent_class, subject_id, artifact_id, False, note)
         now = text_of(SystemClock().time_us())
         await memory.deactivate_overlay(artifact_id, reason, now, block=block, namespace=namespace)
     again = "is not learned from again" if block else "may be learned from again later, --block prevents that"
-    note = f"deactivated {artifact_id} of {harmless(subject_id)}; its signal {overlay.signal_id} {again}"
+    note = f"deactivated {artifact_id} of {subject_id}; its signal {overlay.signal_id} {again}"
     return Change(place.agent_class, subject_id, artifact_id, True, note, await _withdrawn(place, subject_id, [overlay]))
 
 
@@ -135,11 +135,12 @@ async def quarantined(place: MemoryPlace, target: str, subject_id: str | None, *
         target = normalise(target, signal_kinds(place.config))
     async with place.writer() as memory:
         subject, cut = await memory.snapshot(namespace=namespace)
+        target = subject.in_words(target)
         if target in subject.quarantined(cut):
-            note = f"{target} of {harmless(subject_id)} is in quarantine already; nothing was written"
+            note = f"{target} of {subject_id} is in quarantine already; nothing was written"
             return Change(place.agent_class, subject_id, target, False, note)
         lost = await memory.quarantine(target, reason, namespace=namespace)
-    note = f"{target} of {harmless(subject_id)} is in quarantine and counts no more; "
+    note = f"{target} of {subject_id} is in quarantine and counts no more; "
     note += "without it these are deactivated:" if lost else "nothing learned lost its support"
     return Change(place.agent_class, subject_id, target, True, note, await _withdrawn(place, subject_id, lost))
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from kitchener.cli.memory_places import MemoryPlace
 from kitchener.cli.memory_turns import TurnText, read_turn, turns_shown
 from kitchener.cli.memory_view import LearnedView, learned_at, learned_view, line_text, moment_text, where_it_speaks
-from kitchener.cli.output import UNREADABLE, harmless, one_line
+from kitchener.cli.output import UNREADABLE, one_line
 from kitchener.errors import UnknownArtifact
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory import GateResult
@@ -85,10 +85,10 @@ class Explanation:
     def _head(self) -> Iterator[str]:
         overlay, learned = self.learned.overlay, self.learned
         yield f"{overlay.key}: {line_text(overlay, _WIDTH)}"
-        yield f"  about {harmless(self.subject_id)} ({self.agent_class}), {where_it_speaks(overlay)}"
+        yield f"  about {self.subject_id} ({self.agent_class}), {where_it_speaks(overlay)}"
         why = f": {one_line(learned.why, _WIDTH)}" if learned.why else ""
         yield f"  {learned.state}{why}; weight {learned.weight_now:.2f} now, {learned.weight:.2f} when set"
-        author = f" by {harmless(overlay.model)} ({harmless(str(overlay.prompt_pack_version))})" if overlay.model else ""
+        author = f" by {overlay.model} ({overlay.prompt_pack_version!s})" if overlay.model else ""
         yield f"  learned {learned_at(overlay)} from {overlay.signal_id}{author}"
         snapshot, gate = overlay.gate_snapshot, self.gate
         if snapshot is not None:
@@ -108,14 +108,14 @@ class Explanation:
             yield from (f"    {each.signal_id}  {each.event_id}{self._quarantined(each)}" for each in mine)
         yield from _rest(self.source_turns(), "turns")
         for each in _first([each for each in self.evidence if each.turn_id is None]):
-            yield f"  {each.signal_id}  {each.event_id} of {harmless(each.session_id)}, no turn named"
+            yield f"  {each.signal_id}  {each.event_id} of {each.session_id}, no turn named"
         is_erased = any(why_erased(each.payload) for each in self.records)
         for event_id in _first(self.unknown):
-            yield f"  {harmless(event_id)}  {'(erased)' if is_erased else '(imported; no ledger here knows it)'}"
+            yield f"  {event_id}  {'(erased)' if is_erased else '(imported; no ledger here knows it)'}"
         yield from _rest(self.unknown, "unknown events")
 
     def _quarantined(self, event: RecordedEvent) -> str:
-        targets = {each.payload["target"] for each in self.quarantines}
+        targets = {events.in_words(each.payload)["target"] for each in self.quarantines}
         return "  (in quarantine)" if {event.event_id, event.signal_id} & targets else ""
 
 
@@ -146,7 +146,8 @@ async def explained(
         evidence = subject.recorded(overlay.source_event_ids, cut)
         records = await reader.read_records(artifact_id, namespace=namespace)
         sources = {overlay.signal_id, *overlay.source_signal_ids, *overlay.source_event_ids}
-        quarantines = [each for each in await reader.read_quarantines(namespace=namespace) if each.payload["target"] in sources]
+        found_quarantines = await reader.read_quarantines(namespace=namespace)
+        quarantines = [each for each in found_quarantines if events.in_words(each.payload)["target"] in sources]
     known = {each.event_id for each in evidence}
     found = Explanation(
         place.agent_class,
@@ -182,7 +183,7 @@ def told(entry: StoredEntry) -> str:
     """One record in words."""
     payload = events.read_payload(entry.entry_type, entry.payload)
     given = payload.get("reason")
-    reason = one_line(given, _WIDTH) if isinstance(given, str) else harmless(why_erased(payload)) or UNREADABLE
+    reason = one_line(given, _WIDTH) if isinstance(given, str) else why_erased(payload) or UNREADABLE
     if entry.entry_type == events.HO3_OVERLAY:
         return "imported" if payload.get("unverified_event_ids") else "learned"
     if entry.entry_type == events.HO3_QUARANTINED:

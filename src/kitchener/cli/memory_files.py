@@ -4,8 +4,6 @@ A line of an export holds the overlay, whose it is, the events it was learned fr
 is of the older flat shape, or is turned into it: its sources stay behind. Everything is checked before anything is written.
 """
 
-import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +13,12 @@ import orjson
 
 from kitchener.canonical import canonical_bytes
 from kitchener.cli.memory_places import MemoryPlace, signal_kinds
-from kitchener.errors import ConfigError, EntryRefused, KitchenerError
+from kitchener.errors import CallerError, ConfigError, EntryRefused, KitchenerError
+from kitchener.ids import check_subject_id
 from kitchener.memory import MemoryReader, Overlay
 from kitchener.memory.overlays import parse_older
 from kitchener.memory.signals import normalise
+from kitchener.records import events
 
 _OLDER: Final = (
     "overlay_id",
@@ -66,39 +66,8 @@ async def exported(place: MemoryPlace, reader: MemoryReader, subjects: Iterable[
 
 def _record(entry_type: str, timestamp: str, payload: dict[str, Any]) -> dict[str, Any]:
     names = ("reason", "weight", "superseded_by", "target", "block_signal", "event_ts")
+    payload = events.in_words(payload)
     return {"at": timestamp, "entry_type": entry_type, **{name: payload[name] for name in names if name in payload}}
-
-
-def check_output(path: Path, root: Path) -> None:
-    """Refuses places where an export cannot go.
-
-    Raises:
-        ConfigError: it lies under the root, or in no directory
-    """
-    if path.resolve().is_relative_to(root.resolve()):
-        raise ConfigError("--output", "", repr(str(path)), f"lies under the root {root}, where every .jsonl is a ledger")
-    if path.is_dir() or not path.resolve().parent.is_dir():
-        raise ConfigError("--output", "", repr(str(path)), "must be a file in a directory that exists")
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file, whole or not at all; only its owner can read it, for it holds what subjects are like.
-
-    Raises:
-        ConfigError: it cannot be written
-    """
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.resolve().parent, prefix=f".{path.name}.", delete=False) as file:
-            try:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
-    except OSError as error:
-        raise ConfigError(str(path), "", "", f"cannot be written: {error.strerror or error}") from error
 
 
 def read_import(path: Path, place: MemoryPlace, subject_id: str | None) -> dict[str, list[dict[str, Any]]]:
@@ -168,11 +137,14 @@ def _owner(path: Path, number: int, record: dict[str, Any], subject_id: str | No
         raise _bad(path, number, f"belongs to agent class {of_class!r}, not {agent_class!r}; see --agent")
     if named is None and subject_id is None:
         raise _bad(path, number, "names no subject_id; say with --subject whose it is")
-    if named is not None and (not isinstance(named, str) or not named):
-        raise _bad(path, number, f"subject_id = {named!r}: expected text")
-    if subject_id is not None and named not in (None, subject_id):
-        raise _bad(path, number, f"belongs to subject {named!r}, not {subject_id!r}")
-    return str(named if subject_id is None else subject_id)
+    owner = subject_id if named is None else named
+    try:
+        check_subject_id(owner)  # an export may hold what was learned in anonymous sessions
+    except CallerError as error:
+        raise _bad(path, number, str(error)) from error
+    if subject_id is not None and owner != subject_id:
+        raise _bad(path, number, f"belongs to subject {named!r:.80}, not {subject_id!r:.80}")
+    return str(owner)
 
 
 def _check(record: dict[str, Any], place: MemoryPlace) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from kitchener.cli.memory_places import MemoryPlace, SubjectCounts
 from kitchener.cli.memory_view import LearnedView, SignalView, learned_views, signal_views
 from kitchener.cli.options import Options
-from kitchener.cli.output import harmless, print_table
+from kitchener.cli.output import print_table, print_text
 from kitchener.memory.moments import text_of, us_of
 from kitchener.memory.signals import Cut
 from kitchener.memory.subject import SubjectMemory
@@ -49,17 +49,17 @@ class Look:
         agent_class = self.place.agent_class
         if self.memory is not None:
             as_of = text_of(self.memory[1].as_of_us)[:19].replace("T", " ")
-            print(f"{harmless(str(self.subject_id))} ({agent_class}), as of {as_of}")
+            print_text(f"{self.subject_id!s} ({agent_class}), as of {as_of}")
             return True
         if self.subject_id is None and len(self.subjects) > 1:
             print_table(("subject_id", "signals", "events", "learned"), (each.as_json() for each in self.subjects))
-            print("choose one with --subject")
+            print_text("choose one with --subject")
         elif self.subject_id is None:
-            print(f"nothing learned yet by {agent_class}")
+            print_text(f"nothing learned yet by {agent_class}")
         else:
-            print(f"nothing learned yet about {self.subject_id!r} by {agent_class}")
+            print_text(f"nothing learned yet about {self.subject_id!r} by {agent_class}")
         if not self.place.is_on:
-            print(self.place.how_to_turn_on())
+            print_text(self.place.how_to_turn_on())
         return False
 
 

@@ -8,10 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from kitchener.cli.options import Options, Places
-from kitchener.cli.output import harmless
 from kitchener.config import SIGNAL_KINDS, HO3MemoryConfig, dotted_key
 from kitchener.errors import CallerError, NotOnRecord, UnknownArtifact
-from kitchener.ids import memory_namespace, split_namespace
+from kitchener.ids import check_recorded_subject, memory_namespace, split_namespace
 from kitchener.memory import HO3Memory, MemoryReader
 from kitchener.memory.signals import normalise
 from kitchener.records import events
@@ -59,7 +58,8 @@ class MemoryPlace:
         return self.places.agent(self.agent_class).ho3_enabled
 
     def namespace(self, subject_id: str) -> str:
-        """Where a subject's memory is."""
+        """Where a subject's memory is. Raises CallerError where this is nobody's id."""
+        check_recorded_subject(subject_id)
         return memory_namespace(self.agent_class, subject_id)
 
     @asynccontextmanager
@@ -102,7 +102,7 @@ class MemoryPlace:
         async for entry in reader.signals.read(entry_type=events.HO3_SIGNAL):
             if (subject := counts(entry.payload["namespace"])) is not None:
                 subject.events += 1
-                subject.signal_ids.add(entry.payload["signal_id"])
+                subject.signal_ids.add(events.in_words(entry.payload)["signal_id"])
         async for entry in reader.overlays.read(entry_type=events.HO3_OVERLAY):
             if (subject := counts(entry.payload["namespace"])) is not None:
                 subject.artifact_ids.add(entry.payload.get("artifact_id") or entry.payload["overlay_id"])
@@ -152,7 +152,8 @@ class MemoryPlace:
         holders: dict[str, None] = {}
         if reader is not None:
             async for entry in reader.signals.read(entry_type=events.HO3_SIGNAL):
-                if target in (entry.payload["event_id"], entry.payload["signal_id"]):
+                named = entry.payload["event_id"], entry.payload["signal_id"], events.in_words(entry.payload)["signal_id"]
+                if target in named:
                     agent_class, holder = split_namespace(entry.payload["namespace"])
                     if agent_class == self.agent_class:
                         holders[holder] = None
@@ -183,6 +184,6 @@ _NAMED_AT_MOST = 8
 
 
 def _named(subjects: Iterable[str]) -> str:
-    names = [repr(harmless(each)) for each in sorted(subjects)]
+    names = [repr(each) for each in sorted(subjects)]
     rest = f" and {len(names) - _NAMED_AT_MOST} more" if len(names) > _NAMED_AT_MOST else ""
     return ", ".join(names[:_NAMED_AT_MOST]) + rest

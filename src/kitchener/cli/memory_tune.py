@@ -13,7 +13,7 @@ from kitchener.cli.exits import OK
 from kitchener.cli.interrupt import run_to_end
 from kitchener.cli.memory_places import MemoryPlace
 from kitchener.cli.options import Json, Options
-from kitchener.cli.output import harmless, print_json, print_table
+from kitchener.cli.output import print_json, print_table, print_text
 from kitchener.cli.progress import progress_bar
 from kitchener.config import HO3MemoryConfig
 from kitchener.errors import CallerError, NotOnRecord
@@ -169,8 +169,8 @@ class Sweep:
     def tell(self, agent_class: str) -> None:
         """The same for a reader, as a table."""
         found = self.as_json()["on_record"]
-        whose = _subjects(found["subjects"]) if self.subject_id is None else harmless(self.subject_id)
-        print(
+        whose = _subjects(found["subjects"]) if self.subject_id is None else self.subject_id
+        print_text(
             f"{whose} ({agent_class}): {found['signals']:,} signals in {found['turns']:,} turns;"
             f" on record {found['artifacts']:,} artifacts, {found['taken_back']:,} taken back"
         )
@@ -179,7 +179,7 @@ class Sweep:
         swept = [name for name in knobs if len({row[name] for row in rows}) > 1 or name in ("count", "sessions")]
         print_table(("·", *swept, *_COLUMNS), rows)
         for line in self._notes():
-            print(line)
+            print_text(line)
 
     def _notes(self) -> Iterator[str]:
         yield "given the same signals: each crossing counts as learned from at once; `>` is the current setting"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from kitchener.cli.output import UNREADABLE, harmless, one_line
+from kitchener.cli.output import UNREADABLE, one_line
 from kitchener.config import HO3MemoryConfig
 from kitchener.memory import GateResult, Overlay, SignalAccumulator
 from kitchener.memory.bias import weight_of
@@ -175,7 +175,7 @@ def where_it_speaks(overlay: Overlay) -> str:
     if overlay.labels is None:
         return "shown in turns without labels" if overlay.artifact_id is None else "its labels are erased, or sealed"
     named = [f"{kind} {', '.join(found)}" for kind, found in sorted(overlay.labels.items()) if found]
-    return harmless(f"shown in turns of {' or '.join(named)}" if named else "shown in no turn, it has no labels")
+    return f"shown in turns of {' or '.join(named)}" if named else "shown in no turn, it has no labels"
 
 
 def learned_at(overlay: Overlay) -> str:
@@ -185,7 +185,7 @@ def learned_at(overlay: Overlay) -> str:
 
 def moment_text(iso: str) -> str:
     """An ISO time up to its seconds."""
-    return harmless(iso[:_SECONDS].replace("T", " ")) if iso[:1].isdigit() else iso
+    return iso[:_SECONDS].replace("T", " ") if iso[:1].isdigit() else iso
 
 
 def _category(overlay: Overlay) -> str:

@@ -1,46 +1,117 @@
 """How commands speak: data on standard output, everything else on standard error.
 
-A command with `--json` prints one JSON value and nothing else. What came from a user, a model or a tool is stripped of control
-characters before it reaches a terminal, where it could otherwise move the cursor or rewrite what stands above.
+A command with `--json` prints one JSON value and nothing else. Nothing else in this package writes to a terminal or a pipe, so
+that every character passes `harmless`, whoever wrote it: a user, a model, a tool, a provider's error, a file's name. Otherwise
+text could move the cursor, rewrite what stands above, set the clipboard, or show itself in another order than it was written.
 """
 
+import json
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import orjson
 from pydantic.fields import FieldInfo
 
 from kitchener.sealing import is_sealed
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_NONE = re.compile(r"\bNone\b")
+_INVISIBLE: Final = (
+    "\x7f-\x9f"  # DEL and C1, which terminals take for escape sequences of one character
+    "\xad\u180e\u200b\u2060-\u2064\ufeff\ufff9-\ufffb"  # take no room, so two different names look alike
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u206f"  # change the direction of what follows, or its shape
+    "\u2028\u2029"  # line ends that only some programs know
+    "\ud800-\udfff"  # half a character, which no encoding takes
+    "\U000e0000-\U000e007f"  # invisible letters
+)
+"""Beside C0. The joiners U+200C and U+200D and variation selectors stay: scripts and emoji need them."""
+_HARMFUL = re.compile(f"[\x00-\x08\x0b-\x1f{_INVISIBLE}]")
+_HARMFUL_IN_JSON = re.compile(f"[{_INVISIBLE}]")
 UNREADABLE: Final = "(erased, or sealed without its key)"
 """Stands for text that cannot be opened, where it is not known why."""
 _NO_VALUE: Final = "–"
 
 
-def print_json(value: Any) -> None:
-    """Prints the one JSON value of a `--json` command."""
-    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+def harmless(text: str) -> str:
+    """`text` with a `�` for every control character but line feed and tab, and for every one that is invisible or reorders.
+
+    It looks at single characters, so a text that comes in pieces is as harmless as the whole.
+    """
+    return _HARMFUL.sub("�", text.replace("\r\n", "\n"))
+
+
+def print_text(text: str = "", *, end: str = "\n", is_pale: bool = False) -> None:
+    """Prints text for the reader on standard output, at once; `is_pale` in a paler colour.
+
+    Pale is as plain where the user asked for no colour (`NO_COLOR`) or the terminal has none.
+    """
+    plain = harmless(text)
+    if is_pale and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+        plain = f"\x1b[2m{plain}\x1b[0m"
+    _write(sys.stdout, plain + end)
 
 
 def say(text: str) -> None:
     """Prints a line for the reader on standard error."""
-    print(text, file=sys.stderr, flush=True)
+    _write(sys.stderr, harmless(text) + "\n")
 
 
-def harmless(text: str) -> str:
-    """`text` without control characters other than line feed and tab."""
-    return _CONTROL.sub("�", text)
+def say_instead(text: str) -> None:
+    """Puts text in the place of the terminal's current line, on standard error."""
+    _write(sys.stderr, f"\r\x1b[K{harmless(text)}")
 
 
-def dim(text: str) -> str:
-    """`text` in a paler colour, unless the user asked for none (`NO_COLOR`) or the terminal has none."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return text
-    return f"\x1b[2m{text}\x1b[0m"
+def ask(question: str) -> str:
+    """The line that a person at the terminal answers; raises EOFError where there is none."""
+    return input(harmless(question))
+
+
+def say_traceback(error: BaseException) -> None:
+    """Prints the traceback of a bug on standard error. The values of variables are not part of it."""
+    say("".join(traceback.format_exception(error)).rstrip("\n"))
+
+
+class StandardError:
+    """A file that logs write to: standard error, with harmless text."""
+
+    def write(self, text: str) -> int:
+        """Prints the text."""
+        _write(sys.stderr, harmless(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Does nothing, because nothing is held back."""
+
+
+def print_json(value: Any) -> None:
+    """Prints the one JSON value of a `--json` command. What would harm a terminal is escaped, so the value is exact."""
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    except orjson.JSONEncodeError:  # half a character, as in the name of a file, or a number beyond 64 bits
+        text = json.dumps(value, indent=2, default=str)
+    _write(sys.stdout, _escaped(text) + "\n")
+
+
+def print_json_lines(values: Iterable[Any]) -> None:
+    """Prints values as JSON lines, with the same escapes."""
+    for value in values:
+        _write(sys.stdout, _escaped(orjson.dumps(value).decode()) + "\n")
+
+
+def _escaped(text: str) -> str:
+    # In JSON such characters stand inside of strings only, and there an escape means the same.
+    return _HARMFUL_IN_JSON.sub(lambda found: json.dumps(found[0])[1:-1], text)
+
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:  # the locale's encoding lacks a character
+        stream.write(text.encode(stream.encoding, "replace").decode(stream.encoding))
+    stream.flush()
 
 
 def is_interactive() -> bool:
@@ -61,13 +132,12 @@ def one_line(text: str, width: int) -> str:
 
 def meaning(field: FieldInfo) -> str:
     """What a setting's docstring says, on one line, in words of a settings file: there is no `None` in it."""
-    return re.sub(r"\bNone\b", "unset", " ".join((field.description or "").split()))
+    return _NONE.sub("unset", " ".join((field.description or "").split()))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Prints rows under the names of their columns, aligned; numbers to the right, a missing value as a dash."""
-    for line in table_lines(columns, rows):
-        print(line)
+    print_text("\n".join(table_lines(columns, rows)))
 
 
 def table_lines(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -85,4 +155,7 @@ def table_lines(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> It
 def _cell(value: Any) -> str:
     if value is None:
         return _NO_VALUE
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else harmless(str(value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    # A line feed or tab in a cell would forge a row or a column.
+    return harmless(str(value)).replace("\n", " ").replace("\t", " ")

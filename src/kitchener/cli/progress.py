@@ -22,7 +22,7 @@ async def progress_bar(what: str, total: int | None, done: Callable[[], int]) ->
     if not sys.stderr.isatty():
         yield
         return
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn(what), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn(what, markup=False), TimeElapsedColumn(), TimeRemainingColumn())
     async with anyio.create_task_group() as tasks:
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
             bar = progress.add_task("", total=total)

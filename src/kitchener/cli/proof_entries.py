@@ -66,7 +66,7 @@ class _Turn:
         )
 
     async def _of_ho2m(self, reader: LedgerReader) -> set[int]:
-        seqs, is_known = set[int](), False
+        seqs, is_known, has_ended = set[int](), False, False
         async for entry in reader.read(session_id=self.session_id):
             is_mine = entry.payload.get("turn_id") == self.turn_id
             if is_mine or entry.entry_type == events.SESSION_START:
@@ -75,11 +75,17 @@ class _Turn:
                 is_known = True
                 self._namespace = memory_namespace(self._agent_class, entry.payload["subject_id"])
                 self._overlays_position = entry.payload.get("read_positions", {}).get(OVERLAYS)
+            has_ended = has_ended or (is_mine and entry.entry_type in (events.TURN_COMPLETED, events.TURN_ABORTED))
             if is_mine and entry.entry_type == events.WO_PLANNED:
                 self._artifacts.update((entry.payload.get("attention") or {}).get("biases", ()))
         if not is_known:
             raise KitchenerError(
                 f"session {self.session_id} has no turn {self.turn_id}; `kitchener session show` lists those it has"
+            )
+        if not has_ended:
+            raise KitchenerError(
+                f"turn {self.turn_id} has not ended, so nothing can prove it yet; one that a crash cut off is closed"
+                " when its session is next used"
             )
         return seqs
 

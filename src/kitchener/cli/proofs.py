@@ -3,10 +3,9 @@
 They take no lock and work beside a running process. Explained in `docs/proof.md`.
 """
 
-import os
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import anyio
 from cyclopts import Parameter
@@ -14,8 +13,9 @@ from cyclopts.validators import Number
 
 from kitchener.cli.exits import DAMAGED, OK
 from kitchener.cli.options import Json, Options, Places
-from kitchener.cli.output import harmless, print_json, say
+from kitchener.cli.output import print_json, print_text, say
 from kitchener.cli.proof_entries import evidence_of
+from kitchener.cli.written_files import check_output, write_whole
 from kitchener.clock import SystemClock, iso
 from kitchener.errors import ConfigError, LedgerDamaged, SigningError
 from kitchener.ids import session_of_turn
@@ -32,6 +32,8 @@ PublicKey = Annotated[
 _EVERYTHING = Options()
 _BUNDLE_BEGINS = b'{"entries":'
 _MIB = 1_048_576
+_RUNS = 20
+"""Groups of withheld entries that are told for each ledger."""
 
 
 def key(
@@ -55,10 +57,10 @@ def key(
     if json:
         print_json(facts)
         return OK
-    print(f"{'made' if new is not None else 'key'}         {path}")
-    print(f"signer      {signer.signer}\npublic key  {signer.public_key}")
+    print_text(f"{'made' if new is not None else 'key'}         {path}")
+    print_text(f"signer      {signer.signer}\npublic key  {signer.public_key}")
     if new is not None:
-        print(f'\nUse it in kitchener.toml:\n\n[ledger]\nsigning_key = "{path}"')
+        print_text(f'\nUse it in kitchener.toml:\n\n[ledger]\nsigning_key = "{path}"')
     return OK
 
 
@@ -109,13 +111,12 @@ def proof(
         node verify/verify.mjs evidence.json
     """
     path = output if output is not None else Path(f"{turn}.proof.json")
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise ConfigError("--output", "", repr(str(path)), "must be a file in a directory that exists")
+    check_output(path)
     wanted = anyio.run(evidence_of, options, turn)
     try:
         parts = _write(path, turn, wanted, max_mib * _MIB)
     except Misfit as fault:
-        say(f"kitchener: {harmless(str(fault))}; `kitchener ledger verify` says more, no bundle was written")
+        say(f"kitchener: {fault!s}; `kitchener ledger verify` says more, no bundle was written")
         return DAMAGED
     _tell_parts(turn, path, parts, is_json=json)
     return OK
@@ -144,13 +145,15 @@ def verify_proof(path: Path, public_key: str | None, *, is_json: bool) -> int:
     if is_json:
         print_json(_proof_as_json(report))
     elif report.fault is not None:
-        print(f"damaged  {path}: {harmless(str(report.fault))}")
+        print_text(f"damaged  {path}: {report.fault!s}")
     else:
-        print(f"ok       {path}: {report.entries:,} entries of turn {harmless(report.turn_id)}")
+        print_text(f"ok       {path}: {report.entries:,} entries of turn {report.turn_id}, {report.end}")
         for line in report.heads:
-            print(f"         vouched for: {harmless(line)}")
+            print_text(f"         vouched for: {line}")
+        for ledger_id, runs in report.withheld.items():
+            print_text(f"         withheld: {ledger_id}: {_told_runs(runs)}")
         for note in report.notes:
-            print(f"         note: {harmless(note)}")
+            print_text(f"         note: {note}")
     return OK if report.ok else DAMAGED
 
 
@@ -162,10 +165,19 @@ def _proof_as_json(report: ProofReport) -> dict[str, Any]:
         "ok": report.ok,
         "turn_id": report.turn_id,
         "entries": report.entries,
+        "end": report.end,
         "heads": report.heads,
+        "withheld": report.withheld,
+        "withheld_entries": report.withheld_entries,
         "notes": report.notes,
         "fault": told,
     }
+
+
+def _told_runs(runs: Sequence[tuple[str, str]]) -> str:
+    """Entry ids of neighbours, the first so many of them."""
+    told = ", ".join(first if first == last else f"{first} to {last}" for first, last in runs[:_RUNS])
+    return told if len(runs) <= _RUNS else f"{told} and {len(runs) - _RUNS:,} more (--json lists all)"
 
 
 def _key_file(options: Options) -> Path:
@@ -179,36 +191,30 @@ def _key_file(options: Options) -> Path:
 
 def _tell_heads(signer: Signer, heads: list[tuple[Path, Checkpoint]], faults: list[LedgerDamaged], *, is_json: bool) -> None:
     if is_json:
-        signed = [{"path": str(path), **head._asdict()} for path, head in heads]
+        signed = [{"path": str(path), **head.as_json()} for path, head in heads]
         print_json({"ok": not faults, "signer": signer.signer, "heads": signed, "faults": [str(fault) for fault in faults]})
         return
     for path, head in heads:
-        print(f"signed   {path}: entry {head.seq:,}, head {head.chain_hash}, by {head.signer}")
+        print_text(f"signed   {path}: entry {head.seq:,}, head {head.chain_hash}, by {head.signer}")
     for fault in faults:
-        print(f"damaged  {harmless(str(fault))}")
+        print_text(f"damaged  {fault!s}")
     if not heads and not faults:
-        print("no entries yet, nothing to sign")
+        print_text("no entries yet, nothing to sign")
 
 
 def _write(path: Path, turn_id: str, wanted: list[Wanted], max_bytes: int) -> list[Part]:
     """Writes the bundle, whole or not at all, and only if it verifies; nobody but its owner can read it."""
     session_id = str(session_of_turn(turn_id))
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.absolute().parent, prefix=f".{path.name}.", delete=False) as file:
-            try:
-                parts = write_bundle(file.write, turn_id, session_id, wanted, max_bytes=max_bytes)
-                file.flush()
-                report = verify_bundle(file.name)
-                if report.fault is not None:
-                    raise report.fault
-                os.fsync(file.fileno())
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
-    except OSError as error:
-        raise ConfigError(str(path), "", "", f"cannot be written: {error.strerror or error}") from error
-    return parts
+
+    def fill(file: IO[bytes]) -> list[Part]:
+        parts = write_bundle(file.write, turn_id, session_id, wanted, max_bytes=max_bytes)
+        file.flush()
+        report = verify_bundle(file.name)
+        if report.fault is not None:
+            raise report.fault
+        return parts
+
+    return write_whole(path, fill)
 
 
 def _tell_parts(turn_id: str, path: Path, parts: list[Part], *, is_json: bool) -> None:
@@ -218,9 +224,11 @@ def _tell_parts(turn_id: str, path: Path, parts: list[Part], *, is_json: bool) -
         facts = {"turn_id": turn_id, "path": str(path), "bytes": size, "entries": entries, "signed": is_signed}
         print_json({**facts, "ledgers": [part.as_json() for part in parts]})
         return
-    print(f"{turn_id}: {entries} entries of {len(parts)} ledgers, {size:,} bytes, in {path}")
+    print_text(f"{turn_id}: {entries} entries of {len(parts)} ledgers, {size:,} bytes, in {path}")
     for part in parts:
         by = f"signed by {part.checkpoint.signer}" if part.checkpoint is not None else "NOT signed"
-        print(f"  {part.ledger_id:<16} {part.entries:>4} entries from {part.first:,} on, head {part.head_seq:,} {by}")
+        print_text(f"  {part.ledger_id:<16} {part.entries:>4} entries from {part.first:,} on, head {part.head_seq:,} {by}")
     if not is_signed:
-        print("Without a signature it proves only that it is whole: `kitchener ledger checkpoint` signs, then write it again.")
+        print_text(
+            "Without a signature it proves only that it is whole: `kitchener ledger checkpoint` signs, then write it again."
+        )

@@ -11,7 +11,7 @@ from kitchener.cli.context_text import invalid_lines
 from kitchener.cli.exits import INVALID, OK
 from kitchener.cli.interrupt import run_to_end
 from kitchener.cli.options import Json, Options, Places
-from kitchener.cli.output import print_json
+from kitchener.cli.output import print_json, print_text
 from kitchener.context.lifecycle import InvalidEvent
 from kitchener.errors import CallerError, NotOnRecord
 from kitchener.ledger import LedgerClient, LedgerEntry
@@ -72,8 +72,8 @@ async def _repair(
         )
     else:
         for name in chosen:
-            print(f"voided {name}: {found[name].problem}")
-        print("\n".join(_left(past) if left else [f"no impossible entries in {session_id}"]))
+            print_text(f"voided {name}: {found[name].problem}")
+        print_text("\n".join(_left(past) if left else [f"no impossible entries in {session_id}"]))
     return INVALID if left else OK
 
 

@@ -14,7 +14,7 @@ from kitchener.actors.tools import load_tools
 from kitchener.cli.exits import DIVERGED, OK
 from kitchener.cli.interrupt import run_to_end
 from kitchener.cli.options import Json, Options
-from kitchener.cli.output import harmless, print_json
+from kitchener.cli.output import print_json, print_text
 from kitchener.cli.progress import progress_bar
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
@@ -95,7 +95,7 @@ async def _replay(options: Options, session: str | None, tools: Sequence[str], *
         )
         print_json({"ok": ok, "erased": erased, "sessions": sessions, "consolidations": of_memory})
     elif len(reports) != 1:
-        print(_summary(reports, erased))
+        print_text(_summary(reports, erased))
     return OK if ok else DIVERGED
 
 
@@ -111,7 +111,7 @@ async def _what_if(options: Options, session: str | None, tools: Sequence[str], 
     if is_json:
         print_json({"summary": summary_of(reports), "sessions": [report.as_json() for report in reports]})
     else:
-        print(summary_text(reports))
+        print_text(summary_text(reports))
     return OK
 
 
@@ -152,7 +152,7 @@ async def _worked(
                     report = await work.do(each)
                     done.append(each)
                     if not is_json:
-                        print(harmless(report.text()), flush=True)
+                        print_text(report.text())
                     yield report
 
 

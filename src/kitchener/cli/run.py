@@ -18,9 +18,10 @@ from kitchener.cli.batch import Conversation, Messages, Results
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
 from kitchener.cli.interrupt import on_signal
 from kitchener.cli.options import Json, Options, Places
-from kitchener.cli.output import print_json, say
+from kitchener.cli.output import print_json, print_text, say
 from kitchener.cli.progress import progress_bar
-from kitchener.errors import ConfigError, KitchenerError, LedgerError, RuntimeClosed, SessionMismatch
+from kitchener.cli.written_files import check_output
+from kitchener.errors import ConfigError, KitchenerError, LedgerError, RuntimeClosed
 from kitchener.ledger import LedgerReader
 from kitchener.records import events
 from kitchener.records.turn import TurnError, TurnResult
@@ -92,13 +93,9 @@ async def _run(options: Options, path: Path, output: Path | None, concurrency: i
 
 
 def _check_output(output: Path, path: Path, root: Path) -> None:
-    target = output.resolve()
-    if target == path.resolve():
+    if output.resolve() == path.resolve():
         raise ConfigError("--output", "", repr(str(output)), "is the input file; choose another name")
-    if target.is_relative_to(root.resolve()):
-        raise ConfigError("--output", "", repr(str(output)), f"lies under the root {root}, where every .jsonl is a ledger")
-    if target.is_dir() or not target.parent.is_dir():
-        raise ConfigError("--output", "", repr(str(output)), "must be a file in a directory that exists")
+    check_output(output, root)
 
 
 def _summarise(batch: "_Batch", seconds: float, *, is_json: bool) -> None:
@@ -114,11 +111,11 @@ def _summarise(batch: "_Batch", seconds: float, *, is_json: bool) -> None:
             }
         )
     elif not batch.turns and not batch.failed:
-        print(f"nothing left to do: all {batch.done_before:,} turns were done before")
+        print_text(f"nothing left to do: all {batch.done_before:,} turns were done before")
     else:
         before = f", {batch.done_before:,} done before" if batch.done_before else ""
         failed = f", {batch.failed:,} failed" if batch.failed else ""
-        print(f"{batch.turns:,} turns in {seconds:.1f} s ({speed:,.0f} a second){before}{failed}")
+        print_text(f"{batch.turns:,} turns in {seconds:.1f} s ({speed:,.0f} a second){before}{failed}")
 
 
 _Finished = dict[str, tuple[Any, Mapping[str, Any]]]
@@ -205,32 +202,25 @@ class _Batch:
         """The conversation's session, the turns of it that were on record before, and why there is no session."""
         name, subject_id = conversation.name, conversation.subject_id
         try:
-            known = await self._supervisor.find_external(name)
+            known = await self._supervisor.find_external(name, subject_id=subject_id)
             if known is None:
                 return await self._supervisor.start_session(subject_id=subject_id, external_id=name), {}, None
-            return known, await self._finished(known, subject_id), None
+            return known, await self._finished(known), None
         except (LedgerError, RuntimeClosed):
             raise
         except KitchenerError as error:
             return None, {}, TurnError(type(error).__name__, str(error))
 
-    async def _finished(self, session_id: str, subject_id: str | None) -> _Finished:
-        """The finished turns of a session, out of one reading of its entries.
-
-        Raises:
-            SessionMismatch: it belongs to another subject than the input says
-        """
+    async def _finished(self, session_id: str) -> _Finished:
+        """The finished turns of a session, out of one reading of its entries."""
         started: dict[str, tuple[str, Any]] = {}
         finished: _Finished = {}
         if self._before is None:
             return finished
-        wanted = (events.SESSION_START, events.TURN_STARTED, events.TURN_COMPLETED)
+        wanted = (events.TURN_STARTED, events.TURN_COMPLETED)
         async for entry in self._before.read(session_id=session_id, entry_type=wanted):
             payload = events.read_payload(entry.entry_type, entry.payload)
-            if entry.entry_type == events.SESSION_START:
-                if subject_id not in (None, payload["subject_id"]):
-                    raise SessionMismatch(session_id, "subject", str(subject_id), payload["subject_id"])
-            elif entry.entry_type == events.TURN_STARTED:
+            if entry.entry_type == events.TURN_STARTED:
                 if payload.get("idempotency_key") is not None:
                     started[entry.entity_id] = payload["idempotency_key"], payload["user_message"]
             elif entry.entity_id in started:

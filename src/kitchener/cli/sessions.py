@@ -11,7 +11,7 @@ from cyclopts.validators import Number
 from kitchener.cli.exits import OK
 from kitchener.cli.interrupt import run_to_end
 from kitchener.cli.options import Json, Options, Places
-from kitchener.cli.output import UNREADABLE, harmless, print_json, print_table, readable
+from kitchener.cli.output import UNREADABLE, print_json, print_table, print_text, readable
 from kitchener.cli.repair import repair
 from kitchener.context.events import ERASED
 from kitchener.errors import UnknownSession
@@ -57,7 +57,7 @@ def list_(
         columns = ("session_id", "subject_id", "external_id", "turns", "last_at", "state")
         print_table(columns, ({**row, "last_at": row["last_at"][:19], "state": _state(row)} for row in rows))
     else:
-        print(f"no sessions of {options.agent}")
+        print_text(f"no sessions of {options.agent}")
     return OK
 
 
@@ -74,7 +74,7 @@ def show(session: SessionId, /, *, options: Options = _EVERYTHING, json: Json = 
     if json:
         print_json(history.as_json())
     else:
-        print("\n".join(history.lines()))
+        print_text("\n".join(history.lines()))
     return OK
 
 
@@ -95,7 +95,7 @@ def end(session: SessionId, /, *, options: Options = _EVERYTHING, json: Json = F
         if json:
             print_json({"session_id": session, "agent_class": agent_class, "ended": True})
         else:
-            print(f"ended {session} of {agent_class}")
+            print_text(f"ended {session} of {agent_class}")
         return OK
 
     return run_to_end(work)
@@ -242,8 +242,8 @@ class _History:
         """Everything, for a reader."""
         external = f", named {self.start['external_id']!r}" if self.start.get("external_id") else ""
         ended = f", {'erased' if self.is_erased else 'ended'} {self.ended_at[:19]}" if self.ended_at else ""
-        subject = harmless(str(self.start.get("subject_id")))
-        yield f"{self.session_id} of {subject} ({self.agent_class}){harmless(external)}, started {self.started_at[:19]}{ended}"
+        subject = str(self.start.get("subject_id"))
+        yield f"{self.session_id} of {subject} ({self.agent_class}){external}, started {self.started_at[:19]}{ended}"
         for turn in self.turns.values():
             yield f"\n{turn.turn_id}  {turn.started_at[:19]}  {turn.state}"
             yield f"  > {self._text(turn.message)}"
@@ -259,7 +259,7 @@ class _History:
     def _text(self, value: Any) -> str:
         """A message or reply, indented; what is sealed and cannot be opened is said to be so."""
         if isinstance(value, str):
-            return harmless(value).replace("\n", "\n    ")
+            return value.replace("\n", "\n    ")
         return ERASED if self.is_erased else UNREADABLE
 
 

@@ -8,7 +8,7 @@ from cyclopts import App
 
 from kitchener.cli.exits import OK, USAGE
 from kitchener.cli.options import Json, Options
-from kitchener.cli.output import meaning, print_json
+from kitchener.cli.output import meaning, print_json, print_text
 from kitchener.cli.toml import toml_lines, toml_value
 from kitchener.config import RuntimeConfig, Settings, without_secrets
 from kitchener.errors import ConfigError
@@ -45,8 +45,8 @@ def check(*, options: Options = _EVERYTHING, json: Json = False) -> int:
     if json:
         print_json({"ok": True, "source": loaded.source, "agents": agents, "providers": providers})
     else:
-        print(f"ok: {loaded.source}")
-        print(f"agents: {', '.join(agents) or 'ADMIN, with the defaults'}; providers: {', '.join(providers)}")
+        print_text(f"ok: {loaded.source}")
+        print_text(f"agents: {', '.join(agents) or 'ADMIN, with the defaults'}; providers: {', '.join(providers)}")
     return OK
 
 
@@ -68,8 +68,8 @@ def show(*, options: Options = _EVERYTHING, json: Json = False) -> int:
     if json:
         print_json(settings)
     else:
-        print(f"# {loaded.source}")
-        print("\n".join(toml_lines(settings)))
+        print_text(f"# {loaded.source}")
+        print_text("\n".join(toml_lines(settings)))
     return OK
 
 
@@ -85,7 +85,7 @@ def schema(*, json: Json = False) -> int:
     if json:
         print_json(RuntimeConfig.model_json_schema())
     else:
-        print("\n".join(_described(RuntimeConfig)).lstrip())
+        print_text("\n".join(_described(RuntimeConfig)).lstrip())
     return OK
 
 

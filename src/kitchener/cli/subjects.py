@@ -3,16 +3,18 @@
 from collections.abc import Iterator
 from functools import partial
 from typing import Annotated
+from urllib.parse import unquote
 
 from cyclopts import App, Parameter
 
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.interrupt import run_to_end
 from kitchener.cli.options import Json, Options, Places
-from kitchener.cli.output import harmless, is_interactive, print_json, say
+from kitchener.cli.output import ask, is_interactive, print_json, print_text, say
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
-from kitchener.runtime.erasing import ErasureReport, check_subject_id, erase_subject, keyring_of
+from kitchener.ids import check_recorded_subject
+from kitchener.runtime.erasing import ErasureReport, erase_subject, keyring_of
 
 app = App(name="subject", help="Erase what is on record about a person.")
 
@@ -25,6 +27,7 @@ def erase_(
     /,
     *,
     options: Options = _EVERYTHING,
+    encoded: Annotated[bool, Parameter(negative="", help="The id is percent-encoded: for one that nobody can type.")] = False,
     yes: Annotated[bool, Parameter(negative="", help="Do not ask. Needed where there is no terminal to ask on.")] = False,
     json: Json = False,
 ) -> int:
@@ -39,10 +42,12 @@ def erase_(
 
         kitchener subject erase ada
         kitchener subject erase ada --yes --json
+        kitchener subject erase --encoded a%00b
     """
     config = options.load().config
     keyring_of(Places(config).sealer())
-    check_subject_id(subject)
+    subject = unquote(subject) if encoded else subject
+    check_recorded_subject(subject)
     if not yes and not _is_wanted(subject):  # asked before the event loop runs, so that an interrupt is one
         say("nothing was erased")
         return NEGATIVE
@@ -54,7 +59,7 @@ async def _erase(config: RuntimeConfig, subject_id: str, *, is_json: bool) -> in
     if is_json:
         print_json(report.as_json())
     else:
-        print("\n".join(_lines(report)))
+        print_text("\n".join(_lines(report)))
     return NEGATIVE if report.plain_turns else OK
 
 
@@ -66,17 +71,15 @@ def _is_wanted(subject_id: str) -> bool:
     """
     if not is_interactive():
         raise CallerError("erasing cannot be taken back: run this on a terminal, or say --yes")
-    question = (
-        f"Everything that {harmless(subject_id)!r} said, with every agent class, will be unreadable for good. Erase? [y/N] "
-    )
+    question = f"Everything that {subject_id!r} said, with every agent class, will be unreadable for good. Erase? [y/N] "
     try:
-        return input(question).strip().lower() in ("y", "yes")
+        return ask(question).strip().lower() in ("y", "yes")
     except EOFError:
         return False
 
 
 def _lines(report: ErasureReport) -> Iterator[str]:
-    name = harmless(report.subject_id)
+    name = report.subject_id
     counts = f"{_many(report.sessions, 'session')} with {_many(report.turns, 'turn')}"
     lines = f"{_many(report.artifacts, 'learned line')} withdrawn"
     if report.was_erased_before:

@@ -12,9 +12,11 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from kitchener.config.parsing import Settings, dotted_key, parse_settings, read_settings_file
+from kitchener.config.shown import described_name
 from kitchener.errors import ConfigError
 
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
+Tokens = Annotated[int, Field(ge=0, le=1_000_000_000_000)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -129,7 +131,7 @@ class HO3MemoryConfig(Settings):
     """A new artifact of a signal deactivates that signal's earlier ones; else near-duplicates pile up window by window."""
     max_line_chars: Annotated[int, Field(ge=16, le=2_000)] = 240
     """Longest learned line, characters; a longer one is refused."""
-    resident_events: Annotated[int, Field(ge=1_000)] = 200_000
+    resident_events: Annotated[int, Field(ge=1_000, le=1_000_000_000_000)] = 200_000
     """Signal events of recently used subjects that are kept in memory; beyond it the longest unused subjects are put away."""
 
 
@@ -153,6 +155,9 @@ class ProviderConfig(Settings):
     """Rate limit over estimated input plus reserved output tokens; None is none."""
     timeout_s: Seconds = 60.0
     """Longest single attempt, seconds; the turn's deadline cuts it shorter."""
+    max_response_bytes: Annotated[int, Field(ge=1_024, le=1_073_741_824)] = 16 * 1_048_576
+    """Longest answer, bytes after decompression; a longer one fails as malformed and its connection is closed. A streamed
+    answer takes some 300 bytes for each token."""
     max_retries: Annotated[int, Field(ge=0, le=20)] = 2
     """Further attempts after a failure that a retry can mend (429, 5xx, connection, timeout, malformed answer)."""
     backoff_initial_s: Seconds = 0.5
@@ -219,7 +224,7 @@ class RouterConfig(Settings):
         for key, provider_id in router.named_providers():
             if provider_id not in known:
                 there_are = f"no such provider; there are: {', '.join(sorted(known))}"
-                raise ConfigError(str(path), key, repr(provider_id), there_are)
+                raise ConfigError(str(path), key, described_name(provider_id), there_are)
         return router
 
     def named_providers(self) -> Iterator[tuple[str, str]]:
@@ -277,7 +282,7 @@ class HO2Config(Settings):
     verify_with_model: bool = False
     """Ask a model for a verdict on each reply, beside the fixed checks."""
     labels_vocabulary: dict[Literal["domain", "task"], tuple[Name, ...]] = Field(default_factory=dict)
-    """Labels that classification may give; empty leaves the choice to the model."""
+    """Labels that classification may give; another one counts as none. Empty leaves the choice to the model."""
     attention_budget_tokens: Positive = 10_000
     """Tokens of gathered context in one turn."""
     attention_budget_queries: Positive = 20
@@ -318,7 +323,7 @@ class HO2Config(Settings):
     """As `gate_session_threshold` of `[memory]`, for this class; only where it is set here."""
     ho3_gate_window_hours: Annotated[int, Field(ge=1, le=87_600)] = 168
     """As `gate_window_hours` of `[memory]`, for this class; only where it is set here."""
-    ho3_bias_budget: Annotated[int, Field(ge=0)] = 2_000
+    ho3_bias_budget: Tokens = 2_000
     """Tokens of learned lines shown in one turn, four characters to the token."""
     consolidation: Literal["auto", "manual"] | None = None
     """Who starts consolidation. `auto`: the runtime, after the reply. `manual`: the program, by `run_consolidation`. None:
@@ -340,7 +345,7 @@ class HO2Config(Settings):
     context_mode: Literal["off", "shadow", "enforce"] = "off"
     """Who decides what the model sees. `off`: attention alone. `enforce`: the Context Authority. `shadow`: attention, while the
     Authority decides beside it on the context ledger, for comparison."""
-    context_budget: Annotated[int, Field(ge=0)] = 2_400
+    context_budget: Tokens = 2_400
     """Tokens of context that the Authority shows in one turn."""
     intent_mode: Literal["bridge", "classified"] = "bridge"
     """`bridge`: one intent for each session. `classified`: messages continue, switch or close intents, as their

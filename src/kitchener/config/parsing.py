@@ -6,30 +6,43 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, Final, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails, to_json
+from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
+from kitchener.config.shown import described, described_key, shown_settings
 from kitchener.errors import ConfigError
 
 
 class Settings(BaseModel):
-    """Base of all settings: frozen, no unknown keys, field docstrings become descriptions."""
+    """Base of all settings: frozen, no unknown keys, field docstrings become descriptions, no values in errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True, hide_input_in_errors=True
+    )
 
 
 def without_secrets(config: Settings) -> dict[str, Any]:
-    """The settings as JSON types. API keys appear as the references they are; nothing else can hold a secret."""
-    return config.model_dump(mode="json")
+    """The settings as JSON types. References and addresses of providers come without what may be a secret in them."""
+    return shown_settings(config.model_dump(mode="json"))
 
 
 _Model = TypeVar("_Model", bound=Settings)
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _SECRET_KEY = re.compile(r"key|token|secret|password", re.IGNORECASE)
 _SUBJECT_OF_MESSAGE = re.compile(r"^\w+ should\b")
-_SHOWN_CHARS = 60
+_UNQUOTED_AGENT = re.compile(r"^[ \t]*+\[agents\.RESIDENT:", re.MULTILINE)
+_SHOWN_KEY_CHARS: Final = 64
+MAX_SETTINGS_BYTES: Final = 1_048_576
+"""Largest settings file, bytes. A file that is larger is another kind of file."""
+MAX_SETTINGS_DEPTH: Final = 32
+"""How deep tables and lists may nest in settings, keys with dots included. The schema needs fewer than ten."""
+_KEY_PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')[ \t]*"""
+# Looked for before parsing: the standard library needs time and memory that grow with the square of a key's parts.
+_DEEP_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*(?:{_KEY_PART}\.[ \t]*){{{MAX_SETTINGS_DEPTH}}}", re.MULTILINE)
+_TOO_DEEP: Final = f"nests deeper than {MAX_SETTINGS_DEPTH} tables and lists"
+_NAMED_IN_SYNTAX_ERROR = re.compile(r"""\(['"].*\)(?= \w)|(['"]).{4,}\1""", re.DOTALL)
 
 Location = tuple[str | int, ...]
 """Where a value stands: the keys and list positions that lead to it."""
@@ -50,41 +63,104 @@ def parse_settings(
         ConfigError: the first value that is wrong, or the first key that is unknown; no secret is shown
     """
     try:
+        check_values(data, source)
         # By way of JSON, because only there is a list good for a tuple although types are strict.
         return model.model_validate_json(to_json(data, inf_nan_mode="constants"), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         at = tuple(part for part in first["loc"] if part != "[key]")
-        ends = (at[:end] for end in range(len(at), 0, -1))
-        named = next((origins[end] for end in ends if end in origins), source) if origins else source
-        raise ConfigError(named, dotted_key(at), _shown(first, at), _expected(first, model, at)) from None
+        named = _source_of(at, source, origins)
+        raise ConfigError(named, _shown_place(first, at), _shown(first, at), _expected(first, model, at)) from None
 
 
 def read_settings_file(path: str | Path) -> dict[str, Any]:
     """The content of a settings file: JSON where its name ends in `.json`, else TOML.
 
     Raises:
-        ConfigError: it cannot be read, or its syntax is wrong; names file, line and column
+        ConfigError: it cannot be read, is too large, or its syntax is wrong; names file, line and column, and none of its words
     """
+    source = str(path)
+    text = _read_text(path)
     try:
-        text = Path(path).read_bytes().decode("utf-8-sig")  # some editors begin every file with a byte order mark
-    except OSError as error:
-        raise ConfigError(str(path), "", "", f"cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(str(path), "", "", f"is not UTF-8 text (byte {error.start})") from error
-    try:
-        if str(path).endswith(".json"):
-            data = json.loads(text)
-        else:
-            return tomllib.loads(text)
+        data = json.loads(text) if source.endswith(".json") else _parse_toml(text, source)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise ConfigError(str(path), "", "", f"{where}: not valid JSON: {error.msg}") from error
+        raise ConfigError(source, "", "", f"{where}: not valid JSON: {error.msg}") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(str(path), "", "", f"not valid TOML: {error}{_quoting_hint(text)}") from error
+        problem = _NAMED_IN_SYNTAX_ERROR.sub("a key", str(error))
+        raise ConfigError(source, "", "", f"not valid TOML: {problem}{_quoting_hint(text)}") from None
+    except RecursionError:
+        raise ConfigError(source, "", "", _TOO_DEEP) from None
+    except ValueError:  # what remains: Python converts no text of that many digits
+        raise ConfigError(source, "", "", "holds a number of more digits than any setting takes") from None
     if not isinstance(data, dict):
-        raise ConfigError(str(path), "", "", "must hold one JSON object")
+        raise ConfigError(source, "", "", "must hold one JSON object")
+    check_values(data, source)
     return data
+
+
+def check_values(value: Any, source: str, at: Location = ()) -> None:
+    """Refuses what no setting can hold, whatever its key, before anything walks through the tables or compares them.
+
+    Args:
+        value: JSON types, or what a TOML file or a caller gives in their place
+        source: the file, variable or argument that errors name
+        at: where the value stands in the settings
+
+    Raises:
+        ConfigError: it nests too deep, or holds half a character or a character NUL
+    """
+    if len(at) > MAX_SETTINGS_DEPTH:
+        raise ConfigError(source, "", "", _TOO_DEEP)
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_text(str(key), source, at, "a key with")
+            check_values(item, source, (*at, str(key)))
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            check_values(item, source, (*at, number))
+    elif isinstance(value, str):
+        _check_text(value, source, at, "must not hold")
+    elif value is not None and not isinstance(value, int | float):
+        try:
+            to_json(value)
+        except (PydanticSerializationError, ValueError):
+            expected = f"{described(value)} has no form in a settings file"
+            raise ConfigError(source, _shown_keys(at), "", expected) from None
+
+
+def _check_text(text: str, source: str, at: Location, found: str) -> None:
+    if "\0" in text:
+        raise ConfigError(source, _shown_keys(at), "", f"{found} a character NUL")
+    if not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text):
+        raise ConfigError(source, _shown_keys(at), "", f"{found} bytes that are not UTF-8, or half of a surrogate pair")
+
+
+def _read_text(path: str | Path) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_SETTINGS_BYTES + 1)
+        if len(data) > MAX_SETTINGS_BYTES:
+            raise ConfigError(str(path), "", "", f"is larger than {MAX_SETTINGS_BYTES:,} bytes, so it is no settings file")
+        return data.decode("utf-8-sig")  # some editors begin every file with a byte order mark
+    except UnicodeDecodeError as error:
+        raise ConfigError(str(path), "", "", f"is not UTF-8 text (byte {error.start})") from None
+    except OSError as error:
+        raise ConfigError(str(path), "", "", f"cannot be read: {error.strerror or error}") from error
+    except ValueError:
+        raise ConfigError(str(path), "", "", "cannot be read: no file has such a name") from None
+
+
+def _parse_toml(text: str, source: str) -> dict[str, Any]:
+    if (found := _DEEP_KEY.search(text)) is not None:
+        line = text.count("\n", 0, found.end()) + 1
+        raise ConfigError(source, "", "", f"line {line}: {_TOO_DEEP}")
+    return tomllib.loads(text)
+
+
+def _source_of(at: Location, source: str, origins: Mapping[Location, str] | None) -> str:
+    ends = (at[:end] for end in range(len(at), 0, -1))
+    return next((origins[end] for end in ends if end in origins), source) if origins else source
 
 
 def dotted_key(at: Location) -> str:
@@ -100,25 +176,35 @@ def dotted_key(at: Location) -> str:
 
 
 def _quoting_hint(text: str) -> str:
-    bare = re.search(r"^\s*\[agents\.(RESIDENT:[^\]\s]*)\]", text, re.MULTILINE)
-    return f'; write [agents."{bare[1]}"], a class with a colon needs quotes' if bare else ""
+    is_bare = _UNQUOTED_AGENT.search(text)
+    return '; write [agents."RESIDENT:bo"] with quotes, which a class with a colon needs' if is_bare else ""
+
+
+def _shown_place(error: ErrorDetails, at: Location) -> str:
+    """The key that is wrong. One that is unknown may be a secret itself; then only what may be said of it."""
+    if error["type"] != "extra_forbidden":
+        return _shown_keys(at)
+    return _shown_keys((*at[:-1], described_key(str(at[-1]))))
+
+
+def _shown_keys(at: Location) -> str:
+    return dotted_key(tuple(part if len(str(part)) <= _SHOWN_KEY_CHARS else described_key(str(part)) for part in at))
 
 
 def _shown(error: ErrorDetails, at: Location) -> str:
-    """The value found, shortened. Not the value of an unknown key: it may be a misspelt secret."""
-    if error["type"] in ("extra_forbidden", "missing") or any(_SECRET_KEY.search(str(part)) for part in at[-1:]):
+    """The value found, as far as it may be shown. Nothing of an unknown key's: it may be a misspelt secret."""
+    if error["type"] in ("extra_forbidden", "missing", "json_invalid") or any(
+        _SECRET_KEY.search(str(part)) for part in at[-1:]
+    ):
         return ""
-    value = error["input"]
-    if isinstance(value, dict | list):
-        return "a table" if isinstance(value, dict) else "a list"
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+    return described(error["input"])
 
 
 def _expected(error: ErrorDetails, model: type[Settings], at: Location) -> str:
     if error["type"] == "extra_forbidden":
         known = list(_fields_at(model, at[:-1]))
-        closest = difflib.get_close_matches(str(at[-1]), known, n=1, cutoff=0.0)
+        # Comparing takes the product of the lengths, and no key is longer than this.
+        closest = difflib.get_close_matches(str(at[-1])[:_SHOWN_KEY_CHARS], known, n=1, cutoff=0.0)
         return f"unknown key; the closest known one is {closest[0]!r}" if closest else "unknown key"
     if error["type"] == "literal_error":
         return f"must be {error.get('ctx', {}).get('expected', '')}"

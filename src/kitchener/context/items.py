@@ -11,6 +11,7 @@ from kitchener.canonical import digest
 from kitchener.context.events import ERASED, Answered, Declared, EventKey, Opened, SourceEvent
 from kitchener.errors import ConfigError
 from kitchener.records.ref import Ref
+from kitchener.records.spoken import as_said, turn_text
 
 ItemKind = Literal["rule", "intent", "work_order", "failed_work_orders", "bias", "turn", "evidence"]
 Reason = Literal["DEFINES_INTENT", "OPEN_WO", "FAILED_WO", "GLOBAL_INVARIANT", "REACHABLE_FROM_INTENT", "HO3_BIAS", "RECALLED"]
@@ -98,7 +99,7 @@ def turn_item(event: SourceEvent, facts: Answered, message: str, intent_id: str 
     if is_erased:
         text = stub = f"[{event.entity_id}] erased"
     else:
-        text = f"user: {message}\nassistant: {facts.response}"
+        text = turn_text(message, facts.response)
         stub = f"[{event.entity_id}] user: {shortened(message)}"
     return Item(
         event.entity_id,
@@ -124,9 +125,9 @@ def intent_item(
 ) -> Item:
     """The header of the active intent, or of one above it."""
     title = "Goal" if is_active else "Wider goal"
-    text = f"{title}: {facts.objective}"
+    text = f"{title}: {as_said(facts.objective)}"
     if facts.targets:
-        text += f"\nTargets: {', '.join(facts.targets)}"
+        text += f"\nTargets: {as_said(', '.join(facts.targets))}"
     stub = f"{title}{' (put off)' if is_deferred else ''}: {shortened(facts.objective)}"
     return Item(
         event.entity_id,
@@ -157,11 +158,11 @@ def work_order_item(event: SourceEvent, facts: Opened, status: str, detail: str,
     word, tier, reasons = _WO_FORMS[status]
     head = f"Work order {event.entity_id}{f' ({facts.wo_type})' if facts.wo_type else ''} {word}"
     stub = f"[{head}{f': {shortened(detail)}' if detail else ''}]"
-    lines = [f"{head}: {detail}" if detail else head]
+    lines = [f"{head}: {as_said(detail)}" if detail else head]
     if facts.targets:
-        lines.append(f"Targets: {', '.join(facts.targets)}")
+        lines.append(f"Targets: {as_said(', '.join(facts.targets))}")
     if facts.acceptance:
-        lines.append(f"Accepted when: {'; '.join(facts.acceptance)}")
+        lines.append(f"Accepted when: {as_said('; '.join(facts.acceptance))}")
     text = "\n".join(lines)
     return Item(
         event.entity_id,

@@ -124,9 +124,10 @@ class LexicalIndex(LexicalTurns):
 
     def _having(self, term: str, count: int) -> int:
         """How many of the first so many turns have a term."""
-        found = self._postings.get(term)
+        found = self._often.get(term)
         if found is None:
-            return 0
+            once = self._once.get(term)
+            return 0 if once is None else int(once.position < count)
         positions = found.positions
         return len(positions) if positions[-1] < count else bisect_left(positions, count)
 
@@ -158,7 +159,9 @@ class LexicalIndex(LexicalTurns):
         for forms in self._afforded([self._forms(term, count) for term in asked]):
             found: dict[int, float] = {}
             for top, term, weight, start, having in forms:
-                positions, impacts = self._postings[term]
+                if (places := self._places_of(term)) is None:
+                    continue
+                positions, impacts = places.positions, places.impacts
                 looked_at = positions[start:having][::-1]
                 found.update(zip(looked_at, [top * impact for impact in impacts[start:having][::-1]], strict=True))
                 if session_count > 1:
@@ -258,7 +261,7 @@ class LexicalIndex(LexicalTurns):
 
     def _feed_back(self, scores: Mapping[int, float], asked: Iterable[str], count: int) -> dict[int, float]:
         """What turns get for the words of the best ones: the way from one piece of evidence to the next."""
-        weights, every = self._weights, self._postings
+        weights = self._weights
         rarity: dict[str, float] = dict.fromkeys((*asked, *self._speakers_by_name), 0.0)
         strength: dict[str, float] = {}
         for score, position in nlargest(weights.feedback_turns, zip(scores.values(), scores, strict=True)):
@@ -271,8 +274,9 @@ class LexicalIndex(LexicalTurns):
         most, gains = self._most // _PER_FED_BACK or 1, dict[int, float]()
         for share, term in chosen:
             top, having = weights.feedback * share / chosen[0][0] * rarity[term], self._having(term, count)
+            places = self._often[term]  # what only one turn has leads nowhere
             looked_at = slice(max(0, having - most), having)
-            for position, impact in zip(every[term].positions[looked_at], every[term].impacts[looked_at], strict=True):
+            for position, impact in zip(places.positions[looked_at], places.impacts[looked_at], strict=True):
                 gains[position] = gains.get(position, 0.0) + top * impact
         return gains
 

@@ -43,7 +43,8 @@ _NAME = re.compile(r"(?:(?<=[\w,;] )[A-ZÀ-ÖØ-ÞΑ-ΩА-Я]|(?<=[\"“«])[A-Z
 _MAY_STAND = frozenset(("always", "never", "prefer", "usually", "now", "forward", "mind", "future", "hate", "avoid", "stand"))
 _STANDING = re.compile(
     r"\b(?:i|we)(?:['’]\w+)?(?:\s+\w+)?\s+(?:always|never|prefer|usually)\b"
-    r"|(?:^|[.!?:;,\n]\s*)(?:please\s+|so\s+|and\s+)?(?:always|never)\b"
+    # Of a run of line breaks only the last begins a search, or each would search through all that follow it.
+    r"|(?:^|[.!?:;,]\s*+|\n[^\S\n]*+)(?:please\s+|so\s+|and\s+)?(?:always|never)\b"
     r"|\b(?:must|should)\s+(?:always|never)\b"
     r"|\b(?:from now on|going forward|keep in mind)\b|\bin (?:the )?future,"
     r"|\bi (?:hate|avoid|can(?:no|['’])t stand)\b",

@@ -5,8 +5,10 @@ are ranked by it is in `lexical.py`; what a word is, in `lexical_words.py`; what
 """
 
 import math
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple
 
 from kitchener.context.lexical_marks import DateParts, Marks, date_parts, marks_of
@@ -94,12 +96,27 @@ _MAX_ALIKE: Final = 32
 """Terms kept of those that begin alike, the first to be said: a log may be full of numbers that begin alike."""
 
 
+MAX_TERMS_PER_TURN: Final = 1_024
+"""Different terms of one turn that are noted, the first ones: a long page is found by its beginning."""
+MAX_TERMS: Final = 262_144
+"""Different terms of one index, the first to be said; what comes later is found by the words that were said before."""
+
+
 class Postings(NamedTuple):
     """Where one term is, oldest first."""
 
+    term: str
     positions: list[int]
-    impacts: list[float]
+    impacts: "array[float]"
     """BM25's part that the turn there decides: how often it has the term, for its length among the turns until then."""
+
+
+class _Once(NamedTuple):
+    """Where a term is that one turn has and no other: most terms, in a third of the room."""
+
+    term: str
+    position: int
+    impact: float
 
 
 class LexicalTurns:
@@ -124,8 +141,9 @@ class LexicalTurns:
         self._near: list[list[tuple[int, float]]] = []
         self._speaker_of: list[str] = []
         self._date_of: list[DateParts] = []
-        # Per term: where it is, oldest first; and per beginning, the terms that have it.
-        self._postings: dict[str, Postings] = {}
+        # Per term: where it is, in one place or in several; and per beginning, the terms that have it.
+        self._once: dict[str, _Once] = {}
+        self._often: dict[str, Postings] = {}
         self._alike: dict[str, list[str]] = {}
         self._akin: dict[str, list[str]] = {}
         # Per session, numbered by its first turn: its positions, and its own sums.
@@ -200,19 +218,42 @@ class LexicalTurns:
         self._sum += length
         k1, b = self._weights.k1, self._weights.b
         norm = k1 * (1 - b + b * length * (position + 1) / max(1, self._sum))
-        for term, count in counts.items():
-            found = self._postings.get(term) or self._new_term(term)
-            found.positions.append(position)
-            found.impacts.append((k1 + 1) * count / (count + norm))
-        self._terms.append(tuple(counts))
+        noted: list[str] = []
+        for term, count in islice(counts.items(), MAX_TERMS_PER_TURN):
+            if (known := self._note(term, position, (k1 + 1) * count / (count + norm))) is not None:
+                noted.append(known)
+        self._terms.append(tuple(noted))
 
-    def _new_term(self, term: str) -> Postings:
-        alike = self._alike.setdefault(term[:ALIKE], [])
-        if len(alike) < _MAX_ALIKE:
-            alike.append(term)
+    def _note(self, term: str, position: int, impact: float) -> str | None:
+        """Notes a term of the newest turn; the text by which the index knows it, None where there is no room for another.
+
+        Each text names its terms by strings of its own, which would take most of the room.
+        """
+        found = self._often.get(term)
+        if found is not None:
+            found.positions.append(position)
+            found.impacts.append(impact)
+            return found.term
+        once = self._once.pop(term, None)
+        if once is not None:
+            self._often[once.term] = Postings(once.term, [once.position, position], array("d", (once.impact, impact)))
+            return once.term
+        if len(self._once) + len(self._often) >= MAX_TERMS:
+            return None
+        self._once[term] = _Once(term, position, impact)
+        if len(term) >= ALIKE:
+            alike = self._alike.setdefault(term[:ALIKE], [])
+            if len(alike) < _MAX_ALIKE:
+                alike.append(term)
         for other in KIN.get(term, ()):
             self._akin.setdefault(other, []).append(term)
-        found = self._postings[term] = Postings([], [])
+        return term
+
+    def _places_of(self, term: str) -> Postings | None:
+        """Where a term is; None where no turn has it."""
+        found = self._often.get(term)
+        if found is None and (once := self._once.get(term)) is not None:
+            return Postings(once.term, [once.position], array("d", (once.impact,)))
         return found
 
     def _factor(self, turn: LexicalTurn, marks: Marks, *, opens: bool) -> float:

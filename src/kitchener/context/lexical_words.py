@@ -8,11 +8,21 @@ index takes care of that), and scripts without spaces are compared by pairs of n
 import re
 import unicodedata
 from functools import lru_cache
+from typing import Final
 
-__all__ = ["FRAME_TERMS", "KIN", "stem", "terms_of", "words_of"]
+__all__ = ["FRAME_TERMS", "KIN", "MAX_TERM_CHARS", "forget_words", "stem", "terms_of", "words_of"]
+
+MAX_TERM_CHARS: Final = 64
+"""Characters of a word that count: words that are longer, and differ only after these, are found by one another."""
+_MAX_KEPT_CHARS: Final = 16
+"""Longest word whose terms are kept in memory."""
+_MAX_KEPT_WORDS: Final = 16_384
+"""So many of them; at most 32 MiB, if all are unspaced runs of the greatest length."""
 
 # Marks that join a word without being letters: combining accents and the vowel signs of Indic scripts.
 _WORD = re.compile(r"[\w\u0300-\u036f\u0900-\u0963\u0966-\u0dff]+")
+# So many signs or marks in a row are no word; normalizing puts marks in order, at a cost of the square of their number.
+_MARK_RUN = re.compile(r"(?:[^\w\s]|[\uff9e\uff9f]){32}")
 # Scripts that write words without spaces (Thai to Khmer, kana, Han), and Hangul, whose words carry their particles.
 _UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
@@ -263,18 +273,29 @@ def stem(word: str) -> str:
 
 def words_of(text: str) -> list[str]:
     """The words of a text in their order, of any script and as they are written; a run without spaces is one word here."""
-    return _WORD.findall(text if text.isascii() else unicodedata.normalize("NFKC", text))
+    return _WORD.findall(text if text.isascii() else unicodedata.normalize("NFKC", _MARK_RUN.sub(r"\g<0> ", text)))
 
 
-@lru_cache(maxsize=32_768)
 def terms_of(word: str) -> tuple[str, ...]:
     """The terms by which a folded word is found: none for a stop word, one stem, or the pairs of an unspaced run."""
+    return _kept_terms(word) if len(word) <= _MAX_KEPT_CHARS else _terms(word)
+
+
+def forget_words() -> None:
+    """Drops the words that are kept in memory because they come again: a subject who is erased must not stay there."""
+    _kept_terms.cache_clear()
+
+
+def _terms(word: str) -> tuple[str, ...]:
     if word in _STOP:
         return ()
     if word.isascii() or not (runs := _UNSPACED.findall(word)):
-        return (stem(word),)
-    rest = [stem(part) for part in _UNSPACED.split(word) if part]
+        return (stem(word)[:MAX_TERM_CHARS],)
+    rest = [stem(part)[:MAX_TERM_CHARS] for part in _UNSPACED.split(word) if part]
     return tuple(rest + [run[i : i + 2] for run in runs for i in range(max(1, len(run) - 1))])
+
+
+_kept_terms = lru_cache(_MAX_KEPT_WORDS)(_terms)
 
 
 def _kin() -> dict[str, tuple[str, ...]]:

@@ -6,6 +6,7 @@ reports `answered`, `failed` or `abandoned`. Complete answers and streams share 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import anyio
 
@@ -16,6 +17,9 @@ from kitchener.gateway.routing import Candidate
 from kitchener.gateway.switch import model_calls_forbidden
 from kitchener.gateway.traits import Traits
 from kitchener.records.prompt import Attempt, OnAttempt, PromptRequest, PromptResponse, Provider
+
+_OF_THE_ANSWER: Final = ("malformed", "empty")
+"""Failures of an answer's content. They are tried again, but they open no circuit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +169,7 @@ class Attempts:
             usage=response.usage,
             latency_ms=latency_ms,
             finish_reason=response.finish_reason,
+            served_model=response.served_model,
             attempts=self.number,
             route_reason=way.route_reason,
         )
@@ -209,6 +214,8 @@ class Attempts:
         lane = self.lane
         if is_late and error.reason == "timeout":
             lane.breaker.abandoned(self._ticket)  # it was the caller who had no more time
+        elif error.reason in _OF_THE_ANSWER:
+            lane.breaker.abandoned(self._ticket)  # what one user says can cause it, and the others go on
         elif not error.is_retryable:
             lane.breaker.succeeded(self._ticket)  # a refusal of this request: the provider works
         elif lane.breaker.failed(self._ticket, now):

@@ -13,10 +13,12 @@ from types import MappingProxyType
 
 import anyio
 
+from kitchener.cancellation import is_own_failure
 from kitchener.clock import loop_clock
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError
 from kitchener.gateway.attempts import Attempts, Lane, Rules, Way
+from kitchener.gateway.foreign import check_response, checked_item, provider_failure, translated_failures
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.resilience import CircuitBreaker, FairLimiter, LimiterStatistics
 from kitchener.gateway.routing import check_router, plan_route
@@ -106,12 +108,14 @@ class LLMGateway:
                     response = await _in_time(attempts)
                 else:
                     response = await lane.provider.complete(attempts.request)
-                _check_usage(lane.provider_id, response)
+                check_response(lane.provider_id, response)
             except ProviderError as error:
                 await attempts.failed(error)
-            except BaseException:
-                attempts.abandoned()
-                raise
+            except BaseException as error:  # a provider is foreign code, and reads foreign words
+                if not is_own_failure(error):
+                    attempts.abandoned()
+                    raise
+                await attempts.failed(provider_failure(lane.provider_id, error))
             else:
                 return attempts.answered(response)
 
@@ -139,7 +143,6 @@ class LLMGateway:
                     async for item in items:
                         if isinstance(item, PromptResponse):
                             response = item
-                            _check_usage(attempts.lane.provider_id, response)
                             break
                         has_shown = attempts.output_begun = True
                         yield item
@@ -151,13 +154,6 @@ class LLMGateway:
             else:
                 yield attempts.answered(response)
                 return
-
-
-def _check_usage(provider_id: str, response: PromptResponse) -> None:
-    """Refuses an answer with counts that no budget and no ledger could take."""
-    problem = response.usage.problem()
-    if problem is not None:
-        raise ProviderError(provider_id, "malformed", problem)
 
 
 async def _in_time(attempts: Attempts) -> PromptResponse:
@@ -178,12 +174,15 @@ async def _pieces(attempts: Attempts, now: Callable[[], float]) -> AsyncGenerato
     lane, request = attempts.lane, attempts.request
     stream = getattr(lane.provider, "stream", None)
     if stream is None:
-        response = await (_in_time(attempts) if lane.traits.needs_timeout else lane.provider.complete(request))
+        with translated_failures(lane.provider_id):
+            response = await (_in_time(attempts) if lane.traits.needs_timeout else lane.provider.complete(request))
+            check_response(lane.provider_id, response)
         if response.text:
             yield TextPiece(attempts.number, response.text)
         yield response
         return
-    items: AsyncIterator[TextPiece | PromptResponse] = stream(request)
+    with translated_failures(lane.provider_id):
+        items: AsyncIterator[TextPiece | PromptResponse] = stream(request)
     try:
         while True:
             item = await _next_item(items, attempts)
@@ -197,16 +196,24 @@ async def _pieces(attempts: Attempts, now: Callable[[], float]) -> AsyncGenerato
     finally:
         close = getattr(items, "aclose", None)
         if close is not None:
-            await close()
+            with translated_failures(lane.provider_id):
+                await close()
 
 
 async def _next_item(items: AsyncIterator[TextPiece | PromptResponse], attempts: Attempts) -> TextPiece | PromptResponse:
+    provider_id = attempts.lane.provider_id
     try:
         if not attempts.lane.traits.needs_timeout:
-            return await anext(items)
+            return checked_item(provider_id, await anext(items))
         # A scope around each wait, never across a yield: a generator's reader may stand in another task.
         with anyio.CancelScope(deadline=attempts.stop_at):
-            return await anext(items)
+            return checked_item(provider_id, await anext(items))
     except StopAsyncIteration:
-        raise ProviderError(attempts.lane.provider_id, "malformed", "the stream ended without a response") from None
+        raise ProviderError(provider_id, "malformed", "the stream ended without a response") from None
+    except ProviderError:
+        raise
+    except BaseException as error:
+        if not is_own_failure(error):
+            raise
+        raise provider_failure(provider_id, error) from error
     raise _too_slow(attempts)

@@ -8,12 +8,49 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from kitchener.config import Location, ProviderConfig, RouterConfig, dotted_key
+from kitchener.config import (
+    REFERENCE,
+    Location,
+    ProviderConfig,
+    RouterConfig,
+    address_problem,
+    described,
+    described_name,
+    dotted_key,
+    is_reference,
+)
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.records.prompt import PromptRequest
 
-_SECRET_REFERENCE = re.compile(r"(env|file):\S.*", re.DOTALL)
-_HTTP_URL = re.compile(r"https?://[^\s/?#]+", re.IGNORECASE)
+URL_NOT_TAKEN = (
+    "the library takes no `base_url` for {0!r}, so messages and key would go to the vendor itself;"
+    " use kind 'openai_compatible' for this endpoint, or leave `base_url` out"
+)
+"""Said where a `base_url` would be ignored; to be completed with the model."""
+FIXED_URL_VENDORS = frozenset(
+    (
+        "azure",
+        "azure-responses",
+        "cerebras",
+        "cohere",
+        "crusoe",
+        "deepseek",
+        "fireworks",
+        "github",
+        "litellm",
+        "meta",
+        "nebius",
+        "openai-chatgpt",
+        "openai-codex",
+        "openrouter",
+        "ovhcloud",
+        "together",
+        "vercel",
+        "xai",
+    )
+)
+"""Vendors for which the library takes no `base_url`: known here, so that settings can be checked without importing it. When a
+provider is opened, the library itself is asked."""
 _MODEL_NAME = re.compile(r"[A-Za-z0-9_-]+:\S+")
 
 
@@ -93,7 +130,7 @@ def check_router(
     for key, provider_id in config.named_providers():
         if provider_id not in known:
             expected = f"no such provider; there are: {', '.join(sorted(known))}"
-            raise ConfigError(source, f"{dotted_key(at)}.{key}" if at else key, repr(provider_id), expected)
+            raise ConfigError(source, f"{dotted_key(at)}.{key}" if at else key, described_name(provider_id), expected)
     _check_fallbacks(config, source, at)
     for provider_id, provider in config.providers.items():
         if provider_id not in given:
@@ -106,32 +143,26 @@ def _check_fallbacks(config: RouterConfig, source: str, at: Location) -> None:
         for number, other in enumerate(others):
             key = dotted_key((*at, "fallbacks", provider_id, number))
             if other == provider_id:
-                raise ConfigError(source, key, repr(other), "a provider cannot be its own fallback")
+                raise ConfigError(source, key, described_name(other), "a provider cannot be its own fallback")
             if other in others[:number]:
-                raise ConfigError(source, key, repr(other), "stands in this list twice")
+                raise ConfigError(source, key, described_name(other), "stands in this list twice")
 
 
 def _check_provider(provider: ProviderConfig, source: str, at: Location) -> None:
-    if provider.api_key is not None and not _SECRET_REFERENCE.fullmatch(provider.api_key):
+    if provider.api_key is not None and not is_reference(provider.api_key):
         # The value is not shown: most likely it is the key itself.
-        expected = "must be a reference, `env:NAME` or `file:/path`, never the key itself"
-        raise ConfigError(source, dotted_key((*at, "api_key")), "", expected)
-    if provider.base_url is not None:
-        _check_url(provider.base_url, source, dotted_key((*at, "base_url")))
+        raise ConfigError(source, dotted_key((*at, "api_key")), "", REFERENCE)
+    if provider.base_url is not None and (problem := address_problem(provider.base_url)) is not None:
+        raise ConfigError(source, dotted_key((*at, "base_url")), "", problem)
     if provider.kind == "openai_compatible" and provider.base_url is None:
         expected = "kind 'openai_compatible' needs the root of its endpoint, e.g. `http://127.0.0.1:8080/v1`"
         raise ConfigError(source, dotted_key((*at, "base_url")), "", expected)
     if provider.kind == "model" and not _MODEL_NAME.fullmatch(provider.model or ""):
         expected = "kind 'model' needs `vendor:model`, e.g. `anthropic:claude-sonnet-4-5`"
-        raise ConfigError(source, dotted_key((*at, "model")), repr(provider.model or ""), expected)
-
-
-def _check_url(url: str, source: str, key: str) -> None:
-    found = _HTTP_URL.match(url)
-    if found is None:
-        raise ConfigError(source, key, repr(url), "must begin with http:// or https:// and a host")
-    if "@" in found[0]:
-        raise ConfigError(source, key, "", "must not hold a user or password; use `api_key` with a reference")
+        raise ConfigError(source, dotted_key((*at, "model")), described(provider.model), expected)
+    vendor = (provider.model or "").partition(":")[0]
+    if provider.kind == "model" and provider.base_url is not None and vendor in FIXED_URL_VENDORS:
+        raise ConfigError(source, dotted_key((*at, "base_url")), "", URL_NOT_TAKEN.format(provider.model))
 
 
 def _check_models(config: RouterConfig, given: Collection[str], source: str, at: Location) -> None:

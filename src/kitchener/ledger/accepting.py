@@ -119,7 +119,7 @@ def _ledger_id(path: Path, held: Checkpoint | None, index_dirs: Sequence[Path], 
 
 def _verified(journal: Journal) -> tuple[Mark, dict[str, Any] | None]:
     """The end of the last whole commit, and the record of an earlier acceptance if that is the last entry."""
-    volume, last = journal.volume, list[tuple[int, int, dict[str, Any]]]()
+    volume, last = journal.volume, Batch()
 
     def keep(_: Mark, commit: Batch) -> None:
         last[:] = commit[-1:]

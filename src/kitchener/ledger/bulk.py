@@ -57,12 +57,15 @@ class Found(NamedTuple):
     """Where in the block each line ends, which is where its LF stands."""
     ends: Sequence[tuple[int, str, int]]
     """How many of them there are up to each end of a commit, the chain hash there, and the number of the commit."""
+    hashes: Sequence[str]
+    """The entry hash of each, hex digits."""
 
 
 class _Heads(NamedTuple):
     bodies: list[bytes]
     stops: list[int]
     ends: list[tuple[int, str, int]]
+    hashes: list[str]
     chain: str
     batch: int
     place: int
@@ -85,9 +88,9 @@ def check_lines(block: bytes, at: int, ledger_id: str, before: Standing) -> Foun
     last = _last_stamp(fields, day, before.timestamp) if fields is not None else None
     if heads is None or fields is None or last is None:
         return None
-    stops, (chain, batch, place, size) = heads.stops, heads[3:]
+    stops, (chain, batch, place, size) = heads.stops, heads[4:]
     after = Standing(before.seq + len(stops), before.offset + stops[-1] + 1 - at, chain, batch, place, size, last)
-    return Found(after, fields, stops, heads.ends)
+    return Found(after, fields, stops, heads.ends, heads.hashes)
 
 
 def size_of_commit(line: bytes, at: int, end: int) -> int:
@@ -115,7 +118,7 @@ def _check_heads(block: bytes, at: int, ledger_id: str, before: Standing, id_sta
     link, link_id = f"|{ledger_id}|{thousands or ''}", f"|{id_start}{thousands:09d}"
     commit, rest = f'","batch":[{batch},', f',{size}],"entry_hash":"sha256:'
     to_body, longer_from = find(AFTER_BATCH, at) + TO_BODY - at, int(10 ** len(str(place + 1)))
-    bodies, stops, ends = list[bytes](), list[int](), list[tuple[int, str, int]]()
+    bodies, stops, ends, hashes = list[bytes](), list[int](), list[tuple[int, str, int]](), list[str]()
     edge, stop = at, at - 1
     for short, long in zip(shorts, longs, strict=False):
         if place == size:
@@ -142,13 +145,14 @@ def _check_heads(block: bytes, at: int, ledger_id: str, before: Standing, id_sta
         edge, opening = stop - 1, again
         bodies.append(body)
         stops.append(stop)
+        hashes.append(entry_hash)
         if stop == last:
             break
     if block[edge : stop + 1] != b"}\n" or place > size:
         return None
     if place == size:
         ends.append((len(bodies), chain, batch))
-    return _Heads(bodies, stops, ends, chain, batch, place, size)
+    return _Heads(bodies, stops, ends, hashes, chain, batch, place, size)
 
 
 def _decoded(bodies: Sequence[bytes]) -> Sequence[dict[str, Any]] | None:

@@ -23,14 +23,16 @@ AFTER_BATCH: Final = b'],"entry_hash":"sha256:'
 """What follows the numbers of a line; found for the first time where they end, as nothing before it can hold it."""
 TO_BODY: Final = len(AFTER_BATCH) + 64 + len('","chain_hash":"sha256:') + 64 + len('","entry":')
 """From there to the body, bytes."""
+_TO_CHAIN: Final = 64 + len('","chain_hash":"sha256:')
+"""From the digits of an entry hash to those of the chain hash, bytes."""
 _CHAIN_TEXT: Final = "kitchener/1|sha256:"
 _CHAIN_OPENING: Final = hashlib.sha256(_CHAIN_TEXT.encode())
 _SEQ: Final = '","seq":'
 _ENTRY_ID: Final = ',"entry_id":"'
 _LEDGER_ID = re.compile(r"[ !#-\[\]-{}~]{1,1024}")
 _LINE = re.compile(
-    rb'\{"ledger_id":"([ !#-\[\]-{}~]+)","seq":([1-9][0-9]*),"entry_id":"(E-[0-9]{4}-[0-9]{2}-[0-9]{2}-[0-9]{12,})",'
-    rb'"batch":\[([1-9][0-9]*),([1-9][0-9]*),([1-9][0-9]*)\],"entry_hash":"sha256:([0-9a-f]{64})",'
+    rb'\{"ledger_id":"([ !#-\[\]-{}~]+)","seq":([1-9][0-9]{0,15}),"entry_id":"(E-[0-9]{4}-[0-9]{2}-[0-9]{2}-[0-9]{12,16})",'
+    rb'"batch":\[([1-9][0-9]{0,15}),([1-9][0-9]{0,15}),([1-9][0-9]{0,15})\],"entry_hash":"sha256:([0-9a-f]{64})",'
     rb'"chain_hash":"sha256:([0-9a-f]{64})","entry":(\{.*\})\}',
     re.DOTALL,
 )
@@ -144,6 +146,26 @@ class Mark(NamedTuple):
 
 
 START: Final = Mark(0, 0, NO_HASH, 0, "")
+
+
+class Boundaries:
+    """A digest over where commits end, taken on commit by commit: no hash of a line covers that.
+
+    Args:
+        after: the entry up to which it was taken already
+        digest: what it was there
+        up_to: the entry after which it takes nothing more; None: it goes on
+    """
+
+    def __init__(self, after: int = 0, digest: str = f"sha256:{NO_HASH}", up_to: int | None = None) -> None:
+        self.seq, self.digest = after, digest
+        self._up_to = up_to
+
+    def take(self, last_seq: int) -> None:
+        """Takes note of a commit, by the number of its last entry; called in order."""
+        if self.seq < last_seq and (self._up_to is None or last_seq <= self._up_to):
+            text = f"kitchener/1/commits|{self.digest}|{last_seq}"
+            self.seq, self.digest = last_seq, f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 class BadLine(Exception):
@@ -272,6 +294,32 @@ def read_line(line: bytes, ledger_id: str, index_keys: IndexKeys | None, opener:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise BadLine("framing", "a line of a ledger", f"{shown(line)} ({error})") from error
+
+
+def follow(line: bytes, ledger_id: str, seq: int, before: str) -> str:
+    """The chain hash (hex digits) of a line (without its LF) that follows on the one before it. Its body is not looked at.
+
+    Args:
+        line: the line
+        ledger_id: whose it must be
+        seq: the number it must have
+        before: hex digits of the chain hash before it
+
+    Raises:
+        BadLine: it says another number, another ledger, or a chain hash that does not follow
+    """
+    opening = f"{OPENING.decode()}{ledger_id}{_SEQ}{seq}{_ENTRY_ID}".encode()
+    id_end = line.find(b'"', len(opening))
+    hash_at = line.find(AFTER_BATCH, id_end) + len(AFTER_BATCH)
+    if id_end < 0 or hash_at < id_end or not line.startswith(opening):
+        parts = split_line(line)
+        raise _misfit(line, ledger_id) if parts is None or parts.seq == seq else BadLine("seq", str(seq), str(parts.seq))
+    entry_id = line[len(opening) : id_end].decode("ascii", "replace")
+    due = chain_hash(before, ledger_id, seq, entry_id, line[hash_at : hash_at + 64].decode("ascii", "replace"))
+    found = line[hash_at + _TO_CHAIN : hash_at + _TO_CHAIN + 64]
+    if found != due.encode():
+        raise BadLine("chain_hash", f"sha256:{due}", f"sha256:{found.decode('ascii', 'replace')}")
+    return due
 
 
 def _misfit(line: bytes, ledger_id: str) -> BadLine:

@@ -15,7 +15,7 @@ import orjson
 
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import LedgerDamaged, LedgerTailMissing, LedgerWriteError
-from kitchener.ledger.chain import START, BadLine, Mark, is_ledger_id, shown, split_line
+from kitchener.ledger.chain import NO_HASH, START, BadLine, Boundaries, Mark, is_ledger_id, shown, split_line
 from kitchener.ledger.files import FileOps, path_problem, write_whole
 from kitchener.ledger.recovery import REMEDY, check_is_crash, damage
 from kitchener.ledger.scanning import find_line, ledger_id_of, verify_range
@@ -26,6 +26,7 @@ from kitchener.signing import Signer, is_public_key, is_signed, signer_id
 SUFFIX: Final = ".checkpoint"
 """What is added to a ledger's file name to name the file of its signed head."""
 _MAX_BYTES: Final = 65_536
+_NO_COMMITS: Final = f"sha256:{NO_HASH}"
 _CHAIN = re.compile(r"sha256:[0-9a-f]{64}")
 
 FindStop = Callable[[int], Mark]
@@ -49,11 +50,18 @@ class Checkpoint(NamedTuple):
     """Checks the signature; 64 hex digits. It proves something only to who knows whose it is."""
     sig: str
     """Ed25519 over `signed_bytes`; 128 hex digits."""
+    commits: str | None = None
+    """Digest over where the commits up to it end (`Boundaries`); None: an earlier version signed, which took none."""
 
     @property
     def signed_bytes(self) -> bytes:
         """What is signed: plain text, so that no JSON library is needed to check it."""
-        return f"kitchener/1/head|{self.ledger_id}|{self.seq}|{self.chain_hash}|{self.timestamp}".encode()
+        text = f"head|{self.ledger_id}|{self.seq}|{self.chain_hash}|{self.timestamp}"
+        return (f"kitchener/1/{text}" if self.commits is None else f"kitchener/2/{text}|{self.commits}").encode()
+
+    def as_json(self) -> dict[str, Any]:
+        """As it is written."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
 
     def problem(self, public_key: str | None = None) -> BadLine | None:
         """What is wrong with its key or signature; None: nothing.
@@ -71,16 +79,20 @@ class Checkpoint(NamedTuple):
         return None
 
 
-def sign_head(ledger_id: str, seq: int, chain_hash: str, timestamp: str, signer: Signer) -> Checkpoint:
+def sign_head(
+    ledger_id: str, seq: int, chain_hash: str, timestamp: str, signer: Signer, commits: str | None = None
+) -> Checkpoint:
     """A head under a signature."""
-    head = Checkpoint(ledger_id, seq, chain_hash, timestamp, signer.signer, signer.public_key, "")
+    head = Checkpoint(ledger_id, seq, chain_hash, timestamp, signer.signer, signer.public_key, "", commits)
     return head._replace(sig=signer.sign(head.signed_bytes))
 
 
 def read_head(fields: Any) -> Checkpoint | None:
     """A signed head out of its JSON object, or None if that has not the form of one."""
-    names = Checkpoint._fields
-    if not isinstance(fields, dict) or set(fields) != set(names):
+    if not isinstance(fields, dict) or set(fields) | {"commits"} != set(Checkpoint._fields):
+        return None
+    commits = fields.get("commits", _NO_COMMITS)
+    if not isinstance(commits, str) or _CHAIN.fullmatch(commits) is None:
         return None
     head = Checkpoint(**fields)
     texts = (head.ledger_id, head.chain_hash, head.timestamp, head.signer, head.sig)
@@ -104,7 +116,7 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
     """
     file = checkpoint_path(path)
     try:
-        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(fd, "rb") as opened:
             data = opened.read(_MAX_BYTES)
     except FileNotFoundError:
@@ -129,6 +141,7 @@ def check_held(
     public_key: str | None = None,
     *,
     start: Mark = START,
+    boundaries: Boundaries | None = None,
 ) -> LedgerDamaged | None:
     """What is wrong with a ledger that verifies, in the light of a signed head; None: nothing.
 
@@ -139,6 +152,7 @@ def check_held(
         entries: how many it has
         public_key: the key that must have signed; None: the head's own, and then no head is fine too
         start: a place before the head's entry
+        boundaries: where the commits up to that entry end; None: nobody looked
     """
     if held is None:
         if public_key is None or not entries:
@@ -149,26 +163,43 @@ def check_held(
     problem = held.problem(public_key)
     if problem is not None:
         return _fault(checkpoint_path(volume.path), problem.field, problem.expected, problem.found)
-    return _misfit(held, volume, ledger_id, entries, start)
+    return _misfit(held, volume, ledger_id, entries, start) or check_boundaries(held, volume, boundaries)
 
 
-def check_tail(path: Path, ledger_id: str, tip: Mark) -> None:
-    """Refuses a ledger that ends before its signed head, or ends with another chain hash: a quick look, for opening.
+def check_boundaries(held: Checkpoint, volume: Volume, boundaries: Boundaries | None) -> LedgerDamaged | None:
+    """What is wrong with where commits end, in the light of a signed head; None: nothing, or it cannot be told."""
+    if held.commits is None or boundaries is None or boundaries.digest == held.commits:
+        return None
+    return _fault(volume.path, "commits", f"{held.commits}, as {held.signer} signed it", boundaries.digest, line=held.seq)
+
+
+def signed_seq(held: Checkpoint | None, path: Path, ledger_id: str) -> int:
+    """Number of the entry up to which a ledger is on disk as far as its signed head says; 0 where nobody signed one.
+
+    Raises:
+        LedgerDamaged: the head is another ledger's
+    """
+    if held is None:
+        return 0
+    if held.ledger_id != ledger_id:
+        raise _fault(checkpoint_path(path), "ledger_id", ledger_id, held.ledger_id)
+    return held.seq
+
+
+def check_tip(
+    held: Checkpoint | None, volume: Volume, ledger_id: str, tip: Mark, find_stop: FindStop, boundaries: Boundaries | None
+) -> None:
+    """Refuses a ledger that ends before its signed head, or has another chain there: a quick look, for opening.
 
     Raises:
         LedgerTailMissing: entries that were there when it was signed are gone
-        LedgerDamaged: the head is another ledger's, another chain's, or none
+        LedgerDamaged: the head is of another chain
     """
-    held = read_checkpoint(path)
     if held is None:
         return
-    if held.ledger_id != ledger_id:
-        raise _fault(checkpoint_path(path), "ledger_id", ledger_id, held.ledger_id)
-    if held.seq > tip.seq:
-        raise _too_short(held, path, tip.seq, tip.offset)
-    if held.seq == tip.seq and held.chain_hash != f"sha256:{tip.chain}":
-        expected = f"{held.chain_hash}, as {held.signer} signed it"
-        raise _fault(path, "chain_hash", expected, f"sha256:{tip.chain}", line=held.seq, offset=tip.offset)
+    misfit = _misfit(held, volume, ledger_id, tip.seq, find_stop(held.seq - 1)) or check_boundaries(held, volume, boundaries)
+    if misfit is not None:
+        raise misfit
 
 
 def sign_ledger(path: Path, signer: Signer, timestamp: str, find_stop: FindStop = lambda _: START) -> Checkpoint | None:
@@ -193,16 +224,19 @@ def sign_ledger(path: Path, signer: Signer, timestamp: str, find_stop: FindStop 
     ops, held = FileOps(), read_checkpoint(path)
     with open_volume(path, ops) as volume:
         ledger_id = ledger_id_of(volume.read)
-        start = find_stop(held.seq - 1) if held is not None else START
-        whole = _verified(volume, ledger_id, start)
+        # An earlier version's head says nothing of commits: then they are looked at from the start, once.
+        goes_on = held is not None and held.commits is not None
+        start = find_stop(held.seq - 1) if held is not None and goes_on else START
+        boundaries = Boundaries(held.seq, held.commits) if held is not None and held.commits is not None else Boundaries()
+        whole = _verified(volume, ledger_id, start, boundaries)
         misfit = check_held(held, volume, ledger_id, whole.seq, start=start)
         if misfit is not None:
             raise misfit
-        if held is not None and (held.seq, held.public_key) == (whole.seq, signer.public_key):
+        if held is not None and goes_on and (held.seq, held.public_key) == (whole.seq, signer.public_key):
             return held
         if not ledger_id or whole.seq == 0:
             return None
-        head = sign_head(ledger_id, whole.seq, f"sha256:{whole.chain}", timestamp, signer)
+        head = sign_head(ledger_id, whole.seq, f"sha256:{whole.chain}", timestamp, signer, boundaries.digest)
         try:
             volume.sync()  # another process may have written what was read here, and not synced it yet
             write_whole(ops, checkpoint_path(path), _written(head))
@@ -211,9 +245,9 @@ def sign_ledger(path: Path, signer: Signer, timestamp: str, find_stop: FindStop 
         return head
 
 
-def _verified(volume: Volume, ledger_id: str, start: Mark) -> Mark:
+def _verified(volume: Volume, ledger_id: str, start: Mark, boundaries: Boundaries) -> Mark:
     """The end of the last whole commit; raises LedgerDamaged where something before it is wrong."""
-    verifier, size = Verifier(ledger_id, start), volume.size()
+    verifier, size = Verifier(ledger_id, start, ended=boundaries.take), volume.size()
     try:
         verify_range(verifier, volume, size)
     except BadLine as fault:
@@ -233,6 +267,9 @@ def _misfit(held: Checkpoint, volume: Volume, ledger_id: str, entries: int, star
     line = split_line(found[1]) if found is not None else None
     if found is None or line is None:
         return _too_short(held, path, entries, 0)
+    if line.batch[1] != line.batch[2]:  # a head is signed where a commit ends
+        wanted = f"the end of a commit, where {held.signer} signed"
+        return volume.damage(held.seq, found[0], BadLine("batch", wanted, str([*line.batch])))
     chain_hash = f"sha256:{line.chain_hash}"
     if chain_hash == held.chain_hash:
         return None
@@ -257,4 +294,4 @@ def _fault(path: Path, field: str, expected: str, found: str, *, line: int = 1, 
 
 
 def _written(head: Checkpoint) -> bytes:
-    return canonical_bytes(head._asdict()) + b"\n"
+    return canonical_bytes(head.as_json()) + b"\n"

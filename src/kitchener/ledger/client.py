@@ -31,8 +31,9 @@ from kitchener.errors import (
 )
 from kitchener.ids import EntryId
 from kitchener.ledger.chain import ENVELOPE_BYTES, IndexKeys, LedgerEntry, StoredEntry, is_ledger_id, session_of
-from kitchener.ledger.checkpoint import Checkpoint, check_tail, sign_ledger
+from kitchener.ledger.checkpoint import Checkpoint, sign_ledger
 from kitchener.ledger.files import FileOps
+from kitchener.ledger.forking import watch
 from kitchener.ledger.group import CommitGroup, plain_task_group
 from kitchener.ledger.moment import Moment
 from kitchener.ledger.reading import Entries, check_key, make_query
@@ -81,17 +82,16 @@ class LedgerClient:
         self._opener = sealer.open if sealer is not None else None
         self._stored = journal.tip
         self._pending: list[StoredEntry] = []
-        self._recent: dict[str, str] = {}
-        self._older: dict[str, str] = {}
+        self._recent, self._older = dict[str, str](), dict[str, str]()
         self._watchers: dict[str, list[list[StoredEntry]]] = {}
-        self._types: dict[str, bytes] = {}
-        self._is_closed = self._stopped = False
+        self._types, self._is_closed, self._stopped = dict[str, bytes](), False, False
         self._max_pending = config.max_pending_entries
         self._max_body = config.max_entry_bytes - ENVELOPE_BYTES - len(self.ledger_id)
         self._reads = anyio.CapacityLimiter(1)
         self._group = CommitGroup((self,), config)
         self._groups = [self._group]
         self._host: TaskGroup
+        watch(self)
 
     @classmethod
     @asynccontextmanager
@@ -203,7 +203,7 @@ class LedgerClient:
         Raises:
             LedgerWriteError: it could not be written; what was waiting may or may not be stored
         """
-        if self._is_closed:
+        if self._is_closed or self._storage.journal.is_forked:
             raise self._refusal()
         await self._group.commit()
 
@@ -460,6 +460,8 @@ class LedgerClient:
     async def _close(self, *, is_failing: bool) -> None:
         """Commits what is pending and gives the file back; raises LedgerWriteError, unless something else is being raised."""
         self._is_closed = self._stopped = True
+        if self._storage.journal.is_forked:
+            return  # all that would be closed here is the parent's
         failure: LedgerWriteError | None = None
         with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
             try:
@@ -481,7 +483,6 @@ def _open_files(path: Path, ledger_id: str, *, config: LedgerConfig, clock: Cloc
         raise CallerError(f"ledger id {ledger_id!r}: it takes 1 to 1024 printable ASCII characters, no bar, quote or backslash")
     storage = open_storage(path, ledger_id, config=config, time_us=clock.time_us(), **places)
     try:
-        check_tail(path, ledger_id, storage.journal.tip)
         return storage, Stamper(ledger_id, clock, config, storage.journal.tip.timestamp)
     except BaseException:
         storage.abandon()

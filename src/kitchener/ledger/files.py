@@ -21,13 +21,20 @@ class FileOps:
     """The operations as they are. Each method is one call that can fail."""
 
     def open(self, path: Path, flags: int, mode: int = 0o600) -> int:
-        """Opens a file; never follows a symlink at the end of the path, never passes the descriptor to a child process."""
-        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        """Opens a file; never follows a symlink at the end of the path, never passes the descriptor to a program it starts.
+
+        Never waits: a pipe that somebody put there instead is told from a file afterwards.
+        """
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, mode)
 
     def lock(self, fd: int) -> None:
         """Takes the exclusive lock of the file, or raises BlockingIOError at once."""
         # flock, not lockf: a POSIX lock lets a second descriptor of the same process in, and is lost when any is closed.
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def unlock(self, fd: int) -> None:
+        """Gives the lock back, also where a forked child has the file open still."""
+        fcntl.flock(fd, fcntl.LOCK_UN)
 
     def fstat(self, fd: int) -> os.stat_result:
         """What is open."""
@@ -91,7 +98,11 @@ class FileOps:
 
     def protect(self, path: Path) -> None:
         """Takes the right to write a file from everybody."""
-        os.chmod(path, stat.S_IMODE(os.stat(path).st_mode) & ~0o222, follow_symlinks=True)
+        fd = self.open(path, os.O_RDONLY)  # by its descriptor: a symlink put there would lead to somebody else's file
+        try:
+            os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & ~0o222)
+        finally:
+            os.close(fd)
 
     def close(self, fd: int) -> None:
         """Closes a descriptor."""

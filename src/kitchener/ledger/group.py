@@ -13,6 +13,7 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskGroup
 
+from kitchener.cancellation import is_scope_cancelled
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
 from kitchener.ledger.chain import StoredEntry
@@ -196,7 +197,9 @@ class CommitGroup:
             current.failure = error
         except BaseException as error:
             current.failure = LedgerWriteError("the commit round", repr(error))
-            raise
+            if isinstance(error, Exception) or is_scope_cancelled():
+                raise
+            raise current.failure from error  # a task group that hosts rounds would close in silence at a cancellation
         finally:
             for member, _ in cuts:
                 member.settle()

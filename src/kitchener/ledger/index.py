@@ -9,7 +9,6 @@ import os
 import sqlite3
 import sys
 import zlib
-from array import array
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from hashlib import sha256
@@ -28,12 +27,12 @@ from kitchener.ledger.places import IndexDamaged, Place, Row, Tail, check_row, h
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-_FORMAT: Final = f"kitchener-index/4 {sys.byteorder} {array('I').itemsize}"
+_FORMAT: Final = f"kitchener-index/5 {sys.byteorder}"
 _TABLES: Final = """
 CREATE TABLE head (
     id INTEGER PRIMARY KEY CHECK (id = 0), format TEXT, ledger_id TEXT, keys TEXT,
-    seq INTEGER, offset INTEGER, chain TEXT, batch INTEGER, timestamp TEXT, last_line INTEGER, durable_seq INTEGER,
-    checksum INTEGER
+    seq INTEGER, offset INTEGER, chain TEXT, batch INTEGER, timestamp TEXT, last_line INTEGER, last_hash TEXT,
+    durable_seq INTEGER, checksum INTEGER
 );
 CREATE TABLE places (
     id INTEGER PRIMARY KEY, hash INTEGER, key TEXT, after_seq INTEGER, last_seq INTEGER, base INTEGER, checksum INTEGER,
@@ -50,6 +49,8 @@ _INSERT: Final = "INSERT INTO places (hash, key, after_seq, last_seq, base, chec
 _VALUES: Final = "(?, ?, ?, ?, ?, ?, ?)"
 _TOGETHER: Final = 16
 """Rows in one statement; running one costs a third of what its row does, and lets go of Python's lock."""
+_STOPS_AT_ONCE: Final = 256
+"""Stops that one question gives; they are some 16 MiB of the ledger."""
 _PARTS: Final = {"head", "places", "by_hash", "stops"}
 
 
@@ -64,6 +65,8 @@ class Known(NamedTuple):
     """The place up to which it was written."""
     last_line: int = 0
     """Byte offset of the last entry before that place."""
+    last_hash: str = ""
+    """That entry's hash, `sha256:` and hex digits."""
     durable_seq: int = 0
     """The last entry that was on disk when it was written."""
 
@@ -116,7 +119,7 @@ class Index:
         if tail.start != self.known.mark:
             raise IndexDamaged(f"it ends with entry {self.known.mark.seq}, and entry {tail.start.seq} would come next")
         mark = tail.end
-        known = Known(mark, tail.last_line, durable_seq)
+        known = Known(mark, tail.last_line, tail.last_hash, durable_seq)
         rows = tail.rows()
         alone = len(rows) - len(rows) % _TOGETHER
         together = (tuple(chain.from_iterable(rows[each : each + _TOGETHER])) for each in range(0, alone, _TOGETHER))
@@ -159,13 +162,14 @@ class Index:
 
     def _save(self, known: Known) -> None:
         self._writer.execute(
-            "INSERT OR REPLACE INTO head VALUES (0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO head VALUES (0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 _FORMAT,
                 self._ledger_id,
                 self._keys,
                 *known.mark,
                 known.last_line,
+                known.last_hash,
                 known.durable_seq,
                 _checksum(self._ledger_id, self._keys, known),
             ),
@@ -248,14 +252,14 @@ def remove_index(path: Path) -> None:
 def read_known(connection: sqlite3.Connection, ledger_id: str, keys: str | None) -> Known:
     """What an index says about its journal; raises IndexDamaged where it is another ledger's, or was made with other keys."""
     row = connection.execute("SELECT * FROM head").fetchone()
-    if row is None or len(row) != 12 or row[1] != _FORMAT:
+    if row is None or len(row) != 13 or row[1] != _FORMAT:
         raise IndexDamaged("it has another format")
     if row[2] != ledger_id:
         raise IndexDamaged(f"it belongs to ledger {row[2]!r}")
     if keys is not None and row[3] != keys:
         raise IndexDamaged("it was made for other keys")
-    known = Known(Mark(*row[4:9]), row[9], row[10])
-    if row[11] != _checksum(row[2], row[3], known):
+    known = Known(Mark(*row[4:9]), *row[9:12])
+    if row[12] != _checksum(row[2], row[3], known):
         raise IndexDamaged("its head is not what was written")
     return known
 
@@ -298,6 +302,13 @@ def find_stop(connection: sqlite3.Connection, seq: int) -> Mark:
     return Mark(*row) if row is not None else START
 
 
+def next_stops(connection: sqlite3.Connection, known: Known, seq: int) -> list[Mark]:
+    """The first known places after entry `seq`, ascending; none where the index ends before them."""
+    rows = connection.execute("SELECT * FROM stops WHERE seq > ? ORDER BY seq LIMIT ?", (seq, _STOPS_AT_ONCE)).fetchall()
+    stops = [Mark(*row) for row in rows]
+    return stops or ([known.mark] if known.mark.seq > seq else [])
+
+
 def keys_name(index_keys: IndexKeys | None) -> str:
     """A name for a function that gives keys; "" for none."""
     return f"{index_keys.__module__}.{index_keys.__qualname__}" if index_keys is not None else ""
@@ -305,7 +316,7 @@ def keys_name(index_keys: IndexKeys | None) -> str:
 
 def _checksum(ledger_id: str, keys: str, known: Known) -> int:
     # A head that was damaged must not pass for one that has seen more than there is.
-    return zlib.crc32(f"{ledger_id}|{keys}|{known.mark}|{known.last_line}|{known.durable_seq}".encode())
+    return zlib.crc32(f"{ledger_id}|{keys}|{known.mark}|{known.last_line}|{known.last_hash}|{known.durable_seq}".encode())
 
 
 def _changed_at(path: Path) -> tuple[int, int] | None:
@@ -322,6 +333,8 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _load(path: Path, ledger_id: str, keys: str) -> Index:
+    if path.is_symlink():  # SQLite would follow it, and write into somebody else's file
+        raise IndexDamaged("it is a symbolic link")
     index = Index(path, ledger_id, keys)
     try:
         index.load()

@@ -6,6 +6,7 @@ system errors end here: at opening as `LedgerPathError`, later as `LedgerWriteEr
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -21,10 +22,11 @@ from kitchener.ledger.files import (
     path_problem,
     write_all,
 )
+from kitchener.ledger.forking import watch
 from kitchener.ledger.index import Known
 from kitchener.ledger.recovery import Recovered, check_is_crash, cut, tail_missing
 from kitchener.ledger.rolling import RunningHash, make_seal, protect, put_aside, settle_seals, swap
-from kitchener.ledger.scanning import ReadBytes, verify_range
+from kitchener.ledger.scanning import ReadBytes, find_line, verify_range
 from kitchener.ledger.seals import has_segments, read_seals
 from kitchener.ledger.verifier import Batch, Verifier
 from kitchener.ledger.volume import Volume, file_missing
@@ -55,6 +57,13 @@ class Journal:
         self._last_commit: int | None = None
         self._hash = RunningHash(volume)
         self._not_before = 0
+        self._process = os.getpid()
+        watch(self)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a child's copy of a journal that its parent writes."""
+        return self._process != os.getpid()
 
     def append(self, entries: Sequence[StoredEntry]) -> list[int]:
         """Writes one commit to the file; gives the length of each line.
@@ -81,7 +90,10 @@ class Journal:
             self.problem = problem
 
     def close(self) -> None:
-        """Gives the file and its lock back."""
+        """Gives the file and its lock back; a forked child's copy leaves the lock to the parent."""
+        if self._fd >= 0 and not self.is_forked:
+            with suppress(OSError):  # it goes with the descriptor, unless a child has that, too
+                self._ops.unlock(self._fd)
         self._fd = -1
         self.volume.close()  # everything was synced, or refused, before
 
@@ -210,10 +222,26 @@ def holds(read: ReadBytes, ledger_id: str, known: Known) -> bool:
         and line.endswith(b"\n")
         and parts is not None
         and parts.fits_itself
+        and f"sha256:{parts.entry_hash}" == known.last_hash
         and (parts.ledger_id, parts.seq, parts.chain_hash) == (ledger_id, mark.seq, mark.chain)
         and parts.batch[0] == mark.batch
         and parts.batch[1] == parts.batch[2]
     )
+
+
+def check_seen(volume: Volume, known: Known) -> None:
+    """Raises LedgerDamaged where a ledger that verifies has another chain than its index has seen on disk.
+
+    Args:
+        volume: its files
+        known: what the index says; `holds` says that the file does not have it
+    """
+    mark = known.mark
+    found = find_line(volume.read, mark.seq) if 0 < mark.seq <= known.durable_seq else None
+    line = split_line(found[1]) if found is not None else None
+    if found is not None and line is not None and line.seq == mark.seq and line.chain_hash != mark.chain:
+        expected = f"sha256:{mark.chain}, as the index has seen it (if the ledger was replaced on purpose, delete its index)"
+        raise volume.damage(mark.seq, found[0], BadLine("chain_hash", expected, f"sha256:{line.chain_hash}"))
 
 
 def open_journal(path: Path, ledger_id: str, ops: FileOps) -> Journal:

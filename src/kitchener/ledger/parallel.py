@@ -39,6 +39,12 @@ class _Chunk(NamedTuple):
     """Where it ends, bytes from the ledger's start."""
 
 
+class _Checked(NamedTuple):
+    end: Mark
+    commits: Sequence[int]
+    """Number of the last entry of each commit."""
+
+
 class _Plan(NamedTuple):
     ledger_id: str
     size: int
@@ -78,15 +84,18 @@ async def verify_ledger(
     return replace(report, seconds=perf_counter() - began)
 
 
-def check_chunk(path: Path, ledger_id: str, start: Mark, end: int) -> Mark | None:
-    """Where a chunk ends if it is right; runs in a process of its own."""
+def check_chunk(path: Path, ledger_id: str, start: Mark, end: int) -> "_Checked | None":
+    """Where a chunk and its commits end if it is right; runs in a process of its own."""
+    ends = list[int]()
     with open_volume(path, FileOps()) as volume:
-        report = verify_part(volume, ledger_id, start, end)
-    return report.end if report.ok else None
+        report = verify_part(volume, ledger_id, start, end, ended=ends.append)
+    return _Checked(report.end, ends) if report.ok else None
 
 
-async def _check_chunks(path: Path, plan: _Plan, jobs: int, progress: Callable[[int, int], None] | None) -> list[Mark | None]:
-    found: list[Mark | None] = [None] * len(plan.chunks)
+async def _check_chunks(
+    path: Path, plan: _Plan, jobs: int, progress: Callable[[int, int], None] | None
+) -> list[_Checked | None]:
+    found: list[_Checked | None] = [None] * len(plan.chunks)
     limiter, telling, done = anyio.CapacityLimiter(jobs), anyio.Lock(), 0
 
     async def check(number: int, chunk: _Chunk) -> None:
@@ -105,17 +114,21 @@ async def _check_chunks(path: Path, plan: _Plan, jobs: int, progress: Callable[[
     return found
 
 
-def _joined(path: Path, plan: _Plan, found: Sequence[Mark | None], head: Head, public_key: str | None) -> VerifyReport:
+def _joined(path: Path, plan: _Plan, found: Sequence[_Checked | None], head: Head, public_key: str | None) -> VerifyReport:
     """The report on the whole, out of where the chunks end."""
     starts = [chunk.start for chunk in plan.chunks[1:]]
-    right = next((n for n, start in enumerate(starts) if found[n] != start), len(starts))
+    ends = [each.end if each is not None else None for each in found]
+    right = next((n for n, start in enumerate(starts) if ends[n] != start), len(starts))
     # Where a chunk is wrong, or does not end where the next one begins, what comes before it is right all the same.
-    begin = plan.chunks[right].start if found[right] is None or right < len(starts) else found[right]
-    assert begin is not None
+    last = ends[right] if right == len(starts) else None
+    begin, boundaries = last or plan.chunks[right].start, head.boundaries()
+    for each in found[: right + (last is not None)]:
+        for seq in each.commits if each is not None else ():
+            boundaries.take(seq)
     with open_volume(path, FileOps()) as volume:
-        report = verify_part(volume, plan.ledger_id, begin, plan.size)
+        report = verify_part(volume, plan.ledger_id, begin, plan.size, ended=boundaries.take)
         report = replace(report, entries=begin.seq + report.entries, batches=begin.batch + report.batches)
-        return head.held_against(report, volume, public_key)
+        return head.held_against(report, volume, public_key, boundaries)
 
 
 def _plan(path: Path, chunk_bytes: int) -> _Plan | None:

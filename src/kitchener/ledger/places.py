@@ -3,8 +3,8 @@
 Pure but for a lock. Knows nothing of files.
 """
 
+import struct
 import threading
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
@@ -18,10 +18,18 @@ _FULL_BYTES: Final = 1 << 30
 """A tail's offsets are 32-bit numbers, so it ends before these overflow; a commit is shorter than what is left."""
 _SESSION: Final = "@"
 _OTHER: Final = "="
-_NONE: Final = array("I")
+_PACKED: Final = struct.Struct("=III16s")
+_HASH_DIGITS: Final = slice(len("sha256:"), len("sha256:") + 32)
+"""The part of an entry hash that is kept: 128 bits, so that no other content can be found that fits."""
 
-Place = tuple[int, int, int]
-"""Where an entry stands: its number, the byte offset of its line, the length of the line with its LF."""
+Place = tuple[int, int, int, bytes]
+"""Where an entry stands and what it says: its number, the byte offset of its line, the length of the line with its LF, and the
+first 16 bytes of its entry hash."""
+
+
+def fits(entry_hash: str, digest: bytes) -> bool:
+    """Whether an entry hash (`sha256:` and hex digits) is the one of which a place keeps the beginning."""
+    return entry_hash[_HASH_DIGITS] == digest.hex()
 
 
 def session_key(session_id: str) -> str:
@@ -42,6 +50,11 @@ class Indexed(Protocol):
     """An entry, as far as an index looks at it."""
 
     @property
+    def entry_hash(self) -> str:
+        """`sha256:` and 64 hex digits over what it says."""
+        ...
+
+    @property
     def session_id(self) -> str | None:
         """Its session, if it has one."""
         ...
@@ -55,6 +68,7 @@ class Indexed(Protocol):
 class _Found(NamedTuple):
     """An entry that was found in the file."""
 
+    entry_hash: str
     session_id: str | None
     keys: tuple[str, ...]
 
@@ -70,7 +84,8 @@ class Row(NamedTuple):
     checksum: int
     """Over the other fields."""
     packed: bytes
-    """Three 32-bit numbers an entry: its number and the offset of its line, both from there, and the length of its line."""
+    """28 bytes an entry: its number and the offset of its line, both from there, and the length of its line, as 32-bit numbers;
+    then 16 bytes of its entry hash."""
 
 
 class Tail:
@@ -81,11 +96,13 @@ class Tail:
         """It holds every entry between these places."""
         self.last_line = 0
         """Byte offset of the last entry's line."""
+        self.last_hash = ""
+        """The last entry's hash."""
         self.stops: list[Mark] = []
         """Places between them, some way apart, from which a scan can start."""
-        # As the index packs them, so that nothing is left to do when it gets them, and 12 bytes an entry.
-        self._by_session: dict[str, array[int]] = {}
-        self._by_key: dict[str, array[int]] = {}
+        # As the index packs them, so that nothing is left to do when it gets them, and 28 bytes an entry.
+        self._by_session: dict[str, bytearray] = {}
+        self._by_key: dict[str, bytearray] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -105,20 +122,22 @@ class Tail:
             after: the place after the last of them
         """
         seq, offset = self.end.seq - self.start.seq, self.end.offset - self.start.offset
-        by_session, by_key, length = self._by_session, self._by_key, 0
+        by_session, by_key, length, entry_hash = self._by_session, self._by_key, 0, ""
         with self._lock:
             for entry, length in zip(entries, lengths, strict=True):
                 seq += 1
-                session_id = entry.session_id
+                session_id, entry_hash = entry.session_id, entry.entry_hash
+                packed = _PACKED.pack(seq, offset, length, bytes.fromhex(entry_hash[_HASH_DIGITS]))
                 if session_id is not None:
-                    numbers = by_session.get(session_id)
-                    if numbers is None:
-                        numbers = by_session[session_id] = array("I")
-                    numbers.fromlist([seq, offset, length])
+                    places = by_session.get(session_id)
+                    if places is None:
+                        by_session[session_id] = bytearray(packed)
+                    else:
+                        places += packed
                 for key in entry.keys:
-                    by_key.setdefault(key, array("I")).fromlist([seq, offset, length])
+                    by_key.setdefault(key, bytearray()).extend(packed)
                 offset += length
-            self.last_line = after.offset - length
+            self.last_line, self.last_hash = after.offset - length, entry_hash
             self.end = after
             last_stop = self.stops[-1] if self.stops else self.start
             if after.offset - last_stop.offset >= _STOP_BYTES:
@@ -128,21 +147,28 @@ class Tail:
         """The last of the stops at or before the end of entry `seq`."""
         return next((stop for stop in reversed(self.stops) if stop.seq <= seq), None)
 
+    def next_stops(self, seq: int) -> list[Mark]:
+        """The known places after entry `seq`, ascending; none where it does not hold that entry."""
+        end = self.end
+        if not self.start.seq <= seq < end.seq:
+            return []
+        return [*(stop for stop in self.stops if seq < stop.seq < end.seq), end]
+
     def take_up(self, commit: Batch, index_keys: IndexKeys | None, after: Mark) -> None:
         """Takes up a commit as it was found in the file."""
         found = []
-        for _, _, fields in commit:
+        for _, _, fields, entry_hash in commit:
             payload = fields["payload"]
             keys = index_keys(fields["entry_type"], payload) if index_keys is not None else ()
-            found.append(_Found(session_of(payload), keys))
-        self.extend(found, [length for _, length, _ in commit], after)
+            found.append(_Found(f"sha256:{entry_hash}", session_of(payload), keys))
+        self.extend(found, [length for _, length, _, _ in commit], after)
 
     def find(self, key: str, after_seq: int, up_to_seq: int) -> list[Place]:
         """The entries of an index key within bounds, ascending."""
         found = self._by_session if key[0] == _SESSION else self._by_key
         with self._lock:
-            numbers = found.get(key[1:], _NONE)[:]
-        places = _places(numbers, self.start.seq, self.start.offset)
+            packed = bytes(found.get(key[1:], b""))
+        places = _places(packed, self.start.seq, self.start.offset)
         return [place for place in places if after_seq < place[0] <= up_to_seq]
 
     def rows(self) -> list[tuple[int, str, int, int, int, int, bytearray]]:
@@ -151,12 +177,12 @@ class Tail:
         seq, base = self.start.seq, self.start.offset
         origin = _origin(seq, base)
         for prefix, by_key in ((_SESSION, self._by_session), (_OTHER, self._by_key)):
-            for name, numbers in by_key.items():
+            for name, packed in by_key.items():
                 key = prefix + name
                 key_hash = hash_of(key)
+                last_seq = seq + _PACKED.unpack_from(packed, len(packed) - _PACKED.size)[0]
                 # SQLite's module takes a bytearray as it is, and looks for an adapter for every other kind of bytes.
-                packed = bytearray(numbers)
-                rows.append((key_hash, key, seq, seq + numbers[-3], base, crc32(packed, key_hash ^ origin), packed))
+                rows.append((key_hash, key, seq, last_seq, base, crc32(packed, key_hash ^ origin), packed))
         rows.sort()  # neighbours in the index are then written together
         return rows
 
@@ -172,7 +198,7 @@ def check_row(row: Row) -> None:
     packed = row.packed
     if (
         not isinstance(packed, bytes)
-        or len(packed) % 12
+        or len(packed) % _PACKED.size
         or row.checksum != crc32(packed, hash_of(row.key) ^ _origin(row.after_seq, row.base))
     ):
         raise IndexDamaged(f"the row of {row.key!r} after entry {row.after_seq} is not what was written")
@@ -180,12 +206,13 @@ def check_row(row: Row) -> None:
 
 def unpack(row: Row) -> Iterator[Place]:
     """The entries of a row, ascending."""
-    return _places(array("I", row.packed), row.after_seq, row.base)
+    return _places(row.packed, row.after_seq, row.base)
 
 
 def _origin(after_seq: int, base: int) -> int:
     return crc32(f"{after_seq}|{base}".encode())
 
 
-def _places(numbers: "array[int]", after_seq: int, base: int) -> Iterator[Place]:
-    return zip(map(after_seq.__add__, numbers[::3]), map(base.__add__, numbers[1::3]), numbers[2::3], strict=True)
+def _places(packed: bytes, after_seq: int, base: int) -> Iterator[Place]:
+    for seq, offset, length, entry_hash in _PACKED.iter_unpack(packed):
+        yield after_seq + seq, base + offset, length, entry_hash

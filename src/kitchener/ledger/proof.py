@@ -111,7 +111,7 @@ def _write_part(write: Callable[[bytes], object], wanted: Wanted) -> Part:
     if held is not None and held.seq < wanted.seqs[-1]:
         held = None  # signed before the last of them was written
     head_seq, head_hash = (held.seq, held.chain_hash) if held is not None else wanted.head
-    head = held._asdict() if held is not None else {"chain_hash": head_hash, "ledger_id": wanted.ledger_id, "seq": head_seq}
+    head = held.as_json() if held is not None else {"chain_hash": head_hash, "ledger_id": wanted.ledger_id, "seq": head_seq}
     first, shown_seqs = wanted.seqs[0], frozenset(wanted.seqs)
     with open_volume(path, FileOps()) as volume:
         lines = _lines(volume, max(first - 1, 1), head_seq)

@@ -28,7 +28,7 @@ _ENVELOPE: Final = ("ledger_id", "seq", "entry_id", "batch", "entry_hash", "chai
 _REF: Final = {"ledger_id", "entry_id", "entry_hash"}
 _NUMBER: Final = rb"([1-9][0-9]*)"
 _BEFORE = re.compile(rb'\{"batch":\[N,N,N\],"chain_hash":"sha256:([0-9a-f]{64})","seq":N\}'.replace(b"N", _NUMBER))
-_ENTRY_ID = re.compile(r"(E-[0-9]{4}-[0-9]{2}-[0-9]{2}-([0-9]{12,}))(?:\.[0-9]{2})?")
+_ENTRY_ID = re.compile(r"(E-[0-9]{4}-[0-9]{2}-[0-9]{2}-([0-9]{12,16}))(?:\.[0-9]{2})?")
 """As references give it: a piece of an entry has two digits more."""
 _ALWAYS_SHOWN: Final = ("projection_ref", "user_message_ref", "output_ref")
 """Fields whose entry has to be in the bundle, and not only in its chain."""
@@ -54,8 +54,15 @@ class ProofReport:
     turn_id: str = ""
     entries: int = 0
     """Entries that it shows and that are right."""
+    end: str = ""
+    """How the turn ended: `TURN_COMPLETED` or `TURN_ABORTED`."""
     heads: list[str] = field(default_factory=list)
     """For each ledger, who vouches for it."""
+    withheld: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    """By ledger, the entries of which only numbers and hashes are shown: first and last id of each run of neighbours. Of which
+    type they are nobody can tell; the turn's own may be among them."""
+    withheld_entries: int = 0
+    """How many these are."""
     notes: list[str] = field(default_factory=list)
     """What could not be checked, and why."""
     fault: Misfit | None = None
@@ -84,8 +91,8 @@ def verify_bundle(path: Path | str, *, public_key: str | None = None) -> ProofRe
         _check(Path(path).read_bytes(), public_key, report)
     except Misfit as fault:
         report.fault = fault
-    except RecursionError:
-        report.fault = Misfit("bundle", "form", "no more than 64 levels", "more")
+    except (EntryRefused, RecursionError) as error:  # what has no canonical form, or goes too deep to have one
+        report.fault = Misfit("bundle", "form", "canonical JSON of no more than 64 levels", shown(str(error).encode()))
     return report
 
 
@@ -116,6 +123,7 @@ def _check(data: bytes, public_key: str | None, report: ProofReport) -> None:
         _require(last.ledger_id not in chains, "bundle", "ledgers", "each ledger once", last.ledger_id)
         report.heads.append(_check_head(part["head"], last, public_key))
         chains[last.ledger_id] = {entry.line.seq: entry for entry in entries}
+        _note_withheld(last.ledger_id, entries, report)
     evidence = [entry for chain in chains.values() for entry in chain.values() if entry.fields]
     _same("bundle", "entries", len(evidence), bundle["entries"])
     _check_turn(bundle["session_id"], bundle["turn_id"], evidence, report)
@@ -242,17 +250,35 @@ def _check_turn(session_id: str, turn_id: str, evidence: Sequence[_Entry], repor
     for each in evidence:
         if each.line.ledger_id.startswith("HO1M:") and each.fields["payload"].get("turn_id") == turn_id:
             sha.update(each.line.body)
-    ends = found(events.TURN_COMPLETED)
-    for fields in ends:
+    completed = found(events.TURN_COMPLETED)
+    ends = [*completed, *found(events.TURN_ABORTED)]
+    told = [[fields["entity_id"], fields["payload"].get("session_id")] for fields in ends]
+    _same(turn_id, "end", [[turn_id, session_id]], told)
+    report.end = ends[0]["entry_type"]
+    for fields in completed:
         _same(turn_id, "trace_hash", fields["payload"].get("trace_hash"), f"sha256:{sha.hexdigest()}")
-    if not ends:
-        report.notes.append("the turn was not completed, so no trace hash is on record")
+    if not completed:
+        report.notes.append("the turn was aborted, so no trace hash says which model and tool calls it made")
+
+
+def _note_withheld(ledger_id: str, entries: Sequence[_Entry], report: ProofReport) -> None:
+    """Takes note of the rows without a body."""
+    runs, last = list[tuple[str, str]](), 0
+    for each in entries:
+        if each.fields:
+            continue
+        report.withheld_entries += 1
+        begin = runs.pop()[0] if runs and last == each.line.seq - 1 else each.line.entry_id
+        runs.append((begin, each.line.entry_id))
+        last = each.line.seq
+    if runs:
+        report.withheld[ledger_id] = runs
 
 
 def _check_refs(evidence: Sequence[_Entry], chains: _Chains, report: ProofReport) -> None:
     outside = 0
     for entry in evidence:
-        for name, ref in _refs(entry.fields["payload"], ""):
+        for name, ref in _refs_of(entry.fields):
             named = _ENTRY_ID.fullmatch(ref["entry_id"])
             entry_id, seq = (named[1], int(named[2])) if named is not None else (ref["entry_id"], 0)
             target = chains.get(ref["ledger_id"], {}).get(seq)
@@ -267,8 +293,14 @@ def _check_refs(evidence: Sequence[_Entry], chains: _Chains, report: ProofReport
         report.notes.append(f"{outside} references lead out of the bundle")
 
 
+def _refs_of(fields: dict[str, Any]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """The references of an entry, and the field each stands in. What only looks like one stands in other fields."""
+    entry_type = fields["entry_type"]
+    for name in events.REF_FIELDS.get(entry_type, ()) if isinstance(entry_type, str) else ():
+        yield from _refs(fields["payload"].get(name), name)
+
+
 def _refs(value: Any, name: str) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Every reference in a payload, and the field it stands in."""
     if isinstance(value, list):
         for item in value:
             yield from _refs(item, name)

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TypeVar
 
 import anyio
+import structlog
 
 from kitchener.errors import LedgerClosed, LedgerDamaged, LedgerPathError
 from kitchener.ledger.chain import OPENING, START, BadLine, IndexKeys, Mark, StoredEntry, shown
+from kitchener.ledger.checkpoint import read_checkpoint, signed_seq
 from kitchener.ledger.files import FileOps
 from kitchener.ledger.index import FAULTS, IndexSnapshot, Known, index_path, keys_name
-from kitchener.ledger.journal import holds
+from kitchener.ledger.journal import check_seen, holds
 from kitchener.ledger.places import Tail
 from kitchener.ledger.reading import Entries, Query, Shelf, check_key, make_query
 from kitchener.ledger.recovery import check_is_crash, tail_missing
@@ -28,6 +30,7 @@ from kitchener.ledger.verifying import VerifyReport, verify_part
 from kitchener.ledger.volume import open_volume
 from kitchener.sealing import Sealer
 
+_log = structlog.get_logger(__name__)
 T = TypeVar("T")
 _LEVELS_UP = 4
 _TRIES = 100
@@ -171,6 +174,7 @@ class _File:
         self._shelf: Shelf | None = None
         self.tail: Tail | None = None
         """What comes after the index as it was at the first look; None once it would take too much memory."""
+        self._asks_index = True
         self._volume = open_volume(path, self._ops)
 
     def close(self) -> None:
@@ -223,7 +227,9 @@ class _File:
             self._shelf = Shelf(self._volume, self.ledger_id, self, self._index_keys, self._opener)
         known = Known()
         if self.end.seq == 0:
+            signed = self._signed_seq()  # before the file, which may be growing
             known = self._look_at_index()
+            known = known._replace(durable_seq=max(known.durable_seq, signed))
             self.end = known.mark
             self.tail = Tail(known.mark)
         size = self._volume.size()
@@ -245,18 +251,32 @@ class _File:
 
     def ask(self, question: Callable[[sqlite3.Connection, Known], T]) -> T | None:
         """The answer of the index, where there is one that fits the file."""
-        for snapshot in self._snapshots():
+        for snapshot in self._snapshots() if self._asks_index else ():
             with suppress(*FAULTS, OSError), snapshot:
                 if holds(self._volume.read, self.ledger_id, snapshot.known):
                     return snapshot.ask(question)
         return None
+
+    def distrust(self, reason: str) -> None:
+        """Reads without the index from now on."""
+        _log.warning("index is damaged", path=str(self.path), reason=reason)
+        self._asks_index, self.tail = False, None
+
+    def _signed_seq(self) -> int:
+        """Number of the entry that the signed head names, which no crash took away; 0: there is no head, or no right one."""
+        with suppress(LedgerDamaged):
+            return signed_seq(read_checkpoint(self.path), self.path, self.ledger_id)
+        return 0
 
     def _look_at_index(self) -> Known:
         """What the index says, its place only if that is in the file."""
         for snapshot in self._snapshots():
             with suppress(*FAULTS, OSError), snapshot:
                 known = snapshot.known
-                return known if holds(self._volume.read, self.ledger_id, known) else Known(durable_seq=known.durable_seq)
+                if holds(self._volume.read, self.ledger_id, known):
+                    return known
+                check_seen(self._volume, known)
+                return Known(durable_seq=known.durable_seq)
         return Known()
 
     def _snapshots(self) -> Iterator[IndexSnapshot]:

@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from itertools import chain
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from kitchener.errors import CallerError
-from kitchener.ledger.chain import START, BadLine, IndexKeys, Mark, Opener, StoredEntry, read_line, shown
-from kitchener.ledger.index import Known, find_newest, find_places, find_stop
-from kitchener.ledger.places import Place, Tail, other_key, session_key
+from kitchener.errors import CallerError, LedgerDamaged
+from kitchener.ledger.chain import START, BadLine, IndexKeys, Mark, Opener, StoredEntry, follow, read_line, shown
+from kitchener.ledger.index import Known, find_newest, find_places, find_stop, next_stops
+from kitchener.ledger.places import Place, Tail, fits, other_key, session_key
 from kitchener.ledger.scanning import read_lines
+from kitchener.ledger.verifying import verify_part
 from kitchener.ledger.volume import Volume
 
 T = TypeVar("T")
@@ -20,6 +21,8 @@ _TAKE_ENTRIES: Final = 256
 _TAKE_BYTES: Final = 1 << 20
 _RUN_BYTES: Final = 1 << 16
 """Neighbours are read together up to about so many bytes."""
+_HELD_BYTES: Final = 32 << 20
+"""Lines that are held back until their chain is known to lead where it should; more than two commits of the largest size."""
 
 
 class Query(NamedTuple):
@@ -89,9 +92,25 @@ class Catalog(Protocol):
         """The answer to a question, or None where there is no index to be trusted."""
         ...
 
+    def distrust(self, reason: str) -> None:
+        """The index says what the file does not: from now on `ask` gives None and `tail` is None."""
+        ...
+
+
+class _Misfit(Exception):
+    """What the index says of an entry is not what stands in the file; either may be wrong."""
+
+    def __init__(self, seq: int, offset: int, fault: BadLine) -> None:
+        super().__init__(str(fault))
+        self.seq, self.offset, self.fault = seq, offset, fault
+
 
 class Shelf:
     """A ledger's files and its index, for reading. Blocks.
+
+    Every entry that is read is compared with what was known of it: with the hash that the index keeps of it, or, where lines
+    are scanned, with the chain up to the next place whose chain hash is known. Where the two differ, the whole file is
+    verified once; then it is known which of them is wrong.
 
     Args:
         volume: the files
@@ -113,6 +132,7 @@ class Shelf:
         """The files."""
         self._ledger_id, self._catalog = ledger_id, catalog
         self._index_keys, self._opener = index_keys, opener
+        self._damage: LedgerDamaged | None = None
 
     def search(self, query: Query, end: Mark) -> Iterator[StoredEntry]:
         """The entries wanted before a place, ascending.
@@ -120,25 +140,30 @@ class Shelf:
         Raises:
             LedgerDamaged: a line is not what was written
         """
-        query = query._replace(up_to_seq=min(query.up_to_seq, end.seq))
-        places, start = self._look_up(query)
-        for entry in self._entries_at(places):
-            if query.matches(entry):
+        query, last = query._replace(up_to_seq=min(query.up_to_seq, end.seq)), query.after_seq
+        try:
+            for entry in self._found(query, end):
                 yield entry
-        yield from self._scan(query, start, end)
+                last = entry.seq
+        except _Misfit as misfit:
+            self._settle(misfit, end)
+        else:
+            return
+        yield from self._plain_scan(query._replace(after_seq=last), end)
 
     def newest(self, query: Query, end: Mark, limit: int) -> list[StoredEntry]:
-        """The last `limit` entries wanted before a place, ascending."""
+        """The last `limit` entries wanted before a place, ascending. Raises as `search`."""
         if query.session_id is not None and query.key is not None:
             return list(deque(self.search(query, end), limit))
         query = query._replace(up_to_seq=min(query.up_to_seq, end.seq))
         if query.index_key is None:
             query = query._replace(after_seq=max(query.after_seq, query.up_to_seq - limit))
             return list(self.search(query, end))
-        places, start = self._look_up(query, limit)
-        found = deque(self._entries_at(places), limit)
-        found.extend(self._scan(query, start, end))
-        return list(found)
+        try:
+            return list(deque(self._found(query, end, limit), limit))
+        except _Misfit as misfit:
+            self._settle(misfit, end)
+        return list(deque(self._plain_scan(query, end), limit))
 
     def find_stop(self, seq: int) -> Mark:
         """A place at or before the end of entry `seq`, from which a scan for what comes after it can start."""
@@ -146,7 +171,36 @@ class Shelf:
         stop = tail.find_stop(seq) if tail is not None else None
         return stop or self._catalog.ask(lambda index, _: find_stop(index, seq)) or START
 
-    def _look_up(self, query: Query, newest: int | None = None) -> tuple[Iterable[Place], Mark]:
+    def _found(self, query: Query, end: Mark, newest: int | None = None) -> Iterator[StoredEntry]:
+        """The entries wanted, with the help of the index; of those that it knows, only the last so many where `newest` says so.
+
+        Raises:
+            _Misfit: index and file do not say the same
+        """
+        places, start = self._look_up(query, newest)
+        for entry in self._entries_at(query, places):
+            if query.matches(entry):
+                yield entry
+        yield from self._scan(query, start, end)
+
+    def _settle(self, misfit: _Misfit, end: Mark) -> None:
+        """Returns where the file is right, so that the index is wrong and not asked again; else raises LedgerDamaged."""
+        if self._damage is None:
+            report = verify_part(self.volume, self._ledger_id, START, end.offset)
+            if report.fault is None and report.end.chain == end.chain:
+                self._catalog.distrust(str(misfit))
+                return
+            self._damage = report.fault or self.volume.damage(misfit.seq, misfit.offset, misfit.fault)
+        raise self._damage.with_traceback(None) from misfit.fault
+
+    def _plain_scan(self, query: Query, end: Mark) -> Iterator[StoredEntry]:
+        """The entries wanted, without the index."""
+        try:
+            yield from self._scan(query, START, end)
+        except _Misfit as misfit:
+            raise self.volume.damage(misfit.seq, misfit.offset, misfit.fault) from misfit.fault
+
+    def _look_up(self, query: Query, newest: int | None) -> tuple[Iterable[Place], Mark]:
         """Where entries stand that may be wanted, and the place from which the rest must be scanned for.
 
         Args:
@@ -173,54 +227,90 @@ class Shelf:
         return chain(early, late[-newest:] if newest is not None else late), tail.end
 
     def _scan(self, query: Query, start: Mark, end: Mark) -> Iterator[StoredEntry]:
-        seq, offset = start.seq, start.offset
-        if query.up_to_seq <= seq:
-            return
-        after = max(query.after_seq, seq)
+        """The entries wanted between two places; raises _Misfit where the lines do not lead from one to the other."""
+        while start.seq < query.up_to_seq:
+            for stop in self._next_stops(start.seq, end):
+                if start.seq < query.up_to_seq:
+                    yield from self._scan_between(query, start, stop)
+                    start = stop
+
+    def _next_stops(self, seq: int, end: Mark) -> list[Mark]:
+        """Places after entry `seq` whose chain hash is known, ascending and up to `end`; at least one."""
+        tail = self._catalog.tail
+        stops = tail.next_stops(seq) if tail is not None else []
+        stops = stops or self._catalog.ask(lambda index, known: next_stops(index, known, seq)) or []
+        return [stop for stop in stops if stop.seq < end.seq] or [end]
+
+    def _scan_between(self, query: Query, start: Mark, stop: Mark) -> Iterator[StoredEntry]:
+        seq, offset, chained = start.seq, start.offset, start.chain
+        after, up_to = max(query.after_seq, seq), query.up_to_seq
+        held, size = list[tuple[int, int, bytes]](), 0
         try:
-            for lines in read_lines(self.volume.read, offset, end.offset):
+            for lines in read_lines(self.volume.read, offset, stop.offset):
                 for line in lines:
                     seq += 1
-                    if seq > after:
-                        entry = self._entry(line)
-                        if query.matches(entry):
-                            yield entry
-                        if seq >= query.up_to_seq:
-                            return
+                    chained = follow(line, self._ledger_id, seq, chained)
+                    if after < seq <= up_to:
+                        held.append((seq, offset, line))
+                        size += len(line)
                     offset += len(line) + 1
+                if size >= _HELD_BYTES:  # nobody knows a place that is nearer
+                    yield from self._wanted(query, held)
+                    held, size = [], 0
+            if (seq, chained) != (stop.seq, stop.chain):
+                raise BadLine("chain_hash", f"sha256:{stop.chain} of entry {stop.seq}", f"sha256:{chained} of entry {seq}")
         except BadLine as fault:
-            raise self.volume.damage(seq, offset, fault) from fault
+            raise _Misfit(seq, offset, fault) from fault
+        yield from self._wanted(query, held)
 
-    def _entries_at(self, places: Iterable[Place]) -> Iterator[StoredEntry]:
+    def _wanted(self, query: Query, lines: Iterable[tuple[int, int, bytes]]) -> Iterator[StoredEntry]:
+        for seq, offset, line in lines:
+            try:
+                entry = self._entry(line)
+            except BadLine as fault:
+                raise _Misfit(seq, offset, fault) from fault
+            if query.matches(entry):
+                yield entry
+
+    def _entries_at(self, query: Query, places: Iterable[Place]) -> Iterator[StoredEntry]:
         """The entries at these places; those of one turn mostly stand side by side, and are then read in one go."""
         run, first, end = list[Place](), 0, 0
         for place in places:
-            _, offset, length = place
+            _, offset, length, _ = place
             if offset != end or offset - first > _RUN_BYTES:
                 if run:
-                    yield from self._read_run(run)
+                    yield from self._read_run(query, run)
                 run, first = [], offset
             run.append(place)
             end = offset + length
         if run:
-            yield from self._read_run(run)
+            yield from self._read_run(query, run)
 
-    def _read_run(self, run: Sequence[Place]) -> Iterator[StoredEntry]:
+    def _read_run(self, query: Query, run: Sequence[Place]) -> Iterator[StoredEntry]:
         first, end = run[0][1], run[-1][1] + run[-1][2]
         data = self.volume.read(end - first, first)
         while first + len(data) < end and (piece := self.volume.read(end - first - len(data), first + len(data))):
             data += piece
-        for seq, offset, length in run:
+        for place in run:
+            _, offset, length, _ = place
             try:
-                after = offset - first + length
-                if data[after - 1 : after] != b"\n":
-                    raise BadLine("framing", "a line that ends with LF", shown(data[offset - first : after]))
-                entry = self._entry(data[offset - first : after - 1])
-                if entry.seq != seq:
-                    raise BadLine("seq", str(seq), str(entry.seq))
+                entry = self._entry_at(query, place, data[offset - first : offset - first + length])
             except BadLine as fault:
-                raise self.volume.damage(seq, offset, fault) from fault
+                raise _Misfit(place[0], offset, fault) from fault
             yield entry
+
+    def _entry_at(self, query: Query, place: Place, line: bytes) -> StoredEntry:
+        """The entry of a line, if it is the one of which the index told; raises BadLine otherwise."""
+        if line[-1:] != b"\n":
+            raise BadLine("framing", "a line that ends with LF", shown(line))
+        entry = self._entry(line[:-1])
+        if entry.seq != place[0]:
+            raise BadLine("seq", str(place[0]), str(entry.seq))
+        if not fits(entry.entry_hash, place[3]):
+            raise BadLine("entry_hash", f"sha256:{place[3].hex()}…, as the index has seen it", entry.entry_hash)
+        if (query.key not in entry.keys) if query.key is not None else (query.session_id != entry.session_id):
+            raise BadLine("key", f"an entry of {query.key or query.session_id!r}", "an entry that the index gives for it")
+        return entry
 
     def _entry(self, line: bytes) -> StoredEntry:
         entry = read_line(line, self._ledger_id, self._index_keys, self._opener)

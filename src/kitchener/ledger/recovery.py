@@ -57,7 +57,7 @@ def tail_missing(volume: Volume, whole: Mark, durable_seq: int) -> LedgerTailMis
         line=line,
         offset=offset,
         field="end",
-        expected=f"at least {durable_seq} entries, as the index has seen them on disk",
+        expected=f"at least {durable_seq} entries, as the index or the signed head has seen them on disk",
         found=f"{whole.seq} entries, so the end was cut off or an older copy was restored{REMEDY}",
     )
 

@@ -14,10 +14,11 @@ import structlog
 
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
-from kitchener.ledger.chain import START, IndexKeys, Mark, Opener, StoredEntry
+from kitchener.ledger.chain import START, Boundaries, IndexKeys, Mark, Opener, StoredEntry
+from kitchener.ledger.checkpoint import check_tip, read_checkpoint, signed_seq
 from kitchener.ledger.files import FileOps, ensure_directory, path_problem
 from kitchener.ledger.index import FAULTS, Index, Known, find_known, index_path, keys_name, open_index, remove_index
-from kitchener.ledger.journal import Journal, holds, open_journal
+from kitchener.ledger.journal import Journal, check_seen, holds, open_journal
 from kitchener.ledger.places import Tail, other_key, session_key
 from kitchener.ledger.reading import NO_END, Query, Shelf, make_query
 from kitchener.ledger.verifier import Batch
@@ -49,6 +50,7 @@ class Storage:
         self.tail: Tail | None = None
         # Two groups may commit one ledger at a time; what the second brings is then partly written already.
         self._lock = threading.Lock()
+        self._boundaries: Boundaries | None = None
         self._shelf = Shelf(journal.volume, journal.ledger_id, self, index_keys, opener)
 
     def flush(self, entries: Sequence[StoredEntry], *, sync: bool) -> None:
@@ -133,9 +135,13 @@ class Storage:
         try:
             return question(self._index.reader(), self._index.known)
         except FAULTS as error:
-            _log.warning("index is damaged", path=str(self._index.path), reason=str(error))
-            self._answers, self.tail = False, None
+            self.distrust(str(error))
             return None
+
+    def distrust(self, reason: str) -> None:
+        """Asks the index nothing more, and makes it anew at the next opening."""
+        _log.warning("index is damaged", path=str(self._index.path), reason=reason)
+        self._answers, self.tail = False, None
 
     def close(self) -> None:
         """Puts on disk what is not, and gives file, lock and index back."""
@@ -162,24 +168,31 @@ class Storage:
             time_us: the time, for the name of a file with cut bytes
         """
         journal, index = self.journal, self._index
-        known = index.known
+        held = read_checkpoint(journal.path)
+        signed, known = signed_seq(held, journal.path, journal.ledger_id), index.known
         if known.mark.seq > 0 and not holds(journal.volume.read, journal.ledger_id, known):
             is_short = known.mark.seq <= known.durable_seq and known.mark.offset > journal.volume.size()
-            known = Known(durable_seq=known.durable_seq)
+            seen, known = known, Known(durable_seq=known.durable_seq)
             if is_short:
                 # Nearly sure to be refused, and then the index still says which head is missing.
                 journal.prepare(known, lambda *_: None, time_us)
+            check_seen(journal.volume, seen)
             index.clear(known)
         elif full:
             known = Known(durable_seq=known.durable_seq)
         self.tail = Tail(index.known.mark)
-        journal.prepare(known, self._take_up, time_us)
+        self._boundaries = Boundaries(up_to=signed) if known.mark.seq == 0 else None
+        # What a signed head names was on disk when it was signed, so no crash took it away.
+        journal.prepare(known._replace(durable_seq=max(known.durable_seq, signed)), self._take_up, time_us)
+        check_tip(held, journal.volume, journal.ledger_id, journal.tip, self.find_stop, self._boundaries)
         self.flushed = journal.tip
         self.opened_from = "empty" if journal.tip.seq == 0 else "checkpoint" if known.mark.seq > 0 else "full"
         self._note(_TAIL_ENTRIES, journal.synced.seq)
 
     def _take_up(self, after: Mark, entries: Batch) -> None:
         """Indexes a commit that was found in the file."""
+        if self._boundaries is not None:
+            self._boundaries.take(after.seq)
         tail = self.tail
         if tail is None or after.seq <= tail.end.seq:
             return

@@ -17,8 +17,8 @@ import rfc8785
 from kitchener.ledger.bulk import AT_ONCE, FIELDS, STRICT, Found, Standing, check_lines, size_of_commit
 from kitchener.ledger.chain import AFTER_BATCH, START, TO_BODY, BadLine, Mark, chain_hash, is_ledger_id, shown, split_line
 
-Batch = list[tuple[int, int, dict[str, Any]]]
-"""The entries of one commit: byte offset and length of each line, and its decoded body."""
+Batch = list[tuple[int, int, dict[str, Any], str]]
+"""The entries of one commit: byte offset and length of each line, its decoded body, and its entry hash as hex digits."""
 
 _STAMP = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]\.[0-9]{6}(?:Z|\+00:00)")
 _BRACE: Final = ord("}")
@@ -44,14 +44,21 @@ class Verifier:
         ledger_id: whose lines they must be
         start: where the first of them stands
         each: called for every complete commit with the place after it and its entries
+        ended: called for every complete commit with the number of its last entry
     """
 
-    def __init__(self, ledger_id: str, start: Mark = START, each: Callable[[Mark, Batch], None] | None = None) -> None:
+    def __init__(
+        self,
+        ledger_id: str,
+        start: Mark = START,
+        each: Callable[[Mark, Batch], None] | None = None,
+        ended: Callable[[int], None] | None = None,
+    ) -> None:
         self.ledger_id = ledger_id
         self.whole = start
         """The end of the last complete commit."""
         self._at = Standing(start.seq, start.offset, start.chain, start.batch, 0, 0, start.timestamp)
-        self._each = each
+        self._each, self._ended = each, ended
         self._is_named = is_ledger_id(ledger_id)
         self._entries: Batch = []
 
@@ -112,7 +119,7 @@ class Verifier:
             raise _fault(line, due)
         fields = _fields(body)
         after = Standing(number, before.offset + len(line) + 1, link, batch, place, size, stamp.decode())
-        return Found(after, [fields], [len(line)], [(1, link, batch)] if place == size else [])
+        return Found(after, [fields], [len(line)], [(1, link, batch)] if place == size else [], [entry_hash])
 
     def end(self) -> None:
         """Checks that the lines end where a commit ends; raises BadLine otherwise."""
@@ -128,13 +135,16 @@ class Verifier:
         """
         before, self._at = self._at, found.after
         base = before.offset - at
+        if self._ended is not None:
+            for count, _, _ in found.ends:
+                self._ended(before.seq + count)
         if self._each is None:
             if found.ends:
                 self.whole = _end_of(found, -1, before.seq, base)
             return
         lines, begin = [], before.offset
-        for stop, fields in zip(found.stops, found.fields, strict=True):
-            lines.append((begin, base + stop + 1 - begin, fields))
+        for stop, fields, entry_hash in zip(found.stops, found.fields, found.hashes, strict=True):
+            lines.append((begin, base + stop + 1 - begin, fields, entry_hash))
             begin = base + stop + 1
         done = 0
         for number, (count, _, _) in enumerate(found.ends):

@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import NamedTuple, Self
 
 from kitchener.errors import LedgerDamaged
-from kitchener.ledger.chain import NO_HASH, START, BadLine, Mark
+from kitchener.ledger.chain import NO_HASH, START, BadLine, Boundaries, Mark
 from kitchener.ledger.checkpoint import Checkpoint, check_held, read_checkpoint
 from kitchener.ledger.files import FileOps
 from kitchener.ledger.scanning import ledger_id_of, verify_range
@@ -60,11 +60,19 @@ class Head(NamedTuple):
         except LedgerDamaged as error:
             return cls(None, error)
 
-    def held_against(self, report: VerifyReport, volume: Volume, public_key: str | None) -> VerifyReport:
-        """The report on a whole ledger, and whether this head is in it."""
+    def boundaries(self) -> Boundaries:
+        """Takes note of where the commits end that this head covers."""
+        return Boundaries(up_to=self.checkpoint.seq if self.checkpoint is not None else 0)
+
+    def held_against(
+        self, report: VerifyReport, volume: Volume, public_key: str | None, boundaries: Boundaries
+    ) -> VerifyReport:
+        """The report on a whole ledger, and whether this head is in it, and fits where its commits end."""
         if report.fault is not None:
             return report
-        fault = self.fault or check_held(self.checkpoint, volume, report.ledger_id, report.entries, public_key)
+        fault = self.fault or check_held(
+            self.checkpoint, volume, report.ledger_id, report.entries, public_key, boundaries=boundaries
+        )
         return replace(report, fault=fault, checkpoint=self.checkpoint)
 
 
@@ -93,12 +101,19 @@ def verify_file(
     with volume:
         size = volume.size()
         note = None if progress is None else (lambda done: progress(done, size))
-        report = verify_part(volume, ledger_id_of(volume.read), START, size, note)
-        return head.held_against(report, volume, public_key)
+        boundaries = head.boundaries()
+        report = verify_part(volume, ledger_id_of(volume.read), START, size, note, ended=boundaries.take)
+        return head.held_against(report, volume, public_key, boundaries)
 
 
 def verify_part(
-    volume: Volume, ledger_id: str, start: Mark, end: int, progress: Callable[[int], None] | None = None
+    volume: Volume,
+    ledger_id: str,
+    start: Mark,
+    end: int,
+    progress: Callable[[int], None] | None = None,
+    *,
+    ended: Callable[[int], None] | None = None,
 ) -> VerifyReport:
     """Checks a ledger between two places, and every segment that lies between them against its seal.
 
@@ -108,9 +123,10 @@ def verify_part(
         start: where to begin; everything before it is taken on trust
         end: byte offset where to stop
         progress: told the offset reached, now and then
+        ended: told the number of the last entry of each commit
     """
     began = perf_counter()
-    verifier = Verifier(ledger_id, start)
+    verifier = Verifier(ledger_id, start, ended=ended)
     fault: LedgerDamaged | None = None
     try:
         verify_range(verifier, volume, end, progress, hashes_files=True)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kitchener.ids import split_namespace
 from kitchener.ledger import LedgerClient
 from kitchener.records import events
 
@@ -71,7 +72,9 @@ async def find_traces(
     """
     signals, overlays = ledgers
     traces = Traces(signals, overlays, key_id)
-    own = {subject_id, *namespaces}  # a namespace without a class is a subject's too
+    own = set(namespaces)
+    if split_namespace(subject_id) == (None, subject_id):  # a namespace without a class is a subject's too
+        own.add(subject_id)
     for session_id in sorted(sessions):
         async for entry in signals.read(session_id=session_id, entry_type=events.HO3_SIGNAL):
             namespace = str(entry.payload["namespace"])

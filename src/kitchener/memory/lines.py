@@ -24,8 +24,9 @@ _COMMANDS: Final = (
         r"\b(system prompt|developer mode|jailbreak|you are now|pretend (to be|you)|new instructions?)\b", re.IGNORECASE
     ),
     re.compile(r"(^|[\s\"'(\[])(system|assistant|developer|user)\s*:", re.IGNORECASE),
-    re.compile(r"</?[a-z][\w-]*[^>]*>|```|<\||\[/?INST\]|\{[{%]", re.IGNORECASE),
+    re.compile(r"```|<\||\[/?INST\]|\{[{%]", re.IGNORECASE),
 )
+_TAG: Final = re.compile(r"</?[a-z]", re.IGNORECASE)
 
 
 def tidy(text: str) -> str:
@@ -41,9 +42,15 @@ def problem_of(text: str, max_chars: int) -> str | None:
         return f"expected at most max_line_chars = {max_chars} characters, found {len(text)}"
     if any(_is_hidden(char) or _is_break(char) for char in text):
         return "expected one line without control characters"
-    if any(command.search(text) for command in _COMMANDS):
+    if any(command.search(text) for command in _COMMANDS) or _has_tag(text):
         return "expected a statement about the subject, found what reads like an instruction to the model"
     return None
+
+
+def _has_tag(text: str) -> bool:
+    """Whether a tag begins, and one ends behind it: told by the first, or each of many would search for its end."""
+    tag = _TAG.search(text)
+    return tag is not None and ">" in text[tag.end() :]
 
 
 def _is_break(char: str) -> bool:

@@ -8,12 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import SIGNAL_KINDS, HO3MemoryConfig
 from kitchener.errors import CallerError
+from kitchener.ids import check_subject_id, split_namespace
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory.gate import GateResult
 from kitchener.memory.index import OVERLAYS, SIGNALS, artifact_key, fold_subject, overlay_keys, signal_keys
@@ -29,7 +31,8 @@ SIGNALS_FILE: Final = "signals.jsonl"
 OVERLAYS_FILE: Final = "overlays.jsonl"
 DEFAULT_NAMESPACE: Final = "default"
 _NO_END: Final = 2**62
-_MAX_NAMESPACE: Final = 1_024
+_MAX_NAMESPACE: Final = 16_384
+"""More than the longest id of a subject takes, percent-encoded, with its agent class."""
 
 Moment = datetime | str
 """An aware datetime, or ISO text with a zone."""
@@ -38,6 +41,15 @@ Moment = datetime | str
 def memory_dir(plane_root: Path | str, config: HO3MemoryConfig) -> Path:
     """Where the memory's ledgers are."""
     return Path(config.memory_dir) if config.memory_dir is not None else Path(plane_root) / "HOT" / "memory"
+
+
+@lru_cache(4_096)
+def check_writable(namespace: str) -> None:
+    """Raises CallerError where a namespace is of nobody who could talk. What an older root has of such can only be erased."""
+    try:
+        check_subject_id(split_namespace(namespace)[1])
+    except CallerError as error:
+        raise CallerError(f"namespace = {namespace!r:.80}: {error}; nothing was written") from None
 
 
 class ReadOperations(ABC):
@@ -76,7 +88,7 @@ class ReadOperations(ABC):
         if signal_id is None:
             found = list(subject.accumulators(cut, half_life))
         else:
-            one = subject.accumulate(normalise(signal_id, self.kinds), cut, half_life)
+            one = subject.accumulate(self._asked(subject, signal_id), cut, half_life)
             found = [] if one is None else [one]
         return [each for each in found if each.count >= min_count]
 
@@ -90,7 +102,7 @@ class ReadOperations(ABC):
     ) -> GateResult:
         """Whether a signal recurred often enough to be learned from; arguments as in `read_signals`."""
         subject = await self._known(namespace)
-        return subject.gate(normalise(signal_id, self.kinds), self._cut(subject, as_of_ts, up_to), self.config)
+        return subject.gate(self._asked(subject, signal_id), self._cut(subject, as_of_ts, up_to), self.config)
 
     async def read_events(
         self,
@@ -115,7 +127,7 @@ class ReadOperations(ABC):
     ) -> list[Overlay]:
         """What was learned in a namespace, in the order in which it was; `active_only` leaves out what was deactivated."""
         subject = await self._known(namespace)
-        wanted = None if signal_id is None else normalise(signal_id, self.kinds)
+        wanted = None if signal_id is None else self._asked(subject, signal_id)
         found = subject.overlays(self._cut(subject, as_of_ts, up_to), wanted)
         return [each for each in found if each.enabled or not active_only]
 
@@ -160,6 +172,10 @@ class ReadOperations(ABC):
         if not isinstance(namespace, str) or not 1 <= len(namespace) <= _MAX_NAMESPACE or not namespace.isprintable():
             raise CallerError(f"namespace = {namespace!r:.80}: expected 1 to {_MAX_NAMESPACE} printable characters")
         return await self.subject(namespace)
+
+    def _asked(self, subject: SubjectMemory, signal_id: str) -> str:
+        """The signal that a caller means, in words: they may have it as a ledger holds it."""
+        return subject.in_words(normalise(signal_id, self.kinds))
 
     def _cut(self, subject: SubjectMemory, as_of_ts: Moment | None, up_to: Mapping[str, int] | None) -> Cut:
         # A clock that stepped back must not hide what was written last.

@@ -9,7 +9,7 @@ import math
 import re
 from array import array
 from bisect import bisect_right
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -23,6 +23,14 @@ _MAX_ID_CHARS: Final = 1_024
 _MAX_KEPT_CHARS: Final = 100
 _OTHER = re.compile(r"[^A-Za-z0-9_.\-/]+")
 _SPEAKS = re.compile(r"[A-Za-z0-9]")
+_KEYED = re.compile(r"~[0-9a-f]{32}")
+SPEECH_ACTS: Final = ("greeting", "farewell", "thanks", "question", "command", "tool_query", "statement", "feedback")
+"""What a message can be, as a classification names it."""
+_CLOSED: Final = frozenset(
+    (*(f"intent:{each}" for each in SPEECH_ACTS), *(f"outcome:{each}" for each in ("success", "failed", "unknown")))
+)
+_DIGEST_OPENING: Final = b"\0signal\0"
+"""Begins no JSON and no text, so a signal's digest is never that of other content."""
 _LN_2 = math.log(2)
 
 
@@ -179,7 +187,7 @@ def decay(hours: float, half_life_hours: float) -> float:
 def normalise(signal_id: str, kinds: Collection[str]) -> str:
     """The signal id as it may stand in a ledger: a model can invent labels, and a tool's id may hold anything.
 
-    Each run of characters outside `A-Z a-z 0-9 _ . - /` becomes `_`; the value is cut to 64 characters.
+    Each run of characters outside `A-Z a-z 0-9 _ . - /` becomes `_`; the value is cut to 64 characters. A keyed value stays.
 
     Args:
         signal_id: `kind:value`
@@ -198,7 +206,7 @@ def _normalised(signal_id: str, kinds: Collection[str]) -> str:
     kind, colon, value = signal_id.partition(":") if isinstance(signal_id, str) else ("", "", "")
     if not colon or kind not in kinds:
         raise InvalidSignal(signal_id, f"expected kind:value with a kind out of {', '.join(sorted(kinds))}")
-    plain = normalise_value(value)
+    plain = value if _KEYED.fullmatch(value) else normalise_value(value)
     if plain is None:
         raise InvalidSignal(signal_id, "expected a value with at least one of A-Z, a-z, 0-9")
     return f"{kind}:{plain}"
@@ -212,6 +220,22 @@ def normalise_value(value: str) -> str | None:
     plain = _OTHER.sub("_", value)[:MAX_VALUE_CHARS]
     # What is only `_` stands for any text without a Latin letter or digit: one signal for all of them would teach nothing.
     return plain if _SPEAKS.search(plain) else None
+
+
+def has_closed_words(signal_id: str) -> bool:
+    """Whether nobody who talks with an agent can word this signal: it comes from a closed set, or names a registered tool."""
+    return signal_id in _CLOSED or signal_id.startswith("tool:")
+
+
+def keyed_id(signal_id: str, digest: Callable[[bytes], str]) -> str:
+    """A signal id as a ledger holds it: `kind:~` and 32 hex digits where digests are keyed, else itself.
+
+    Args:
+        signal_id: in words
+        digest: `content_digest` of its ledger for its subject
+    """
+    method, _, digits = digest(_DIGEST_OPENING + signal_id.encode()).partition(":")
+    return f"{signal_id.partition(':')[0]}:~{digits[:32]}" if method == "hmac-sha256" else signal_id
 
 
 def plain_id(what: str, value: object, prefix: str = "") -> str:

@@ -6,7 +6,7 @@ LOG appends and returns; nothing here starts a task or calls a model. What is re
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -38,10 +38,11 @@ from kitchener.memory.reading import (
     SIGNALS_FILE,
     Moment,
     ReadOperations,
+    check_writable,
     memory_dir,
 )
 from kitchener.memory.signals import event_id as event_id_of
-from kitchener.memory.signals import known_id, normalise, plain_id
+from kitchener.memory.signals import has_closed_words, keyed_id, known_id, normalise, plain_id
 from kitchener.memory.subject import SubjectMemory
 from kitchener.records import events
 from kitchener.sealing import Sealer
@@ -106,6 +107,15 @@ class HO3Memory(ReadOperations):
         other._residents, other._changing = self._residents, self._changing
         return other
 
+    def stored_id(self, signal_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> str:
+        """A signal's id as the ledgers hold it: where they are sealed, words that are not of a closed set are keyed.
+
+        The same words of the same subject give the same id. May read or make the subject's key file, once.
+        """
+        if has_closed_words(signal_id):
+            return signal_id
+        return keyed_id(signal_id, partial(self.signals.content_digest, _subject_of(namespace)))
+
     @property
     def ledgers(self) -> tuple[LedgerClient, LedgerClient]:
         """Signals and overlays, for `Ledgers(also=…)`: a turn's commit covers them."""
@@ -168,26 +178,31 @@ class HO3Memory(ReadOperations):
         if event_id is not None:
             event_id = plain_id("event_id", event_id, "EVT-")
         subject = await self._known(namespace)
+        check_writable(namespace)
+        signal_id = subject.in_words(signal_id)
+        stored_id = self.stored_id(signal_id, namespace=namespace)
         if event_id is None:
             numbers = count(subject.ordinal(signal_id, session_id, turn_id))
-            ids = (event_id_of(session_id, turn_id, signal_id, n) for n in numbers)
+            ids = (event_id_of(session_id, turn_id, stored_id, n) for n in numbers)
             event_id = next(each for each in ids if each not in subject.promised)
         if subject.has_event(event_id):
             return event_id
         payload = {
             **self._base(namespace),
             "event_id": event_id,
-            "signal_id": signal_id,
+            "signal_id": stored_id,
             "session_id": session_id,
             "timestamp": self._timestamps.render(self._clock.time_us()),
             "metadata": extra,
         }
+        if stored_id != signal_id:
+            payload["words"] = {stored_id: signal_id}
         subject.pins += 1
         subject.promised.add(event_id)
         try:
-            await self.signals.write(LedgerEntry(events.HO3_SIGNAL, signal_id, payload))
+            await self.signals.write(LedgerEntry(events.HO3_SIGNAL, stored_id, payload))
             known = subject.event_count
-            subject.apply_signal(self.signals.position, self.signals.last_timestamp, payload)
+            subject.apply_signal(self.signals.position, self.signals.last_timestamp, events.in_words(payload))
         finally:
             subject.promised.discard(event_id)
             subject.pins -= 1
@@ -211,6 +226,7 @@ class HO3Memory(ReadOperations):
         """
         async with self._changing:
             subject = await self._known(namespace)
+            check_writable(namespace)
             learned = self._complete(overlay, namespace)
             unknown = [event_id for event_id in learned.source_event_ids if not subject.has_event(event_id)]
             if unknown:
@@ -292,7 +308,7 @@ class HO3Memory(ReadOperations):
         async with self._changing:
             subject = await self._known(namespace)
             if not isinstance(target, str) or not target.startswith("EVT-"):
-                target = normalise(target, self.kinds)
+                target = self._asked(subject, target)
             if not subject.has_event(target) and target not in subject.signal_ids():
                 raise CallerError(f"{target!r} is neither a signal nor an event of {namespace!r}; nothing was written")
             before = self._cut(subject, None, None)
@@ -351,6 +367,7 @@ class HO3Memory(ReadOperations):
         """
         async with self._changing:
             subject = await self._known(namespace)
+            check_writable(namespace)
             taken: dict[str, dict[str, Any]] = {}
             for record in records:
                 overlay = parse_older(record, self.config.max_line_chars)
@@ -383,7 +400,8 @@ class HO3Memory(ReadOperations):
         check_complete(learned, self.config.max_line_chars)
         key = gate_window_key(str(learned.window_end), self.config.gate_window_hours)
         by = str(learned.model), str(learned.prompt_pack_version)
-        artifact_id = learned.artifact_id or compute_artifact_id(learned.source_signal_ids, key, *by)
+        sources = tuple(self.stored_id(each, namespace=namespace) for each in learned.source_signal_ids)
+        artifact_id = learned.artifact_id or compute_artifact_id(sources, key, *by)
         ids = {"artifact_id": artifact_id, "overlay_id": learned.overlay_id or overlay_id(namespace, artifact_id)}
         return learned.model_copy(update={"signal_id": signal_id, **ids})
 
@@ -398,17 +416,28 @@ class HO3Memory(ReadOperations):
             return found.overlay_id
 
     async def _change(self, subject: SubjectMemory, overlay: Overlay, entry_type: str, fields: Mapping[str, Any]) -> None:
-        facts = {"artifact_id": overlay.key, "overlay_id": overlay.overlay_id, **fields}
-        await self._append(subject, entry_type, overlay.overlay_id, facts)
+        ids = {"artifact_id": overlay.key, "overlay_id": overlay.overlay_id}
+        await self._append(subject, entry_type, overlay.overlay_id, {**ids, **fields})
 
     async def _append(self, subject: SubjectMemory, entry_type: str, entity_id: str, fields: Mapping[str, Any]) -> None:
-        payload = {**self._base(subject.namespace), **fields}
+        payload = self._keyed({**self._base(subject.namespace), **fields})
+        entity_id = payload["target"] if entry_type == events.HO3_QUARANTINED else entity_id
         subject.pins += 1
         try:
             ref = await self.overlays.write(LedgerEntry(entry_type, entity_id, payload))
-            subject.apply_overlay(self.overlays.position, self.overlays.last_timestamp, entry_type, payload, ref)
+            told = events.in_words(payload)
+            subject.apply_overlay(self.overlays.position, self.overlays.last_timestamp, entry_type, told, ref)
         finally:
             subject.pins -= 1
+
+    def _keyed(self, payload: dict[str, Any]) -> dict[str, Any]:
+        """A payload with the signal ids that its ledger holds, and the words that they stand for."""
+        named = [payload.get("signal_id"), payload.get("target"), *payload.get("source_signal_ids", ())]
+        stored = {each: self.stored_id(each, namespace=payload["namespace"]) for each in named if _is_signal(each)}
+        words = {mine: each for each, mine in stored.items() if mine != each}
+        if not words:
+            return payload
+        return {**events.with_signals(payload, stored), "words": words}
 
     async def _find_known(self, namespaces: Collection[str]) -> set[str]:
         keys = {f"in:{namespace}": namespace for namespace in namespaces}
@@ -426,6 +455,10 @@ class HO3Memory(ReadOperations):
 @lru_cache(4_096)  # each signal of a turn asks
 def _subject_of(namespace: str) -> str:
     return split_namespace(namespace)[1]
+
+
+def _is_signal(target: object) -> bool:
+    return isinstance(target, str) and not target.startswith("EVT-")
 
 
 def _checked(metadata: Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:

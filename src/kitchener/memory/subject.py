@@ -42,6 +42,7 @@ class SubjectMemory:
         "_histories",
         "_logs",
         "_quarantines",
+        "_words",
         "event_count",
         "last_us",
         "namespace",
@@ -68,15 +69,21 @@ class SubjectMemory:
         self._erased: dict[str, OverlayHistory] = {}
         self._by_signal: dict[str, list[str]] = {}
         self._quarantines: list[Quarantine] = []
+        self._words: dict[str, str] = {}
+
+    def in_words(self, signal_id: str) -> str:
+        """A keyed signal id in the words that it stands for; any other, and one that nobody can read any more, as it is."""
+        return self._words.get(signal_id, signal_id)
 
     def apply_signal(self, seq: int, timestamp: str, payload: Mapping[str, Any]) -> None:
-        """Takes a signal of the signals ledger. An event id that is known already counts once."""
+        """Takes a signal of the signals ledger, in words. An event id that is known already counts once."""
         logged_us = us_of(timestamp, "timestamp")
         if logged_us > self.last_us:
             self.last_us = logged_us
         event_id = payload["event_id"]
         if event_id in self._events:
             return
+        self._note_words(payload)
         metadata = payload.get("metadata")
         turn_id = metadata.get("turn_id") if isinstance(metadata, dict) else None
         signal_id = sys.intern(payload["signal_id"])
@@ -96,6 +103,7 @@ class SubjectMemory:
         """Takes an entry of the overlays ledger; types it does not know are ignored."""
         logged_us = us_of(timestamp, "timestamp")
         self.last_us = max(self.last_us, logged_us)
+        self._note_words(payload)
         if entry_type == events.HO3_OVERLAY:
             overlay = parse_overlay(readable_overlay(payload))
             if ref is not None:
@@ -123,6 +131,7 @@ class SubjectMemory:
         """The subject was erased: what they did so far counts no more."""
         self._logs.clear()
         self._events.clear()
+        self._words.clear()
         self.event_count = 0
 
     def has_event(self, event_id: str) -> bool:
@@ -232,6 +241,11 @@ class SubjectMemory:
                 if turn in found:
                     found[turn].append(signal_id)
         return found
+
+    def _note_words(self, payload: Mapping[str, Any]) -> None:
+        words = payload.get("words")
+        if isinstance(words, dict) and MARK not in words:
+            self._words.update(words)
 
     def _record(self, key: str, record: OverlayRecord) -> None:
         self._histories.setdefault(key, OverlayHistory()).records.append(record)

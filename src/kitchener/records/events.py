@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kitchener.errors import EventVersionError
+from kitchener.ids import anonymous_subject
 
 VERSION: Final = 1
 """Written into every payload as `v`; absent reads as 1."""
@@ -73,14 +74,26 @@ SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     INTENT_ABANDONED: ("reason",),
     INTENT_FORKED: ("reason",),
     INTENT_SHADOW_DECISION: ("events",),
-    HO3_SIGNAL: ("metadata",),
-    HO3_OVERLAY: ("labels", "context_line", "content"),
-    HO3_OVERLAY_DEACTIVATED: ("reason",),
+    HO3_SIGNAL: ("metadata", "words"),
+    HO3_OVERLAY: ("labels", "context_line", "content", "words"),
+    HO3_OVERLAY_DEACTIVATED: ("reason", "words"),
     HO3_OVERLAY_WEIGHT_UPDATED: ("reason",),
-    HO3_QUARANTINED: ("reason",),
+    HO3_QUARANTINED: ("reason", "words"),
 }
 """Fields that hold what a subject said, or what was answered, derived or learned about them. They are encrypted per subject
-where a keyring is configured. Ids, refs, hashes, counts and reasons from closed sets stay plain."""
+where a keyring is configured. `words` tells what the keyed signal ids of an entry stand for. Other ids, refs, hashes, counts
+and reasons from closed sets stay plain."""
+
+REF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    TURN_COMPLETED: ("projection_ref", "user_message_ref"),
+    WO_PLANNED: ("attention", "input_refs"),
+    WO_COMPLETED: ("output_ref",),
+    LIFECYCLE_VOIDED: ("ref",),
+    LLM_CALL: ("part_refs",),
+    PROJECTION_COMPUTED: ("eligible_refs", "flags", "proof_refs", "suppressed_refs", "visible_refs"),
+    CONFLICT_FLAG: ("involved_refs", "proof_refs"),
+}
+"""Fields that hold references, by themselves or inside. Whatever looks like one anywhere else is somebody's words."""
 
 CONSOLIDATIONS_KEY: Final = "consolidations"
 """The index key of every planned consolidation."""
@@ -106,7 +119,24 @@ def read_payload(entry_type: str, payload: Mapping[str, Any]) -> dict[str, Any]:
     while version < VERSION:
         current = UPGRADES[entry_type, version](current)
         version += 1
-    return current
+    return in_words(current)
+
+
+def in_words(payload: dict[str, Any]) -> dict[str, Any]:
+    """A payload of the memory with its signals' ids in words; itself where none is keyed, or the words cannot be read."""
+    words = payload.get("words")
+    return with_signals(payload, words) if isinstance(words, dict) and "namespace" in payload else payload
+
+
+def with_signals(payload: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
+    """A payload of the memory in which other ids stand for some signals, wherever it names them."""
+    found = dict(payload)
+    for name in ("signal_id", "target"):
+        if name in found:
+            found[name] = ids.get(found[name], found[name])
+    if isinstance(sources := found.get("source_signal_ids"), list | tuple):
+        found["source_signal_ids"] = [ids.get(each, each) for each in sources]
+    return found
 
 
 SHARED_SCOPES: Final = ("PROJECT", "ARTIFACT", "GLOBAL")
@@ -126,8 +156,8 @@ _OF_SHARED_INTENTS: Final = (
 def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     """Under which keys, besides its session, an entry of HO2m must be found without a scan.
 
-    Sessions are listed and found by their external id; a message by its turn and by its idempotency key; a turn by the
-    learned lines that it was shown; consolidations by being some; an intent that sessions share and an erasure by their
+    Sessions are listed and found by their subject's external id; a message by its turn and by its idempotency key; a turn by
+    the learned lines that it was shown; consolidations by being some; an intent that sessions share and an erasure by their
     subject. Keys hold ids and never what is sealed: an index is not.
     """
     if entry_type not in _KEYED_TYPES:
@@ -145,7 +175,10 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
         return (subject_index_key(subject_id),) if isinstance(subject_id, str) else ()
     if entry_type == SESSION_START:
         external = payload.get("external_id")
-        return ("sessions", f"external:{external}") if external is not None else ("sessions",)
+        if external is None or not isinstance(subject_id, str):
+            return ("sessions",)
+        is_anonymous = subject_id == anonymous_subject(str(payload.get("session_id")))
+        return ("sessions", external_index_key(None if is_anonymous else subject_id, str(external)))
     if entry_type == SUBJECT_ERASED:
         return (erased_index_key(str(subject_id)),)
     if entry_type in _OF_SHARED_INTENTS:
@@ -196,6 +229,12 @@ def turn_index_key(turn_id: str) -> str:
 def bias_index_key(subject_id: str, artifact_id: str) -> str:
     """The index key of the work orders that were shown a learned line of a subject."""
     return f"bias:{len(subject_id)}:{subject_id}|{artifact_id}"
+
+
+def external_index_key(subject_id: str | None, external_id: str) -> str:
+    """The index key of the sessions that a subject started with an external id; None: those of no subject."""
+    owner = subject_id or ""
+    return f"external of:{len(owner)}:{owner}|{external_id}"
 
 
 def idempotency_index_key(scope: str, owner: str, key: str) -> str:

@@ -169,7 +169,7 @@ class PromptResponse:
     provider_id: str
     """Who answered."""
     model_id: str
-    """Which model answered."""
+    """Which model answered, by the name under which it was asked for: it is recorded in plain."""
     text: str
     """Its text; "" where it only asked for tools."""
     structured: dict[str, Any] | None = None
@@ -182,6 +182,8 @@ class PromptResponse:
     """Of the attempt that answered, milliseconds."""
     finish_reason: FinishReason = "stop"
     """Why it stopped."""
+    served_model: str | None = None
+    """What the answer itself calls its model, where that is another name: content, recorded and sealed with the text."""
     attempts: int = 1
     """Attempts that were made, this one included."""
     route_reason: str = "default"

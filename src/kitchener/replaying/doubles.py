@@ -10,7 +10,8 @@ from kitchener.config import HO3MemoryConfig
 from kitchener.errors import KitchenerError
 from kitchener.gateway.providers.recorded import NotRecorded, RecordedProvider, RequestChanged
 from kitchener.ids import split_namespace
-from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.ledger import LedgerClient, LedgerReader, StoredEntry
+from kitchener.memory import HO3Memory
 from kitchener.memory.index import OVERLAYS, SIGNALS
 from kitchener.memory.moments import us_of
 from kitchener.memory.reading import MemoryReader
@@ -252,12 +253,21 @@ class RecordedMemory(MemoryReader):
         if expected is None:
             signal = (events.HO3_SIGNAL, given["signal_id"], None)
             self._tape.diverge("signal", None, given["signal_id"], signal, payload={}, now=given)
-        recorded = {key: expected.payload.get(key) for key in given}
+        told = events.in_words(expected.payload)
+        recorded = {key: told.get(key) for key in given}
         if (found := first_difference(events.HO3_SIGNAL, recorded, given)) is not None:
             about = (events.HO3_SIGNAL, expected.entity_id, expected.entry_id)
             self._tape.diverge(*found, about, payload=recorded, now=given)
         self.last_logged_ts = self._tape.pass_over(SIGNALS).timestamp
         return str(event_id)
+
+    def stored_id(self, signal_id: str, *, namespace: str) -> str:
+        """A signal's id as the turn's record holds it: an older version kept all of them in words."""
+        turn = self._tape.turn
+        for entry in turn.of_type(events.HO3_SIGNAL) if turn is not None else ():
+            if signal_id in (entry.payload["signal_id"], events.in_words(entry.payload)["signal_id"]):
+                return str(entry.payload["signal_id"])
+        return signal_id
 
     async def log_overlay(self, overlay: Any, *, namespace: str) -> str:
         """Nothing is learned in a replay."""
@@ -278,6 +288,32 @@ class RecordedMemory(MemoryReader):
         expected = self._tape.next_of(self._tape.ho2m) if turn is not None else None
         if expected is not None and expected.entry_type == events.DEGRADATION and expected.payload["component"] == "HO3":
             raise _again(str(expected.payload.get("error")))
+
+
+class RecordedLearning(HO3Memory):
+    """The memory as a consolidation wrote to it.
+
+    Args:
+        signals, overlays: their doubles
+        config: thresholds and bounds
+        clock: stands where the consolidation began
+        about: what its plan says of its signal
+    """
+
+    def __init__(
+        self,
+        signals: LedgerClient,
+        overlays: LedgerClient,
+        config: HO3MemoryConfig,
+        clock: RecordedClock,
+        about: Mapping[str, Any],
+    ) -> None:
+        super().__init__(signals, overlays, config, clock)
+        self._about = about
+
+    def stored_id(self, signal_id: str, *, namespace: str = "default") -> str:
+        """See `HO3Memory`; in words where an older version recorded it so."""
+        return signal_id if self._about["signal_id"] == signal_id else super().stored_id(signal_id, namespace=namespace)
 
 
 def _again(detail: str) -> Exception:

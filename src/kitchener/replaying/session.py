@@ -31,7 +31,14 @@ from kitchener.memory.index import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
 from kitchener.records.prompt import PromptGateway, PromptRequest
 from kitchener.replaying.consolidations import PREFIX, ConsolidationTape
-from kitchener.replaying.doubles import RecordedClock, RecordedExecutor, RecordedGateway, RecordedMemory, RecordedTools
+from kitchener.replaying.doubles import (
+    RecordedClock,
+    RecordedExecutor,
+    RecordedGateway,
+    RecordedLearning,
+    RecordedMemory,
+    RecordedTools,
+)
 from kitchener.replaying.ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.places import RecordedLedgers, class_of, open_recorded
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
@@ -120,8 +127,9 @@ class Replays:
                 tape.begin(each)
                 clock.put_to(each.started.timestamp)
                 signals, overlays = (cast(LedgerClient, self._ledger(name, tape)) for name in (SIGNALS, OVERLAYS))
-                supervisor = self.supervisor_for(tape, ledgers, clock, HO3Memory(signals, overlays, config, clock))
                 about = each.about
+                memory = RecordedLearning(signals, overlays, config, clock, about)
+                supervisor = self.supervisor_for(tape, ledgers, clock, memory)
                 await supervisor.run_consolidation([about["signal_id"]], namespace=about["namespace"], gate_ts=about["gate_ts"])
                 tape.finish()
                 done.append(each.turn_id)

@@ -146,7 +146,7 @@ class Tape:
             Diverged: it is not
         """
         expected = self.next_of(ledger_id)
-        payload = orjson.loads(canonical_bytes(entry.payload))
+        payload = events.in_words(orjson.loads(canonical_bytes(entry.payload)))
         if expected is None or (expected.entry_type, expected.entity_id) != (entry.entry_type, entry.entity_id):
             shown = f"{expected.entry_type} {expected.entity_id}" if expected is not None else None
             about = expected or entry

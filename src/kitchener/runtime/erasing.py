@@ -10,22 +10,20 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import anyio.to_thread
 
 from kitchener.actors.session_state import COSTS
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
-from kitchener.errors import CallerError, ConfigError, UnknownSubject
-from kitchener.ids import memory_namespace, path_part
+from kitchener.errors import ConfigError, UnknownSubject
+from kitchener.ids import check_recorded_subject, memory_namespace, path_part
 from kitchener.ledger import LedgerClient, LedgerEntry, StoredEntry
 from kitchener.memory import HO3Memory
 from kitchener.records import events
 from kitchener.runtime.places import memories, sealer_of, settings_of, supervisors_ledgers
 from kitchener.sealing import MARK, Erasure, Keyring, Sealer, is_sealed
-
-_MAX_NAME: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +73,6 @@ def keyring_of(sealer: Sealer | None) -> Keyring:
         )
         raise ConfigError("[ledger]", "keyring", "", expected)
     return sealer.keyring
-
-
-def check_subject_id(subject_id: str) -> None:
-    """Raises CallerError where this cannot be a subject's id."""
-    if not isinstance(subject_id, str) or not 1 <= len(subject_id) <= _MAX_NAME or not subject_id.isprintable():
-        raise CallerError(f"subject_id = {subject_id!r:.80}: expected 1 to {_MAX_NAME} printable characters")
 
 
 @asynccontextmanager
@@ -153,7 +145,7 @@ async def erase_subject(
         LedgerLocked: a process has the ledgers in use; nothing was erased
         LedgerError, SealingError: it could not be finished; try again
     """
-    check_subject_id(subject_id)
+    check_recorded_subject(subject_id)
     settings, clock = await anyio.to_thread.run_sync(settings_of, config, root), clock or SystemClock()
     async with open_stores(settings, clock=clock, sealer=sealer_of(settings.ledger)) as stores:
         return await erase(subject_id, stores, clock)
@@ -174,7 +166,7 @@ async def erase(subject_id: str, stores: Stores, clock: Clock) -> ErasureReport:
         SealingError: the key cannot be read or removed; nothing was erased
         LedgerWriteError: the key is destroyed, and it could not be recorded; try again
     """
-    check_subject_id(subject_id)
+    check_recorded_subject(subject_id)
     lost_kid = None
     if await anyio.to_thread.run_sync(stores.keyring.kid_of, subject_id) is None:
         lost_kid = await _find_lost_kid(subject_id, stores)

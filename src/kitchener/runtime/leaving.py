@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Self
 
 from kitchener.actors.leaving import Leaving
-from kitchener.context.lexical_words import terms_of
+from kitchener.context.lexical_words import forget_words
 from kitchener.errors import UnknownSubject
 from kitchener.gateway.providers.offline import forget_texts
 from kitchener.ids import memory_namespace
@@ -41,4 +41,4 @@ class Departure:
                 each.end(self._subject_id, namespace)
         # These know texts, not whose they are.
         forget_texts()
-        terms_of.cache_clear()
+        forget_words()

@@ -20,10 +20,17 @@ from kitchener.config import (
     RouterConfig,
     RuntimeConfig,
     annotation_at,
+    check_values,
+    described,
+    described_key,
+    described_name,
     dotted_key,
+    is_plain_name,
     parse_settings,
     read_settings_file,
+    shown_reference,
 )
+from kitchener.config.parsing import MAX_SETTINGS_BYTES
 from kitchener.errors import ConfigError
 from kitchener.gateway.routing import check_router
 from kitchener.ids import is_agent_class
@@ -45,6 +52,9 @@ _PATH_KEYS: Final[tuple[tuple[str, ...], ...]] = (
     ("agents", "*", "ho3_memory_dir"),
     ("agents", "*", "ho1m_path"),
 )
+_MAX_KEY_BYTES: Final = 65_536
+"""Largest file that may hold the key of a provider, bytes."""
+_SHOWN_VARIABLE_CHARS: Final = 128
 _KEY_FILE: Final = ("router", "providers", "*", "api_key")
 
 
@@ -89,8 +99,10 @@ def load_config(
     for name, at, value in _from_environment(environ, layers):
         layers.add(_nested(at, value), here, origin=f"environment variable {name}", at=at)
     if overrides:
+        check_values(overrides, "argument")
         layers.add(overrides, here, origin="argument", at=())
     if root is not None:
+        check_values(str(root), "argument root", ("plane_root",))
         layers.add({"plane_root": str(root)}, here, origin="argument root", at=("plane_root",))
     layers.add({"plane_root": layers.data.get("plane_root", ".kitchener")}, here)
     layers.name_agents(source)
@@ -154,23 +166,25 @@ class _Layers:
 
 def _check_agent_class(name: str, given: object, source: str) -> None:
     if not is_agent_class(name):
+        is_plain = all(part == "" or is_plain_name(part) for part in name.replace("/", ":").split(":"))
+        named = name if is_plain else described_key(name)
         expected = 'no such agent class; it is ADMIN or RESIDENT:<name>, as in [agents."RESIDENT:bo"]'
-        raise ConfigError(source, dotted_key(("agents", name)), "", expected)
+        raise ConfigError(source, dotted_key(("agents", named)), "", expected)
     if given != name:
         expected = f"must be {name!r}, the name of its table, or be left out"
-        raise ConfigError(source, dotted_key(("agents", name, "agent_class")), repr(given), expected)
+        raise ConfigError(source, dotted_key(("agents", name, "agent_class")), described_name(str(given)), expected)
 
 
 def _from_file(path: Path, source: str, base_dir: Path) -> dict[str, Any]:
     data = read_settings_file(path)
     router = data.get("router")
     if isinstance(router, dict) and "file" in router:
-        others = sorted(set(router) - {"file"})
+        others = sorted(map(described_key, set(router) - {"file"}))
         if others:
             expected = f"cannot stand beside other keys of [router] ({', '.join(others)}); move them into that file"
-            raise ConfigError(source, "router.file", repr(router["file"]), expected)
+            raise ConfigError(source, "router.file", described(router["file"]), expected)
         if not isinstance(router["file"], str):
-            raise ConfigError(source, "router.file", repr(router["file"]), "must be the path of a JSON or TOML file")
+            raise ConfigError(source, "router.file", described(router["file"]), "must be the path of a JSON or TOML file")
         file = base_dir / _home(router["file"])
         tables = read_settings_file(file)
         parse_settings(RouterConfig, tables, str(file))  # so that an error names this file and not the one that points to it
@@ -183,8 +197,11 @@ def _from_environment(environ: Mapping[str, str], layers: _Layers) -> Iterator[t
     for name in sorted(environ):
         if not name.startswith(PREFIX):
             continue
+        check_values(name, "an environment variable's name")
         at = _location(name.removeprefix(PREFIX).split("__"), layers.data)
-        yield name, at, _typed(environ[name], at, name)
+        value = _typed(environ[name], at, name)
+        check_values(value, f"environment variable {name}", at)
+        yield name, at, value
 
 
 def _location(parts: list[str], data: Mapping[str, Any]) -> Location:
@@ -208,15 +225,23 @@ def _typed(text: str, at: Location, name: str) -> Any:
     if annotation is None:
         # Raised from here, since a misspelt variable would otherwise appear as a table that nobody wrote.
         known = "is no setting; `kitchener config schema` lists them, with `__` between the keys"
-        raise ConfigError(f"environment variable {name}", dotted_key(at), "", known)
+        shown = name if len(name) <= _SHOWN_VARIABLE_CHARS else f"{name[:_SHOWN_VARIABLE_CHARS]}…"
+        raise ConfigError(f"environment variable {shown}", "", "", known)
     try:
         TypeAdapter(annotation).validate_python(text, strict=True)
     except ValidationError:
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError:
-            return text
+        return _from_json(text, name)
     return text
+
+
+def _from_json(text: str, name: str) -> Any:
+    try:
+        return json.loads(text) if len(text) <= MAX_SETTINGS_BYTES else text
+    except json.JSONDecodeError:
+        return text
+    except (ValueError, RecursionError) as error:  # so many digits, or brackets, that Python gives up
+        expected = f"holds a value that no setting takes ({type(error).__name__})"
+        raise ConfigError(f"environment variable {name}", "", "", expected) from None
 
 
 def _nested(at: Location, value: Any) -> dict[str, Any]:
@@ -271,16 +296,22 @@ def _matches(at: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
 
 
 def _check_key(provider: ProviderConfig, source: str, key: str, environ: Mapping[str, str]) -> None:
+    """Whether the reference leads to something. What is shown of it is what cannot be a key (`shown_reference`)."""
     reference = provider.api_key
     if reference is None:
         return
+    shown = repr(shown_reference(reference))
     kind, _, name = reference.partition(":")
     if kind == "env" and not environ.get(name):
-        raise ConfigError(source, key, repr(reference), f"environment variable {name} is not set")
+        named = name if name in shown else "of that name"
+        raise ConfigError(source, key, shown, f"environment variable {named} is not set")
     if kind == "file":
         try:
-            is_empty = not Path(name).read_bytes().strip()
+            with Path(name).open("rb") as file:
+                found = file.read(_MAX_KEY_BYTES + 1)
         except OSError as error:
-            raise ConfigError(source, key, repr(reference), f"cannot be read: {error.strerror or error}") from error
-        if is_empty:
-            raise ConfigError(source, key, repr(reference), "the file is empty")
+            raise ConfigError(source, key, shown, f"cannot be read: {error.strerror or error}") from None
+        if not found.strip():
+            raise ConfigError(source, key, shown, "the file is empty")
+        if len(found) > _MAX_KEY_BYTES:
+            raise ConfigError(source, key, shown, f"is larger than {_MAX_KEY_BYTES:,} bytes, so it is no key")

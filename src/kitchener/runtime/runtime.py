@@ -23,20 +23,21 @@ from kitchener.actors.consolidation import Afterwards
 from kitchener.actors.context_items import ContextItems
 from kitchener.actors.executor import HO1Executor
 from kitchener.actors.hosts import GatewayCall, HostedExecutor, HostedGateway
-from kitchener.actors.mailbox import BACKGROUND, INTERACTIVE, LaneLimits, LaneStatistics, Mailbox
+from kitchener.actors.mailbox import BACKGROUND, CALLING_CHAIN, INTERACTIVE, LaneLimits, LaneStatistics, Mailbox
 from kitchener.actors.prompts import PromptLibrary
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools import Tool, ToolRegistry, load_tools
 from kitchener.actors.turn_parts import DegradedCall
+from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock, SystemClock
-from kitchener.config import HO2Config, LimitsConfig, RuntimeConfig
-from kitchener.errors import ActorStopped, CallerError, ConfigError, KitchenerError, RuntimeClosed
+from kitchener.config import HO2Config, LimitsConfig, RuntimeConfig, described_key
+from kitchener.errors import ActorStopped, CallerError, ConfigError, KitchenerError, ReentrantTurn, RuntimeClosed
 from kitchener.gateway import LLMGateway, build_providers
-from kitchener.ids import IdSource, is_agent_class, path_part
+from kitchener.ids import IdSource, check_recorded_subject, is_agent_class, path_part
 from kitchener.ledger import Ledgers, open_ledgers
 from kitchener.memory import HO3Memory
 from kitchener.records.prompt import PromptGateway, PromptResponse, Provider
-from kitchener.runtime.erasing import ErasureReport, check_subject_id, erase, keyring_of, open_stores
+from kitchener.runtime.erasing import ErasureReport, erase, keyring_of, open_stores
 from kitchener.runtime.leaving import Departure
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import open_memories
@@ -87,7 +88,13 @@ class Runtime:
         return memory
 
     async def drain(self) -> None:
-        """Returns when no turn runs and no consolidation is pending. New ones are still admitted."""
+        """Returns when no turn runs and no consolidation is pending. New ones are still admitted.
+
+        Raises:
+            ReentrantTurn: a tool of a turn asks for it, which would wait for itself
+        """
+        if chain := CALLING_CHAIN.get():
+            raise ReentrantTurn(f"a tool of session {chain[-1]!r} drains the runtime, which waits for its own turn")
         await self._limiter.wait_idle()
         for agent in self._agents.values():
             await agent.afterwards.wait_idle()
@@ -106,7 +113,7 @@ class Runtime:
             LedgerError, SealingError: it could not be finished; try again
         """
         keyring_of(self._parts.sealer)
-        check_subject_id(subject_id)
+        check_recorded_subject(subject_id)
         for agent_class in supervisors_ledgers(self.config):
             self._agent(agent_class)
         async with self._erasing:
@@ -304,14 +311,17 @@ class _Agent:
 
     async def _hold(self, opening: "_Opening") -> None:
         """Opens the ledgers and holds them until the runtime closes; one task, so that no scope crosses tasks."""
+        what = f"the task that holds the ledgers of {self._config.agent_class}"
         try:
-            async with open_ledgers(**self._places()) as ledgers:
-                self._later.take_on(ledgers)
-                await self.supervisor.recover()
-                async with self.mailbox.open():
-                    self._host.ready = None
-                    opening.settled.set()
-                    await self._closing.wait()
+            with ends_when_told(what):
+                async with open_ledgers(**self._places()) as ledgers:
+                    self._later.take_on(ledgers)
+                    await self.supervisor.recover()
+                    async with self.mailbox.open():
+                        self._host.ready = None
+                        opening.settled.set()
+                        with ends_when_told(what):  # here too: on the way out, the runtime may be told to end as well
+                            await self._closing.wait()
         except (KitchenerError, OSError) as error:
             if opening.settled.is_set():
                 raise
@@ -419,7 +429,8 @@ async def _hold(loaded: LoadedConfig, injected: "_Injected", *, task_status: Tas
                 anyio.create_task_group() as tasks,
             ):
                 task_status.started(Runtime(loaded, _Parts(injected, mailbox, sealer, signer, memories, tasks, scope)))
-                await anyio.sleep_forever()
+                with ends_when_told("the task that holds the runtime"):
+                    await anyio.sleep_forever()
 
 
 def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, given: Mapping[str, Provider]) -> LoadedConfig:
@@ -444,7 +455,7 @@ def tools_of(config: HO2Config, given: Sequence[Callable[..., Any]], builtin: Se
         for name in named:
             if name not in known:
                 expected = f"expected `module:attribute`, or a tool given to open_runtime: {', '.join(known) or 'none was'}"
-                raise ConfigError(f"agents.{config.agent_class}", "tools", name, expected)
+                raise ConfigError(f"agents.{config.agent_class}", "tools", described_key(name), expected)
         chosen = [*load_tools(name for name in config.tools if ":" in name), *(known[name] for name in named)]
     return ToolRegistry(chosen, timeout_s=config.tool_timeout_s, max_result_bytes=config.tool_result_max_bytes, builtin=builtin)
 

@@ -166,7 +166,7 @@ class _Fold:
     def record(self) -> SubjectRecord:
         """All of it, once the last signal was taken."""
         self._catch_up(_NO_END)
-        learned = [entry.payload for entry in self._overlays if entry.entry_type == events.HO3_OVERLAY]
+        learned = [events.in_words(entry.payload) for entry in self._overlays if entry.entry_type == events.HO3_OVERLAY]
         return SubjectRecord(
             self._subject_id,
             self._memory.event_count,
@@ -182,7 +182,7 @@ class _Fold:
         weights: dict[str, float] = {}
         gone: dict[str, None] = {}
         for entry in self._overlays:
-            payload = entry.payload
+            payload = events.in_words(entry.payload)
             if entry.entry_type == events.HO3_QUARANTINED:
                 gone[str(payload["target"])] = None
                 continue

@@ -4,22 +4,31 @@ It looks at the HTTP status and at the transport's error under the library's own
 """
 
 from collections.abc import Iterator
+from math import inf
 
 import httpx2
 from pydantic_ai.exceptions import AgentRunError, ContentFilterError, UserError
 
 from kitchener.errors import ProviderError, ProviderReason
+from kitchener.gateway.providers.bodies import UnusableAnswer
+from kitchener.gateway.providers.redaction import Redaction
 
 # An answer of an unexpected shape surfaces in the libraries as whatever their code happens to stumble over.
 VENDOR_ERRORS = (
+    UnusableAnswer,
     AgentRunError,
     UserError,
     httpx2.HTTPError,
+    httpx2.InvalidURL,
     httpx2.StreamError,
-    ValueError,
-    TypeError,
+    ArithmeticError,
+    AssertionError,
     AttributeError,
     LookupError,
+    OSError,
+    RuntimeError,  # a RecursionError, too
+    TypeError,
+    ValueError,
 )
 """What the vendor libraries raise, and what `translated` takes."""
 
@@ -36,23 +45,26 @@ _REASON_OF_STATUS: dict[int, ProviderReason] = {
 }
 
 
-def translated(error: Exception, provider_id: str, secret: str | None) -> ProviderError:
-    """The error as our own. Its text is the vendor's, shortened, with the secret taken out."""
+def translated(error: Exception, provider_id: str, redaction: Redaction) -> ProviderError:
+    """The error as our own. Its text is the vendor's, shortened, with the keys taken out."""
+    for each in _chain(error):
+        if isinstance(each, UnusableAnswer):
+            return ProviderError(provider_id, each.reason, redaction.text(each.detail))
     status = getattr(error, "status_code", None)
     status = status if isinstance(status, int) else None
     retry_after_s = getattr(error, "retry_after", None)
     return ProviderError(
         provider_id,
         _reason(error, status),
-        _detail(error, status, secret),
+        _detail(error, status, redaction),
         status=status,
-        retry_after_s=retry_after_s if isinstance(retry_after_s, float | int) and retry_after_s >= 0 else None,
+        retry_after_s=retry_after_s if isinstance(retry_after_s, float | int) and 0 <= retry_after_s < inf else None,
     )
 
 
-def hide(error: Exception, secret: str | None) -> Exception | None:
-    """The error as a cause to chain, or None if its text or that of its own causes holds the secret."""
-    if secret is not None and any(secret in f"{each} {each!r}" for each in _chain(error)):
+def hide(error: Exception, redaction: Redaction) -> Exception | None:
+    """The error as a cause to chain, or None if its text or that of its own causes holds a key."""
+    if any(redaction.is_in(f"{each} {each!r}") for each in _chain(error)):
         return None
     return error
 
@@ -73,10 +85,8 @@ def _reason(error: Exception, status: int | None) -> ProviderReason:
     return "empty" if isinstance(error, IndexError) else "malformed"
 
 
-def _detail(error: Exception, status: int | None, secret: str | None) -> str:
-    text = " ".join(_told(error, status).split())
-    if secret:
-        text = text.replace(secret, "***")
+def _detail(error: Exception, status: int | None, redaction: Redaction) -> str:
+    text = redaction.text(" ".join(_told(error, status).split()))
     return text if len(text) <= MAX_DETAIL_CHARS else text[: MAX_DETAIL_CHARS - 1] + "…"
 
 

@@ -23,8 +23,16 @@ from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
 
+from kitchener.canonical import MAX_DEPTH
 from kitchener.errors import ProviderError
+from kitchener.gateway.providers.bodies import UnusableAnswer, is_deeper
+from kitchener.gateway.providers.redaction import Redaction
 from kitchener.records.prompt import FinishReason, Message, PromptRequest, PromptResponse, ToolUse, Usage
+
+MAX_PARTS = 1_000
+"""Texts, thoughts and tool requests in one answer."""
+MAX_NAME_CHARS = 256
+"""Of a tool's name, of a request's id, and of what an answer calls its model."""
 
 _FINISH_REASONS: dict[str | None, FinishReason] = {
     "stop": "stop",
@@ -90,34 +98,68 @@ def text_of(event: object) -> str:
     return ""
 
 
-def response_from(answer: ModelResponse, request: PromptRequest, provider_id: str) -> PromptResponse:
-    """The library's answer in our types.
+def check_part(event: object) -> None:
+    """Refuses a stream that begins part after part: the library copies its list of parts with each event.
 
     Raises:
-        ProviderError: it holds neither text nor a tool request (`empty`, `refused`), or arguments that are no JSON object
+        UnusableAnswer: it has too many
     """
-    text = "".join(part.content for part in answer.parts if isinstance(part, TextPart))
-    tool_uses = tuple(_tool_use(part, provider_id) for part in answer.parts if isinstance(part, ToolCallPart))
+    if isinstance(event, PartStartEvent) and event.index >= MAX_PARTS:
+        raise UnusableAnswer("malformed", f"the answer has more than {MAX_PARTS} parts")
+
+
+def response_from(
+    answer: ModelResponse, request: PromptRequest, provider_id: str, asked: str, redaction: Redaction
+) -> PromptResponse:
+    """The library's answer in our types, without the keys that it may repeat.
+
+    Args:
+        answer: the library's
+        request: what was asked
+        provider_id: who was asked
+        asked: which model was asked for
+        redaction: the keys
+
+    Raises:
+        ProviderError: it holds neither text nor a tool request (`empty`, `refused`)
+        UnusableAnswer: too many parts, names that are none, or arguments that are no JSON object
+    """
+    if len(answer.parts) > MAX_PARTS:
+        raise UnusableAnswer("malformed", f"the answer has more than {MAX_PARTS} parts")
+    text = redaction.text("".join(part.content for part in answer.parts if isinstance(part, TextPart)))
+    tool_uses = tuple(_tool_use(part, redaction) for part in answer.parts if isinstance(part, ToolCallPart))
     if not text and not tool_uses:
         if answer.finish_reason == "content_filter":
             raise ProviderError(provider_id, "refused", "the provider's content filter stopped the answer")
-        raise ProviderError(provider_id, "empty", f"the answer is empty (finish reason {answer.finish_reason!r})")
+        raise ProviderError(provider_id, "empty", f"the answer is empty (finish reason {answer.finish_reason!r:.40})")
     return PromptResponse(
         provider_id=provider_id,
-        model_id=answer.model_name or request.model_id or "",
+        model_id=asked,
+        served_model=_served_model(answer.model_name, asked, redaction),
         text=text,
-        structured=_object(text) if request.output_schema is not None else None,
+        structured=redaction.value(_object(text)) if request.output_schema is not None else None,
         tool_uses=tool_uses,
         usage=_usage(answer, request, text),
         finish_reason="tool_use" if tool_uses else _FINISH_REASONS.get(answer.finish_reason, "other"),
     )
 
 
-def _tool_use(part: ToolCallPart, provider_id: str) -> ToolUse:
+def _served_model(name: str | None, asked: str, redaction: Redaction) -> str | None:
+    if not name or name == asked or asked.endswith(f":{name}"):
+        return None
+    shown = redaction.text(name)
+    return "".join(each if each.isprintable() else "\ufffd" for each in shown[:MAX_NAME_CHARS])
+
+
+def _tool_use(part: ToolCallPart, redaction: Redaction) -> ToolUse:
+    for what, name in (("name", part.tool_name), ("id", part.tool_call_id)):
+        if len(name) > MAX_NAME_CHARS or not name.isprintable():
+            raise UnusableAnswer("malformed", f"the {what} of a tool request is no name of up to {MAX_NAME_CHARS} characters")
     arguments = _object(part.args or "{}") if part.args is None or isinstance(part.args, str) else dict(part.args)
-    if arguments is None:
-        raise ProviderError(provider_id, "malformed", f"the arguments for tool {part.tool_name!r} are not a JSON object")
-    return ToolUse(part.tool_call_id, part.tool_name, arguments)
+    if arguments is None or is_deeper(arguments, MAX_DEPTH):
+        expected = f"a JSON object of up to {MAX_DEPTH} levels"
+        raise UnusableAnswer("malformed", f"the arguments for tool {part.tool_name!r} are not {expected}")
+    return ToolUse(redaction.text(part.tool_call_id), redaction.text(part.tool_name), redaction.value(arguments))
 
 
 def _object(text: str) -> dict[str, Any] | None:
@@ -125,7 +167,7 @@ def _object(text: str) -> dict[str, Any] | None:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
         return None
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) and not is_deeper(value, MAX_DEPTH) else None
 
 
 def _usage(answer: ModelResponse, request: PromptRequest, text: str) -> Usage:

@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
-import httpx2
 from openai import AsyncOpenAI
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.exceptions import UserError
@@ -26,20 +25,28 @@ from pydantic_ai.providers import infer_provider_class
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 
-from kitchener.config import ProviderConfig, dotted_key
+from kitchener.config import ProviderConfig, described, dotted_key
 from kitchener.errors import ConfigError, ProviderError
+from kitchener.gateway.providers.http_client import open_http_client
 from kitchener.gateway.providers.model_errors import VENDOR_ERRORS, hide, translated
-from kitchener.gateway.providers.model_messages import parameters_for, response_from, text_of, vendor_messages
+from kitchener.gateway.providers.model_messages import check_part, parameters_for, response_from, text_of, vendor_messages
+from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
+from kitchener.gateway.routing import URL_NOT_TAKEN
 from kitchener.gateway.traits import Traits
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 
-CONNECT_TIMEOUT_S = 10.0
 REMEMBERED_MODELS = 64
 ASYNCIO_ONLY_VENDORS = frozenset(("bedrock", "bedrock-mantle", "cohere", "huggingface", "mistral", "xai"))
 """Vendors whose own client needs asyncio; under trio they are refused when they are opened."""
+OWN_HTTP_VENDORS = frozenset(("cohere", "groq", "huggingface"))
+"""Vendors whose library insists on an HTTP client of its own; `max_response_bytes` does not hold for what they read."""
 OPENAI_HOSTS = ("api.openai.com", "openai.azure.com")
 
 _SOURCE = "configuration"
+_NOT_TAKEN = {
+    "base_url": URL_NOT_TAKEN,
+    "api_key": "the library takes no API key for {0!r}; leave `api_key` out and set what the vendor documents",
+}
 
 
 class ModelProvider:
@@ -50,7 +57,7 @@ class ModelProvider:
         build: makes the library's model for a model name
         model_id: what to ask for where a request names nothing
         settings: settings of every request
-        secret: the API key, only to keep it out of error texts
+        redaction: the API keys, to keep them out of answers and error texts
     """
 
     def __init__(
@@ -60,10 +67,10 @@ class ModelProvider:
         *,
         model_id: str | None,
         settings: ModelSettings,
-        secret: str | None,
+        redaction: Redaction,
     ) -> None:
         self._provider_id, self._build, self._model_id = provider_id, build, model_id
-        self._settings, self._secret = settings, secret
+        self._settings, self._redaction = settings, redaction
         self._models: OrderedDict[str, Model] = OrderedDict()
         self.traits = Traits(model_id=model_id)
         if model_id is not None:
@@ -78,18 +85,19 @@ class ModelProvider:
         Raises:
             ProviderError: there was no usable answer
         """
+        asked = request.model_id or self._model_id
         try:
-            model = self._model(request.model_id or self._model_id)
+            model = self._model(asked)
             answer = await model_request(
                 model,
                 vendor_messages(request.messages),
                 model_settings=self._settings_for(request),
                 model_request_parameters=parameters_for(request, model),
             )
-            return response_from(answer, request, self._provider_id)
+            return response_from(answer, request, self._provider_id, asked or "", self._redaction)
         except VENDOR_ERRORS as error:
-            failure = translated(error, self._provider_id, self._secret)
-            raise failure from hide(error, self._secret)
+            failure = translated(error, self._provider_id, self._redaction)
+            raise failure from hide(error, self._redaction)
 
     async def stream(self, request: PromptRequest) -> AsyncGenerator[TextPiece | PromptResponse, None]:
         """One HTTP request whose text comes in pieces; then the whole response.
@@ -97,8 +105,9 @@ class ModelProvider:
         Raises:
             ProviderError: there was no usable answer, or it broke off
         """
+        asked, pieces = request.model_id or self._model_id, RedactedPieces(self._redaction)
         try:
-            model = self._model(request.model_id or self._model_id)
+            model = self._model(asked)
             async with model_request_stream(
                 model,
                 vendor_messages(request.messages),
@@ -106,13 +115,16 @@ class ModelProvider:
                 model_request_parameters=parameters_for(request, model),
             ) as events:
                 async for event in events:
-                    if text := text_of(event):
+                    check_part(event)
+                    if text := pieces.take(text_of(event)):
                         yield TextPiece(1, text)
                 answer = events.get()
-            yield response_from(answer, request, self._provider_id)
+            if text := pieces.rest():
+                yield TextPiece(1, text)
+            yield response_from(answer, request, self._provider_id, asked or "", self._redaction)
         except VENDOR_ERRORS as error:
-            failure = translated(error, self._provider_id, self._secret)
-            raise failure from hide(error, self._secret)
+            failure = translated(error, self._provider_id, self._redaction)
+            raise failure from hide(error, self._redaction)
 
     def _model(self, name: str | None) -> Model:
         if name is None:
@@ -149,20 +161,8 @@ async def open_model_provider(provider_id: str, config: ProviderConfig, secret: 
 
 
 async def _open_endpoint(stack: AsyncExitStack, provider_id: str, config: ProviderConfig, secret: str | None) -> ModelProvider:
-    withheld = ("OpenAI-Organization", "OpenAI-Project", *(() if secret else ("Authorization",)))
-
-    async def withhold(outgoing: httpx2.Request) -> None:
-        # The library takes these from the environment or makes them up; this endpoint is not meant to have them.
-        for name in withheld:
-            outgoing.headers.pop(name, None)
-
-    http_client = await stack.enter_async_context(
-        httpx2.AsyncClient(
-            event_hooks={"request": [withhold]},
-            timeout=httpx2.Timeout(config.timeout_s, connect=min(CONNECT_TIMEOUT_S, config.timeout_s)),
-            limits=httpx2.Limits(max_connections=config.max_concurrency, max_keepalive_connections=config.max_concurrency),
-        )
-    )
+    redaction = Redaction(secret)
+    http_client = await stack.enter_async_context(open_http_client(config, redaction, withhold_key=secret is None))
     # The key is never empty, or the library would look for one in the environment.
     client = AsyncOpenAI(base_url=config.base_url, api_key=secret or "no-key", http_client=http_client, max_retries=0)
     host = urlsplit(config.base_url or "").hostname or ""
@@ -177,7 +177,7 @@ async def _open_endpoint(stack: AsyncExitStack, provider_id: str, config: Provid
     def build(name: str) -> Model:
         return OpenAIChatModel(name, provider=vendor, profile=profile)
 
-    return ModelProvider(provider_id, build, model_id=config.model, settings={}, secret=secret)
+    return ModelProvider(provider_id, build, model_id=config.model, settings={}, redaction=redaction)
 
 
 async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: ProviderConfig, secret: str | None) -> ModelProvider:
@@ -185,29 +185,58 @@ async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: Provider
     vendor_name, _, model_name = (config.model or "").partition(":")
     if vendor_name in ASYNCIO_ONLY_VENDORS and anyio.get_cancelled_exc_class().__module__.startswith("trio"):
         expected = f"the client library of {vendor_name!r} works on asyncio only, and this program runs on trio"
-        raise ConfigError(_SOURCE, dotted_key((*at, "model")), repr(config.model), expected)
+        raise ConfigError(_SOURCE, dotted_key((*at, "model")), described(config.model), expected)
     try:
         vendor_class = infer_provider_class(vendor_name)
     except ValueError:
-        expected = f"the library knows no vendor {vendor_name!r}"
-        raise ConfigError(_SOURCE, dotted_key((*at, "model")), repr(config.model), expected) from None
-    vendor = _vendor(vendor_class, config, secret, dotted_key((*at, "api_key")))
+        expected = "the library knows no such vendor; expected `vendor:model`, such as `anthropic:claude-sonnet-4-5`"
+        raise ConfigError(_SOURCE, dotted_key((*at, "model")), described(config.model), expected) from None
+    redaction = Redaction(secret)
+    client = open_http_client(config, redaction)
+    vendor = _vendor(
+        vendor_class,
+        config,
+        at,
+        {
+            "api_key": secret,
+            "base_url": config.base_url,
+            "http_client": None if vendor_name in OWN_HTTP_VENDORS else client,
+        },
+    )
+    await stack.enter_async_context(client)
     await stack.enter_async_context(vendor)
 
     def build(name: str) -> Model:
         return infer_model(f"{vendor_name}:{name.removeprefix(f'{vendor_name}:')}", lambda _: vendor)
 
     settings: ModelSettings = {"max_retries": 0, "timeout": config.timeout_s}
-    return ModelProvider(provider_id, build, model_id=model_name, settings=settings, secret=secret)
+    try:
+        return ModelProvider(provider_id, build, model_id=model_name, settings=settings, redaction=redaction)
+    except (UserError, ValueError, TypeError) as error:
+        expected = f"the vendor's library refuses this model: {redaction.text(str(error)):.300}"
+        raise ConfigError(_SOURCE, dotted_key((*at, "model")), described(config.model), expected) from hide(error, redaction)
 
 
 def _vendor(
-    vendor_class: type[VendorProvider[Any]], config: ProviderConfig, secret: str | None, key: str
+    vendor_class: type[VendorProvider[Any]], config: ProviderConfig, at: tuple[str, ...], wanted: dict[str, Any]
 ) -> VendorProvider[Any]:
-    accepted = signature(vendor_class).parameters
-    arguments = {"api_key": secret, "base_url": config.base_url}
-    chosen = {name: value for name, value in arguments.items() if value is not None and name in accepted}
+    """The library's object for a vendor. What is configured reaches it, or nothing is sent at all."""
+    accepted = signature(vendor_class.__init__).parameters
+    given = {name: value for name, value in wanted.items() if value is not None}
+    for name in ("base_url", "api_key"):
+        if name in given and name not in accepted:
+            raise ConfigError(_SOURCE, dotted_key((*at, name)), "", _NOT_TAKEN[name].format(config.model))
     try:
-        return vendor_class(**chosen)
-    except UserError as error:
-        raise ConfigError(_SOURCE, key, "", f"the vendor's library asks for more: {error}") from error
+        vendor = vendor_class(**{name: value for name, value in given.items() if name in accepted})
+    except (UserError, ValueError, TypeError) as error:
+        redaction = Redaction(wanted["api_key"])
+        expected = f"the vendor's library asks for more: {redaction.text(str(error)):.300}"
+        raise ConfigError(_SOURCE, dotted_key((*at, "api_key")), "", expected) from hide(error, redaction)
+    if config.base_url is not None and _host(str(vendor.base_url)) != _host(config.base_url):
+        raise ConfigError(_SOURCE, dotted_key((*at, "base_url")), "", _NOT_TAKEN["base_url"].format(config.model))
+    return vendor
+
+
+def _host(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc.lower()

@@ -14,7 +14,7 @@ import orjson
 
 from kitchener.gateway.providers import offline_relations
 from kitchener.gateway.providers.offline_reading import choose_tool, classify, speech_act
-from kitchener.gateway.providers.offline_words import stem, words_of
+from kitchener.gateway.providers.offline_words import forget_words, words_of
 from kitchener.gateway.providers.offline_writing import consolidate, minimal, reply, verify
 from kitchener.gateway.traits import Traits
 from kitchener.records.prompt import Message, PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
@@ -127,7 +127,7 @@ class OfflineProvider:
 def forget_texts() -> None:
     """Drops what is kept in memory of messages: who is erased must not stay there."""
     offline_relations.forget_texts()
-    stem.cache_clear()
+    forget_words()
 
 
 def _tokens(size: int) -> int:

@@ -9,13 +9,17 @@ from functools import lru_cache
 from typing import Any
 
 from kitchener.gateway.providers import offline_words as table
-from kitchener.gateway.providers.offline_relations import Relation, relation, wants
+from kitchener.gateway.providers.offline_relations import MAX_READ_CHARS, Relation, relation, wants
 from kitchener.gateway.providers.offline_words import content_stems, stem, words_of
 
 MAX_OBJECTIVE_CHARS = 120
 MAX_GREETING_WORDS = 6
 
-_QUOTED = re.compile(r"\"([^\"]+)\"|“([^”]+)”|`([^`]+)`|(?<!\w)'([^']+)'(?!\w)")
+# An opening quotation mark ends at the next one too, or each of many would search through all that follows it.
+_QUOTED = re.compile(r"\"([^\"]+)\"|“([^“”]+)”|`([^`]+)`|(?<!\w)'([^']+)'(?!\w)")
+_WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])|[_.-]")
+MAX_PATH_CHARS = 256
+_MAY_BE_PATH = re.compile(r"[\w./~-]++")
 _PATH = re.compile(r"(?<![\w/])(?:[\w.~-]*/[\w./~-]+|[\w-]+\.[A-Za-z]\w{0,4})(?![\w/])")
 _GENERIC_TOOL_WORDS = frozenset(
     (
@@ -167,7 +171,11 @@ def _from_what_is_asked(message: str) -> str:
     if len(starts) == 1:
         return message
     ends = [*starts[1:], len(message)]
-    wanted = (start for start, end in zip(starts, ends, strict=True) if wants(message[start:end].lower()).something)
+    wanted = (
+        start
+        for start, end in zip(starts, ends, strict=True)
+        if wants(message[max(start, end - MAX_READ_CHARS) : end].lower()).something
+    )
     return message[next(wanted, 0) :]
 
 
@@ -220,7 +228,7 @@ def _described(tool: Any) -> tuple[str, str, Mapping[str, Any]]:
 @lru_cache(1_024)
 def _tool_stems(tool_id: str, description: str) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     """Stems of the name, those of them that say what the tool is about, and those of the description."""
-    name = frozenset(stem(word) for word in words_of(re.sub(r"(?<=[a-z])(?=[A-Z])|[_.-]", " ", tool_id)))
+    name = frozenset(stem(word) for word in words_of(_WORD_BORDER.sub(" ", tool_id)))
     telling = name - _GENERIC_TOOL_WORDS
     return name, telling or name, frozenset(content_stems(words_of(description)))
 
@@ -235,10 +243,16 @@ def _arguments(
     properties = parameters.get("properties") or {}
     if any((properties.get(name) or {}).get("type") != "string" for name in required):
         return None
-    texts = ["".join(groups) for groups in _QUOTED.findall(message)] or _PATH.findall(message.rstrip(".?! "))
+    texts = ["".join(groups) for groups in _QUOTED.findall(message)] or _paths(message.rstrip(".?! "))
     if not texts and len(required) == 1:
         texts = _last_noun(message, words, known_stems)
     return dict(zip(required, texts, strict=True)) if len(texts) == len(required) else None
+
+
+def _paths(text: str) -> list[str]:
+    """The paths and file names in a text. Searching takes the square of a run's length, so a long one is none."""
+    runs = [run for run in _MAY_BE_PATH.findall(text) if len(run) <= MAX_PATH_CHARS]
+    return [path for run in runs for path in _PATH.findall(run)]
 
 
 def _last_noun(message: str, words: Sequence[str], known_stems: frozenset[str]) -> list[str]:

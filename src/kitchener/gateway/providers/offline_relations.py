@@ -215,9 +215,9 @@ def _going_on(read: _Reading) -> Relation:
 # --- what they look at --------------------------------------------------------------------------------------------------
 
 
-@lru_cache(512)
+@lru_cache(512)  # the newest turns and the goal are asked for again in each turn
 def wants(text: str) -> Wants:
-    """What a text in lower case asks for, read once from left to right."""
+    """What a text in lower case asks for, read once from left to right; one of at most `MAX_READ_CHARS`, since it is kept."""
     things: list[str] = []
     pieces = _PIECES.findall(text)
     acts = asks = not cues.ENJOYING.isdisjoint(pieces) and cues.ENJOYS.search(text) is not None

@@ -15,14 +15,26 @@ def words_of(text: str) -> list[str]:
     return WORD.findall(text.lower().replace("’", "'"))
 
 
-@lru_cache(4_096)
 def stem(word: str) -> str:
     """The word without a plural ending: `packages` and `package` count as the same, `glass` stays."""
+    return _kept_stem(word) if len(word) <= _MAX_KEPT_CHARS else _stem(word)
+
+
+def forget_words() -> None:
+    """Drops the words that are kept because they come again."""
+    _kept_stem.cache_clear()
+
+
+def _stem(word: str) -> str:
     if len(word) > 4 and word.endswith("ies"):
         return word[:-3] + "y"
     if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
         return word[:-1]
     return word
+
+
+_MAX_KEPT_CHARS = 32
+_kept_stem = lru_cache(4_096)(_stem)  # less than a megabyte, since the words are short
 
 
 def content_stems(words: Iterable[str]) -> set[str]:

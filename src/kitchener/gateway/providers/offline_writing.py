@@ -4,17 +4,20 @@ It quotes and arranges; it does not know anything. Each reply that is not plainl
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import orjson
 
-from kitchener.gateway.providers.offline_words import content_stems, words_of
+from kitchener.gateway.providers.offline_relations import MAX_READ_CHARS
+from kitchener.gateway.providers.offline_words import content_stems, stem, words_of
 
 MAX_RESULT_LINES = 30
 MAX_RESULT_CHARS = 2_000
 MAX_QUOTE_CHARS = 240
 MAX_CONTEXT_CHARS = 20_000
+MAX_WANTED_STEMS = 64
 MAX_MIND_CHARS = 160
 MAX_LESSON_CHARS = 160
 MAX_SHOWN_CHARS = 80
@@ -101,7 +104,7 @@ def relevant_line(message: str, context_text: str) -> str:
     text = context_text[-MAX_CONTEXT_CHARS:]
     lowered = text.lower()
     asked = words_of(message)
-    wanted = {each for each in content_stems(asked) if each in lowered}
+    wanted = set(islice((each for each in _telling_stems(message) if each in lowered), MAX_WANTED_STEMS))
     if not wanted:
         return ""
     best, best_score = "", 0.0
@@ -118,6 +121,12 @@ def relevant_line(message: str, context_text: str) -> str:
             best, best_score = line, score
     best = best.strip().rstrip(".")
     return best if len(best) <= MAX_QUOTE_CHARS else best[:MAX_QUOTE_CHARS].rsplit(" ", 1)[0] + "…"
+
+
+def _telling_stems(message: str) -> Iterable[str]:
+    """The stems that say what a message is about, each once; of a long one those of its end, where it says what is asked."""
+    words = words_of(message[-MAX_READ_CHARS:])
+    return dict.fromkeys(stem(word) for word in words if content_stems((word,)))
 
 
 def _told_result(result: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from kitchener.config import ProviderConfig, RouterConfig, dotted_key
+from kitchener.config import REFERENCE, ProviderConfig, RouterConfig, dotted_key, shown_reference
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.records.prompt import PromptRequest, PromptResponse, Provider
@@ -69,15 +69,16 @@ def read_secret(reference: str | None, key: str) -> str | None:
     if reference is None:
         return None
     kind, _, name = reference.partition(":")
+    shown = shown_reference(reference)
     if kind == "env":
         secret = os.environ.get(name)
-        problem = f"environment variable {name} is not set"
+        problem = f"environment variable {name if reference == shown else 'of that name'} is not set"
     elif kind == "file":
         secret, problem = _read(name)
     else:
-        raise ConfigError(_SOURCE, key, "", "must be a reference, `env:NAME` or `file:/path`, never the key itself")
+        raise ConfigError(_SOURCE, key, "", REFERENCE)
     if secret is None or not secret.strip():
-        raise ConfigError(_SOURCE, key, repr(reference), problem if secret is None else "leads to an empty value")
+        raise ConfigError(_SOURCE, key, repr(shown), problem if secret is None else "leads to an empty value")
     return secret.strip()
 
 

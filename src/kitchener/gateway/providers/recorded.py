@@ -40,6 +40,7 @@ class Recording:
             usage=Usage(usage["input_tokens"], usage["output_tokens"], usage.get("cached_tokens")),
             latency_ms=payload["latency_ms"],
             finish_reason=payload["finish_reason"],
+            served_model=said.get("served_model"),
             route_reason=payload["route_reason"],
         )
         return cls(payload["request_hash"], payload["prompt_pack_version"], response)

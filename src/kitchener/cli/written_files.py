@@ -1,0 +1,56 @@
+"""Turns what a command found into a file that its owner alone can read: whole, or not at all.
+
+Replies, learned lines and evidence are about people, so no such file is open to others, whatever the umask says and whatever
+stood there before. A link in its place is replaced and never followed: in a shared directory it may be somebody else's.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, TypeVar
+
+from kitchener.errors import ConfigError
+
+_Result = TypeVar("_Result")
+
+
+def check_output(path: Path, root: Path | None = None) -> None:
+    """Refuses places where `write_whole` cannot put a file, before there is anything to lose.
+
+    Args:
+        path: the value of `--output`
+        root: directory of the ledgers, where no such file may go; None: anywhere
+
+    Raises:
+        ConfigError: it lies under the root, in no directory, or is something else than a file
+    """
+    if root is not None and path.resolve().is_relative_to(root.resolve()):
+        raise ConfigError("--output", "", repr(str(path)), f"lies under the root {root}, where every .jsonl is a ledger")
+    if not path.absolute().parent.is_dir() or (path.exists() and not path.is_file()):
+        raise ConfigError("--output", "", repr(str(path)), "must be a file in a directory that exists")
+
+
+def write_whole(path: Path, fill: Callable[[IO[bytes]], _Result]) -> _Result:
+    """Puts the file in place once `fill` has written it and it is on disk; returns what `fill` returned.
+
+    Args:
+        path: where it goes
+        fill: writes the content; it may read the file again by its name after a flush
+
+    Raises:
+        ConfigError: it cannot be written
+    """
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.absolute().parent, prefix=f".{path.name}.", delete=False) as file:
+            try:
+                result = fill(file)
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+    except OSError as error:
+        raise ConfigError(str(path), "", "", f"cannot be written: {error.strerror or error}") from error
+    return result

@@ -1,0 +1,119 @@
+"""What of a setting may be shown: turns values, references to secrets and addresses into text that holds no secret.
+
+A key is often pasted where something else belongs: into a reference, an address, a name. So an error shows a value only where
+it cannot be a key (a number, a switch, a short word), and otherwise says how long it is. Reading settings, the checks of the
+router and the commands all go by these rules.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+_REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:[^\s\x00][^\x00]*")
+_WORD = re.compile(r"[A-Za-z]{0,20}|(?=.{1,8}$)[A-Za-z]*[0-9]{1,3}[A-Za-z]*")
+"""A part of a name that a person chose: letters, or few characters with few digits. Keys are longer and mixed."""
+_HARMLESS = re.compile(r"[a-z_]{1,24}|[A-Z_]{1,16}|[0-9]{1,6}")
+_NOT_IN_ADDRESS = re.compile(r"[\s\x00-\x1f\x7f\\]")
+_MAX_NAME: Final = 64
+_MAX_BITS: Final = 64
+HIDDEN: Final = "(not shown)"
+"""Stands for a reference that does not look like one."""
+REFERENCE: Final = "must be a reference, `env:NAME` or `file:/path`, never the key itself"
+"""What is expected of every setting that leads to a secret."""
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text has the form of a reference: `env:` and the name of a variable, or `file:` and a path."""
+    return _REFERENCE.fullmatch(text) is not None
+
+
+def is_plain_name(text: str) -> bool:
+    """Whether a name looks as if a person chose it, not as if it were a key: words between underscores."""
+    return len(text) <= _MAX_NAME and text != "" and all(_WORD.fullmatch(word) for word in text.split("_"))
+
+
+def shown_reference(reference: str) -> str:
+    """The reference where it can be nothing else: an upper-case variable's name, or the path of a file that is there."""
+    kind, _, name = reference.partition(":")
+    if not is_reference(reference):
+        return HIDDEN
+    if kind == "env":
+        return reference if name.isupper() and is_plain_name(name) else f"env:{HIDDEN}"
+    return reference if _is_file(name) else f"file:{HIDDEN}"
+
+
+def address_problem(url: str) -> str | None:
+    """What is wrong with the address of an endpoint, in words that do not quote it; None if it is right."""
+    if "@" in url:
+        return "must not hold a user or password; use `api_key` with a reference"
+    try:
+        parts = urlsplit(url)
+        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, or half a pair of brackets
+        is_whole = False
+    if not is_whole or _NOT_IN_ADDRESS.search(url):
+        return "must begin with http:// or https:// and a host, and have no blanks"
+    return "must end with its path; a key goes to `api_key`, as a reference" if "?" in url or "#" in url else None
+
+
+def shown_address(url: str) -> str:
+    """The address of an endpoint, if nothing is wrong with it: then it has no place for a secret."""
+    return HIDDEN if address_problem(url) else url
+
+
+def described(value: object) -> str:
+    """A value as an error may tell it: what kind it is, and the value itself only where it cannot be a key."""
+    if isinstance(value, str):
+        return json.dumps(value) if _HARMLESS.fullmatch(value) else f"a text of {_counted(len(value), 'character')}"
+    if isinstance(value, Mapping):
+        return "a table"
+    if isinstance(value, list | tuple):
+        return "a list"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+        return "a number beyond 64 bits"
+    return json.dumps(value) if isinstance(value, int | float) else f"a value of type {type(value).__name__!r}"
+
+
+def described_name(name: str) -> str:
+    """A name that leads nowhere, such as a provider's: in quotes if it is a short word."""
+    return repr(name) if _HARMLESS.fullmatch(name) else described(name)
+
+
+def described_key(key: str) -> str:
+    """An unknown key, or what may be said of it."""
+    return key if is_plain_name(key) else f"a key of {_counted(len(key), 'character')}"
+
+
+def shown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as JSON types, whole or a table of them, with providers' references and addresses as they may be shown."""
+    shown = dict(settings)
+    if "router" in settings:
+        shown["router"] = shown_settings(settings["router"])
+    elif "providers" in settings:
+        shown["providers"] = {name: _shown_provider(each) for name, each in settings["providers"].items()}
+    return shown
+
+
+def _shown_provider(provider: Mapping[str, Any]) -> dict[str, Any]:
+    shown = dict(provider)
+    if provider["api_key"] is not None:
+        shown["api_key"] = shown_reference(provider["api_key"])
+    if provider["base_url"] is not None:
+        shown["base_url"] = shown_address(provider["base_url"])
+    return shown
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

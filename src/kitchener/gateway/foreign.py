@@ -1,0 +1,82 @@
+"""What a provider may do that is no answer: raise anything at all, or give something that is not what its type says.
+
+A provider is code of somebody else that reads the words of somebody else. Whatever comes of that is a `ProviderError` of this
+provider: recorded, tried again or elsewhere, and never a failure of the gateway. Explained in `docs/gateway.md`.
+"""
+
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import anyio
+import structlog
+
+from kitchener.cancellation import is_own_failure
+from kitchener.errors import ProviderError, origin_of
+from kitchener.records.prompt import PromptResponse, TextPiece, ToolUse, Usage
+
+_log = structlog.get_logger(__name__)
+
+
+def provider_failure(provider_id: str, error: BaseException) -> ProviderError:
+    """What a provider raised, as its failure. Its words stay out: they may hold an answer, or a key."""
+    if isinstance(error, anyio.get_cancelled_exc_class()):
+        failure = ProviderError(provider_id, "connection", "something that the provider waited for was cancelled")
+    else:
+        detail = f"the provider raised {origin_of(error)} instead of a ProviderError"
+        failure = ProviderError(provider_id, "malformed", detail)
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        _log.error("provider failed", provider_id=provider_id, error=origin_of(error), traceback=frames)
+    failure.__cause__ = error
+    return failure
+
+
+@contextmanager
+def translated_failures(provider_id: str) -> Iterator[None]:
+    """Makes a `ProviderError` of whatever a provider raises inside; the caller's own cancellation passes."""
+    try:
+        yield
+    except ProviderError:
+        raise
+    except BaseException as error:
+        if not is_own_failure(error):
+            raise
+        raise provider_failure(provider_id, error) from error
+
+
+def check_response(provider_id: str, response: object) -> None:
+    """Raises ProviderError unless an answer is what its type says, with counts that every budget and ledger can take."""
+    if type(response) is not PromptResponse:
+        raise ProviderError(provider_id, "malformed", f"the answer is {type(response).__name__}: expected PromptResponse")
+    if type(response.text) is not str:
+        raise ProviderError(provider_id, "malformed", f"the answer's text is {type(response.text).__name__}: expected str")
+    structured = response.structured
+    if structured is not None and type(structured) is not dict:
+        raise ProviderError(provider_id, "malformed", f"the structured answer is {type(structured).__name__}: expected dict")
+    if response.tool_uses:
+        for use in response.tool_uses:
+            if not _is_tool_use(use):
+                raise ProviderError(provider_id, "malformed", "the answer asks for a tool in a way that is no ToolUse")
+    if type(response.usage) is not Usage:
+        raise ProviderError(provider_id, "malformed", f"the answer's usage is {type(response.usage).__name__}: expected Usage")
+    if (problem := response.usage.problem()) is not None:
+        raise ProviderError(provider_id, "malformed", problem)
+
+
+def checked_item(provider_id: str, item: object) -> TextPiece | PromptResponse:
+    """An item of a stream; raises ProviderError unless it is a piece of text or an answer that `check_response` lets pass."""
+    if type(item) is TextPiece and type(item.text) is str:
+        return item
+    if type(item) is PromptResponse:
+        check_response(provider_id, item)
+        return item
+    raise ProviderError(provider_id, "malformed", f"the stream gave {type(item).__name__}: expected a TextPiece of str")
+
+
+def _is_tool_use(use: object) -> bool:
+    return (
+        isinstance(use, ToolUse)
+        and isinstance(use.use_id, str)
+        and isinstance(use.tool_id, str)
+        and isinstance(use.arguments, Mapping)
+    )

@@ -1,0 +1,60 @@
+"""Opens the HTTP client of one provider: it asks only the configured endpoint, and bounds what comes back.
+
+The bounds stand here, under the vendors' libraries, so that they hold whichever of them makes the request. Neighbours:
+`bodies.py` bounds a body, `redaction.py` remembers the keys that went out, `models.py` puts a library on top.
+"""
+
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Final
+
+import httpx2
+
+from kitchener.config import ProviderConfig
+from kitchener.gateway.providers.bodies import BoundedBody, UnusableAnswer
+from kitchener.gateway.providers.redaction import Redaction
+
+CONNECT_TIMEOUT_S: Final = 10.0
+
+_KEY_HEADERS: Final = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
+_NEVER_SENT: Final = ("OpenAI-Organization", "OpenAI-Project")
+"""The library takes these from the environment; an endpoint of our own choice is not meant to have them."""
+
+
+def open_http_client(config: ProviderConfig, redaction: Redaction, *, withhold_key: bool = False) -> httpx2.AsyncClient:
+    """A client to be entered with `async with`.
+
+    Args:
+        config: the provider's settings; with a `base_url`, requests to any other host fail before they go out
+        redaction: is told each key that is sent
+        withhold_key: leave out the key that a library makes up where none is configured
+    """
+    withheld = (*(_NEVER_SENT if config.kind == "openai_compatible" else ()), *(("Authorization",) if withhold_key else ()))
+    only = _origin(httpx2.URL(config.base_url)) if config.base_url is not None else None
+
+    async def prepare(request: httpx2.Request) -> None:
+        if only is not None and _origin(request.url) != only:
+            raise UnusableAnswer("bad_request", f"a request to {request.url.host!r} was stopped: `base_url` names another host")
+        for name in withheld:
+            request.headers.pop(name, None)
+        request.headers["Accept-Encoding"] = "gzip"  # no encoding that could not be decompressed piece by piece
+        for name in _KEY_HEADERS:
+            if value := request.headers.get(name):
+                redaction.note(value.rpartition(" ")[2])
+
+    async def bound(response: httpx2.Response) -> None:
+        body = response.stream
+        if not isinstance(body, httpx2.AsyncByteStream):
+            raise TypeError(f"an asynchronous body was expected, not {type(body).__name__}")
+        encoding = response.headers.pop("Content-Encoding", "")
+        response.stream = BoundedBody(body, encoding=encoding, status=response.status_code, max_bytes=config.max_response_bytes)
+
+    return httpx2.AsyncClient(
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # an endpoint could fill the jar without end
+        event_hooks={"request": [prepare], "response": [bound]},
+        timeout=httpx2.Timeout(config.timeout_s, connect=min(CONNECT_TIMEOUT_S, config.timeout_s)),
+        limits=httpx2.Limits(max_connections=config.max_concurrency, max_keepalive_connections=config.max_concurrency),
+    )
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port

@@ -1,0 +1,376 @@
+"""Measures whether functions that read foreign text take time in proportion to its length, in a process of its own.
+
+    python -m tests.hostile.linear_scans GROUP
+
+Prints a line of JSON for each case where eight times the text took more than `MAX_RATIO` times the processor time, and the
+number of cases at the end. Nothing counts the steps of an expression, so this is the one place that measures time; it is the
+process's own time, never the wall's.
+"""
+
+import ast
+import contextlib
+import importlib
+import inspect
+import json
+import pkgutil
+import re
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import kitchener
+from kitchener import ids, signing
+from kitchener.actors import attention, tool_schema
+from kitchener.actors.answers import is_stored_by_text, read_answer
+from kitchener.actors.prompt_templates import compile_pack, fence
+from kitchener.actors.ranking import TurnWords
+from kitchener.actors.replies import ReplyText
+from kitchener.cli.output import harmless, table_lines
+from kitchener.config import RouterConfig, RuntimeConfig
+from kitchener.config.parsing import parse_settings
+from kitchener.context import conflicts, lexical_marks, lexical_words
+from kitchener.context.items import shortened, turn_item
+from kitchener.context.lexical import LexicalIndex, LexicalTurn
+from kitchener.errors import KitchenerError
+from kitchener.gateway.providers import offline_reading, offline_relations, offline_words, offline_writing
+from kitchener.gateway.routing import check_router
+from kitchener.ledger import chain, checkpoint, proof_check, verifier
+from kitchener.memory import lines, moments, signals
+from kitchener.records.prompt import PromptResponse, Usage
+
+TIMES: Final = 8
+"""So many times longer is the longer of two texts."""
+EXPRESSIONS: Final = "expressions"
+"""The group of all that is compiled, which needs no registration."""
+MAX_RATIO: Final = 30.0
+"""Between 8, what a linear scan takes, and 64, what a quadratic one does."""
+UNMEASURABLE_S: Final = 0.01
+"""A scan of the longer text that takes less processor time than this is fast enough, whatever its shape."""
+MAX_CPU_S: Final = 120
+"""Processor time after which the process is ended; it takes a tenth of that."""
+
+UNITS: Final = (
+    *("\n", " ", "\t", "\r\n", "-", "“", '"', "'", "`", "```", "{", "[", "<a", "</", "(", "\\", "/", ".", ",", ":", "*", "~"),
+    *(
+        "a",
+        "ab ",
+        "a,",
+        "a:",
+        "1 ",
+        "12/",
+        "'a ",
+        "i ",
+        "mind ",
+        "never, ",
+        "always ",
+        "; and ",
+        "so ",
+        "hi, ",
+        "ok ",
+        "is it ",
+    ),
+    *('"a":1,', "漢", "漢、", "한국 ", "שלום ", "\u0301\u0316", "e\u0301", "\u0301\uff9e", "\ufdfa", "\U0001f600", "may 1 "),
+    *("2024-01-", "T-", "=", "&", "@", "ignore ", "{%", "\\u00", "\\ud83d", "[agents.RESIDENT:", "- ", "#", "%", "0"),
+)
+"""What hostile texts are made of."""
+JSON_UNITS: Final = (" ", "\n", "`", "{", "[", '"', "\\", "a", "漢", "\\u00", "\\ud83d", '"a":1,', ":")
+"""The same for answers that are read by the character, which takes longer."""
+FRAMES: Final = (("", ""), ("x ", "x"), ("mind never? ", "!"), ("read the file ", "?"), ("please, “", ""))
+"""What stands before and behind: so that a scan begins, and fails at the very end."""
+ANSWER_FRAMES: Final = (
+    ("", ""),
+    ("```json\n", "x"),
+    ("```", ""),
+    ('{"response_text": "', '"}'),
+    ('{"response_text":', ""),
+    ('{"', '": 1, "response_text": "a"}'),
+    ('{"a": "', ""),
+    ('{"a": {', "\n```"),
+)
+"""The same for what a model answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A way by which foreign text reaches a function."""
+
+    name: str
+    call: Callable[[str], object]
+    frames: tuple[tuple[str, str], ...] = FRAMES
+    chars: int = 2_000
+    """Of the shorter text."""
+    units: tuple[str, ...] = UNITS
+    """What the texts are made of."""
+
+
+def _response(text: str) -> PromptResponse:
+    return PromptResponse(provider_id="scripted", model_id="scripted-1", text=text, usage=Usage(1, 1), finish_reason="stop")
+
+
+def _in_pieces(size: int) -> Callable[[str], object]:
+    def feed(text: str) -> str:
+        reply = ReplyText()
+        for start in range(0, len(text), size):
+            reply.feed(text[start : start + size])
+        return reply.given
+
+    return feed
+
+
+def _marks(text: str) -> object:
+    folded = text.casefold()
+    return lexical_marks.marks_of(text, lexical_words.words_of(folded), ())
+
+
+def _index(text: str) -> object:
+    index = LexicalIndex()
+    for speaker in ("user", "assistant", "user"):
+        index.append(LexicalTurn(text, "s", speaker, "2026-01-01"))
+    return index.rank(text, wanted=3)
+
+
+def _words_of_turns(text: str) -> object:
+    words = TurnWords(1_024)
+    words.note(_turn(text))
+    return words.rank(text, 1, 1)
+
+
+def _turn(text: str) -> Any:
+    class Known:
+        entity_id, ref, key = "T-1", None, ("2026-01-01T00:00:00", "E-1", "L")
+
+    class Answer:
+        response, session_id = text, "SES-00000001"
+
+    known: Any = Known
+    answer: Any = Answer
+    return turn_item(known, answer, text, None, len)
+
+
+TOOLS: Final = (
+    {
+        "tool_id": "read_file",
+        "description": "Reads a file",
+        "parameters": {"required": ["path"], "properties": {"path": {"type": "string"}}},
+    },
+)
+
+
+def _variables(text: str) -> Mapping[str, Any]:
+    turns = [{"user": text, "assistant": text}]
+    return {"user_message": text, "recent_turns": turns, "active_objective": text, "tools": TOOLS}
+
+
+def _choose(text: str) -> object:
+    return offline_reading.choose_tool(text, offline_words.words_of(text), TOOLS)
+
+
+def _consolidated(text: str) -> object:
+    events = [{"co_signals": [f"domain:{text}", text]}]
+    return offline_writing.consolidate({"signal_id": f"domain:{text}", "recent_events": events, "count": 3})
+
+
+def _replied(text: str) -> object:
+    context = {"context_text": text, "ho3_biases": [text]}
+    return offline_writing.reply({"user_message": text, "assembled_context": context}, ())
+
+
+def _as_settings(text: str) -> object:
+    return parse_settings(RuntimeConfig, {"plane_root": text, "limits": {text: 1}}, "test")
+
+
+def _as_file(suffix: str, read: Callable[[Path], object]) -> Callable[[str], object]:
+    folder = Path(tempfile.mkdtemp(prefix="linear-scans-"))
+    path = folder / f"text{suffix}"
+
+    def written(text: str) -> object:
+        path.write_text(text, "utf-8", "replace")
+        return read(path)
+
+    return written
+
+
+def _as_router(field: str) -> Callable[[str], object]:
+    def check(text: str) -> None:
+        provider = {"kind": "openai_compatible", "base_url": "http://127.0.0.1", field: text, "model": "m"}
+        check_router(parse_settings(RouterConfig, {"providers": {"p": provider}}, "test"), source="test")
+
+    return check
+
+
+def _chosen(text: str) -> object:
+    class Known:
+        class facts:
+            objective = text[:2_000]
+
+    record: Any = Known
+    return conflicts.choose_thread(text, ["a", "b"], {"a": record, "b": record})
+
+
+_LINE: Final = b'{"ledger_id":"L","seq":1,"entry_id":"E-2026-01-01-000000000001","batch":[1,1,1],"entry_hash":"sha256:'
+SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
+    "context": (
+        Scan("marks of a message", _marks),
+        Scan("dates in a question", lambda text: lexical_marks.may_have_date(text) and lexical_marks.date_parts(text)),
+        Scan("words", lexical_words.words_of),
+        Scan("terms", lambda text: [lexical_words.terms_of(word) for word in lexical_words.words_of(text)]),
+        Scan("terms of one word", lexical_words.terms_of),
+        Scan("stem", lexical_words.stem),
+        Scan("index and ranking", _index),
+        Scan("a stub", shortened),
+        Scan("naming a thread", _chosen),
+    ),
+    "answers": (
+        Scan("a streamed answer, by the character", _in_pieces(1), ANSWER_FRAMES, 4_000, JSON_UNITS),
+        Scan("a streamed answer, in pieces", _in_pieces(7), ANSWER_FRAMES, 4_000, JSON_UNITS),
+        Scan("a streamed answer, whole", _in_pieces(1_000_000), ANSWER_FRAMES),
+        Scan("an answer", lambda text: read_answer(_response(text), plain_text=True), ANSWER_FRAMES),
+        Scan("an answer that is stored", lambda text: is_stored_by_text(_response(text)), ANSWER_FRAMES),
+    ),
+    "actors": (
+        Scan("words of turns", _words_of_turns),
+        Scan("words of a search", attention.words_of),
+        Scan("fenced data", lambda text: fence("T-1", text)),
+        Scan("fenced object", lambda text: fence("T-1", {"a": text, "b": [text]})),
+        Scan("a prompt pack", lambda text: compile_pack(f"{text[:200]}\n=== DATA ===\n{text}", file="p"), chars=500),
+        Scan("a docstring's parameters", lambda text: tool_schema.parameter_docs(f"Does it.\n\nArgs:\n    {text}")),
+        Scan("a docstring's summary", tool_schema.summary),
+        Scan("session ids", lambda text: ids.is_session_id(f"SES-{text}")),
+        Scan("turn ids", lambda text: ids.session_of_turn(f"T-{text}")),
+        Scan("agent classes", lambda text: ids.is_agent_class(f"RESIDENT:{text}")),
+    ),
+    "offline": (
+        Scan("classify", lambda text: offline_reading.classify(_variables(text))),
+        Scan("speech act", lambda text: offline_reading.speech_act(text, offline_words.words_of(text))),
+        Scan("choose a tool", _choose),
+        Scan("relation", lambda text: offline_relations.relation(text, [{"user": text, "assistant": text}], text)),
+        Scan("reply", _replied),
+        Scan("verify", lambda text: offline_writing.verify({"response_text": text, "acceptance": [text]})),
+        Scan("consolidate", _consolidated),
+        Scan("tell a result", lambda text: offline_writing.reply({}, [{"tool_id": "t", "result": text}])),
+    ),
+    "memory": (
+        Scan("tidy a line", lines.tidy),
+        Scan("problem of a line", lambda text: lines.problem_of(text, 10**9)),
+        Scan("a signal's value", signals.normalise_value),
+        Scan("a signal", lambda text: signals.normalise(f"domain:{text}", frozenset(("domain",)))),
+        Scan("an id", lambda text: signals.plain_id("id", text)),
+        Scan("a moment", lambda text: moments.us_of(text, "moment")),
+    ),
+    "files": (
+        Scan("settings", _as_settings),
+        Scan("a settings file", _as_file(".toml", RouterConfig.from_config_file)),
+        Scan("a settings file as JSON", _as_file(".json", RouterConfig.from_config_file)),
+        Scan("an endpoint", _as_router("base_url")),
+        Scan("a key's reference", _as_router("api_key")),
+        Scan("a line of a ledger", lambda text: chain.split_line(text.encode("utf-8", "replace"))),
+        Scan("a damaged line", lambda text: chain.read_line(_LINE + text.encode("utf-8", "replace"), "L", None, None)),
+        Scan("a stamp", lambda text: verifier.is_moment(text.encode("utf-8", "replace"))),
+        Scan("a bundle", _as_file(".json", proof_check.verify_bundle)),
+        Scan("a head", lambda text: checkpoint.read_head({"ledger_id": "L", "seq": 1, "chain_hash": text, "timestamp": text})),
+        Scan("a public key", signing.is_public_key),
+        Scan("output", lambda text: harmless(text)),
+        Scan("a table", lambda text: [*table_lines(["a"], [{"a": text}])]),
+    ),
+}  # fmt: skip
+"""By group; each group is measured in a process of its own."""
+
+
+SHORT_TEXTS: Final[Mapping[str, int]] = {
+    "kitchener.gateway.providers.offline_reading._PATH": offline_reading.MAX_PATH_CHARS,
+    "kitchener.gateway.providers.offline_cues.CONFIRMS": offline_relations.MAX_QUESTION_CHARS,
+    "kitchener.memory.lines._COMMANDS": 2_000,
+}
+"""Expressions that only ever see a text of so many characters: for them nothing else holds."""
+METHODS: Final = frozenset(("search", "match", "fullmatch", "findall", "finditer", "sub", "split"))
+"""How an expression is used. Those that go on behind a match cost the same."""
+
+
+def expressions() -> Iterator[tuple[str, tuple[re.Pattern[Any], ...], frozenset[str]]]:
+    """Each expression that a module of the library compiles, by its full name, and the methods by which it is used."""
+    used: dict[str, set[str]] = {}
+    modules = [importlib.import_module(each.name) for each in pkgutil.walk_packages(kitchener.__path__, "kitchener.")]
+    for module in modules:
+        for node in ast.walk(ast.parse(inspect.getsource(module))):
+            if isinstance(node, ast.Attribute) and node.attr in METHODS and isinstance(node.value, ast.Name | ast.Attribute):
+                name = node.value.id if isinstance(node.value, ast.Name) else node.value.attr
+                used.setdefault(f"{module.__name__}.{name}" if name.startswith("_") else name, set()).add(node.attr)
+    for module in modules:
+        for name, value in vars(module).items():
+            patterns = value if isinstance(value, tuple) else (value,)
+            if patterns and all(isinstance(each, re.Pattern) for each in patterns):
+                full_name = f"{module.__name__}.{name}"
+                yield full_name, patterns, frozenset(used.get(full_name) or used.get(name) or ("search",))
+
+
+def expression_scans() -> Iterator[Scan]:
+    """A scan for each expression, as it is used."""
+    for name, patterns, methods in expressions():
+        yield Scan(name, partial(_apply, patterns, methods, SHORT_TEXTS.get(name)), FRAMES[:3])
+
+
+def _apply(patterns: Iterable[re.Pattern[Any]], methods: frozenset[str], most: int | None, text: str) -> None:
+    text = text if most is None else text[:most]
+    for pattern in patterns:
+        data = text if isinstance(pattern.pattern, str) else text.encode("utf-8", "replace")
+        for method in methods & {"search", "match", "fullmatch"}:
+            getattr(pattern, method)(data)
+        if methods - {"search", "match", "fullmatch"}:
+            pattern.findall(data)
+
+
+def offenders(scan: Scan) -> Iterator[tuple[str, float]]:
+    """The texts, described, for which a scan takes more than in proportion to their length, and how much more."""
+    for before, behind in scan.frames:
+        for unit in scan.units:
+            times = max(1, scan.chars // len(unit))
+            ratio = _ratio(scan.call, before + unit * (TIMES * times) + behind, before + unit * times + behind)
+            if ratio > MAX_RATIO:
+                yield f"{before!r} + {unit!r} * {TIMES * times} + {behind!r}", ratio
+
+
+def _ratio(call: Callable[[str], object], long: str, short: str) -> float:
+    """How many times longer the longer text takes; 0 where it takes no time to speak of."""
+    if (most := _cost(call, long)) < UNMEASURABLE_S:
+        return 0.0
+    if (ratio := most / _steady_cost(call, short)) <= MAX_RATIO:
+        return ratio
+    return min(_steady_cost(call, long) for _ in range(3)) / min(_steady_cost(call, short) for _ in range(3))
+
+
+def _steady_cost(call: Callable[[str], object], text: str) -> float:
+    """The mean of as many calls as make up for a coarse clock."""
+    total, calls = 0.0, 0
+    while total < 3 * UNMEASURABLE_S:
+        total += sum(_cost(call, text) for _ in range(calls or 1))
+        calls += calls or 1
+    return total / calls
+
+
+def _cost(call: Callable[[str], object], text: str) -> float:
+    began = time.process_time()
+    with contextlib.suppress(KitchenerError, chain.BadLine, ValueError, RecursionError):
+        call(text)
+    return time.process_time() - began
+
+
+def main() -> None:
+    """Measures one group."""
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
+    cases = 0
+    for scan in expression_scans() if sys.argv[1] == EXPRESSIONS else SCANS[sys.argv[1]]:
+        print(json.dumps({"at": scan.name}), flush=True)  # noqa: T201 - the last one, where the process is ended
+        cases += len(scan.frames) * len(scan.units)
+        for text, ratio in offenders(scan):
+            print(json.dumps({"scan": scan.name, "text": text, "ratio": ratio}), flush=True)  # noqa: T201 - the result
+    print(json.dumps({"cases": cases}))  # noqa: T201 - the result
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""What somebody says takes memory in proportion, and no message holds up anybody else."""
+
+import tracemalloc
+from itertools import count
+from pathlib import Path
+
+import anyio
+import pytest
+
+from kitchener.context.lexical import LexicalIndex, LexicalTurn
+from kitchener.context.lexical_turns import MAX_TERMS, MAX_TERMS_PER_TURN
+from kitchener.gateway.providers.offline import OfflineProvider
+from kitchener.records.prompt import PromptRequest, PromptResponse
+from kitchener.testing import ScriptedProvider
+from tests.acceptance.context_kit import ENFORCE
+from tests.acceptance.stack import open_scripted
+from tests.hostile.kit import bystander, unless_bystander
+
+MAX_TERM_BYTES = 400
+"""What a term of an index may take, bytes: its text, its places, and its part of the tables."""
+HAN = 20_000
+"""Characters from U+4E00 on; of them come texts in which no two neighbours are ever the same."""
+HOSTILE = (
+    "mind" + "\n" * 50_000 + "x",
+    "read the file " + "-" * 50_000,
+    "read the file " + "“" * 50_000,
+    "never " + "\u0301\u0316" * 25_000,
+    "<a" * 25_000,
+    "```" + " " * 50_000,
+)
+"""Each of them took seconds to minutes, during which nobody was served."""
+
+
+def han_text(number: int, chars: int) -> str:
+    """Text of which no pair of neighbours stands in any other."""
+    step = number + 1
+    return "".join(chr(0x4E00 + place * step % HAN) for place in range(chars))
+
+
+def held_by_indexes() -> int:
+    """Bytes that the modules of the lexical index hold."""
+    modules = [
+        tracemalloc.Filter(inclusive=True, filename_pattern=f"*/kitchener/context/lexical{each}.py") for each in ("", "_*")
+    ]
+    found = tracemalloc.take_snapshot().filter_traces(modules).statistics("filename")
+    return sum(each.size for each in found)
+
+
+def test_an_index_takes_so_many_bytes_a_term_and_so_many_terms_a_text() -> None:
+    """Han text without spaces is indexed by pairs: 439 MB resident for 6 MB of ledger, before it was bounded."""
+    texts = 40
+    tracemalloc.start()
+    try:
+        index = LexicalIndex(LexicalTurn(han_text(number, 4_500), "s", "user") for number in range(texts))
+        assert held_by_indexes() < texts * MAX_TERMS_PER_TURN * MAX_TERM_BYTES
+    finally:
+        tracemalloc.stop()
+    assert index.rank(han_text(7, 40)).order[0] == 7, "its beginning finds it"
+
+
+def test_an_index_knows_so_many_terms_and_no_more() -> None:
+    words = (f"word{number}" for number in count())
+    per_text = MAX_TERMS_PER_TURN
+    index = LexicalIndex(LexicalTurn(" ".join(next(words) for _ in range(per_text))) for _ in range(MAX_TERMS // per_text))
+    index.append(LexicalTurn("a quetzal in the garden of word7"))
+    assert index.rank("the quetzal?").order == [], "there was no room for another word"
+    assert MAX_TERMS // per_text in index.rank("word7?").order, "what was said before is found"
+
+
+async def test_a_flood_of_long_messages_takes_memory_in_proportion(tmp_path: Path) -> None:
+    """With a budget so small that each turn ranks all that was said."""
+    messages = 12
+    context = {**ENFORCE, "context_budget": 400, "turn_budget": 1_000_000}
+    async with open_scripted(tmp_path, **context) as runtime, bystander(runtime):
+        tracemalloc.start()
+        try:
+            session_id = await runtime.supervisor().start_session(subject_id="mallory")
+            for number in range(messages):
+                said = han_text(number, 4_500)
+                result = await runtime.supervisor().handle_turn(said, session_id=session_id, subject_id="mallory")
+                assert result.response == f"echo: {said}"
+            held = held_by_indexes()
+        finally:
+            tracemalloc.stop()
+    assert 0 < held < 2 * (messages + 2) * MAX_TERMS_PER_TURN * MAX_TERM_BYTES
+
+
+@pytest.mark.parametrize("ranked", [False, True])
+async def test_hostile_messages_are_answered_and_hold_up_nobody(tmp_path: Path, ranked: bool) -> None:
+    """The built-in model answers Mallory, so that it reads the messages too."""
+    offline = OfflineProvider()
+
+    async def answer(request: PromptRequest) -> PromptResponse:
+        return await offline.complete(request)
+
+    agent = {**ENFORCE, "context_budget": 400} if ranked else {}
+    agent["turn_budget"] = 1_000_000
+    provider = ScriptedProvider(unless_bystander(answer))
+    async with open_scripted(tmp_path, provider, **agent) as runtime, bystander(runtime):
+        with anyio.fail_after(60):
+            for said in HOSTILE:
+                result = await runtime.supervisor().handle_turn(said, subject_id="mallory")
+                assert result.error is None
+                assert not result.degraded

@@ -1,0 +1,63 @@
+"""Whatever a user, a model or a file says, reading it takes work in proportion to its length."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kitchener
+from tests.hostile.linear_scans import EXPRESSIONS, SCANS
+
+SOURCE = Path(kitchener.__file__).parent
+TAKES_MORE_THAN_IT_SEEMS = {
+    "kitchener.config.parsing": ("difflib", "settings"),
+    "kitchener.context.lexical_words": ("unicodedata", "words"),
+    "kitchener.memory.lines": ("unicodedata", "tidy a line"),
+}
+"""Modules of libraries whose work may grow with the square of a text, who uses them, and the scan that measures it."""
+
+
+@pytest.mark.parametrize("group", [*SCANS, EXPRESSIONS])
+def test_eight_times_the_text_takes_about_eight_times_the_work(group: str) -> None:
+    """Measured in processor time of a process of its own: nothing counts the steps of an expression."""
+    command = [sys.executable, "-m", "tests.hostile.linear_scans", group]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, f"it ended while it measured {said[-1:]}: {done.stderr[-2_000:]}"
+    assert [each for each in said if "ratio" in each] == []
+    assert said[-1]["cases"] > 100
+
+
+def test_each_expression_is_compiled_where_it_is_measured() -> None:
+    """At the top of a module, under a name: all of these are found and measured, so that no new one slips by."""
+    found = []
+    for path in SOURCE.rglob("*.py"):
+        if path.name == "redaction.py":  # alternatives of literal keys, which no text makes backtrack
+            continue
+        tree = ast.parse(path.read_text("utf-8"))
+        named = {id(each) for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) for each in ast.walk(node)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module == "re":
+                found.append(f"{path.name}:{node.lineno}: from re import")
+            if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name) or node.value.id != "re":
+                continue
+            if node.attr.islower() and not (id(node) in named and node.attr == "compile"):
+                found.append(f"{path.name}:{node.lineno}: re.{node.attr}")
+    assert found == []
+
+
+def test_whoever_uses_a_library_of_hidden_costs_is_measured() -> None:
+    found: dict[str, str] = {}
+    for path in SOURCE.rglob("*.py"):
+        name = ".".join(("kitchener", *path.relative_to(SOURCE).with_suffix("").parts))
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                for each in node.names:
+                    if each.name in ("difflib", "unicodedata", "fnmatch"):
+                        found[name] = each.name
+    measured = {scan.name for scans in SCANS.values() for scan in scans}
+    assert found == {name: library for name, (library, _) in TAKES_MORE_THAN_IT_SEEMS.items()}
+    assert {scan for _, scan in TAKES_MORE_THAN_IT_SEEMS.values()} <= measured

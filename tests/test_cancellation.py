@@ -1,0 +1,97 @@
+"""Whose a cancellation is: the caller's passes through, that of something which was called is its failure. docs/actors.md."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+
+from kitchener.cancellation import ends_when_told, is_own_failure, is_scope_cancelled
+from kitchener.errors import ActorStopped
+
+
+class OfItsOwn(BaseException):
+    """What no `except Exception` catches."""
+
+
+async def judged(call: Callable[[], Awaitable[object]]) -> tuple[bool, bool]:
+    """Whether what a call raises is its own failure, and whether a scope was cancelled then."""
+    try:
+        await call()
+    except BaseException as error:  # noqa: BLE001  what is asked about
+        return is_own_failure(error), is_scope_cancelled()
+    raise AssertionError
+
+
+async def cancelled_elsewhere() -> None:
+    kept: list[BaseException] = []
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await anyio.sleep(1)
+        except anyio.get_cancelled_exc_class() as cancelled:
+            kept.append(cancelled)
+            raise
+    raise kept[0]
+
+
+async def test_a_cancellation_that_no_scope_around_it_asked_for_is_a_failure() -> None:
+    assert await judged(cancelled_elsewhere) == (True, False)
+
+
+@pytest.mark.parametrize("shield", [False, True])
+async def test_a_cancellation_by_a_scope_around_it_is_the_callers(*, shield: bool) -> None:
+    found: list[tuple[bool, bool]] = []
+    with anyio.CancelScope() as outer, anyio.CancelScope(shield=shield) as inner:
+        (inner if shield else outer).cancel()
+        found.append(await judged(lambda: anyio.sleep(1)))
+    assert found == [(False, True)]
+
+
+async def test_behind_a_shield_a_scope_outside_of_it_cancels_nothing() -> None:
+    found: list[tuple[bool, bool]] = []
+    with anyio.CancelScope() as outer:
+        outer.cancel()
+        with anyio.CancelScope(shield=True):
+            found.append(await judged(cancelled_elsewhere))
+    assert found == [(True, False)]
+
+
+async def test_after_a_scope_has_done_its_work_a_cancellation_is_a_failure_again() -> None:
+    for _ in range(3):
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await anyio.sleep(1)
+        assert await judged(cancelled_elsewhere) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError(), SystemExit(), GeneratorExit(), OfItsOwn(), BaseExceptionGroup("", [OfItsOwn()])]
+)
+async def test_whatever_else_is_raised_is_a_failure(error: BaseException) -> None:
+    assert is_own_failure(error)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), BaseExceptionGroup("", [ValueError(), KeyboardInterrupt()])])
+async def test_an_interrupt_is_the_callers(error: BaseException) -> None:
+    assert not is_own_failure(error)
+
+
+async def test_a_task_that_is_cancelled_natively_is_its_callers(anyio_backend: str) -> None:
+    if anyio_backend == "trio":
+        pytest.skip("asyncio only")
+    task = asyncio.ensure_future(judged(lambda: asyncio.sleep(60)))
+    await asyncio.sleep(0)
+    task.cancel()
+    assert await task == (False, False)
+
+
+async def test_a_task_that_ends_untold_says_so() -> None:
+    told = "the cook was cancelled by something other than the runtime"
+    with pytest.raises(ActorStopped, match=told), ends_when_told("the cook"):
+        await cancelled_elsewhere()
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        with ends_when_told("the cook"):
+            await anyio.sleep(1)
+    assert scope.cancelled_caught
