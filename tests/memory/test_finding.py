@@ -11,6 +11,7 @@ from anyio import to_thread, wait_all_tasks_blocked
 from anyio.lowlevel import checkpoint
 from structlog.testing import capture_logs
 
+from kitchener.errors import LedgerDamaged
 from kitchener.ledger.files import FileOps
 from kitchener.memory import HO3Memory, MemoryReader
 from tests.memory.kit import ADA, BO, SetClock, at, learned, open_memory, recur
@@ -98,7 +99,7 @@ async def test_an_older_copy_of_the_index_is_caught_up(tmp_path: Path) -> None:
     await check(tmp_path)
 
 
-async def test_the_index_of_another_memory_is_not_believed(tmp_path: Path) -> None:
+async def test_the_index_of_another_memory_is_not_believed_and_told(tmp_path: Path) -> None:
     async with open_memory(tmp_path / "a") as memory:
         await busy(memory)
     async with open_memory(tmp_path / "b") as memory:
@@ -106,8 +107,10 @@ async def test_the_index_of_another_memory_is_not_believed(tmp_path: Path) -> No
         await busy(memory, 2)
     shutil.rmtree(tmp_path / "b" / "index")
     shutil.copytree(tmp_path / "a" / "index", tmp_path / "b" / "index")
-    with capture_logs():
+    with pytest.raises(LedgerDamaged, match="delete its index"):  # as if somebody had built the ledger anew under it
         await check(tmp_path / "b")
+    shutil.rmtree(tmp_path / "b" / "index")
+    await check(tmp_path / "b")
 
 
 async def test_an_index_that_breaks_while_it_is_open_costs_time_and_nothing_else(tmp_path: Path) -> None:
