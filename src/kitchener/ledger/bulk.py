@@ -61,15 +61,23 @@ class Found(NamedTuple):
     """The entry hash of each, hex digits."""
 
 
-class _Heads(NamedTuple):
-    bodies: list[bytes]
-    stops: list[int]
-    ends: list[tuple[int, str, int]]
-    hashes: list[str]
+class Heads(NamedTuple):
+    """Some lines of which all but the bodies is right, and whose bodies have the hashes that the lines give."""
+
+    bodies: Sequence[bytes]
+    """Their bodies, as they stand there."""
+    stops: Sequence[int]
+    """Where in the block each line ends, which is where its LF stands."""
+    ends: Sequence[tuple[int, str, int]]
+    """As of `Found`."""
+    hashes: Sequence[str]
+    """The entry hash of each, hex digits."""
     chain: str
+    """Hex digits of the last chain hash."""
     batch: int
     place: int
     size: int
+    """As of `Standing`, after the last line."""
 
 
 def check_lines(block: bytes, at: int, ledger_id: str, before: Standing) -> Found | None:
@@ -81,9 +89,8 @@ def check_lines(block: bytes, at: int, ledger_id: str, before: Standing) -> Foun
         ledger_id: whose lines they must be
         before: the place before them
     """
-    line_end = block.find(b"\n", at)
-    day = block[line_end - _TO_STAMP : line_end - _TO_STAMP + 10].decode("ascii", "replace")
-    heads = _check_heads(block, at, ledger_id, before, f"E-{day}-")
+    day = day_of(block, at)
+    heads = check_heads(block, at, ledger_id, before, day)
     fields = _decoded(heads.bodies) if heads is not None else None
     last = _last_stamp(fields, day, before.timestamp) if fields is not None else None
     if heads is None or fields is None or last is None:
@@ -104,8 +111,22 @@ def _run_length(seq: int) -> int:
     return 9 - seq if seq < 9 else AT_ONCE - (seq + 1) % AT_ONCE
 
 
-def _check_heads(block: bytes, at: int, ledger_id: str, before: Standing, id_start: str) -> _Heads | None:
-    """What comes before and after each body: it must be what the writer would write for a body with this hash."""
+def day_of(block: bytes, at: int) -> str:
+    """The day on which an entry was written, as its line ends with it; some other text where that line is not right.
+
+    Args:
+        block: whole lines, each with its LF
+        at: where in it the line begins
+    """
+    line_end = block.find(b"\n", at)
+    return block[line_end - _TO_STAMP : line_end - _TO_STAMP + 10].decode("ascii", "replace")
+
+
+def check_heads(block: bytes, at: int, ledger_id: str, before: Standing, day: str) -> Heads | None:
+    """What comes before and after each body: it must be what the writer would write for a body with this hash.
+
+    Args as of `check_lines`, and the day of all these lines.
+    """
     # Millions of lines go through here: names are local, and what stays the same for a run or a commit is put together once.
     sha256, find, last = hashlib.sha256, block.find, len(block) - 1
     chain, batch, place, size = before[2:6]
@@ -114,8 +135,9 @@ def _check_heads(block: bytes, at: int, ledger_id: str, before: Standing, id_sta
     shorts = longs if thousands else [*map(str, range(first, first + len(longs)))]
     opening = f'{OPENING.decode()}{ledger_id}","seq":{thousands or ""}'
     again = "}\n" + opening
-    middle = f',"entry_id":"{id_start}{thousands:09d}'
-    link, link_id = f"|{ledger_id}|{thousands or ''}", f"|{id_start}{thousands:09d}"
+    id_start = f"E-{day}-{thousands:09d}"
+    middle = f',"entry_id":"{id_start}'
+    link, link_id = f"|{ledger_id}|{thousands or ''}", f"|{id_start}"
     commit, rest = f'","batch":[{batch},', f',{size}],"entry_hash":"sha256:'
     to_body, longer_from = find(AFTER_BATCH, at) + TO_BODY - at, int(10 ** len(str(place + 1)))
     bodies, stops, ends, hashes = list[bytes](), list[int](), list[tuple[int, str, int]](), list[str]()
@@ -152,7 +174,7 @@ def _check_heads(block: bytes, at: int, ledger_id: str, before: Standing, id_sta
         return None
     if place == size:
         ends.append((len(bodies), chain, batch))
-    return _Heads(bodies, stops, ends, hashes, chain, batch, place, size)
+    return Heads(bodies, stops, ends, hashes, chain, batch, place, size)
 
 
 def _decoded(bodies: Sequence[bytes]) -> Sequence[dict[str, Any]] | None:

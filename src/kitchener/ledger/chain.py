@@ -267,33 +267,54 @@ def read_line(line: bytes, ledger_id: str, index_keys: IndexKeys | None, opener:
     Raises:
         BadLine: the line has not the form of one, belongs to another ledger, or does not fit its own hash
     """
-    mark = line.find(AFTER_BATCH)
-    seq_at = len(OPENING) + len(ledger_id) + len(_SEQ)
+    mark, seq_at = line.find(AFTER_BATCH), len(OPENING) + len(ledger_id) + len(_SEQ)
     id_at = line.find(b",", seq_at) + len(_ENTRY_ID)
     body = line[mark + TO_BODY : -1]
     entry_hash = hashlib.sha256(body).hexdigest()
-    stored_hash = line[mark + len(AFTER_BATCH) : mark + len(AFTER_BATCH) + 64].decode("ascii", "replace")
-    if entry_hash != stored_hash or not line.startswith(f'{{"ledger_id":"{ledger_id}","seq":'.encode()):
-        raise _misfit(line, ledger_id)
+    stored_hash = line[mark + len(AFTER_BATCH) : mark + len(AFTER_BATCH) + 64]
+    if entry_hash.encode() != stored_hash or line[:seq_at] != f'{{"ledger_id":"{ledger_id}","seq":'.encode():
+        raise misfit(line, ledger_id)
+    try:
+        seq, entry_id = int(line[seq_at : id_at - len(_ENTRY_ID)]), line[id_at : line.find(b'"', id_at)].decode()
+    except ValueError as error:
+        raise BadLine("framing", "a line of a ledger", f"{shown(line)} ({error})") from error
+    return make_entry(ledger_id, seq, entry_id, entry_hash, body, index_keys, opener)
+
+
+def make_entry(
+    ledger_id: str,
+    seq: int,
+    entry_id: str,
+    entry_hash: str,
+    body: bytes,
+    index_keys: IndexKeys | None,
+    opener: Opener | None,
+) -> StoredEntry:
+    """The entry with a body, which has the hash given (hex digits).
+
+    Raises:
+        BadLine: the body is none of an entry
+    """
     try:
         fields = orjson.loads(body)
         payload, entry_type = fields["payload"], fields["entry_type"]
+        session_id = payload.get("session_id")
         return StoredEntry(
             ledger_id,
-            int(line[seq_at : id_at - len(_ENTRY_ID)]),
-            line[id_at : line.find(b'"', id_at)].decode(),
-            f"sha256:{entry_hash}",
+            seq,
+            entry_id,
+            "sha256:" + entry_hash,
             entry_type,
             fields["entity_id"],
             fields["timestamp"],
             body,
-            session_of(payload),
+            session_id if isinstance(session_id, str) else None,
             index_keys(entry_type, payload) if index_keys is not None else (),
             opener,
             payload if opener is None else None,
         )
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadLine("framing", "a line of a ledger", f"{shown(line)} ({error})") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadLine("entry", "entity_id, entry_type, payload and timestamp", f"{len(body):,} bytes ({error})") from error
 
 
 def follow(line: bytes, ledger_id: str, seq: int, before: str) -> str:
@@ -313,7 +334,7 @@ def follow(line: bytes, ledger_id: str, seq: int, before: str) -> str:
     hash_at = line.find(AFTER_BATCH, id_end) + len(AFTER_BATCH)
     if id_end < 0 or hash_at < id_end or not line.startswith(opening):
         parts = split_line(line)
-        raise _misfit(line, ledger_id) if parts is None or parts.seq == seq else BadLine("seq", str(seq), str(parts.seq))
+        raise misfit(line, ledger_id) if parts is None or parts.seq == seq else BadLine("seq", str(seq), str(parts.seq))
     entry_id = line[len(opening) : id_end].decode("ascii", "replace")
     due = chain_hash(before, ledger_id, seq, entry_id, line[hash_at : hash_at + 64].decode("ascii", "replace"))
     found = line[hash_at + _TO_CHAIN : hash_at + _TO_CHAIN + 64]
@@ -322,7 +343,8 @@ def follow(line: bytes, ledger_id: str, seq: int, before: str) -> str:
     return due
 
 
-def _misfit(line: bytes, ledger_id: str) -> BadLine:
+def misfit(line: bytes, ledger_id: str) -> BadLine:
+    """What is wrong with a line that is not one of a ledger's, or does not fit its own hash."""
     parts = split_line(line)
     if parts is None:
         return BadLine("framing", "a line of a ledger", shown(line))

@@ -19,17 +19,12 @@ _FULL_BYTES: Final = 1 << 30
 _SESSION: Final = "@"
 _OTHER: Final = "="
 _PACKED: Final = struct.Struct("=III16s")
-_HASH_DIGITS: Final = slice(len("sha256:"), len("sha256:") + 32)
-"""The part of an entry hash that is kept: 128 bits, so that no other content can be found that fits."""
+HASH_DIGITS: Final = slice(len("sha256:"), len("sha256:") + 32)
+"""The part of an entry hash that a place keeps: 128 bits, so that no other content can be found that fits."""
 
 Place = tuple[int, int, int, bytes]
 """Where an entry stands and what it says: its number, the byte offset of its line, the length of the line with its LF, and the
 first 16 bytes of its entry hash."""
-
-
-def fits(entry_hash: str, digest: bytes) -> bool:
-    """Whether an entry hash (`sha256:` and hex digits) is the one of which a place keeps the beginning."""
-    return entry_hash[_HASH_DIGITS] == digest.hex()
 
 
 def session_key(session_id: str) -> str:
@@ -127,7 +122,7 @@ class Tail:
             for entry, length in zip(entries, lengths, strict=True):
                 seq += 1
                 session_id, entry_hash = entry.session_id, entry.entry_hash
-                packed = _PACKED.pack(seq, offset, length, bytes.fromhex(entry_hash[_HASH_DIGITS]))
+                packed = _PACKED.pack(seq, offset, length, bytes.fromhex(entry_hash[HASH_DIGITS]))
                 if session_id is not None:
                     places = by_session.get(session_id)
                     if places is None:

@@ -3,14 +3,15 @@
 import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, count
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from kitchener.errors import CallerError, LedgerDamaged
-from kitchener.ledger.chain import START, BadLine, IndexKeys, Mark, Opener, StoredEntry, follow, read_line, shown
+from kitchener.ledger.chain import START, BadLine, IndexKeys, Mark, Opener, StoredEntry, make_entry, read_line, shown
+from kitchener.ledger.following import Follower, Run
 from kitchener.ledger.index import Known, find_newest, find_places, find_stop, next_stops
-from kitchener.ledger.places import Place, Tail, fits, other_key, session_key
-from kitchener.ledger.scanning import read_lines
+from kitchener.ledger.places import HASH_DIGITS, Place, Tail, other_key, session_key
+from kitchener.ledger.scanning import read_blocks
 from kitchener.ledger.verifying import verify_part
 from kitchener.ledger.volume import Volume
 
@@ -41,6 +42,10 @@ class Query(NamedTuple):
         if self.key is not None:
             return other_key(self.key)
         return session_key(self.session_id) if self.session_id is not None else None
+
+    def is_found_by_index(self, entry: StoredEntry) -> bool:
+        """Whether an entry has the key under which `index_key` finds the entries wanted."""
+        return self.key in entry.keys if self.key is not None else entry.session_id == self.session_id
 
     def matches(self, entry: StoredEntry) -> bool:
         """Whether an entry is wanted."""
@@ -178,9 +183,7 @@ class Shelf:
             _Misfit: index and file do not say the same
         """
         places, start = self._look_up(query, newest)
-        for entry in self._entries_at(query, places):
-            if query.matches(entry):
-                yield entry
+        yield from self._entries_at(query, places)
         yield from self._scan(query, start, end)
 
     def _settle(self, misfit: _Misfit, end: Mark) -> None:
@@ -242,35 +245,32 @@ class Shelf:
         return [stop for stop in stops if stop.seq < end.seq] or [end]
 
     def _scan_between(self, query: Query, start: Mark, stop: Mark) -> Iterator[StoredEntry]:
-        seq, offset, chained = start.seq, start.offset, start.chain
-        after, up_to = max(query.after_seq, seq), query.up_to_seq
-        held, size = list[tuple[int, int, bytes]](), 0
+        follower, held, size = Follower(self._ledger_id, start), list[Run](), 0
         try:
-            for lines in read_lines(self.volume.read, offset, stop.offset):
-                for line in lines:
-                    seq += 1
-                    chained = follow(line, self._ledger_id, seq, chained)
-                    if after < seq <= up_to:
-                        held.append((seq, offset, line))
-                        size += len(line)
-                    offset += len(line) + 1
+            for block in read_blocks(self.volume.read, start.offset, stop.offset):
+                held += follower.feed(block)
+                size += len(block)
                 if size >= _HELD_BYTES:  # nobody knows a place that is nearer
                     yield from self._wanted(query, held)
                     held, size = [], 0
-            if (seq, chained) != (stop.seq, stop.chain):
-                raise BadLine("chain_hash", f"sha256:{stop.chain} of entry {stop.seq}", f"sha256:{chained} of entry {seq}")
+            at = follower.at
+            if (at.seq, at.chain) != (stop.seq, stop.chain):
+                raise BadLine("chain_hash", f"sha256:{stop.chain} of entry {stop.seq}", f"sha256:{at.chain} of entry {at.seq}")
         except BadLine as fault:
-            raise _Misfit(seq, offset, fault) from fault
+            raise _Misfit(follower.at.seq + 1, follower.at.offset, fault) from fault
         yield from self._wanted(query, held)
 
-    def _wanted(self, query: Query, lines: Iterable[tuple[int, int, bytes]]) -> Iterator[StoredEntry]:
-        for seq, offset, line in lines:
-            try:
-                entry = self._entry(line)
-            except BadLine as fault:
-                raise _Misfit(seq, offset, fault) from fault
-            if query.matches(entry):
-                yield entry
+    def _wanted(self, query: Query, runs: Iterable[Run]) -> Iterator[StoredEntry]:
+        for before, day, bodies, hashes in runs:
+            first, last = max(query.after_seq - before.seq, 0), min(query.up_to_seq - before.seq, len(bodies))
+            for seq, entry_hash, body in zip(count(before.seq + first + 1), hashes[first:last], bodies[first:last]):
+                entry_id = f"E-{day}-{seq:012d}"
+                try:
+                    entry = make_entry(self._ledger_id, seq, entry_id, entry_hash, body, self._index_keys, self._opener)
+                except BadLine as fault:
+                    raise _Misfit(seq, before.offset, fault) from fault
+                if query.matches(entry):
+                    yield self._opened(entry)
 
     def _entries_at(self, query: Query, places: Iterable[Place]) -> Iterator[StoredEntry]:
         """The entries at these places; those of one turn mostly stand side by side, and are then read in one go."""
@@ -291,32 +291,34 @@ class Shelf:
         data = self.volume.read(end - first, first)
         while first + len(data) < end and (piece := self.volume.read(end - first - len(data), first + len(data))):
             data += piece
-        for place in run:
-            _, offset, length, _ = place
+        for seq, offset, length, digest in run:
+            after = offset - first + length
             try:
-                entry = self._entry_at(query, place, data[offset - first : offset - first + length])
+                if data[after - 1 : after] != b"\n":
+                    raise BadLine("framing", "a line that ends with LF", shown(data[offset - first : after]))
+                entry = read_line(data[offset - first : after - 1], self._ledger_id, self._index_keys, self._opener)
+                if entry.seq != seq or entry.entry_hash[HASH_DIGITS] != digest.hex():
+                    raise _other_than(seq, digest, entry)
+                if query.matches(entry):
+                    yield self._opened(entry)
+                elif not query.is_found_by_index(entry):
+                    raise BadLine(
+                        "key", f"an entry of {query.key or query.session_id!r}", "an entry that the index gives for it"
+                    )
             except BadLine as fault:
-                raise _Misfit(place[0], offset, fault) from fault
-            yield entry
+                raise _Misfit(seq, offset, fault) from fault
 
-    def _entry_at(self, query: Query, place: Place, line: bytes) -> StoredEntry:
-        """The entry of a line, if it is the one of which the index told; raises BadLine otherwise."""
-        if line[-1:] != b"\n":
-            raise BadLine("framing", "a line that ends with LF", shown(line))
-        entry = self._entry(line[:-1])
-        if entry.seq != place[0]:
-            raise BadLine("seq", str(place[0]), str(entry.seq))
-        if not fits(entry.entry_hash, place[3]):
-            raise BadLine("entry_hash", f"sha256:{place[3].hex()}…, as the index has seen it", entry.entry_hash)
-        if (query.key not in entry.keys) if query.key is not None else (query.session_id != entry.session_id):
-            raise BadLine("key", f"an entry of {query.key or query.session_id!r}", "an entry that the index gives for it")
-        return entry
-
-    def _entry(self, line: bytes) -> StoredEntry:
-        entry = read_line(line, self._ledger_id, self._index_keys, self._opener)
+    def _opened(self, entry: StoredEntry) -> StoredEntry:
         if self._opener is not None:
             _ = entry.payload  # opened here, where fetching a key may block
         return entry
+
+
+def _other_than(seq: int, digest: bytes, entry: StoredEntry) -> BadLine:
+    """What tells an entry from the one of which the index knows number and hash."""
+    if entry.seq != seq:
+        return BadLine("seq", str(seq), str(entry.seq))
+    return BadLine("entry_hash", f"sha256:{digest.hex()}…, as the index has seen it", entry.entry_hash)
 
 
 class Entries(AsyncIterator[StoredEntry]):
