@@ -290,7 +290,7 @@ def find_newest(connection: sqlite3.Connection, key: str, up_to_seq: int, limit:
     with closing(rows):
         for row in map(Row._make, rows):
             check_row(row)
-            newest.extend(place for place in reversed([*unpack(row)]) if place[0] <= up_to_seq)
+            newest.extend(place for place in reversed(unpack(row)) if place[0] <= up_to_seq)
             if len(newest) >= limit:
                 break
     return newest[:limit][::-1]

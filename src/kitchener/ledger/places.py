@@ -5,7 +5,7 @@ Pure but for a lock. Knows nothing of files.
 
 import struct
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
@@ -199,7 +199,7 @@ def check_row(row: Row) -> None:
         raise IndexDamaged(f"the row of {row.key!r} after entry {row.after_seq} is not what was written")
 
 
-def unpack(row: Row) -> Iterator[Place]:
+def unpack(row: Row) -> list[Place]:
     """The entries of a row, ascending."""
     return _places(row.packed, row.after_seq, row.base)
 
@@ -208,6 +208,6 @@ def _origin(after_seq: int, base: int) -> int:
     return crc32(f"{after_seq}|{base}".encode())
 
 
-def _places(packed: bytes, after_seq: int, base: int) -> Iterator[Place]:
-    for seq, offset, length, entry_hash in _PACKED.iter_unpack(packed):
-        yield after_seq + seq, base + offset, length, entry_hash
+def _places(packed: bytes, after_seq: int, base: int) -> list[Place]:
+    found = _PACKED.iter_unpack(packed)
+    return [(after_seq + seq, base + offset, length, entry_hash) for seq, offset, length, entry_hash in found]
