@@ -37,17 +37,21 @@ function canonical (value) {
   const field = (key) => `${JSON.stringify(key)}:${canonical(value[key])}`
   return value instanceof Object ? `{${Object.keys(value).sort().map(field).join()}}` : JSON.stringify(value)
 }
+// Of what is no line of a ledger not a byte is told, and of a line its envelope: a path may lead to somebody's key file.
+const ENVELOPE = /^{"ledger_id":"(?:[ !#-[\]-{}~]+"(?:,"(?:seq|entry_id|batch|entry_hash|chain_hash)":(?:\d+|\[[\d,]+\]|"(?:E-[\d-]+|sha256:[\da-f]+)"))*)?/
+const other = (text) => text ? `${text.length} bytes of something else` : 'nothing'
+const lineOf = (text, [quoted] = ENVELOPE.exec(text) ?? []) => quoted?.slice(0, 120) ?? other(text)
 function parse (bytes, where, end) { // what equals its own re-rendering has no unguarded byte
   let text, value
   try { text = canonical(value = JSON.parse(bytes)) + end } catch { text = '' }
   const isText = text && !text.replaceAll('\\\\', '').includes('\\ud') // no half of a character
-  demand(where, 'framing', 'canonical JSON (RFC 8785)', `${bytes}`, isText && bytes.equals(Buffer.from(text)))
+  demand(where, 'framing', 'canonical JSON (RFC 8785)', other(bytes), isText && bytes.equals(Buffer.from(text)))
   return value
 }
 
 // A line of a ledger, or a row of a bundle, is a link, and a body where the entry is shown.
 function entryOf (where, text, body) {
-  demand(where, 'framing', 'a line of a ledger, with its LF', text, LINK.test(text))
+  demand(where, 'framing', 'a line of a ledger, with its LF', lineOf(text), LINK.test(text))
   const link = { ...JSON.parse(text), where }, day = link.entry_id.slice(2, 12)
   if (!body) return link
   same(where, { entry_hash: link.entry_hash }, { entry_hash: hash(body) })
@@ -70,7 +74,7 @@ function checkChain (links, before, each) {
   return before
 }
 function checkHead (where, head, link, given) { // `link` is the one that it vouches for
-  demand(where, 'form', 'a signed head', head, HEADS.some((each) => each.test(JSON.stringify(head))))
+  demand(where, 'form', 'a signed head', other(JSON.stringify(head)), HEADS.some((each) => each.test(JSON.stringify(head))))
   const { ledger_id, seq, chain_hash, timestamp, public_key, commits } = head
   demand(where, 'end', `at least ${seq} entries, as the signed head says`, 'fewer', link !== undefined)
   same(link.where, { ledger_id, seq, chain_hash, batch: [link.batch[0], link.batch[2], link.batch[2]] }, link)

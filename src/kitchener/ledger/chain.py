@@ -36,6 +36,13 @@ _LINE = re.compile(
     rb'"chain_hash":"sha256:([0-9a-f]{64})","entry":(\{.*\})\}',
     re.DOTALL,
 )
+_ENVELOPE = re.compile(
+    rb'\{"ledger_id":"(?:[ !#-\[\]-{}~]+"(?:,"(?:seq|entry_id|batch|entry_hash|chain_hash)":'
+    rb'(?:[0-9]+|\[[0-9,]+\]|"(?:E-[0-9-]+|sha256:[0-9a-f]+)"))*)?'
+)
+"""The beginning of a line, as far as it has the form of one."""
+_QUOTED_BYTES: Final = 120
+"""So much of it is quoted in an error message: ledger, number, id and commit, where the ledger's id is not long."""
 
 Opener = Callable[[str, str, dict[str, Any]], dict[str, Any]]
 """Opens sealed values: `(ledger id, entry type, stored payload)` to the payload as it was written."""
@@ -314,7 +321,7 @@ def make_entry(
             payload if opener is None else None,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadLine("entry", "entity_id, entry_type, payload and timestamp", f"{len(body):,} bytes ({error})") from error
+        raise BadLine("entry", "entity_id, entry_type, payload and timestamp", other_bytes(len(body))) from error
 
 
 def follow(line: bytes, ledger_id: str, seq: int, before: str) -> str:
@@ -360,6 +367,21 @@ def session_of(payload: dict[str, Any]) -> str | None:
     return session_id if isinstance(session_id, str) else None
 
 
-def shown(data: bytes) -> str:
-    """Some bytes for an error message: short, and on one line."""
-    return f"{data[:60]!r}…" if len(data) > 60 else f"{data!r}"
+def shown(line: bytes) -> str:
+    """A line for an error message, on one line: its envelope, if it begins as lines of a ledger do.
+
+    Nothing else of it is quoted: a path may lead to somebody's key file by mistake, and a body holds what people said.
+    """
+    if not line:
+        return "nothing"
+    found = _ENVELOPE.match(line)
+    if found is None:
+        return f"{len(line):,} bytes that are no line of a ledger"
+    quoted = found[0][:_QUOTED_BYTES]
+    rest = len(line) - len(quoted)
+    return repr(quoted.decode()) + (f" and {rest:,} bytes after it" if rest else "")
+
+
+def other_bytes(size: int) -> str:
+    """What stands where something else was expected, for an error message: how much it is, and not a byte of it."""
+    return f"{size:,} bytes of something else" if size else "nothing"

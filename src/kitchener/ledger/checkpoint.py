@@ -15,7 +15,7 @@ import orjson
 
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import LedgerDamaged, LedgerTailMissing, LedgerWriteError
-from kitchener.ledger.chain import NO_HASH, START, BadLine, Boundaries, Mark, is_ledger_id, shown, split_line
+from kitchener.ledger.chain import NO_HASH, START, BadLine, Boundaries, Mark, is_ledger_id, other_bytes, split_line
 from kitchener.ledger.files import FileOps, path_problem, write_whole
 from kitchener.ledger.recovery import REMEDY, check_is_crash, damage
 from kitchener.ledger.scanning import find_line, ledger_id_of, verify_range
@@ -129,7 +129,7 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
         head = None
     if head is None or _written(head) != data:
         wanted = "a signed head as it was written; bring it back from a backup"
-        raise LedgerDamaged(str(file), line=1, offset=0, field="framing", expected=wanted, found=shown(data))
+        raise LedgerDamaged(str(file), line=1, offset=0, field="framing", expected=wanted, found=other_bytes(len(data)))
     return head
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from kitchener.ledger.bulk import AT_ONCE, Standing, check_heads, day_of
-from kitchener.ledger.chain import BadLine, Mark, follow, misfit, split_line
+from kitchener.ledger.chain import BadLine, Line, Mark, follow, misfit, split_line
 
 
 class Run(NamedTuple):
-    """Entries in a row, of one day. Each follows on the one before it, and each body has the hash that its line gives."""
+    """Entries in a row, of one day, each of which follows on the one before it."""
 
     before: Standing
     """The place before the first of them."""
@@ -20,7 +20,9 @@ class Run(NamedTuple):
     bodies: Sequence[bytes]
     """What they say, as it stands in the ledger; whether that is an entry at all is not known yet."""
     hashes: Sequence[str]
-    """The entry hash of each, hex digits."""
+    """The entry hash of each, hex digits, as the line says."""
+    fault: BadLine | None = None
+    """What is wrong with an entry although it follows: its body has another hash. It then has a run of its own."""
 
 
 class Follower:
@@ -68,11 +70,12 @@ class Follower:
         before = self.at
         seq = before.seq + 1
         chain = follow(line, self.ledger_id, seq, before.chain)
-        parts = split_line(line)
+        parts, fault = split_line(line), None
         if parts is None or not parts.fits_itself:
-            raise misfit(line, self.ledger_id)
+            fault = misfit(line, self.ledger_id)
+        parts = parts or Line(self.ledger_id, seq, "", before[3:6], "", chain, b"")  # the next is followed closely, too
         day = parts.entry_id[2:12]
-        if parts.entry_id != f"E-{day}-{seq:012d}":
-            raise BadLine("entry_id", f"E-{day}-{seq:012d}", parts.entry_id)
+        if fault is None and parts.entry_id != f"E-{day}-{seq:012d}":
+            fault = BadLine("entry_id", f"E-{day}-{seq:012d}", parts.entry_id)
         self.at = Standing(seq, before.offset + len(line) + 1, chain, *parts.batch, before.timestamp)
-        return Run(before, day, [parts.body], [parts.entry_hash])
+        return Run(before, day, [parts.body], [parts.entry_hash], fault)

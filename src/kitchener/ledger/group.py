@@ -197,9 +197,9 @@ class CommitGroup:
             current.failure = error
         except BaseException as error:
             current.failure = LedgerWriteError("the commit round", repr(error))
-            if isinstance(error, Exception) or is_scope_cancelled():
-                raise
-            raise current.failure from error  # a task group that hosts rounds would close in silence at a cancellation
+            if isinstance(error, anyio.get_cancelled_exc_class()) and not is_scope_cancelled():
+                raise current.failure from error  # a task group that hosts rounds would close in silence
+            raise
         finally:
             for member, _ in cuts:
                 member.settle()

@@ -15,7 +15,7 @@ import orjson
 
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused
-from kitchener.ledger.chain import NO_HASH, BadLine, Line, chain_hash, shown, split_line
+from kitchener.ledger.chain import NO_HASH, BadLine, Line, chain_hash, other_bytes, split_line
 from kitchener.ledger.checkpoint import read_head
 from kitchener.ledger.proof import FORMAT
 from kitchener.ledger.verifier import check_body, is_moment
@@ -91,8 +91,8 @@ def verify_bundle(path: Path | str, *, public_key: str | None = None) -> ProofRe
         _check(Path(path).read_bytes(), public_key, report)
     except Misfit as fault:
         report.fault = fault
-    except (EntryRefused, RecursionError) as error:  # what has no canonical form, or goes too deep to have one
-        report.fault = Misfit("bundle", "form", "canonical JSON of no more than 64 levels", shown(str(error).encode()))
+    except (EntryRefused, RecursionError):  # what has no canonical form, or goes too deep to have one
+        report.fault = Misfit("bundle", "form", "canonical JSON of no more than 64 levels", "something that has none")
     return report
 
 
@@ -117,7 +117,7 @@ def _check(data: bytes, public_key: str | None, report: ProofReport) -> None:
     chains: _Chains = {}
     for part in bundle["ledgers"]:
         if not isinstance(part, dict) or sorted(part) != _PART:
-            raise Misfit("bundle", "ledgers", ", ".join(_PART), shown(canonical_bytes(part)))
+            raise Misfit("bundle", "ledgers", ", ".join(_PART), other_bytes(len(canonical_bytes(part))))
         entries = _check_rows(part)
         last = entries[-1].line
         _require(last.ledger_id not in chains, "bundle", "ledgers", "each ledger once", last.ledger_id)
@@ -140,11 +140,11 @@ def _read(data: bytes) -> dict[str, Any]:
     except (orjson.JSONDecodeError, EntryRefused):
         is_canonical = False
     if not is_canonical:
-        raise Misfit("bundle", "form", "one object of canonical JSON and a line feed", shown(data))
+        raise Misfit("bundle", "form", "one object of canonical JSON and a line feed", other_bytes(len(data)))
     is_bundle = isinstance(bundle, dict) and sorted(bundle) == _TOP and bundle["format"] == FORMAT
     fits = is_bundle and all(isinstance(bundle[key], str) for key in ("session_id", "turn_id"))
     if not fits or not isinstance(bundle["ledgers"], list) or type(bundle["entries"]) is not int:
-        raise Misfit("bundle", "format", FORMAT, shown(data))
+        raise Misfit("bundle", "format", FORMAT, other_bytes(len(data)))
     found: dict[str, Any] = bundle
     return found
 
@@ -184,7 +184,7 @@ def _before(part: dict[str, Any]) -> tuple[int, tuple[int, int, int], str]:
     text = canonical_bytes(part["before"])
     found = _BEFORE.fullmatch(text)
     if found is None:
-        raise Misfit(str(part["ledger_id"]), "before", "batch, chain_hash and seq of an entry", shown(text))
+        raise Misfit(str(part["ledger_id"]), "before", "batch, chain_hash and seq of an entry", other_bytes(len(text)))
     return int(found[5]), (int(found[1]), int(found[2]), int(found[3])), found[4].decode()
 
 
@@ -197,7 +197,9 @@ def _read_row(where: str, ledger_id: Any, row: Any) -> tuple[Line, dict[str, Any
         fields = b",".join(b'"%s":%s' % (name.encode(), canonical_bytes(value)) for name, value in envelope)
         line = split_line(b'{%s,"entry":%s}' % (fields, row[-1].encode() if is_shown else b"{}"))
     if line is None:
-        raise Misfit(where, "row", "seq, entry_id, batch, entry_hash, chain_hash, and a body", shown(canonical_bytes(row)))
+        raise Misfit(
+            where, "row", "seq, entry_id, batch, entry_hash, chain_hash, and a body", other_bytes(len(canonical_bytes(row)))
+        )
     return line, _body(where, line) if is_shown else {}
 
 
@@ -207,12 +209,12 @@ def _body(where: str, line: Line) -> dict[str, Any]:
         fields: dict[str, Any] = orjson.loads(line.body)
         check_body(fields, line.body)
     except orjson.JSONDecodeError as error:
-        raise Misfit(where, "entry", "canonical JSON", f"{shown(line.body)} ({error})") from error
+        raise Misfit(where, "entry", "canonical JSON", f"{other_bytes(len(line.body))} ({error})") from error
     except BadLine as fault:
         raise Misfit(where, fault.field, fault.expected, fault.found) from fault
     stamp = fields["timestamp"]
     if not isinstance(stamp, str) or not is_moment(stamp.encode()):
-        raise Misfit(where, "timestamp", "UTC with microseconds", shown(canonical_bytes(stamp)))
+        raise Misfit(where, "timestamp", "UTC with microseconds", other_bytes(len(canonical_bytes(stamp))))
     return fields
 
 
@@ -221,7 +223,7 @@ def _check_head(head: Any, last: Line, public_key: str | None) -> str:
     where, signed = f"{last.ledger_id} head", read_head(head)
     due = {"chain_hash": f"sha256:{last.chain_hash}", "ledger_id": last.ledger_id, "seq": last.seq}
     if signed is None and (not isinstance(head, dict) or head.keys() != due.keys()):
-        raise Misfit(where, "form", f"a signed head, or {', '.join(due)}", shown(canonical_bytes(head)))
+        raise Misfit(where, "form", f"a signed head, or {', '.join(due)}", other_bytes(len(canonical_bytes(head))))
     for name, value in due.items():
         _same(where, name, value, head[name])
     told = f"{last.ledger_id} up to entry {last.seq}"

@@ -16,7 +16,7 @@ import anyio
 import structlog
 
 from kitchener.errors import LedgerClosed, LedgerDamaged, LedgerPathError
-from kitchener.ledger.chain import OPENING, START, BadLine, IndexKeys, Mark, StoredEntry, shown
+from kitchener.ledger.chain import OPENING, START, BadLine, IndexKeys, Mark, StoredEntry, other_bytes
 from kitchener.ledger.checkpoint import read_checkpoint, signed_seq
 from kitchener.ledger.files import FileOps
 from kitchener.ledger.index import FAULTS, IndexSnapshot, Known, index_path, keys_name
@@ -289,7 +289,6 @@ class _File:
         found = ledger_id_of(self._volume.read)
         opening = self._volume.read(len(OPENING), 0)
         if not found and opening.strip(b"\0") and not OPENING.startswith(opening):
-            raise LedgerDamaged(
-                str(self.path), line=1, offset=0, field="framing", expected="the first entry of a ledger", found=shown(opening)
-            )
+            size, expected = other_bytes(self._volume.size()), "the first entry of a ledger"
+            raise LedgerDamaged(str(self.path), line=1, offset=0, field="framing", expected=expected, found=size)
         return found

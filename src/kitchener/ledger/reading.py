@@ -261,8 +261,10 @@ class Shelf:
         yield from self._wanted(query, held)
 
     def _wanted(self, query: Query, runs: Iterable[Run]) -> Iterator[StoredEntry]:
-        for before, day, bodies, hashes in runs:
+        for before, day, bodies, hashes, fault in runs:
             first, last = max(query.after_seq - before.seq, 0), min(query.up_to_seq - before.seq, len(bodies))
+            if fault is not None and first < last:
+                raise _Misfit(before.seq + 1, before.offset, fault) from fault
             for seq, entry_hash, body in zip(count(before.seq + first + 1), hashes[first:last], bodies[first:last]):
                 entry_id = f"E-{day}-{seq:012d}"
                 try:

@@ -18,7 +18,7 @@ import orjson
 
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import LedgerDamaged
-from kitchener.ledger.chain import is_ledger_id, shown
+from kitchener.ledger.chain import is_ledger_id, other_bytes
 from kitchener.ledger.files import FileOps, path_problem
 
 FORMAT: Final = "kitchener-seal/1"
@@ -176,7 +176,7 @@ def _read(path: Path, number: int, before: Sequence[Seal], ops: FileOps) -> Seal
         raise path_problem(file, error) from error
     seal = _parsed(data)
     if seal is None or seal.text != data:
-        raise fault_at(file, "framing", "a seal as it was written", shown(data))
+        raise fault_at(file, "framing", "a seal as it was written", other_bytes(len(data)))
     last = before[-1] if before else None
     for field, expected, found in (
         ("number", number, seal.number),

@@ -15,7 +15,18 @@ import orjson
 import rfc8785
 
 from kitchener.ledger.bulk import AT_ONCE, FIELDS, STRICT, Found, Standing, check_lines, size_of_commit
-from kitchener.ledger.chain import AFTER_BATCH, START, TO_BODY, BadLine, Mark, chain_hash, is_ledger_id, shown, split_line
+from kitchener.ledger.chain import (
+    AFTER_BATCH,
+    START,
+    TO_BODY,
+    BadLine,
+    Mark,
+    chain_hash,
+    is_ledger_id,
+    other_bytes,
+    shown,
+    split_line,
+)
 
 Batch = list[tuple[int, int, dict[str, Any], str]]
 """The entries of one commit: byte offset and length of each line, its decoded body, and its entry hash as hex digits."""
@@ -167,9 +178,9 @@ def _fields(body: bytes) -> dict[str, Any]:
         if orjson.dumps(fields, option=STRICT) != body or tuple(fields) != FIELDS or type(fields["payload"]) is not dict:
             check_body(fields, body)
     except orjson.JSONDecodeError as error:
-        raise BadLine("entry", "canonical JSON", f"{shown(body)} ({error})") from error
+        raise BadLine("entry", "canonical JSON", f"{other_bytes(len(body))} ({error})") from error
     except orjson.JSONEncodeError as error:  # an integer that others would read as another number
-        raise BadLine("entry", "canonical JSON (RFC 8785)", f"{shown(body)} ({error})") from error
+        raise BadLine("entry", "canonical JSON (RFC 8785)", f"{other_bytes(len(body))} ({error})") from error
     return cast("dict[str, Any]", fields)
 
 
@@ -185,7 +196,7 @@ def _checked_stamp(line: bytes, body: bytes, due: _Due) -> bytes:
         parts = split_line(line)
         if parts is None or not parts.fits_itself:
             raise _fault(line, due)
-        raise BadLine("timestamp", "UTC with microseconds, e.g. 2026-02-18T10:30:00.000001+00:00", shown(stamp))
+        raise BadLine("timestamp", "UTC with microseconds, e.g. 2026-02-18T10:30:00.000001+00:00", other_bytes(len(stamp)))
     if stamp[:26] < due.timestamp[:26]:
         raise BadLine("timestamp", f"not before {due.timestamp.decode()}", stamp.decode())
     return stamp
@@ -205,13 +216,13 @@ def is_moment(stamp: bytes) -> bool:
 def check_body(fields: dict[str, Any], body: bytes) -> None:
     """The long way for a body that the fast encoder does not give back byte for byte."""
     if sorted(fields) != [*FIELDS] or not isinstance(fields["payload"], dict):
-        raise BadLine("entry", "entity_id, entry_type, payload and timestamp", shown(body))
+        raise BadLine("entry", "entity_id, entry_type, payload and timestamp", other_bytes(len(body)))
     try:
         canonical = rfc8785.dumps(fields)
     except (ValueError, RecursionError) as error:
-        raise BadLine("entry", "canonical JSON (RFC 8785)", str(error)) from error
+        raise BadLine("entry", "canonical JSON (RFC 8785)", other_bytes(len(body))) from error
     if canonical != body:
-        raise BadLine("entry", "canonical JSON (RFC 8785)", shown(body))
+        raise BadLine("entry", "canonical JSON (RFC 8785)", other_bytes(len(body)))
 
 
 def _fault(line: bytes, due: _Due) -> BadLine:
