@@ -38,7 +38,8 @@ function canonical (value) {
   return value instanceof Object ? `{${Object.keys(value).sort().map(field).join()}}` : JSON.stringify(value)
 }
 // Of what is no line of a ledger not a byte is told, and of a line its envelope: a path may lead to somebody's key file.
-const ENVELOPE = /^{"ledger_id":"(?:[ !#-[\]-{}~]+"(?:,"(?:seq|entry_id|batch|entry_hash|chain_hash)":(?:\d+|\[[\d,]+\]|"(?:E-[\d-]+|sha256:[\da-f]+)"))*)?/
+const FIELD = '"(?:seq|entry_id|batch|entry_hash|chain_hash)":(?:\\d+|\\[[\\d,]+]|"(?:E-[\\d-]+|sha256:[\\da-f]+)")'
+const ENVELOPE = RegExp(`^{"ledger_id":"(?:[ !#-[\\]-{}~]+"(?:,${FIELD})*)?`)
 const other = (text) => text ? `${text.length} bytes of something else` : 'nothing'
 const lineOf = (text, [quoted] = ENVELOPE.exec(text) ?? []) => quoted?.slice(0, 120) ?? other(text)
 function parse (bytes, where, end) { // what equals its own re-rendering has no unguarded byte
@@ -55,9 +56,11 @@ function entryOf (where, text, body) {
   const link = { ...JSON.parse(text), where }, day = link.entry_id.slice(2, 12)
   if (!body) return link
   same(where, { entry_hash: link.entry_hash }, { entry_hash: hash(body) })
-  const entry = parse(body, where, ''), fields = Object.keys(entry).join(' '), time = String(entry.timestamp)
-  const due = { fields: 'entity_id entry_type payload timestamp', timestamp: `${day}T${time.slice(11)}` }
-  same(where, { ...due, payload: { ...entry.payload } }, { ...entry, fields })
+  const entry = parse(body, where, ''), time = String(entry.timestamp)
+  const isEntry = Object.keys(entry).join() === 'entity_id,entry_type,payload,timestamp'
+  const isObject = JSON.stringify({ ...entry.payload }) === JSON.stringify(entry.payload)
+  demand(where, 'entry', 'entity_id, entry_type, payload and timestamp', other(body), isEntry && isObject)
+  same(where, { timestamp: `${day}T${time.slice(11)}` }, entry)
   return { ...link, ...entry, body }
 }
 // All that a link says, but for its day, its entry hash and the size of a new commit, follows from the link before it.

@@ -15,6 +15,7 @@ from typing import IO, Any, Final
 import orjson
 
 from kitchener.cli.written_files import write_whole
+from kitchener.config.shown import described_name
 from kitchener.errors import ConfigError
 
 _FIELDS: Final = ("conversation", "subject_id", "message")
@@ -94,7 +95,7 @@ class Messages:
             raise self._bad(number, "one JSON object")
         for key in record:
             if key not in _FIELDS:
-                raise self._bad(number, f"only the fields {', '.join(_FIELDS)}, not {key!r}")
+                raise self._bad(number, f"only the fields {', '.join(_FIELDS)}, not {described_name(key)}")
         name, subject_id, message = (record.get(key) for key in _FIELDS)
         if not isinstance(name, str) or not name:
             raise self._bad(number, "`conversation`, a text that is not empty")
