@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kitchener.config import LedgerConfig
-from kitchener.errors import EntryRefused, InvalidLifecycle
+from kitchener.errors import EntryTooLarge, InvalidLifecycle
 from kitchener.records import events
 from kitchener.testing import FakeClock
 from tests.acceptance.context_kit import ENFORCE, SID, Talk, actions, talking
@@ -105,12 +105,12 @@ async def test_a_decision_that_takes_several_entries_is_there_as_a_whole_or_not_
 
 
 async def test_a_fork_of_which_a_child_is_refused_leaves_no_child(tmp_path: Path) -> None:
-    """Its second objective has no canonical form, which is found out when the first child was taken already."""
-    async with talking(tmp_path, **ENFORCE) as ada:
+    """Its second objective takes more bytes than an entry may, which is found out when the first child was taken already."""
+    async with talking(tmp_path, **ENFORCE, ledger=LedgerConfig(max_entry_bytes=8_192)) as ada:
         await ada.say("a train to Rome")
         (live,) = (await ada.state()).live_intents
-        with pytest.raises(EntryRefused, match="surrogate"):
-            await ada.supervisor.fork_intent(SID, live, ["find a hotel", "find \ud800"])
+        with pytest.raises(EntryTooLarge):
+            await ada.supervisor.fork_intent(SID, live, ["find a hotel", "find" + "\x01" * 1_900])
         assert actions(await ada.intents()) == ["DECLARED"]
         assert (await ada.state()).snapshot() == await ada.kept()
         assert (await ada.say("go on")).error is None
