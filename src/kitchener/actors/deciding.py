@@ -154,7 +154,7 @@ class TurnAuthority:
         Args:
             gathered: what attention found
             overlays: the learned lines that have something to say
-            biases: the same as `bias_items` gives them
+            biases: their `bias_items`
             tokens_left: of the turn; None: any number
         """
         authority, thread = self._authority, self._thread
