@@ -53,14 +53,14 @@ def raises_cut_off(what: str) -> Iterator[None]:
         what: the work inside, for the error
 
     Raises:
-        ActorStopped: something that was called raised a cancellation of something else, or told the program to exit
+        ActorStopped: something that was called raised a cancellation of something else
     """
     try:
         yield
-    except BaseException as error:
-        if isinstance(error, Exception | GeneratorExit) or not is_own_failure(error):
+    except anyio.get_cancelled_exc_class() as cancelled:
+        if not is_own_failure(cancelled):
             raise
-        raise cut_off(what, error) from error
+        raise cut_off(what, cancelled) from cancelled
 
 
 @contextmanager
