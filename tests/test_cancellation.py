@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
-from kitchener.cancellation import ends_when_told, is_own_failure, is_scope_cancelled
+from kitchener.cancellation import ends_when_told, is_own_failure, is_scope_cancelled, raises_cut_off
 from kitchener.errors import ActorStopped
 
 
@@ -77,9 +77,8 @@ async def test_an_interrupt_is_the_callers(error: BaseException) -> None:
     assert not is_own_failure(error)
 
 
-async def test_a_task_that_is_cancelled_natively_is_its_callers(anyio_backend: str) -> None:
-    if anyio_backend == "trio":
-        pytest.skip("asyncio only")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_task_that_is_cancelled_natively_is_its_callers() -> None:
     task = asyncio.ensure_future(judged(lambda: asyncio.sleep(60)))
     await asyncio.sleep(0)
     task.cancel()
@@ -93,5 +92,17 @@ async def test_a_task_that_ends_untold_says_so() -> None:
     with anyio.CancelScope() as scope:
         scope.cancel()
         with ends_when_told("the cook"):
+            await anyio.sleep(1)
+    assert scope.cancelled_caught
+
+
+async def test_work_that_is_cut_off_is_an_error_for_a_caller_who_was_not_cancelled() -> None:
+    with pytest.raises(ActorStopped, match="the soup was cut off: Cancelled"), raises_cut_off("the soup"):
+        await cancelled_elsewhere()
+    with pytest.raises(ValueError, match="plain"), raises_cut_off("the soup"):
+        raise ValueError("plain")
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        with raises_cut_off("the soup"):
             await anyio.sleep(1)
     assert scope.cancelled_caught

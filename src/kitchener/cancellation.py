@@ -33,6 +33,36 @@ def is_own_failure(error: BaseException) -> bool:
     return not isinstance(error, anyio.get_cancelled_exc_class()) or not _is_caller_cancelled()
 
 
+def cut_off(what: str, error: BaseException) -> ActorStopped:
+    """What somebody is told whose own task goes on: something that was called raised what would have ended that task.
+
+    Args:
+        what: which work was cut off
+        error: a cancellation of something else, or what tells a program to exit; `is_own_failure` is true of it
+    """
+    stopped = ActorStopped(f"{what} was cut off: {type(error).__name__} from something that it called")
+    stopped.__cause__ = error
+    return stopped
+
+
+@contextmanager
+def raises_cut_off(what: str) -> Iterator[None]:
+    """Lets no cancellation reach a caller who was not cancelled.
+
+    Args:
+        what: the work inside, for the error
+
+    Raises:
+        ActorStopped: something that was called raised a cancellation of something else
+    """
+    try:
+        yield
+    except anyio.get_cancelled_exc_class() as cancelled:
+        if not is_own_failure(cancelled):
+            raise
+        raise cut_off(what, cancelled) from cancelled
+
+
 @contextmanager
 def ends_when_told(what: str) -> Iterator[None]:
     """Lets a task end by cancellation only if one of its scopes is cancelled.

@@ -15,10 +15,25 @@ from kitchener.errors import CallerError, TurnTimeout
 from kitchener.ledger import Ledgers
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
+from kitchener.records.work_order import WorkOrder
 from kitchener.runtime import Runtime
 from kitchener.testing import FakeClock, ScriptedProvider
-from tests.acceptance.conftest import OpenRuntime
-from tests.acceptance.stack import QUESTION, Hold, check_lives, echo, open_scripted, outcome, portrait, read_all, types_of
+from tests.acceptance.conftest import OpenRuntime, OpenStack
+from tests.acceptance.stack import (
+    QUESTION,
+    Hold,
+    Said,
+    ScriptedExecutor,
+    check_lives,
+    echo,
+    fitting,
+    open_scripted,
+    outcome,
+    portrait,
+    read_all,
+    types_of,
+)
+from tests.actors.waiting import in_stopped_time
 
 
 @tool
@@ -147,6 +162,23 @@ async def test_a_turn_past_its_deadline_is_aborted(scripted: OpenRuntime) -> Non
         hold.released["slow"].set()
         assert (await supervisor.handle_turn("next", session_id=session_id, deadline=30)).response == "echo: next"
         await check_closed(ledgers, session_id)
+
+
+@in_stopped_time
+async def test_a_work_order_is_given_no_less_time_than_its_turn_has(by_hand: OpenStack) -> None:
+    """So the turn runs out of time, never its last work order alone. Regression: rounding took up to a millisecond."""
+    missing: list[float] = []
+
+    def script(wo: WorkOrder) -> Said:
+        assert wo.constraints.timeout_ms is not None
+        missing.append(anyio.current_effective_deadline() - anyio.current_time() - wo.constraints.timeout_ms / 1_000)
+        return fitting(wo)
+
+    async with by_hand(ScriptedExecutor(script)) as stack:
+        for deadline in (7, 7.0004, 7.0009, 0.000_1):
+            await stack.turn("hello", deadline=deadline)
+    assert len(missing) == 8
+    assert max(missing) <= 0
 
 
 async def test_a_hanging_tool_meets_the_turns_deadline(scripted: OpenRuntime) -> None:

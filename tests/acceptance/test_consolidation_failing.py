@@ -124,7 +124,8 @@ async def test_a_hanging_model_is_given_up_at_its_deadline(tmp_path: Path, scrip
         result = await say(runtime)
         (wo,) = await learn(runtime)
         assert await is_open(runtime)
-        pause.released.set()
+    pause.released.set()
+    async with scripted(student(gate=pause), **MANUAL) as runtime:  # with time enough
         (again,) = await learn(runtime)
     assert (wo.state, wo.error and wo.error.reason, again.state) == ("failed", "TIMEOUT", "completed")
     assert result.response == "echo: hello"

@@ -18,6 +18,7 @@ from kitchener.records.turn import TurnResult
 from kitchener.records.work_order import WorkOrder
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import Said, ScriptedExecutor, Stack, open_by_hand, open_scripted, outcome, read_all
+from tests.actors.waiting import in_stopped_time, pass_time
 
 
 class HeldDisk(FileOps):
@@ -146,13 +147,24 @@ async def test_a_cancelled_call_ends_when_its_abort_is_on_disk(tmp_path: Path) -
         assert stack.ledgers.ho2m.durable_position == stack.ledgers.ho2m.position
 
 
+@in_stopped_time
 async def test_a_disk_that_does_not_answer_in_time_leaves_the_outcome_unknown(tmp_path: Path) -> None:
     """Past deadline and grace the caller hears that the turn is complete, its durability not known; the key finds it."""
-    disk, limits = HeldDisk(), LimitsConfig(abort_grace_s=0.02)
+    disk, limits = HeldDisk(), LimitsConfig(abort_grace_s=3)
     async with open_by_hand(tmp_path, disk=disk, limits=limits) as stack:
         session_id = await stack.supervisor.start_session()
-        with disk.held(), anyio.fail_after(10), pytest.raises(CommitUnknown, match=f"T-{session_id[4:]}-000001"):
-            await stack.supervisor.handle_turn("hello", session_id=session_id, idempotency_key="k1", deadline=0.05)
+
+        async def send() -> None:
+            with pytest.raises(CommitUnknown, match=f"T-{session_id[4:]}-000001"):
+                await stack.supervisor.handle_turn("hello", session_id=session_id, idempotency_key="k1", deadline=7)
+
+        with disk.held():
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send)
+                await complete_but_not_durable(stack, session_id)
+                pass_time(7)
+                await anyio.wait_all_tasks_blocked()
+                pass_time(3)
         assert (await stack.turn("hello", session_id=session_id, idempotency_key="k1")).response == "re: hello"
         assert (await stack.types()).count(events.TURN_STARTED) == 1
 

@@ -37,10 +37,18 @@ class Relay:
         self.options: dict[str, Any] = {}
         self.streams = False
         self.came_to: list[TurnResult | Exception] = []
+        self.is_together = False
+        """Whether the tool waits until it runs in every session of `to`."""
+        self._begun, self._all_begun = 0, anyio.Event()
 
         @tool(read_only=True)
         async def pass_on(message: str, call: ToolCall) -> str:
             """Passes a message on."""
+            self._begun += 1
+            if self._begun == len(self.to):
+                self._all_begun.set()
+            if self.is_together:
+                await self._all_begun.wait()
             result = await outcome(self._send(message, self.to.get(call.session_id) or None))
             self.came_to.append(result)
             return result.response if isinstance(result, TurnResult) else type(result).__name__
@@ -128,7 +136,7 @@ async def test_crossed_pairs_end_at_the_admission_deadline(scripted: OpenRuntime
     async with scripted(ScriptedProvider(passing_on), tools=[relay.tool], admission_deadline_s=0.05) as runtime:
         relay.runtime = runtime
         one, two = [await runtime.supervisor().start_session() for _ in range(2)]
-        relay.to = {one: two, two: one}
+        relay.to, relay.is_together = {one: two, two: one}, True
         results: list[TurnResult] = []
 
         async def send(session_id: str) -> None:

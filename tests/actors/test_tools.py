@@ -26,6 +26,7 @@ from kitchener.actors.tool_schema import parameter_docs, summary
 from kitchener.actors.tools import NO_TOOLS, Tool, ToolCall, ToolRegistry, _Job, load_tools, tool
 from kitchener.canonical import canonical_bytes, canonical_digest
 from kitchener.errors import ToolError
+from tests.actors.waiting import in_stopped_time, pass_time
 
 
 def a_call(deadline_in: float = 60.0) -> ToolCall:
@@ -518,12 +519,21 @@ async def abandon(registry: ToolRegistry, stuck: Stuck) -> None:
         tasks.cancel_scope.cancel()
 
 
+@in_stopped_time
 async def test_a_synchronous_tool_that_hangs_is_left_behind_and_the_error_says_so() -> None:
-    stuck = Stuck()
+    stuck, outcomes = Stuck(), list[ToolOutcome]()
+
+    async def hang() -> None:
+        outcomes.append(await run(stuck.stick, timeout_s=7))
+
     try:
-        found = await run(stuck.stick, timeout_s=0.3)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hang)
+            await anyio.to_thread.run_sync(stuck.begun.wait, 10)
+            pass_time(7)
     finally:
         stuck.released.set()
+    (found,) = outcomes
     assert stuck.runs == 1
     assert found.error is not None
     assert "it may still be running, but nobody waits for it any longer" in found.error

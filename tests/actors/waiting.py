@@ -1,9 +1,10 @@
-"""Waiting in tests without sleeping: until everything stands still, or in virtual time."""
+"""Waiting in tests without sleeping: until everything stands still, in virtual time, or until the test lets time pass."""
 
 from collections.abc import Callable
 
 import anyio
 import pytest
+import trio
 from trio.testing import MockClock
 
 in_virtual_time = pytest.mark.parametrize(
@@ -11,8 +12,18 @@ in_virtual_time = pytest.mark.parametrize(
 )
 """Time passes only when every task waits for it. On trio alone, and never where a worker thread takes part."""
 
+in_stopped_time = pytest.mark.parametrize("anyio_backend", [pytest.param(("trio", {"clock": MockClock()}), id="stopped-time")])
+"""Time passes only by `pass_time`, so a limit is reached when the test wants it to be. On trio alone; threads may take part."""
+
 _ROUNDS = 40
 """More rounds of the event loop than any chain of wake-ups here is long."""
+
+
+def pass_time(seconds: float) -> None:
+    """Lets so much time pass at once, in a test that is `in_stopped_time`."""
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, MockClock)
+    clock.jump(seconds)
 
 
 async def settle() -> None:

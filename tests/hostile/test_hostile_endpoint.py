@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
+from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.config import ProviderConfig, RouterConfig, RuntimeConfig
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway import build_providers
+from kitchener.records.events import TURN_ABORTED
 from kitchener.records.turn import TextDelta
 from kitchener.runtime import Runtime, open_runtime
 from tests.acceptance.stack import QUESTION, QUICK, read_all
 from tests.gateway.asking import ask
-from tests.gateway.fake_server import Answer, FakeServer, Hit, completion, error, events, fake_server
+from tests.gateway.fake_server import Answer, FakeServer, Hit, completion, error, events, fake_server, hang
 from tests.hostile.kit import bystander
 
 # Under trio the vendor's library leaves its own generators to the garbage collector once it has read the end of a stream.
@@ -93,6 +96,56 @@ async def test_no_answer_fills_the_process_or_stops_another_subject(what: str, t
             assert result.degraded
     assert server.flooded <= 8 * IN_FLIGHT
     assert len(second.results) >= 2
+
+
+STALLS: dict[str, Answer] = {
+    "silence": hang(),
+    "half a body": Answer(completion("well").body, end="hang"),
+    "half a stream": events(['{"response_text":"we'], end="hang"),
+}
+STALLED = 7
+"""Calls of the attacker that never end, of the eight that the endpoint takes at a time."""
+
+
+@pytest.mark.parametrize("what", STALLS)
+@pytest.mark.parametrize("streams", [False, True])
+async def test_answers_that_stall_for_one_subject_hold_up_nobody_else_at_the_endpoint(
+    what: str, tmp_path: Path, *, streams: bool
+) -> None:
+    """The bystander is answered by the very endpoint that leaves all calls of the attacker waiting, through the slot left."""
+    stalled = list[Hit]()
+
+    def attack(hit: Hit) -> Answer:
+        if "speech_act" in json.dumps(hit.body.get("response_format", {})):
+            return properly(hit)
+        stalled.append(hit)
+        return STALLS[what]
+
+    async def talk(supervisor: HO2Supervisor, session_id: str) -> None:
+        if not streams:
+            await supervisor.handle_turn("attack", session_id=session_id)
+            return
+        updates: Any = supervisor.stream_turn("attack", session_id=session_id)
+        await _read_all_of(updates)
+
+    async with attacked(tmp_path, attack, max_concurrency=STALLED + 1) as (server, runtime):
+        supervisor = runtime.supervisor()
+        sessions = [await supervisor.start_session(subject_id="mallory") for _ in range(STALLED)]
+        with anyio.fail_after(60):
+            async with bystander(runtime) as second, anyio.create_task_group() as tasks:
+                for session_id in sessions:
+                    tasks.start_soon(talk, supervisor, session_id)
+                while len(stalled) < STALLED:
+                    await anyio.lowlevel.checkpoint()
+                served = len(second.results)
+                while len(second.results) < served + 5:
+                    await anyio.lowlevel.checkpoint()
+                tasks.cancel_scope.cancel()
+            await server.gone.wait()
+            await runtime.drain()
+        ends = [each.session_id or "" for each in await read_all(runtime.ledgers().ho2m, entry_type=TURN_ABORTED)]
+    assert sorted(ends) == sorted(sessions)
+    assert len(stalled) == STALLED
 
 
 @pytest.mark.parametrize("what", ["a compressed bomb", "an endless body", "an endless event", "an endless error"])

@@ -5,7 +5,7 @@ worker that ran the tool or the provider, the worker's task group took that for 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,78 +24,9 @@ from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import ScriptedExecutor, echo, open_by_hand, open_scripted, read_all, scripted_config
 from tests.hostile.kit import BYSTANDER, bystander, unless_bystander
+from tests.hostile.strays import Stray, of_its_own_task, on_asyncio, with_strays
 
 FEW = {"max_restarts": 3}
-
-
-async def kept() -> None:
-    """Raises a cancellation that belongs to a scope which is over; works on both backends."""
-    caught: list[BaseException] = []
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        try:
-            await anyio.sleep(1)
-        except anyio.get_cancelled_exc_class() as cancelled:
-            caught.append(cancelled)
-            raise
-    raise caught[0]
-
-
-async def of_a_task() -> None:
-    """Awaits a task that something else cancels."""
-    task = asyncio.ensure_future(asyncio.sleep(3_600))
-    await asyncio.sleep(0)
-    task.cancel("by something else")
-    await task
-
-
-async def of_a_scope_elsewhere() -> None:
-    """Awaits a task that a scope inside of it cancels; the exception looks like one of our own."""
-
-    async def work() -> None:
-        with anyio.CancelScope() as scope:
-            scope.cancel()
-            try:
-                await anyio.sleep(1)
-            except asyncio.CancelledError as cancelled:
-                raise asyncio.CancelledError(*cancelled.args) from None
-
-    task = asyncio.ensure_future(work())
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    await asyncio.wait([task])
-    raise asyncio.CancelledError("Cancelled via cancel scope 7f0000000000 by <Task>")
-
-
-async def of_its_own_task() -> None:
-    """Cancels the very task that runs it."""
-    task = asyncio.current_task()
-    assert task is not None
-    task.cancel()
-    await asyncio.sleep(0)
-
-
-async def future() -> None:
-    """Awaits a future that is cancelled already."""
-    pending = asyncio.get_running_loop().create_future()
-    pending.cancel()
-    await pending
-
-
-STRAYS: Mapping[str, Callable[[], Awaitable[None]]] = {
-    "a kept cancellation": kept,
-    "a task that is cancelled": of_a_task,
-    "a scope elsewhere": of_a_scope_elsewhere,
-    "a future that is cancelled": future,
-}
-EVERY = {**STRAYS, "its own task": of_its_own_task}
-
-
-@pytest.fixture
-def stray(request: pytest.FixtureRequest, anyio_backend: str) -> Callable[[], Awaitable[None]]:
-    """A cancellation that nobody asked for; on trio there is but one way to one."""
-    if anyio_backend == "trio" and request.param != "a kept cancellation":
-        pytest.skip("asyncio only")
-    return EVERY[request.param]
 
 
 def tool_first(request: PromptRequest) -> Any:
@@ -109,10 +40,8 @@ async def streamed_turn(runtime: Runtime, message: str, **options: Any) -> TurnR
     return last.result
 
 
-@pytest.mark.parametrize("stray", STRAYS, indirect=True)
-async def test_a_tool_that_awaits_something_cancelled_has_failed_and_nothing_else_has(
-    tmp_path: Path, stray: Callable[[], Awaitable[None]]
-) -> None:
+@with_strays
+async def test_a_tool_that_awaits_something_cancelled_has_failed_and_nothing_else_has(tmp_path: Path, stray: Stray) -> None:
     @tool
     async def wait() -> str:
         """Waits for something."""
@@ -132,10 +61,8 @@ async def test_a_tool_that_awaits_something_cancelled_has_failed_and_nothing_els
     assert {call.payload["error"].partition(":")[2] for call in calls} == {" something that the tool waited for was cancelled"}
 
 
-async def test_a_tool_that_cancels_its_own_task_fails_its_own_turn_only(tmp_path: Path, anyio_backend: str) -> None:
-    if anyio_backend == "trio":
-        pytest.skip("on trio nobody can cancel a task but by a scope around it")
-
+@on_asyncio
+async def test_a_tool_that_cancels_its_own_task_fails_its_own_turn_only(tmp_path: Path) -> None:
     @tool
     async def wait() -> str:
         """Cancels the task that runs it."""
@@ -175,7 +102,7 @@ async def test_a_tool_in_a_thread_that_raises_a_cancellation_has_failed(tmp_path
 class Waiting:
     """A provider that waits for something which is cancelled, except for the bystander."""
 
-    def __init__(self, stray: Callable[[], Awaitable[None]], *, streams: bool) -> None:
+    def __init__(self, stray: Stray, *, streams: bool) -> None:
         self._stray = stray
         if streams:
             self.stream = self._stream
@@ -190,9 +117,9 @@ class Waiting:
 
 
 @pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize("stray", STRAYS, indirect=True)
+@with_strays
 async def test_a_provider_that_awaits_something_cancelled_has_failed_and_nothing_else_has(
-    tmp_path: Path, stray: Callable[[], Awaitable[None]], *, streams: bool
+    tmp_path: Path, stray: Stray, *, streams: bool
 ) -> None:
     # The breaker is left out of it: a broken connection is nobody's words.
     settings = ProviderConfig(kind="offline", max_retries=0, breaker_failures=1_000)
@@ -209,13 +136,8 @@ async def test_a_provider_that_awaits_something_cancelled_has_failed_and_nothing
                     assert "connection: something that the provider waited for was cancelled" in result.error.message
 
 
-@pytest.mark.parametrize("stray", EVERY, indirect=True)
-async def test_an_executor_of_the_programs_own_that_is_cut_off_costs_one_turn(
-    tmp_path: Path, stray: Callable[[], Awaitable[None]], request: pytest.FixtureRequest
-) -> None:
-    if stray is of_its_own_task:
-        pytest.skip("without a mailbox it is the caller's own task, and the caller is cancelled")
-
+@with_strays
+async def test_an_executor_of_the_programs_own_that_is_cut_off_costs_one_turn(tmp_path: Path, stray: Stray) -> None:
     async def script(wo: Any) -> Mapping[str, Any]:
         await stray()
         return {}
@@ -227,10 +149,8 @@ async def test_an_executor_of_the_programs_own_that_is_cut_off_costs_one_turn(
             assert result.error.kind == "EXECUTOR"
 
 
-@pytest.mark.parametrize("stray", STRAYS, indirect=True)
-async def test_a_reply_without_executor_that_is_cut_off_is_an_apology(
-    tmp_path: Path, stray: Callable[[], Awaitable[None]]
-) -> None:
+@with_strays
+async def test_a_reply_without_executor_that_is_cut_off_is_an_apology(tmp_path: Path, stray: Stray) -> None:
     async def degraded(message: str, **_: Any) -> str:
         await stray()
         return "never"
@@ -274,14 +194,11 @@ async def test_a_tool_whose_caller_is_cancelled_is_cancelled(tmp_path: Path) -> 
         assert again.response == "echo: hello"
 
 
-@pytest.mark.parametrize("how", ["cancel", "wait_for"])
+@on_asyncio
+@pytest.mark.parametrize("how", ["cancel", "timeout"])
 @pytest.mark.parametrize("by_hand", [False, True])
-async def test_a_caller_whose_task_is_cancelled_natively_is_cancelled(
-    tmp_path: Path, anyio_backend: str, how: str, *, by_hand: bool
-) -> None:
+async def test_a_caller_whose_task_is_cancelled_natively_is_cancelled(tmp_path: Path, how: str, *, by_hand: bool) -> None:
     """As web servers on asyncio do it; by hand, executor and tool run in the caller's own task."""
-    if anyio_backend == "trio":
-        pytest.skip("asyncio only")
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def forever(wo: Any) -> Mapping[str, Any]:
@@ -296,13 +213,19 @@ async def test_a_caller_whose_task_is_cancelled_natively_is_cancelled(
         return await forever(request)
 
     async def cancel(supervisor: Any) -> None:
-        turn = supervisor.handle_turn("hello", session_id=await supervisor.start_session(subject_id="ada"))
-        if how == "wait_for":
+        session_id, limit = await supervisor.start_session(subject_id="ada"), asyncio.timeout(None)
+
+        async def call() -> None:
+            async with limit:
+                await supervisor.handle_turn("hello", session_id=session_id)
+
+        task = asyncio.ensure_future(call())
+        await begun.wait()
+        if how == "timeout":  # what `asyncio.wait_for` is made of
+            limit.reschedule(asyncio.get_running_loop().time())
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(turn, 0.2)
+                await task
         else:
-            task = asyncio.ensure_future(turn)
-            await begun.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -320,13 +243,12 @@ async def test_a_caller_whose_task_is_cancelled_natively_is_cancelled(
                 assert entries[-1].entry_type == events.TURN_ABORTED
 
 
+@on_asyncio
 @pytest.mark.parametrize("name", ["ledgers of ADMIN", "_hold", "_watch"])
 async def test_a_task_of_the_runtime_that_something_cancels_is_an_error_and_nobody_waits_for_ever(
-    tmp_path: Path, anyio_backend: str, name: str
+    tmp_path: Path, name: str
 ) -> None:
     """A tool can reach every task of its event loop; the runtime cannot go on without some of its own, and says so."""
-    if anyio_backend == "trio":
-        pytest.skip("on trio nobody can cancel a task but by a scope around it")
 
     @tool
     async def wait() -> str:
@@ -334,8 +256,8 @@ async def test_a_task_of_the_runtime_that_something_cancels_is_an_error_and_nobo
         for task in asyncio.all_tasks():
             if name in f"{task.get_name()} {task.get_coro()!r}":
                 task.cancel()
-        await anyio.sleep(0.01)
-        return "done"
+        await anyio.sleep_forever()
+        return "never"
 
     outcomes: list[Any] = []
 

@@ -147,11 +147,17 @@ class TurnAuthority:
         return None
 
     async def show(
-        self, gathered: AttentionContext, overlays: Sequence[Overlay], memory: TurnMemory | None, tokens_left: int | None
+        self, gathered: AttentionContext, overlays: Sequence[Overlay], biases: Sequence[Item], tokens_left: int | None
     ) -> AttentionContext:
-        """2b: the context that the model sees: the projection in `enforce`, in the shadow what was gathered anyway."""
+        """2b: the context that the model sees: the projection in `enforce`, in the shadow what was gathered anyway.
+
+        Args:
+            gathered: what attention found
+            overlays: the learned lines that have something to say
+            biases: their `bias_items`
+            tokens_left: of the turn; None: any number
+        """
         authority, thread = self._authority, self._thread
-        biases = await self._bias_items(overlays, memory) if memory is not None and overlays else ()
         resolution = authority.resolve(thread)
         if resolution.blocked_by is not None:  # only in the shadow, or by what this very turn wrote
             if not self._is_blocked:
@@ -251,7 +257,10 @@ class TurnAuthority:
                 found.append(recalled(item))
         return tuple(found)
 
-    async def _bias_items(self, overlays: Sequence[Overlay], memory: TurnMemory) -> Sequence[Item]:
+    async def bias_items(self, overlays: Sequence[Overlay], memory: TurnMemory) -> Sequence[Item]:
+        """Learned lines as items that compete for a place in the context, each with where its ledger holds it."""
+        if not overlays:
+            return ()
         refs = await memory.refs_of(self._session.subject_id, [overlay.key for overlay in overlays])
         estimate = self._authority.projector.estimate
         return tuple(bias_item(each.key, *refs[each.key], each.line, estimate) for each in overlays if each.key in refs)

@@ -28,7 +28,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from kitchener.actors.wakeups import EventSignal, Signal, Wakeup, signals
-from kitchener.cancellation import ends_when_told, is_own_failure, is_scope_cancelled
+from kitchener.cancellation import cut_off, ends_when_told, is_own_failure, is_scope_cancelled
 from kitchener.errors import ActorStopped, KitchenerError, Overloaded, origin_of
 
 logger = structlog.get_logger(__name__)
@@ -419,10 +419,7 @@ class Mailbox(Generic[Asked, Replied]):
     def _noted(self, error: BaseException, message: Asked) -> Exception:
         """What the asker is told of an unexpected error, which counts from now on."""
         if not isinstance(error, Exception):
-            # Raised as it is, it would end the task of whoever asked.
-            stopped = ActorStopped(f"{self._name} was cut off: {type(error).__name__} from something that it called")
-            stopped.__cause__ = error
-            error = stopped
+            error = cut_off(self._name, error)  # raised as it is, it would end the task of whoever asked
         if not any(note.startswith(_FAILED_IN) for note in getattr(error, "__notes__", ())):
             self._note_failure(error, message)
         return error  # with a note: the bug of another actor, which has counted it, on its way to whoever asked

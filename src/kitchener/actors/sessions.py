@@ -18,6 +18,7 @@ from kitchener.actors.authority import ContextAuthority, SessionThread
 from kitchener.actors.fresh_ids import FreshIds, check_session_id
 from kitchener.actors.remembering import LongTermMemory
 from kitchener.actors.session_state import PastTurn, SessionState, fold
+from kitchener.cancellation import raises_cut_off
 from kitchener.clock import Clock, iso, loop_clock
 from kitchener.config import HO2Config
 from kitchener.context.events import FOLDED_TYPES
@@ -386,7 +387,11 @@ class SessionDirectory:
         if newest := await self._ledgers.ho1m.last(session_id=session.session_id):
             state.wo_count = max(state.wo_count, int(newest[-1].entity_id.rpartition("-")[2]))
             began = int(str(newest[-1].payload["turn_id"]).rpartition("-")[2])
-        if self._memory is not None and (signalled := await self._memory.last_turn_id(session.session_id)):
+        signalled = None
+        if self._memory is not None:
+            with raises_cut_off("resuming the session"):
+                signalled = await self._memory.last_turn_id(session.session_id)
+        if signalled:
             number = signalled.rpartition("-")[2]
             began = max(began, int(number) if number.isdecimal() else 0)
         if began > state.turn_count:

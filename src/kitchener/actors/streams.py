@@ -5,8 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 import anyio
 from anyio.abc import TaskGroup
 
-from kitchener.cancellation import is_scope_cancelled
-from kitchener.errors import ActorStopped
+from kitchener.cancellation import cut_off, is_scope_cancelled
 from kitchener.records.turn import TurnUpdate, UpdateListener
 
 
@@ -36,7 +35,7 @@ async def streamed(
             except BaseException as error:  # handed to the reader, who is another task
                 if is_scope_cancelled() or isinstance(error, KeyboardInterrupt):
                     raise
-                failure.append(error if isinstance(error, Exception) else _cut_off(error))
+                failure.append(error if isinstance(error, Exception) else cut_off("the turn", error))
 
     tasks.start_soon(work)
     try:
@@ -47,10 +46,3 @@ async def streamed(
         stop.cancel()
     if failure:
         raise failure[0]
-
-
-def _cut_off(error: BaseException) -> ActorStopped:
-    """What a reader is told where the turn's own task was cancelled by something else, or told to exit."""
-    stopped = ActorStopped(f"the turn was cut off: {type(error).__name__} from something that it called")
-    stopped.__cause__ = error
-    return stopped

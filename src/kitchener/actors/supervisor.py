@@ -35,6 +35,7 @@ from kitchener.actors.streams import streamed
 from kitchener.actors.tools import ToolRegistry
 from kitchener.actors.turn import Turn
 from kitchener.actors.turn_parts import DegradedCall, Prepared, TurnParts
+from kitchener.cancellation import is_own_failure, raises_cut_off
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import HO2Config
 from kitchener.errors import (
@@ -223,8 +224,10 @@ class HO2Supervisor:
             Overloaded: it could not run before the admission deadline; nothing was started
             TurnTimeout, TurnReplaced: it was aborted
             LedgerError: its record could not be made durable
+            ActorStopped: something that it called was cancelled, and not by you
         """
-        result = await self._handle(message, turn_call(session_id, subject_id, idempotency_key, memory, deadline), None)
+        with raises_cut_off("the turn"):
+            result = await self._handle(message, turn_call(session_id, subject_id, idempotency_key, memory, deadline), None)
         self._consolidate_after(result)
         return result
 
@@ -241,11 +244,13 @@ class HO2Supervisor:
         Raises:
             CallerError: long-term memory is off, the namespace is another agent class's, or the time has no zone
             LedgerError: what was learned could not be recorded
+            ActorStopped: something that it called was cancelled, and not by you
         """
         await self._ready()
         if self._consolidator is None:
             raise CallerError(f"agent class {self.agent_class!r} has no long-term memory; set ho3_enabled")
-        return await self._consolidator.run(signal_ids, namespace=namespace, gate_ts=gate_ts)
+        with raises_cut_off("the consolidation"):
+            return await self._consolidator.run(signal_ids, namespace=namespace, gate_ts=gate_ts)
 
     async def recover(self) -> None:
         """Ends what a crash left open and no session comes back to: consolidations. A runtime calls it before its first turn.
@@ -388,7 +393,7 @@ class HO2Supervisor:
                 await self._ledgers.commit()
                 return result
         except BaseException as error:
-            await self._abort(turn, "crash" if isinstance(error, Exception) else self._cancel_reason())
+            await self._abort(turn, "crash" if is_own_failure(error) else self._cancel_reason())
             raise
         finally:
             self._limiter.untrack(scope)

@@ -31,6 +31,7 @@ from kitchener.actors.sessions import SessionManager, close_open_turn
 from kitchener.actors.turn_parts import TurnParts
 from kitchener.actors.work_order_chain import APOLOGIES, APOLOGY, CutShort, WorkOrderChain
 from kitchener.cancellation import is_own_failure
+from kitchener.context import Item
 from kitchener.errors import origin_of
 from kitchener.ids import SessionId, TurnId
 from kitchener.ledger import compute_trace_hash
@@ -201,30 +202,38 @@ class Turn:
 
     async def _assemble(self, classification: Mapping[str, Any]) -> AttentionContext:
         """2b and 2c: what the model sees, with the learned lines that have something to say to this message."""
-        overlays = await self._recall(self._memory, classification) if self._memory is not None else ()
+        overlays, biases = await self._recall(self._memory, classification) if self._memory is not None else ((), ())
         authority, attention = self._authority, self._parts.attention
         if authority is not None and not authority.is_shadow:
             nothing = AttentionContext(template_id=attention.template_id)
-            return await authority.show(nothing, overlays, self._memory, self._chain.tokens_left)
+            return await authority.show(nothing, overlays, biases, self._chain.tokens_left)
         horizontal = await attention.horizontal_scan(self._session.session_id, self._message)
         priority = await attention.priority_probe()
         context = attention.assemble_wo_context(horizontal, priority, self._message, classification)
         if overlays:
             context = context._replace(biases=bias_fragments(overlays, self._parts.config.token_estimator))
         if authority is not None:
-            await self._in_shadow(authority.show(context, overlays, self._memory, self._chain.tokens_left))
+            await self._in_shadow(self._shadow(authority, context, overlays))
         return context
 
-    async def _recall(self, memory: TurnMemory, classification: Mapping[str, Any]) -> Sequence[Overlay]:
-        """1: what memory learned about the subject and has something to say to this message."""
+    async def _shadow(self, authority: TurnAuthority, context: AttentionContext, overlays: Sequence[Overlay]) -> None:
+        """What the Authority would have shown beside the context that is shown."""
+        biases = await authority.bias_items(overlays, self._memory) if self._memory is not None else ()
+        await authority.show(context, overlays, biases, self._chain.tokens_left)
+
+    async def _recall(self, memory: TurnMemory, classification: Mapping[str, Any]) -> tuple[Sequence[Overlay], Sequence[Item]]:
+        """1: the learned lines that have something to say to this message, also as items where the Authority decides."""
         labels = labels_of(classification, self._parts.prepared.labels)
         try:
-            return await memory.recall(self._session.subject_id, labels, self._turn_ts, self._positions)
+            overlays = await memory.recall(self._session.subject_id, labels, self._turn_ts, self._positions)
+            if self._authority is None or self._authority.is_shadow:
+                return overlays, ()
+            return overlays, await self._authority.bias_items(overlays, memory)
         except BaseException as error:  # a memory that fails costs the turn its lines, not its reply
             if not is_own_failure(error):
                 raise
             await self._chain.record_degradation("HO3", error)
-            return ()
+            return (), ()
 
     async def _learn(self, memory: TurnMemory) -> Learned:
         """5: the turn's signals, and the gates that they opened."""

@@ -140,7 +140,9 @@ class WorkOrderChain:
             CutShort: the budget does not cover it, or HO1 is broken
         """
         parts, session = self._parts, self._session
-        left_ms = max(1, int((self._deadline - parts.loop_time()) * 1_000))
+        # Rounded up: else a turn's last work order gives up a moment before its turn does, and chance decides between a reply
+        # about a slow model and TurnTimeout.
+        left_ms = max(0, int((self._deadline - parts.loop_time()) * 1_000)) + 1
         wo = WorkOrder.create(
             session_id=session.session_id,
             number=session.next_wo_number(),

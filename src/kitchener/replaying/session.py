@@ -44,8 +44,8 @@ from kitchener.replaying.places import RecordedLedgers, class_of, open_recorded
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.routes import Routes
 from kitchener.replaying.tape import Diverged, Tape, TurnTape
+from kitchener.runtime.agent import tools_of
 from kitchener.runtime.places import agent_classes, settings_of
-from kitchener.runtime.runtime import tools_of
 
 _DAY_S: Final = 86_400.0
 """Deadline of a replayed turn, seconds: how long it took once is taken as given."""

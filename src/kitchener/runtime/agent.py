@@ -1,0 +1,232 @@
+"""One agent class of a runtime: its executor behind a mailbox, its supervisor, and the task that holds its ledgers.
+
+The runtime makes one of these for each class that is configured, and for others on first use. What it shares with the rest
+is `Shared`; it knows no other agent class. Explained in `docs/runtime.md`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+from anyio.abc import TaskGroup
+
+from kitchener.actors.admission import TurnLimiter
+from kitchener.actors.assembly import Host
+from kitchener.actors.budget import TokenBudgeter
+from kitchener.actors.consolidation import Afterwards
+from kitchener.actors.context_items import ContextItems
+from kitchener.actors.executor import HO1Executor
+from kitchener.actors.hosts import GatewayCall, HostedExecutor
+from kitchener.actors.mailbox import BACKGROUND, INTERACTIVE, LaneLimits, Mailbox
+from kitchener.actors.prompts import PromptLibrary
+from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.actors.tools import Tool, ToolRegistry, load_tools
+from kitchener.actors.turn_parts import DegradedCall
+from kitchener.cancellation import ends_when_told
+from kitchener.clock import Clock
+from kitchener.config import HO2Config, LimitsConfig, RuntimeConfig, described_key
+from kitchener.errors import ConfigError, KitchenerError, RuntimeClosed
+from kitchener.ids import IdSource, path_part
+from kitchener.ledger import Ledgers, open_ledgers
+from kitchener.memory import HO3Memory
+from kitchener.records.prompt import PromptGateway, PromptResponse, Provider
+from kitchener.sealing import Sealer
+from kitchener.signing import Signer
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """What the program passes in."""
+
+    tools: tuple[Callable[..., Any], ...]
+    providers: Mapping[str, Provider]
+    degraded_call: DegradedCall | None
+    clock: Clock
+    ids: IdSource | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all agent classes of a runtime share."""
+
+    config: RuntimeConfig
+    injected: Injected
+    gateway_mailbox: Mailbox[GatewayCall, PromptResponse | None]
+    gateway: PromptGateway
+    """The gateway behind its mailbox."""
+    limiter: TurnLimiter
+    sealer: Sealer | None
+    signer: Signer | None
+    memories: Mapping[str, HO3Memory]
+    """Long-term memory by agent class, for those that use it."""
+    tasks: TaskGroup
+    scope: anyio.CancelScope
+
+
+class _LaterLedgers:
+    """Ledgers that are opened after the objects that use them were made; takes on the opened ones' attributes."""
+
+    def take_on(self, ledgers: Ledgers) -> None:
+        for name in (
+            "ho1m",
+            "ho2m",
+            "context",
+            "commit",
+            "request_commit",
+            "enter_turn",
+            "leave_turn",
+            "positions",
+            "covers",
+            "is_sole_writer",
+        ):
+            setattr(self, name, getattr(ledgers, name))
+
+
+class _Opening:
+    """One attempt to open the ledgers of an agent class."""
+
+    __slots__ = ("closed", "error", "settled")
+
+    def __init__(self) -> None:
+        self.settled, self.closed = anyio.Event(), anyio.Event()
+        self.error: Exception | None = None
+        """Why they are not open, once it is settled."""
+
+
+class Agent:
+    """One agent class: its executor behind its mailbox, its supervisor, and the task that holds its ledgers."""
+
+    def __init__(self, config: HO2Config, shared: Shared) -> None:
+        self._config, self._shared = config, shared
+        injected, limits = shared.injected, shared.config.limits
+        self._later = _LaterLedgers()
+        self.ledgers = cast(Ledgers, self._later)
+        items = ContextItems() if config.context_mode == "enforce" else None
+        tools = tools_of(config, injected.tools, (items.tool,) if items is not None else ())
+        self.afterwards = Afterwards(shared.tasks, config.consolidation_queue)
+        host = Host(
+            limits=limits,
+            limiter=shared.limiter,
+            tasks=shared.tasks,
+            afterwards=self.afterwards,
+            ready=self.ready,
+            signer=shared.signer,
+        )
+        self._memory = shared.memories.get(config.agent_class)
+        executor = HO1Executor(
+            ledgers=self.ledgers,
+            gateway=shared.gateway,
+            prompts=PromptLibrary.load(config.prompt_dir),
+            tools=tools,
+            clock=injected.clock,
+            config=config,
+            listeners=host.listeners,
+        )
+        self.mailbox = HostedExecutor.hosting(
+            executor,
+            name=f"HO1 {config.agent_class}",
+            lanes={
+                INTERACTIVE: LaneLimits(limits.executor_concurrency, limits.executor_queue),
+                BACKGROUND: LaneLimits(limits.background_concurrency, limits.background_queue),
+            },
+            **restarts(limits),
+        )
+        self.supervisor = HO2Supervisor(
+            agent_class=config.agent_class,
+            ho1_executor=HostedExecutor(self.mailbox),
+            ledgers=self.ledgers,
+            token_budgeter=TokenBudgeter(),
+            config=config,
+            ho3_memory=self._memory,
+            degraded_call=injected.degraded_call,
+            tools=tools,
+            context_items=items,
+            clock=injected.clock,
+            ids=injected.ids,
+            host=host,
+        )
+        self._host = host
+        self._opening, self._closing = _Opening(), anyio.Event()
+
+    def open(self) -> None:
+        """Begins to open the ledgers; `ready` says how that went."""
+        self._opening = _Opening()
+        self._shared.tasks.start_soon(self._hold, self._opening, name=f"ledgers of {self._config.agent_class}")
+
+    async def ready(self) -> None:
+        """Returns when the ledgers are open; raises why they are not. Where that failed before, it is tried once more."""
+        if self._closing.is_set():
+            raise RuntimeClosed("the runtime is shutting down and takes no more calls")
+        if self._opening.error is not None:
+            self.open()
+        opening = self._opening
+        await opening.settled.wait()
+        if opening.error is not None:
+            raise opening.error
+
+    async def _hold(self, opening: _Opening) -> None:
+        """Opens the ledgers and holds them until the runtime closes; one task, so that no scope crosses tasks."""
+        what = f"the task that holds the ledgers of {self._config.agent_class}"
+        try:
+            with ends_when_told(what):
+                async with open_ledgers(**self._places()) as ledgers:
+                    self._later.take_on(ledgers)
+                    await self.supervisor.recover()
+                    async with self.mailbox.open():
+                        self._host.ready = None
+                        opening.settled.set()
+                        with ends_when_told(what):  # here too: on the way out, the runtime may be told to end as well
+                            await self._closing.wait()
+        except (KitchenerError, OSError) as error:
+            if opening.settled.is_set():
+                raise
+            opening.error = error
+        finally:
+            opening.settled.set()
+            opening.closed.set()
+
+    async def close(self) -> None:
+        """Commits and closes."""
+        self._closing.set()
+        await self._opening.closed.wait()
+
+    def _places(self) -> dict[str, Any]:
+        root, config = Path(self._shared.config.plane_root), self._config
+        part = path_part(config.agent_class)
+        ho2m = Path(config.ho2m_path) if config.ho2m_path else root / "HO2" / part / "ho2m.jsonl"
+        return {
+            "ho1m": Path(config.ho1m_path) if config.ho1m_path else root / "HO1" / part / "ho1m.jsonl",
+            "ho2m": ho2m,
+            "context": ho2m.with_name("context.jsonl"),
+            "agent_class": config.agent_class,
+            "config": self._shared.config.ledger,
+            "clock": self._shared.injected.clock,
+            "index_dir": root / "index",
+            "sealer": self._shared.sealer,
+            "also": self._memory.ledgers if self._memory is not None else (),
+        }
+
+
+def tools_of(config: HO2Config, given: Sequence[Callable[..., Any]], builtin: Sequence[Tool[..., Any]] = ()) -> ToolRegistry:
+    """The tools of an agent class: all that were given, or those its setting names."""
+    known = {declared.tool_id: declared for declared in (each if isinstance(each, Tool) else Tool(each) for each in given)}
+    chosen: list[Tool[..., Any]] = list(known.values())
+    if config.tools is not None:
+        named = [name for name in config.tools if ":" not in name]
+        for name in named:
+            if name not in known:
+                expected = f"expected `module:attribute`, or a tool given to open_runtime: {', '.join(known) or 'none was'}"
+                raise ConfigError(f"agents.{config.agent_class}", "tools", described_key(name), expected)
+        chosen = [*load_tools(name for name in config.tools if ":" in name), *(known[name] for name in named)]
+    return ToolRegistry(chosen, timeout_s=config.tool_timeout_s, max_result_bytes=config.tool_result_max_bytes, builtin=builtin)
+
+
+def restarts(limits: LimitsConfig) -> dict[str, Any]:
+    """How often an actor may fail before it is stopped, as a mailbox takes it."""
+    return {
+        "max_restarts": limits.max_restarts,
+        "restart_window_s": limits.restart_window_s,
+        "abort_grace_s": limits.abort_grace_s,
+    }
