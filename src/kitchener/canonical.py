@@ -171,7 +171,8 @@ def _plain(value: Any, at: str, depth: int) -> Any:
         return _well_formed(str(value), at)
     if isinstance(value, int):
         if not -MAX_INTEGER <= value <= MAX_INTEGER:
-            raise EntryRefused(at, f"integer {value} is outside ±(2^53−1); store it as text")
+            shown = str(value) if value.bit_length() <= 256 else f"of {value.bit_length()} bits"
+            raise EntryRefused(at, f"integer {shown} is outside ±(2^53−1); store it as text")
         return int(value)
     if isinstance(value, float):
         return _finite(value, at)

@@ -132,7 +132,7 @@ async def test_a_tool_that_awaits_something_cancelled_has_failed_and_nothing_els
     assert {call.payload["error"].partition(":")[2] for call in calls} == {" something that the tool waited for was cancelled"}
 
 
-async def test_a_tool_that_cancels_its_own_task_fails_its_own_turn_only(tmp_path: Path, anyio_backend: str) -> None:
+async def test_a_tool_that_cancels_its_own_task_has_failed(tmp_path: Path, anyio_backend: str) -> None:
     if anyio_backend == "trio":
         pytest.skip("on trio nobody can cancel a task but by a scope around it")
 
@@ -147,8 +147,7 @@ async def test_a_tool_that_cancels_its_own_task_fails_its_own_turn_only(tmp_path
         for number in range(10):
             with anyio.fail_after(10):
                 result = await runtime.supervisor().handle_turn(f"attack {number}", subject_id="mallory")
-            assert result.error is not None
-            assert result.error.kind == "EXECUTOR"
+            assert result.response == f"echo: attack {number}"
 
 
 @pytest.mark.parametrize("what", ["CancelledError", "Cancelled"])

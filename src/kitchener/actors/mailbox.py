@@ -19,8 +19,9 @@ import traceback
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -39,6 +40,9 @@ Replied = TypeVar("Replied")
 CALLING_CHAIN: ContextVar[tuple[str, ...]] = ContextVar("CALLING_CHAIN", default=())
 """The sessions whose turns wait for what runs here, outermost first. Carried in the envelope, because context variables do
 not travel from an asker to a worker by themselves."""
+
+ASKERS_CONTEXT: ContextVar[Context | None] = ContextVar("ASKERS_CONTEXT", default=None)
+"""The context variables of whoever sent the message that is being handled; None outside of a worker. Tools run with them."""
 
 _FAILED_IN = "failed in the actor "
 INTERACTIVE = "interactive"
@@ -70,13 +74,14 @@ class LaneStatistics:
 class Envelope(Wakeup, Generic[Asked, Replied]):
     """A message on its way: with its asker's calling chain and the slot for its one reply, which wakes the asker."""
 
-    __slots__ = ("chain", "error", "is_abandoned", "message", "on_done", "reply", "scope", "stopped")
+    __slots__ = ("chain", "context", "error", "is_abandoned", "message", "on_done", "reply", "scope", "stopped")
 
     def __init__(self, message: Asked, signal: Signal, on_done: Callable[[], None] | None = None) -> None:
         self._signal = signal
         self.is_set = False
         self.message = message
         self.chain = CALLING_CHAIN.get()
+        self.context = copy_context()
         self.on_done = on_done
         self.reply: Replied | None = None
         self.error: BaseException | None = None
@@ -343,7 +348,8 @@ class Mailbox(Generic[Asked, Replied]):
         elif lane.workers < lane.limits.concurrency and self._tasks is not None:
             lane.coming += 1
             lane.workers += 1
-            self._tasks.start_soon(self._work, lane, name=f"{self._name} worker")
+            # A worker serves many askers, so it starts with no context variables of the one who happened to call it.
+            Context().run(partial(self._tasks.start_soon, self._work, lane, name=f"{self._name} worker"))
 
     async def _work(self, lane: _Lane) -> None:
         try:
@@ -401,6 +407,7 @@ class Mailbox(Generic[Asked, Replied]):
 
     async def _handle(self, envelope: Envelope[Asked, Replied]) -> None:
         CALLING_CHAIN.set(envelope.chain)
+        ASKERS_CONTEXT.set(envelope.context)
         try:
             reply = await self._handler(envelope.message)
         except KitchenerError as error:

@@ -4,9 +4,12 @@ Neighbours: `tools.py` runs tools and asks here what came of it; `execution.py` 
 """
 
 import inspect
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final
 
+from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from kitchener.canonical import canonical_bytes
@@ -15,6 +18,12 @@ from kitchener.errors import EntryRefused, words_of
 _MAX_ERROR_CHARS: Final = 2_000
 _CANCELLATIONS: Final = ("CancelledError", "Cancelled")
 """What the event loops raise; their own texts name tasks and places in this process."""
+_MAX_VALUES: Final = 100_000
+"""Values in a result; a part that stands in several places counts in each. More where `max_bytes` has room for more."""
+_MAX_CHARS: Final = 64 * 1_048_576
+"""Characters of all texts of a result, counted likewise: also what will be cut is encoded first."""
+_MAX_WALKED_DEPTH: Final = 300
+"""Deeper than any result that has a JSON form."""
 _DEPTH_MARGIN: Final = 4
 """Levels that an entry and a prompt put around a result; it must still have a canonical form there."""
 
@@ -43,6 +52,8 @@ def outcome_of(value: Any, max_bytes: int) -> ToolOutcome:
         if inspect.iscoroutine(value):
             value.close()
         return ToolOutcome(error="the tool gave an awaitable instead of a result; declare its function with `async def`")
+    if (problem := _extent_problem(value, max(_MAX_VALUES, max_bytes // 2))) is not None:
+        return ToolOutcome(error=f"the tool has run, but its result {problem}")
     try:
         result = to_jsonable_python(value)
         # Checked as deep as it will stand in an entry, so that recording it cannot fail.
@@ -63,6 +74,38 @@ def storable(text: str) -> str:
     """A foreign error text as a ledger takes it: bounded, without lone surrogates."""
     kept = text if len(text) <= _MAX_ERROR_CHARS else f"{text[:_MAX_ERROR_CHARS]}…"
     return kept.encode("utf-8", "backslashreplace").decode()
+
+
+def _extent_problem(value: Any, max_values: int) -> str | None:
+    """Why the JSON form of a result is not even made: it has no end, or lists that share their parts make it endless."""
+    values, chars, open_parts = 0, 0, [iter((value,))]
+    while open_parts and len(open_parts) <= _MAX_WALKED_DEPTH:
+        for item in open_parts[-1]:
+            values += 1
+            if isinstance(item, str | bytes | bytearray):
+                chars += len(item)
+            elif isinstance(item, Iterator):
+                return "is or holds an iterator, which may have no end; return a list instead"
+            if values > max_values or chars > _MAX_CHARS:
+                return f"has more than {max_values} values or {_MAX_CHARS} characters; return less"
+            if (parts := _parts(item)) is not None:
+                open_parts.append(iter(parts))
+                break
+        else:
+            open_parts.pop()
+    return None
+
+
+def _parts(item: Any) -> Iterable[Any] | None:
+    if isinstance(item, dict):
+        return (part for pair in dict.items(item) for part in pair)
+    if isinstance(item, list | tuple | set | frozenset | deque):
+        return item
+    if isinstance(item, BaseModel):
+        return list(vars(item).values())
+    if is_dataclass(item) and not isinstance(item, type):
+        return [getattr(item, each.name, None) for each in fields(item)]
+    return None
 
 
 def _nested(value: Any) -> Any:

@@ -6,6 +6,7 @@ Neighbours: `tools.py` asks once per tool, when it is declared. Explained in `do
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, cast, get_type_hints
@@ -34,7 +35,8 @@ class Signature:
     def bind(self, tool_id: str, arguments: Mapping[str, Any]) -> dict[str, Any] | str:
         """The arguments converted and completed by defaults, or what is wrong with them, as one line of text."""
         try:
-            bound: dict[str, Any] = self._adapter.validate_python(ArgsKwargs((), dict(arguments)))
+            # A copy: what a tool changes in its arguments would change what the model is shown of its own answer.
+            bound: dict[str, Any] = self._adapter.validate_python(ArgsKwargs((), deepcopy(dict(arguments))))
         except ValidationError as error:
             problems = "; ".join(_problem(detail) for detail in error.errors(include_url=False)[:5])
             return f"tool {tool_id!r} cannot take these arguments: {problems}"

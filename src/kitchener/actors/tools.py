@@ -9,6 +9,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial, update_wrapper
 from threading import Lock
@@ -18,9 +19,10 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
+from kitchener.actors.mailbox import ASKERS_CONTEXT
 from kitchener.actors.tool_results import ToolOutcome, failure, outcome_of
 from kitchener.actors.tool_schema import code_of, read_signature, summary
-from kitchener.cancellation import is_own_failure
+from kitchener.cancellation import is_scope_cancelled
 from kitchener.canonical import canonical_digest
 from kitchener.errors import ToolError
 from kitchener.records.prompt import ToolSpec
@@ -268,22 +270,45 @@ class ToolRegistry:
 
 
 class _Job:
-    """One run of a tool, on the event loop or in a thread that may be left behind."""
+    """One run of a tool, in a task of its own or in a thread that may be left behind.
+
+    It runs with a copy of the asker's context variables, and what it does to them, or to its task, ends with it: a cancel
+    scope or task group that it enters and never leaves, or its own cancellation, would else hit the next one's work order.
+    """
 
     def __init__(self, work: Callable[[], Any], max_result_bytes: int) -> None:
         self._work, self._max_result_bytes = work, max_result_bytes
+        asker = ASKERS_CONTEXT.get()
+        self._context = asker.copy() if asker is not None else copy_context()
         self._lock = Lock()
         self._is_given_up = False
         self.has_begun = self.has_ended = False
+        self._outcome: ToolOutcome | None = None
+        self._interrupt: BaseException | None = None
 
     async def run_async(self) -> ToolOutcome:
         """The outcome of a coroutine function."""
         try:
-            return outcome_of(await self._work(), self._max_result_bytes)
-        except BaseException as error:  # whatever a tool raises is its outcome, for the model to see
-            if not is_own_failure(error):
+            async with anyio.create_task_group() as own:
+                self._context.run(own.start_soon, self._finish)
+        except BaseExceptionGroup as group:  # the task could not end, as with a task group that was never left
+            if is_scope_cancelled():
                 raise
-            return failure(error)
+            self._outcome = self._outcome or failure(group)
+        if self._interrupt is not None:
+            raise self._interrupt
+        return self._outcome or ToolOutcome(error="the tool's task was cancelled by something other than the turn")
+
+    async def _finish(self) -> None:
+        try:
+            self._outcome = outcome_of(await self._work(), self._max_result_bytes)
+        except BaseException as error:  # whatever a tool raises is its outcome, for the model to see
+            if _is_interrupt(error):
+                self._interrupt = error  # raised here, it would end the event loop at once
+            elif is_scope_cancelled():
+                raise
+            else:
+                self._outcome = failure(error)
 
     def run(self) -> ToolOutcome:
         """The outcome of a synchronous function; called in the thread. Does nothing once nobody waits for it."""
@@ -292,7 +317,7 @@ class _Job:
                 return ToolOutcome(error="not started")
             self.has_begun = True
         try:
-            return outcome_of(self._work(), self._max_result_bytes)
+            return self._context.run(lambda: outcome_of(self._work(), self._max_result_bytes))
         except BaseException as error:  # noqa: BLE001 - nobody interrupts a thread
             return failure(error)
         finally:
@@ -303,6 +328,12 @@ class _Job:
         with self._lock:
             self._is_given_up = True
             return self.has_begun and not self.has_ended
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(KeyboardInterrupt) is not None
+    return isinstance(error, KeyboardInterrupt)
 
 
 def load_tools(names: Iterable[str]) -> tuple[Tool[..., Any], ...]:

@@ -93,7 +93,7 @@ class Runtime:
         Raises:
             ReentrantTurn: a tool of a turn asks for it, which would wait for itself
         """
-        if chain := CALLING_CHAIN.get():
+        if (chain := CALLING_CHAIN.get()) and not self._limiter.is_closed:  # a tool may open a runtime, and close it
             raise ReentrantTurn(f"a tool of session {chain[-1]!r} drains the runtime, which waits for its own turn")
         await self._limiter.wait_idle()
         for agent in self._agents.values():
