@@ -1,11 +1,11 @@
-"""Who may run a turn, and when: the session's own FIFO first, then the runtime's limit of running turns.
+"""Who may run a turn, and when: the session's own FIFO first, then the runtime's limit of running turns, fair to subjects.
 
 Both are bounded and both waits end at the admission deadline. Whatever is turned away is recorded as `TURN_REJECTED`
 and consumes no turn number, so that no input is lost silently. What a turn does is not known here. Explained in
 `docs/sessions.md`.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Literal
@@ -24,18 +24,24 @@ RejectReason = Literal["busy", "overloaded", "replaced"]
 
 
 class TurnLimiter:
-    """At most so many turns run at once, of all sessions of a runtime; others wait in order, and only so many.
+    """At most so many turns run at once, of all sessions of a runtime; others wait, and only so many.
 
+    Subjects are served in turn, and in order within a subject. One subject leaves an eighth of the slots and a quarter of the
+    places in line to others, so nobody keeps everybody out, however many sessions they open or streams they stop reading.
     Also counts running turns for a shutdown that waits for them.
     """
 
     def __init__(self, max_running: int, max_waiting: int) -> None:
         self._max_running = max_running
         self._max_waiting = max_waiting
-        self._waiting: deque[Wakeup] = deque()
+        self._running_share, self._waiting_share = max_running - max_running // 8, max_waiting - max_waiting // 4
+        self._lines: OrderedDict[str, deque[Wakeup]] = OrderedDict()
+        """Who waits, by subject, in the order in which subjects are served."""
+        self._running_of: dict[str, int] = {}
+        """Slots by subject, of those who hold one."""
         self._closed = False
         self._idle: anyio.Event | None = None
-        self.running = 0
+        self.running = self.waiting = 0
         self._scopes: set[anyio.CancelScope] = set()
         self._signal, self._scope = signals(), scope_class()
 
@@ -44,55 +50,57 @@ class TurnLimiter:
         """Whether no turns are admitted any more."""
         return self._closed
 
-    @property
-    def waiting(self) -> int:
-        """Turns that wait for a slot."""
-        return len(self._waiting)
-
-    def try_enter(self) -> bool:
-        """Takes a slot, as `enter`, if one is free and nobody waits for one."""
+    def try_enter(self, subject_id: str = "") -> bool:
+        """Takes a slot, as `enter`, if one is free for this subject."""
         if self._closed:
             raise RuntimeClosed("the runtime is shutting down and takes no more turns")
-        if self.running >= self._max_running or self._waiting:
+        # While a slot is free, all who wait have their share of slots: nobody is overtaken.
+        if self.running >= self._max_running or self._running_of.get(subject_id, 0) >= self._running_share:
             return False
-        self.running += 1
+        self._take(subject_id)
         return True
 
-    async def enter(self, deadline: float) -> None:
+    async def enter(self, deadline: float, subject_id: str = "") -> None:
         """Takes a slot; the caller must `leave`.
 
         Raises:
-            Overloaded: too many wait, or the deadline passed; nothing was taken
+            Overloaded: too many wait, or too many of this subject, or the deadline passed; nothing was taken
             RuntimeClosed: no turns are admitted any more
         """
-        if self.try_enter():
+        if self.try_enter(subject_id):
             return
-        if len(self._waiting) >= self._max_waiting:
+        line = self._lines.get(subject_id)
+        if self.waiting >= self._max_waiting or (line is not None and len(line) >= self._waiting_share):
             raise Overloaded("the runtime's queue of turns", self._max_waiting)
         place = Wakeup(self._signal())
-        self._waiting.append(place)
+        self._lines.setdefault(subject_id, deque()).append(place)
+        self.waiting += 1
         try:
             with self._scope(deadline=deadline):
                 await place
         except BaseException:
             if place.is_set:
-                self.leave()  # the slot was ours just now: hand it on
+                self.leave(subject_id)  # the slot was ours just now: hand it on
             raise
         finally:
             if not place.is_set:
-                self._waiting.remove(place)
+                self._forget(subject_id, place)
         if not place.is_set:
             raise Overloaded("the runtime's queue of turns", self._max_waiting)
         if self._closed:
-            self.leave()
+            self.leave(subject_id)
             raise RuntimeClosed("the runtime is shutting down and takes no more turns")
 
-    def leave(self) -> None:
+    def leave(self, subject_id: str = "") -> None:
         """Gives the slot to the next in line."""
-        if self._waiting and not self._closed:
-            self._waiting.popleft().set()
-            return
         self.running -= 1
+        held = self._running_of[subject_id] - 1
+        if held:
+            self._running_of[subject_id] = held
+        else:
+            del self._running_of[subject_id]
+        if self._lines and not self._closed:
+            self._serve()
         if self.running == 0 and self._idle is not None:
             self._idle.set()
             self._idle = None
@@ -100,9 +108,35 @@ class TurnLimiter:
     def close(self) -> None:
         """Admits nothing more; those in line are turned away."""
         self._closed = True
-        while self._waiting:
-            self.running += 1  # each of them gives its slot back on waking
-            self._waiting.popleft().set()
+        for subject_id in list(self._lines):
+            while subject_id in self._lines:
+                self._give(subject_id)  # each of them gives its slot back on waking
+
+    def _take(self, subject_id: str) -> None:
+        self.running += 1
+        self._running_of[subject_id] = self._running_of.get(subject_id, 0) + 1
+
+    def _serve(self) -> None:
+        """Gives a free slot to the first subject in line who has less than its share; at most one has all of it."""
+        for subject_id in self._lines:
+            if self._running_of.get(subject_id, 0) < self._running_share:
+                self._give(subject_id)
+                return
+
+    def _give(self, subject_id: str) -> None:
+        place = self._lines[subject_id][0]
+        self._forget(subject_id, place)
+        if subject_id in self._lines:
+            self._lines.move_to_end(subject_id)
+        self._take(subject_id)
+        place.set()
+
+    def _forget(self, subject_id: str, place: Wakeup) -> None:
+        line = self._lines[subject_id]
+        line.remove(place)
+        self.waiting -= 1
+        if not line:
+            del self._lines[subject_id]
 
     def track(self, scope: anyio.CancelScope) -> None:
         """A running turn's scope, so that a shutdown can end it."""
@@ -173,11 +207,11 @@ class Admission:
         try:
             queue = await self._enter_session(session, deadline)
             try:
-                if not nested and not self._limiter.try_enter():
-                    await self._limiter.enter(deadline)
+                if not nested and not self._limiter.try_enter(session.subject_id):
+                    await self._limiter.enter(deadline, session.subject_id)
                 if queue.is_replaced:  # by a newer message, while this one waited
                     if not nested:
-                        self._limiter.leave()
+                        self._limiter.leave(session.subject_id)
                     raise TurnReplaced(session.session_id)
             except BaseException:
                 self._leave_session(session)
@@ -190,7 +224,7 @@ class Admission:
     def leave(self, session: SessionManager, *, nested: bool) -> None:
         """Gives back what `enter` took."""
         if not nested:
-            self._limiter.leave()
+            self._limiter.leave(session.subject_id)
         self._leave_session(session)
 
     @asynccontextmanager

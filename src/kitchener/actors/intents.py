@@ -61,6 +61,10 @@ class IntentCalls:
         _check_list("objectives", objectives)
         if not objectives:
             raise CallerError("objectives is empty: expected one for each child")
+        if len(objectives) > MAX_CHILDREN:
+            raise CallerError(
+                f"objectives has {len(objectives)} texts: expected at most {MAX_CHILDREN}; fork a child again for more"
+            )
         for each in objectives:
             check_text("objective", each)
         if active is not None and (type(active) is not int or not 0 <= active < len(objectives)):
@@ -142,6 +146,10 @@ class IntentCalls:
         )
         if any(scopes):
             authority.shared.wrote(session.subject_id)
+
+
+MAX_CHILDREN: Final = 100
+"""Intents that one fork declares: each is compared with all others of the session, and later turns name those that compete."""
 
 
 def _shared_scope(event: IntentEvent, thread: SessionThread) -> str | None:

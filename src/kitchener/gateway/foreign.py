@@ -7,13 +7,16 @@ provider: recorded, tried again or elsewhere, and never a failure of the gateway
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Final, get_args
 
 import anyio
 import structlog
 
 from kitchener.cancellation import is_own_failure
-from kitchener.errors import ProviderError, origin_of
+from kitchener.errors import ProviderError, ProviderReason, origin_of
 from kitchener.records.prompt import PromptResponse, TextPiece, ToolUse, Usage
+
+_REASONS: Final = frozenset(get_args(ProviderReason))
 
 _log = structlog.get_logger(__name__)
 
@@ -44,6 +47,15 @@ def translated_failures(provider_id: str) -> Iterator[None]:
         raise provider_failure(provider_id, error) from error
 
 
+def checked_failure(provider_id: str, error: ProviderError) -> ProviderError:
+    """A provider's error, if retries, circuits and records can take what it says; else the failure that this is."""
+    pause_s = error.retry_after_s
+    is_whole = type(error.reason) is str and error.reason in _REASONS and type(error.detail) is str
+    if is_whole and (pause_s is None or (type(pause_s) in (int, float) and 0 <= pause_s < float("inf"))):
+        return error
+    return ProviderError(provider_id, "malformed", "the provider's error has a reason, detail or pause that it cannot have")
+
+
 def check_response(provider_id: str, response: object) -> None:
     """Raises ProviderError unless an answer is what its type says, with counts that every budget and ledger can take."""
     if type(response) is not PromptResponse:
@@ -59,6 +71,8 @@ def check_response(provider_id: str, response: object) -> None:
                 raise ProviderError(provider_id, "malformed", "the answer asks for a tool in a way that is no ToolUse")
     if type(response.usage) is not Usage:
         raise ProviderError(provider_id, "malformed", f"the answer's usage is {type(response.usage).__name__}: expected Usage")
+    if type(response.provider_id) is not str or type(response.model_id) is not str:
+        raise ProviderError(provider_id, "malformed", "the answer's provider_id or model_id is no text")
     if (problem := response.usage.problem()) is not None:
         raise ProviderError(provider_id, "malformed", problem)
 

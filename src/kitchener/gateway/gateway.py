@@ -18,7 +18,7 @@ from kitchener.clock import loop_clock
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError
 from kitchener.gateway.attempts import Attempts, Lane, Rules, Way
-from kitchener.gateway.foreign import check_response, checked_item, provider_failure, translated_failures
+from kitchener.gateway.foreign import check_response, checked_failure, checked_item, provider_failure, translated_failures
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.resilience import CircuitBreaker, FairLimiter, LimiterStatistics
 from kitchener.gateway.routing import check_router, plan_route
@@ -110,7 +110,7 @@ class LLMGateway:
                     response = await lane.provider.complete(attempts.request)
                 check_response(lane.provider_id, response)
             except ProviderError as error:
-                await attempts.failed(error)
+                await attempts.failed(checked_failure(attempts.lane.provider_id, error))
             except BaseException as error:  # a provider is foreign code, and reads foreign words
                 if not is_own_failure(error):
                     attempts.abandoned()
@@ -147,7 +147,7 @@ class LLMGateway:
                         has_shown = attempts.output_begun = True
                         yield item
             except ProviderError as error:
-                await attempts.failed(error)
+                await attempts.failed(checked_failure(attempts.lane.provider_id, error))
             except BaseException:
                 attempts.abandoned()
                 raise
