@@ -132,7 +132,7 @@ def test_everybody_is_served_within_the_limits_and_in_order_within_a_subject(
             assert running <= concurrency
             await trio.sleep(call.lasts)
             running -= 1
-            limits.leave()
+            limits.leave(call.subject)
 
         async with trio.open_nursery() as nursery:
             for call in calls:
@@ -158,7 +158,7 @@ async def test_subjects_take_turns_however_many_one_of_them_sends() -> None:
     async def call(subject: str) -> None:
         await limits.enter(subject, 0, anyio.current_time() + 20)
         served.append(subject)
-        limits.leave()
+        limits.leave(subject)
 
     async with anyio.create_task_group() as tasks:
         for _ in range(100):
@@ -187,7 +187,7 @@ async def test_a_newcomer_does_not_overtake_who_waits() -> None:
         await anyio.wait_all_tasks_blocked()
         limits.leave()
         assert not limits.try_enter(0, now)
-    limits.leave()
+    limits.leave("first")
     assert limits.try_enter(0, now)
 
 
@@ -199,7 +199,7 @@ async def test_a_full_queue_refuses_at_once() -> None:
 
         async def wait() -> None:
             await limits.enter("first", 0, now + 20)
-            limits.leave()
+            limits.leave("first")
 
         tasks.start_soon(wait)
         await anyio.wait_all_tasks_blocked()
@@ -221,12 +221,12 @@ async def test_a_cancelled_wait_leaves_no_trace(served_too: bool) -> None:
         with anyio.CancelScope() as scope:
             task_status.started(scope)
             await limits.enter("a", 0, deadline)
-            limits.leave()
+            limits.leave("a")
 
     async def next_one() -> None:
         await limits.enter("b", 0, deadline)
         after.set()
-        limits.leave()
+        limits.leave("b")
 
     async with anyio.create_task_group() as tasks:
         scope = await tasks.start(cancelled)

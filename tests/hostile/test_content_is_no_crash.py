@@ -136,6 +136,8 @@ ODD: Mapping[str, Any] = {
     "what is no request for a tool": ({"tool_id": "look"},),
     "a tool without a name": (ToolUse("u", None, {}),),  # type: ignore[arg-type]
     "no counts": "no counts",
+    "a number of thousands of digits": {"response_text": "hello", "n": 10**5_000},
+    "arguments of thousands of digits": (ToolUse("u", "look", {"where": 10**5_000}),),
 }
 
 
@@ -215,6 +217,11 @@ BUGS: Mapping[str, BaseException] = {
     "a generator's exit": GeneratorExit(),
     "an error that is no Exception": OfItsOwn("mine"),
     "an error without a text": Unreadable(),
+    "an error for no reason": ProviderError("odd", ["none"], "odd"),  # type: ignore[arg-type]
+    "an error for another reason": ProviderError("odd", "whim", "odd"),  # type: ignore[arg-type]
+    "an error without words": ProviderError("odd", "connection", None),  # type: ignore[arg-type]
+    "a pause that is no number": ProviderError("odd", "rate_limited", "odd", retry_after_s="soon"),  # type: ignore[arg-type]
+    "a pause without end": ProviderError("odd", "rate_limited", "odd", retry_after_s=float("inf")),
     "a group of errors": BaseExceptionGroup("two", [OfItsOwn(), ValueError()]),
 }
 

@@ -143,13 +143,13 @@ class Attempts:
 
     def abandoned(self) -> None:
         """The attempt was cancelled or met a bug: it says nothing about the provider."""
-        self.lane.limiter.leave()
+        self.lane.limiter.leave(self._request.subject_id)
         self.lane.breaker.abandoned(self._ticket)
 
     def answered(self, response: PromptResponse) -> PromptResponse:
         """The response with what only the gateway knows: attempts, route and latency."""
         lane = self.lane
-        lane.limiter.leave()
+        lane.limiter.leave(self._request.subject_id)
         lane.breaker.succeeded(self._ticket)
         latency_ms = int((self._rules.now() - self._started) * 1_000)
         way = self._way
@@ -223,7 +223,7 @@ class Attempts:
         if error.retry_after_s:
             # Bounded, so that an absurd header cannot shut a provider out for hours without anybody probing it.
             lane.limiter.hold_until(now + min(error.retry_after_s, lane.config.breaker_reset_s))
-        lane.limiter.leave()
+        lane.limiter.leave(self._request.subject_id)
 
     def _pause_before_retry(self, error: ProviderError) -> float | None:
         """How long to wait before the same provider is asked again, seconds; None: it is not to be asked again."""
@@ -257,7 +257,7 @@ class Attempts:
         if not ticket:
             return False
         limiter = lane.limiter
-        if limiter.try_enter(_token_estimate(request) if limiter.counts_tokens else 0, now):
+        if limiter.try_enter(_token_estimate(request) if limiter.counts_tokens else 0, now, request.subject_id):
             return True
         lane.breaker.abandoned(ticket)
         return False
@@ -278,7 +278,7 @@ class Attempts:
             return self._circuit_open(moment)
         self._ticket = lane.breaker.enter(moment)
         if not self._ticket:
-            lane.limiter.leave()
+            lane.limiter.leave(request.subject_id)
             return self._circuit_open(moment)
         return None
 

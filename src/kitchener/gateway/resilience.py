@@ -145,8 +145,9 @@ class LimiterStatistics:
 class FairLimiter:
     """Bounds one provider's calls in flight, requests and tokens a minute; who has to wait is served fairly.
 
-    Waiting calls are served round-robin between subjects and in order within a subject, so one busy subject cannot keep the
-    others out. Nobody overtakes: while somebody waits, a newcomer waits too.
+    Waiting calls are served round-robin between subjects and in order within a subject, and one subject leaves an eighth of
+    the calls in flight to others, so one busy subject cannot keep the others out, nor can one whose streams nobody reads.
+    Nobody overtakes: while somebody waits, a newcomer waits too.
 
     Args:
         provider_id: for error messages
@@ -168,6 +169,9 @@ class FairLimiter:
         self._is_rated = self._requests is not None or self.counts_tokens
         self._held_until = float("-inf")
         self._in_flight = 0
+        self._share = config.max_concurrency - config.max_concurrency // 8
+        self._in_flight_of: dict[str, int] = {}
+        """Calls that run, by subject, of those who have any."""
         self._waiting = 0
         # Subjects in the order of their turn; each with its waiters in order. Both forget in constant time.
         self._queues: OrderedDict[str, OrderedDict[_Waiter, None]] = OrderedDict()
@@ -178,15 +182,19 @@ class FairLimiter:
         """How many calls run and wait."""
         return LimiterStatistics(self._in_flight, self._waiting)
 
-    def try_enter(self, tokens: int, now: float) -> bool:
+    def try_enter(self, tokens: int, now: float, subject_id: str = "") -> bool:
         """Begins a call if that is possible without waiting; pair it with `leave`."""
         if self._waiting or self._in_flight >= self._max_concurrency:
+            return False
+        running = self._in_flight_of.get(subject_id, 0)
+        if running >= self._share:
             return False
         if self._is_rated:
             if self._ready_at(tokens) > now:
                 return False
             self._take(tokens, now)
         self._in_flight += 1
+        self._in_flight_of[subject_id] = running + 1
         return True
 
     async def enter(self, subject_id: str, tokens: int, deadline: float) -> bool:
@@ -200,7 +208,7 @@ class FairLimiter:
 
         Cancelled while waiting, it has not begun.
         """
-        if self.try_enter(tokens, self._now()):
+        if self.try_enter(tokens, self._now(), subject_id):
             return True
         waiter = self._enqueue(subject_id, tokens, deadline)
         try:
@@ -209,7 +217,7 @@ class FairLimiter:
                 await self._sleep(waiter)
         except BaseException:
             if waiter.outcome == "served":
-                self._in_flight -= 1
+                self._end(subject_id)
             elif waiter.outcome is None:
                 self._forget(waiter, "cancelled")
             self._hand_over(waiter)
@@ -223,9 +231,9 @@ class FairLimiter:
             )
         return waiter.outcome == "served"
 
-    def leave(self) -> None:
+    def leave(self, subject_id: str = "") -> None:
         """Ends a call that was begun."""
-        self._in_flight -= 1
+        self._end(subject_id)
         if self._waiting:
             self._serve()
 
@@ -240,6 +248,18 @@ class FairLimiter:
             for waiter in list(queue):
                 self._forget(waiter, "sent_away")
                 waiter.event.set()
+
+    def _end(self, subject_id: str) -> None:
+        self._in_flight -= 1
+        running = self._in_flight_of[subject_id] - 1
+        if running:
+            self._in_flight_of[subject_id] = running
+        else:
+            del self._in_flight_of[subject_id]
+
+    def _next_subject(self) -> str | None:
+        """Whose turn it is: the first in line with less than its share of the calls in flight, or None."""
+        return next((each for each in self._queues if self._in_flight_of.get(each, 0) < self._share), None)
 
     def _ready_at(self, tokens: int) -> float:
         ready = self._held_until
@@ -277,9 +297,8 @@ class FairLimiter:
         """Lets in whoever may go now. If only a rate stands in the way, the next in line is to keep the time."""
         now = self._now()
         self._due = float("inf")
-        while self._waiting and self._in_flight < self._max_concurrency:
-            subject_id, queue = next(iter(self._queues.items()))
-            waiter = next(iter(queue))
+        while self._in_flight < self._max_concurrency and (subject_id := self._next_subject()) is not None:
+            waiter = next(iter(self._queues[subject_id]))
             due = self._ready_at(waiter.tokens) if self._is_rated else now
             if due > now and due <= waiter.deadline:
                 self._due, self._timekeeper = due, waiter
@@ -291,6 +310,7 @@ class FairLimiter:
             else:
                 self._take(waiter.tokens, now)
                 self._in_flight += 1
+                self._in_flight_of[subject_id] = self._in_flight_of.get(subject_id, 0) + 1
                 self._forget(waiter, "served")
                 if subject_id in self._queues:
                     self._queues.move_to_end(subject_id)

@@ -1,0 +1,135 @@
+"""One subject cannot take all the slots, nor all the places in line, however many sessions or streams they open."""
+
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from kitchener.config import ProviderConfig, RouterConfig
+from kitchener.errors import CallerError, KitchenerError, Overloaded
+from kitchener.records.prompt import PromptRequest
+from kitchener.records.turn import TextDelta, TurnUpdate
+from kitchener.runtime import Runtime, open_runtime
+from kitchener.testing import ScriptedProvider
+from tests.acceptance.context_kit import ENFORCE
+from tests.acceptance.stack import Hold, echo, open_scripted, scripted_config
+from tests.hostile.kit import BYSTANDER, bystander
+
+MESSAGES = 200
+
+
+async def yields(request: PromptRequest) -> None:
+    """A model that lets others run before it answers."""
+    for _ in range(3):
+        await anyio.lowlevel.checkpoint()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Returns when it is so."""
+    with anyio.fail_after(10):
+        while not is_so():
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_a_flood_of_one_subjects_sessions_delays_nobody_by_more_than_a_turn_each(tmp_path: Path) -> None:
+    """Regression: turns waited in one line for all, so a message waited for all that anybody had sent before."""
+    served: list[str] = []
+
+    async def say(subject_id: str) -> None:
+        await runtime.supervisor().handle_turn("hello", subject_id=subject_id)
+        served.append(subject_id)
+
+    model = ScriptedProvider(echo, gate=yields)
+    limits = {"max_running_turns": 4}
+    async with open_scripted(tmp_path, model, limits=limits) as runtime, anyio.create_task_group() as tasks:
+        for _ in range(MESSAGES):
+            tasks.start_soon(say, "mallory")
+        await until(lambda: runtime.statistics()["waiting_turns"] >= MESSAGES // 2)
+        before = len(served)
+        tasks.start_soon(say, BYSTANDER)
+    assert served.index(BYSTANDER) - before <= 3 * 4, "it waited for those who ran, and for the next of each"
+
+
+async def test_a_full_line_of_one_subject_has_places_for_others(tmp_path: Path) -> None:
+    outcomes: Counter[str] = Counter()
+
+    async def say(subject_id: str) -> None:
+        try:
+            await runtime.supervisor().handle_turn("hello", subject_id=subject_id)
+        except Overloaded:
+            outcomes[f"{subject_id} was turned away"] += 1
+
+    hold = Hold("hello")
+    limits = {"max_running_turns": 1, "max_waiting_turns": 40}
+    model = ScriptedProvider(echo, gate=hold)
+    async with open_scripted(tmp_path, model, limits=limits) as runtime, anyio.create_task_group() as tasks:
+        for _ in range(MESSAGES):
+            tasks.start_soon(say, "mallory")
+        await until(lambda: outcomes["mallory was turned away"] >= MESSAGES - 1 - 30)
+        for number in range(10):
+            tasks.start_soon(say, f"{BYSTANDER}-{number}")
+        await until(lambda: runtime.statistics()["waiting_turns"] >= 40)
+        hold.released["hello"].set()
+    assert outcomes == {"mallory was turned away": MESSAGES - 1 - 30}
+
+
+class Readers:
+    """Those who read a turn until its text begins, and stop there."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.stopped = 0
+
+    async def read(self, message: str) -> None:
+        """One of them."""
+        updates = self._runtime.supervisor().stream_turn(message, subject_id="mallory")
+        async with aclosing(cast(AsyncGenerator[TurnUpdate, None], updates)):
+            async for update in updates:
+                if isinstance(update, TextDelta):
+                    self.stopped += 1
+                    await anyio.sleep_forever()
+
+
+def long(request: PromptRequest) -> Any:
+    return {"response_text": "y " * 500} if request.wo_type == "synthesize" else echo(request)
+
+
+@pytest.mark.parametrize("narrow", ["turns", "calls of the provider"])
+async def test_readers_who_stop_reading_leave_room_for_others(tmp_path: Path, narrow: str) -> None:
+    """Regression: a reader who stops keeps its turn's slot, and its provider's, until the deadline of the turn."""
+    config = scripted_config(tmp_path, limits={"stream_buffer": 1, **({"max_running_turns": 8} if narrow == "turns" else {})})
+    if narrow != "turns":
+        provider = ProviderConfig(kind="offline", max_concurrency=8)
+        router = RouterConfig(default_provider="scripted", providers={"scripted": provider})
+        config = config.model_copy(update={"router": router})
+    providers = {"scripted": ScriptedProvider(long)}
+    async with open_runtime(config, providers=providers) as runtime, anyio.create_task_group() as tasks:
+        readers = Readers(runtime)
+        for number in range(20):
+            tasks.start_soon(readers.read, f"message {number}")
+        await until(lambda: readers.stopped >= 7)
+        with anyio.fail_after(10):
+            for _ in range(3):
+                result = await runtime.supervisor().handle_turn("hello", subject_id=BYSTANDER)
+                assert result.response == "y " * 500
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_fork_into_thousands_is_refused(tmp_path: Path) -> None:
+    """Regression: ten thousand children took 45 s of CPU, in which nobody was served."""
+    async with open_scripted(tmp_path, **ENFORCE) as runtime, bystander(runtime):
+        supervisor = runtime.supervisor()
+        session_id = await supervisor.start_session(subject_id="mallory")
+        intent_id = await supervisor.declare_intent(session_id, "everything")
+        with pytest.raises(CallerError, match="at most 100"):
+            await supervisor.fork_intent(session_id, intent_id, [f"thing {number}" for number in range(10_000)])
+        await supervisor.fork_intent(session_id, intent_id, ["a", "b"], active=0)
+        try:
+            await supervisor.handle_turn("hello", session_id=session_id)
+        except KitchenerError as error:
+            pytest.fail(f"the session cannot be used: {error}")
