@@ -57,8 +57,8 @@ class LimitsConfig(Settings):
     """`[limits]`: the bounds of one process. Every queue has a capacity, every wait a deadline."""
 
     max_running_turns: Positive = 512
-    """Turns that run at the same time; others wait, subjects in turn. More of them take more memory and no less CPU; raise it where
-    models are slow and many."""
+    """Turns that run at the same time; others wait, subjects in turn. More of them take more memory and no less CPU; raise it
+    where models are slow and many."""
     max_waiting_turns: Positive = 10_000
     """Turns that may wait to run; beyond it a turn is refused as overloaded at once."""
     max_active_sessions: Positive = 20_000
