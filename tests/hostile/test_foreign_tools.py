@@ -6,7 +6,9 @@ A tool is somebody else's code, and one process runs it for all subjects. Each s
 import itertools
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import anyio
@@ -201,3 +203,27 @@ async def test_a_tool_may_open_a_runtime_of_its_own_and_close_it(tmp_path: Path)
     async with open_scripted(tmp_path / "outer", asks("ask_another"), tools=[ask_another]) as runtime:
         await runtime.supervisor().handle_turn("hello", subject_id="ada")
         assert [call.get("result") for call in await told(runtime)] == ["echo: inner"]
+
+
+async def test_one_subjects_tools_that_hang_leave_threads_for_others(tmp_path: Path) -> None:
+    """Regression: 32 of them, such as one that reads an address which never answers, and nobody's tools were started."""
+    let_go = Event()
+
+    @tool(read_only=True, timeout_s=1)
+    def hang(call: ToolCall) -> str:
+        """Hangs for Mallory."""
+        if call.subject_id == "mallory":
+            let_go.wait(60)
+        return "done"
+
+    try:
+        async with open_scripted(tmp_path, asks("hang"), tools=[hang]) as runtime:
+            async with anyio.create_task_group() as tasks:
+                for number in range(40):
+                    tasks.start_soon(partial(runtime.supervisor().handle_turn, f"{number}", subject_id="mallory"))
+            await runtime.supervisor().handle_turn("hello", subject_id="ada")
+            calls = await told(runtime)
+        assert [call["result"] for call in calls if call["subject_id"] == "ada"] == ["done"]
+        assert sum("may still be running" in call["error"] for call in calls if call["subject_id"] == "mallory") <= 28
+    finally:
+        let_go.set()

@@ -171,7 +171,8 @@ class ToolRegistry:
         tools: tools, or plain functions that become tools with effects
         timeout_s: longest run of a tool that sets no own limit, seconds
         max_result_bytes: largest result kept, bytes of its JSON; a longer one is cut and says so
-        max_threads: synchronous tools that run at the same time; others wait, within their own time limit
+        max_threads: synchronous tools that run at the same time; others wait, within their own time limit. One subject leaves
+            an eighth of them to others
         builtin: tools that run where a work order allows them by name, and are listed nowhere
 
     Raises:
@@ -201,6 +202,9 @@ class ToolRegistry:
         self._timeout_s, self._max_result_bytes, self._max_threads = timeout_s, max_result_bytes, max_threads
         # Each event loop has its own, so that one registry serves several runs.
         self._threads = RunVar[anyio.CapacityLimiter]("kitchener tool threads")
+        self._share = max_threads - max_threads // 8
+        self._threads_of: dict[tuple[object, str], anyio.CapacityLimiter] = {}
+        """The share of each subject who uses threads now, by event loop."""
         self._left_behind: set[_Job] = set()
         self._toolsets: dict[tuple[str, ...], Toolset] = {(): NO_TOOLS}
 
@@ -245,7 +249,7 @@ class ToolRegistry:
             return ToolOutcome(error=bound)
         found = self._tools[tool_id]
         limit_s = found.timeout_s if found.timeout_s is not None else self._timeout_s
-        job = _Job(found.prepared(bound, call), self._max_result_bytes)
+        job = _Job(found.prepared(bound, call), self._max_result_bytes, call.subject_id)
         with anyio.CancelScope(deadline=min(anyio.current_time() + limit_s, call.deadline)):
             if found.is_async:
                 return await job.run_async()
@@ -253,20 +257,31 @@ class ToolRegistry:
         return ToolOutcome(error=_late(found, limit_s, started=found.is_async or job.has_begun))
 
     async def _run_in_thread(self, job: "_Job", tool_id: str) -> ToolOutcome:
-        self._left_behind = {each for each in self._left_behind if not each.has_ended}
-        if (stuck := len(self._left_behind)) >= self._max_threads:
-            return ToolOutcome(
-                error=f"tool {tool_id!r} was not started: {stuck} tools that ran out of time still occupy their threads"
-            )
         threads = self._threads.get(None)
         if threads is None:
             threads = anyio.CapacityLimiter(self._max_threads)
             self._threads.set(threads)
+        place = (threads, job.subject_id)
+        own = self._threads_of.setdefault(place, anyio.CapacityLimiter(self._share))
         try:
-            return await anyio.to_thread.run_sync(job.run, abandon_on_cancel=True, limiter=threads)
+            async with own:
+                if (problem := self._stuck_threads(tool_id, job.subject_id, own.borrowed_tokens)) is not None:
+                    return ToolOutcome(error=problem)
+                return await anyio.to_thread.run_sync(job.run, abandon_on_cancel=True, limiter=threads)
         finally:
+            if own.borrowed_tokens == 0 and own.statistics().tasks_waiting == 0:
+                self._threads_of.pop(place, None)
             if job.is_left_behind():
                 self._left_behind.add(job)
+
+    def _stuck_threads(self, tool_id: str, subject_id: str, running: int) -> str | None:
+        """Why no further thread is started for this subject, of whose tools so many run, this one among them; or None."""
+        self._left_behind = {each for each in self._left_behind if not each.has_ended}
+        stuck = len(self._left_behind)
+        held = running + sum(each.subject_id == subject_id for each in self._left_behind)
+        if stuck < self._max_threads and (held <= self._share or self._share == self._max_threads):
+            return None
+        return f"tool {tool_id!r} was not started: {stuck} tools that ran out of time still occupy their threads"
 
 
 class _Job:
@@ -276,7 +291,8 @@ class _Job:
     scope or task group that it enters and never leaves, or its own cancellation, would else hit the next one's work order.
     """
 
-    def __init__(self, work: Callable[[], Any], max_result_bytes: int) -> None:
+    def __init__(self, work: Callable[[], Any], max_result_bytes: int, subject_id: str = "") -> None:
+        self.subject_id = subject_id
         self._work, self._max_result_bytes = work, max_result_bytes
         asker = ASKERS_CONTEXT.get()
         self._context = asker.copy() if asker is not None else copy_context()
