@@ -7,7 +7,7 @@ prints of a file is text, its name included.
 import os
 import subprocess
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import orjson
 import pytest
@@ -91,10 +91,10 @@ def test_a_pipe_in_place_of_the_signing_key_is_refused(tmp_path: Path) -> None:
 def test_a_loop_of_links_is_no_input_and_no_output(cli: Cli, tmp_path: Path) -> None:  # noqa: F811
     Path("loop").symlink_to("loop")
     Path("in.jsonl").write_text('{"conversation": "a", "message": "hello"}\n', encoding="utf-8")
-    for given in (("loop", "-o", "out.jsonl"), ("in.jsonl", "-o", "loop"), ("in.jsonl", "-o", "in.jsonl")):
-        outcome = cli("run", *given)
+    for messages, output, code in (("loop", "out.jsonl", 2), ("in.jsonl", "loop", 0), ("in.jsonl", "in.jsonl", 2)):
+        outcome = cli("run", messages, "-o", output)
         assert "Traceback" not in outcome.err
-        assert outcome.code == (0 if given[2] == "loop" else 2)
+        assert outcome.code == code
 
 
 def test_a_directory_that_was_removed_is_told_in_one_line(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_directory_that_was_removed_is_told_in_one_line(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("mode", ["shadow", "enforce"])
-async def test_who_signs_what_was_decided_replays_as_identical(tmp_path: Path, mode: str) -> None:
+async def test_who_signs_what_was_decided_replays_as_identical(tmp_path: Path, mode: Literal["shadow", "enforce"]) -> None:
     """An auditor replays with the settings and without the key; a signature is no decision."""
     make_key(tmp_path / "signing.pem")
     config = RuntimeConfig(
