@@ -24,7 +24,7 @@ const REFS = new Map(Object.entries({
 const START = { seq: 0, batch: [0, 1, 1], chain_hash: `sha256:${'0'.repeat(64)}` } // what entry 1 follows
 
 const hash = (data) => `sha256:${createHash('sha256').update(data).digest('hex')}`
-const printable = (text) => text.replace(/\p{C}/gu, '\ufffd')
+const printable = (text) => text.replace(/[\p{C}\u2028\u2029]/gu, '\ufffd')
 const shown = (value) => (typeof value === 'string' ? value : JSON.stringify(value) ?? 'nothing').slice(0, 300)
 function demand (where, field, expected, found, isSo = JSON.stringify(expected) === JSON.stringify(found)) {
   if (!isSo) throw new Error(`${where}: ${field}: expected ${shown(expected)}, found ${shown(found)}`)
@@ -182,9 +182,9 @@ if (!paths.length || (at >= 0 && !RegExp(`^${KEY}$`).test(`"${given}"`))) {
 for (const path of paths) {
   try {
     const isBundle = fs.readFileSync(path).toString('latin1', 0, 11) === '{"entries":'
-    console.log(`ok       ${path}: ${(isBundle ? verifyBundle : verifyLedger)(path, given)}`)
+    console.log(`ok       ${printable(path)}: ${(isBundle ? verifyBundle : verifyLedger)(path, given)}`)
   } catch (error) {
-    console.log(`damaged  ${path}: ${printable(error.message)}`)
+    console.log(`damaged  ${printable(path)}: ${printable(error.message)}`)
     process.exitCode = 1
   }
 }

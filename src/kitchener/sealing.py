@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import json
 import os
+import stat
 import threading
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,9 @@ _VERSION: Final = 1
 _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 _CACHED_KEYS: Final = 4_096
+_MAX_FILE_BYTES: Final = 65_536
+"""How much of a key file or a note is read or overwritten; both are far smaller."""
+_NO_FILE: Final = "is not a regular file; remove it, and restore the file from a backup"
 _ERASURES: Final = "erasing"
 """Directory within a keyring: the erasures that were begun and not finished."""
 
@@ -223,11 +227,13 @@ class Keyring:
 
     def _noted(self, path: Path) -> Erasure:
         with _os_errors(path):
-            text = path.read_bytes()
+            text = _read_regular(path)
+        if text is None:
+            raise SealingError(f"{path}: {_NO_FILE}")
         try:
             stored = json.loads(text)
             return Erasure(str(stored["subject_id"]), str(stored["kid"]), str(stored["begun_at"]))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise SealingError(f"{path}: is not the note of an erasure ({type(error).__name__})") from None
 
     def _note_path(self, subject_id: str) -> Path:
@@ -249,25 +255,25 @@ class Keyring:
         with _os_errors(path):
             found = self._read_file(path)
         if isinstance(found, str):  # raised from here, where no name holds a key that a traceback could show
-            raise SealingError(f"{path}: {found}; restore it from a backup")
+            raise SealingError(f"{path}: {found}")
         return found
 
     def _read_file(self, path: Path) -> SubjectKey | str | None:
         """The key in a file, or what is wrong with the file; None where there is none."""
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            text = _read_regular(path)
         except FileNotFoundError:
             return None
-        with os.fdopen(fd, "rb") as file:
-            text = file.read(4_096)
+        if text is None:
+            return _NO_FILE
         try:
             stored = json.loads(text)
             secret = _decoded(stored["key"])
             kid = str(stored["kid"])
-        except (ValueError, KeyError, TypeError) as error:
-            return f"is not a key file ({type(error).__name__})"
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            return f"is not a key file ({type(error).__name__}); restore it from a backup"
         if len(secret) != _KEY_BYTES:
-            return f"holds a key of {len(secret)} bytes instead of {_KEY_BYTES}"
+            return f"holds a key of {len(secret)} bytes instead of {_KEY_BYTES}; restore it from a backup"
         return SubjectKey(kid, self._cipher(secret), hmac.digest(secret, b"kitchener/1 content digest", "sha256"))
 
     def _make(self, subject_id: str) -> None:
@@ -400,11 +406,18 @@ def _decoded(text: str) -> bytes:
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
+def _read_regular(path: Path) -> bytes | None:
+    """The beginning of a file, which holds all of a key or note. None: it is no file, and reading it could wait for ever."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(fd, "rb") as file:
+        return file.read(_MAX_FILE_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+
+
 def _shred(path: Path) -> None:
     """Overwrites a file, then removes it: a file system that reuses the blocks in place holds no copy either."""
-    fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        os.write(fd, b"\0" * os.fstat(fd).st_size)
+        os.write(fd, b"\0" * min(os.fstat(fd).st_size, _MAX_FILE_BYTES))
         os.fsync(fd)
     finally:
         os.close(fd)

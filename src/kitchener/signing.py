@@ -127,7 +127,7 @@ def _signer(key: Any) -> Signer:  # an Ed25519PrivateKey of a library that may n
 
 def _read_private(path: Path) -> bytes:
     with _os_errors(path):
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe would wait
         with os.fdopen(fd, "rb") as file:
             mode = os.fstat(fd).st_mode
             if not stat.S_ISREG(mode):

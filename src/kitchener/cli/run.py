@@ -1,6 +1,7 @@
 """`kitchener run`: conversations out of a file, many at a time, resumable at any point."""
 
 import contextlib
+import os
 import signal
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -93,7 +94,7 @@ async def _run(options: Options, path: Path, output: Path | None, concurrency: i
 
 
 def _check_output(output: Path, path: Path, root: Path) -> None:
-    if output.resolve() == path.resolve():
+    if os.path.realpath(output) == os.path.realpath(path):
         raise ConfigError("--output", "", repr(str(output)), "is the input file; choose another name")
     check_output(output, root)
 

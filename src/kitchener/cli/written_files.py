@@ -25,7 +25,8 @@ def check_output(path: Path, root: Path | None = None) -> None:
     Raises:
         ConfigError: it lies under the root, in no directory, or is something else than a file
     """
-    if root is not None and path.resolve().is_relative_to(root.resolve()):
+    # Not `Path.resolve`, which raises for a loop of links.
+    if root is not None and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
         raise ConfigError("--output", "", repr(str(path)), f"lies under the root {root}, where every .jsonl is a ledger")
     if not path.absolute().parent.is_dir() or (path.exists() and not path.is_file()):
         raise ConfigError("--output", "", repr(str(path)), "must be a file in a directory that exists")

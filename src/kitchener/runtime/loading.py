@@ -90,7 +90,10 @@ def load_config(
     Raises:
         ConfigError: names the file, variable or argument, the key, the value and what was expected
     """
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        raise ConfigError("the current directory", "", "", "is not there any more; change to another one") from None
     source = str(path) if path is not None else EMBEDDED
     base_dir = _home(path).absolute().parent if path is not None else here
     layers = _Layers()
