@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from kitchener.context import ContextState, Item, Projector, Ruleset, estimator, evidence_item, make_event, resolve_active
-from kitchener.context.lexical import LexicalIndex, LexicalTurn
+from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
 from kitchener.records.ref import Ref
 
 BUDGETS = (500, 1000, 2000, 4000)

@@ -22,7 +22,7 @@ import anyio
 from kitchener import open_runtime
 from kitchener.config import LedgerConfig, RuntimeConfig
 from kitchener.ledger import LedgerClient, LedgerEntry, verify_ledger
-from kitchener.ledger.files import FileOps
+from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.records.events import index_keys
 
 HO2M = Path("HO2/ADMIN/ho2m.jsonl")

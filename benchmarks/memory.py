@@ -24,7 +24,7 @@ import psutil
 
 from kitchener import HO3Memory, LedgerClient, LedgerConfig, LedgerEntry
 from kitchener.memory.index import SIGNALS, signal_keys
-from kitchener.memory.reading import SIGNALS_FILE
+from kitchener.memory.reader import SIGNALS_FILE
 from kitchener.memory.signals import event_id
 
 SIGNALS_OF_A_TURN = ("intent:question", "domain:travel", "task:planning", "outcome:success")

@@ -1,18 +1,18 @@
 """Where each public name is defined: `__init__.py` reads this file, and so do type checkers."""
 
-from kitchener.actors.attention import AttentionContext as AttentionContext
-from kitchener.actors.attention import AttentionRetriever as AttentionRetriever
-from kitchener.actors.attention import ContextFragment as ContextFragment
-from kitchener.actors.attention import ContextProvider as ContextProvider
-from kitchener.actors.budget import TokenBudgeter as TokenBudgeter
-from kitchener.actors.executor import HO1Executor as HO1Executor
-from kitchener.actors.quality import QualityGate as QualityGate
-from kitchener.actors.quality import QualityGateResult as QualityGateResult
-from kitchener.actors.sessions import SessionManager as SessionManager
+from kitchener.actors.attention.retriever import AttentionContext as AttentionContext
+from kitchener.actors.attention.retriever import AttentionRetriever as AttentionRetriever
+from kitchener.actors.attention.retriever import ContextFragment as ContextFragment
+from kitchener.actors.attention.retriever import ContextProvider as ContextProvider
+from kitchener.actors.executor.executor import HO1Executor as HO1Executor
+from kitchener.actors.sessions.directory import SessionManager as SessionManager
 from kitchener.actors.supervisor import HO2Supervisor as HO2Supervisor
-from kitchener.actors.tools import ToolCall as ToolCall
-from kitchener.actors.tools import tool as tool
-from kitchener.actors.turn_parts import DegradedCall as DegradedCall
+from kitchener.actors.tools.registry import ToolCall as ToolCall
+from kitchener.actors.tools.registry import tool as tool
+from kitchener.actors.turn.parts import DegradedCall as DegradedCall
+from kitchener.actors.work.budget import TokenBudgeter as TokenBudgeter
+from kitchener.actors.work.quality import QualityGate as QualityGate
+from kitchener.actors.work.quality import QualityGateResult as QualityGateResult
 from kitchener.config import HO2Config as HO2Config
 from kitchener.config import HO3MemoryConfig as HO3MemoryConfig
 from kitchener.config import LedgerConfig as LedgerConfig

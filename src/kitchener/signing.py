@@ -1,8 +1,9 @@
 """Signs bytes with Ed25519 and checks signatures, so that who can write a file cannot also vouch for it.
 
 Turns a key file into a `Signer`, and bytes into signatures. Knows nothing of what the bytes mean: heads of ledgers
-(`ledger/checkpoint.py`) and projections (`actors/authority.py`) are signed with it. Needs the `crypto` extra, which is imported
-when a key is made, loaded or checked with: most programs have none. Explained in `docs/proof.md`.
+(`ledger/verify/checkpoint.py`) and projections (`actors/authority/authority.py`) are signed with it. Needs the
+`crypto` extra, which is imported when a key is made, loaded or checked with: most programs have none.
+Explained in `docs/proof.md`.
 """
 
 import hashlib

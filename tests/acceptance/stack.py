@@ -13,14 +13,14 @@ from typing import Any
 import anyio
 
 from kitchener.actors.assembly import Host
-from kitchener.actors.budget import TokenBudgeter
-from kitchener.actors.sessions import SessionManager
+from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import HO2Config, LedgerConfig, LimitsConfig, RouterConfig, RuntimeConfig
 from kitchener.ids import path_part
 from kitchener.ledger import LedgerClient, Ledgers, StoredEntry, open_ledgers
-from kitchener.ledger.files import FileOps
+from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.records.events import index_keys
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.turn import TurnResult

@@ -12,7 +12,7 @@ import pytest
 
 from kitchener.config import LimitsConfig
 from kitchener.errors import CommitUnknown
-from kitchener.ledger.files import FileOps
+from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
 from kitchener.records.work_order import WorkOrder

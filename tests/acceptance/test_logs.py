@@ -13,13 +13,13 @@ import anyio
 import pytest
 import structlog
 
-from kitchener.actors.tools import tool
+from kitchener.actors.tools.registry import tool
 from kitchener.errors import KitchenerError, ProviderError, origin_of
 from kitchener.gateway.providers.scripted import Answer
 from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider, use_tool
-from tests.acceptance.remembering import LESSON
+from tests.acceptance.memory.remembering import LESSON
 from tests.acceptance.stack import QUESTION, scripted_config
 
 SECRET = "xyzzy-4711"

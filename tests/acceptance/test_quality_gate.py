@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kitchener import HO2Config, QualityGate
-from kitchener.actors.quality import QualityGateResult
+from kitchener.actors.work.quality import QualityGateResult
 from kitchener.records import events
 from kitchener.records.work_order import WorkOrder, WorkOrderError
 from kitchener.testing import ScriptedProvider

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from kitchener import tool
-from kitchener.actors.budget import Allocation, Budget, Scope, TokenBudgeter
+from kitchener.actors.work.budget import Allocation, Budget, Scope, TokenBudgeter
 from kitchener.ledger import compute_trace_hash
 from kitchener.records import events
 from kitchener.records.turn import TurnResult

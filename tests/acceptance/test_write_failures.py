@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from kitchener.errors import LedgerError, LedgerWriteError
-from kitchener.ledger.files import FileOps
+from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
 from tests.acceptance.stack import open_by_hand, outcome, read_all

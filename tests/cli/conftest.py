@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kitchener.cli.command_line import invoke
+from kitchener.cli.app import invoke
 from tests.cli.commands import Outcome
-from tests.cli.memories import fill
+from tests.cli.memory.memories import fill
 
 Cli = Callable[..., Outcome]
 

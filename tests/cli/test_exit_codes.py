@@ -10,8 +10,8 @@ import pytest
 
 from tests.cli.commands import read_lines
 from tests.cli.conftest import Cli
-from tests.cli.contexts import HO2M
-from tests.cli.memories import SETTINGS, is_one_line, learned
+from tests.cli.context.contexts import HO2M
+from tests.cli.memory.memories import SETTINGS, is_one_line, learned
 
 NOT_KNOWN = "SES-00000000"
 NO_TURN = "T-00000000-000001"

@@ -6,8 +6,8 @@ import pytest
 
 from tests.cli.commands import finish, start
 from tests.cli.conftest import Cli
-from tests.cli.gates import ASK, Gate
-from tests.cli.memories import is_one_line
+from tests.cli.memory.gates import ASK, Gate
+from tests.cli.memory.memories import is_one_line
 from tests.replay.test_replay_identical import files
 
 OTHER = """

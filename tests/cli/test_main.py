@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kitchener.cli.command_line import build_app
+from kitchener.cli.app import build_app
 from tests.cli.commands import COMMAND, environment, finish, start
 from tests.cli.conftest import Cli
 

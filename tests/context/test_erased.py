@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitchener.context.explaining import explain
+from kitchener.context.projection.explanation import explain
 from tests.context.history import NEWEST, History, hidden, shown, text_of
 from tests.context.test_projection import newest
 

@@ -1,7 +1,7 @@
 """Why something was shown or not, in values and in words."""
 
 from kitchener.context import Explanation, diff_projections, explain
-from kitchener.context.explaining import explain_all
+from kitchener.context.projection.explanation import explain_all
 from kitchener.context.ruleset import Ruleset
 from tests.context.history import History
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kitchener.context import ContextState, Projector, SourceEvent, fold, make_event, read_event, resolve_active
-from kitchener.context.lifecycle import first_intent_problem
+from kitchener.context.fold.lifecycle import first_intent_problem
 from kitchener.context.ruleset import Ruleset
 from tests.context.history import ESTIMATE, SESSION, History, entry_ref, event, event_lists, facts
 

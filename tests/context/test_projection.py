@@ -21,7 +21,7 @@ from kitchener.context import (
     recalled,
     resolve_active,
 )
-from kitchener.context.rendering import render
+from kitchener.context.projection.rendering import render
 from kitchener.context.ruleset import Ruleset
 from kitchener.errors import ConfigError
 from kitchener.records.ref import Ref

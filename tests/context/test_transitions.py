@@ -18,10 +18,10 @@ from kitchener.context import (
     resolve_after_turn,
     resolve_intent_transition,
 )
-from kitchener.context.events import Ended
-from kitchener.context.intents import root_of, successor
+from kitchener.context.fold.events import Ended
+from kitchener.context.intents.active import root_of, successor
+from kitchener.context.intents.transitions import abandoned, closed, forked, reopened
 from kitchener.context.ruleset import Ruleset
-from kitchener.context.transitions import abandoned, closed, forked, reopened
 from kitchener.ids import intent_id
 from tests.context.history import SESSION, History
 

@@ -10,10 +10,10 @@ import anyio
 import pytest
 
 from kitchener import tool
-from kitchener.actors.executor import HO1Executor
-from kitchener.actors.hosts import HostedExecutor
-from kitchener.actors.mailbox import BACKGROUND, CALLING_CHAIN, INTERACTIVE, LaneLimits
-from kitchener.actors.tools import Tool, ToolRegistry
+from kitchener.actors.executor.executor import HO1Executor
+from kitchener.actors.mailbox.hosts import HostedExecutor
+from kitchener.actors.mailbox.mailbox import BACKGROUND, CALLING_CHAIN, INTERACTIVE, LaneLimits
+from kitchener.actors.tools.registry import Tool, ToolRegistry
 from kitchener.clock import SystemClock
 from kitchener.config import HO2Config, LedgerConfig, RouterConfig
 from kitchener.errors import InvalidTransition, PromptError, ProviderError
@@ -23,7 +23,7 @@ from kitchener.records.prompt import PromptRequest, Provider
 from kitchener.records.turn import TextDelta, TurnUpdate, UpdateListener
 from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
 from kitchener.testing import ScriptedProvider
-from tests.actors.executor_kit import CLASSIFY, LIBRARY, SYNTHESIZE, work_order
+from tests.actors.executor.executor_kit import CLASSIFY, LIBRARY, SYNTHESIZE, work_order
 from tests.actors.waiting import settle, settle_then
 
 BOUNDS: dict[str, Any] = {

@@ -9,8 +9,8 @@ import anyio
 import pytest
 import structlog.testing
 
-from kitchener.actors.hosts import GatewayCall, HostedGateway
-from kitchener.actors.mailbox import INTERACTIVE, LaneLimits, Mailbox
+from kitchener.actors.mailbox.hosts import GatewayCall, HostedGateway
+from kitchener.actors.mailbox.mailbox import INTERACTIVE, LaneLimits, Mailbox
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ActorStopped, LedgerClosed, ProviderError
 from kitchener.gateway import LLMGateway

@@ -11,7 +11,7 @@ import structlog
 from kitchener import HO2Config, RuntimeConfig, ToolCall, open_runtime, tool
 from kitchener.config import RouterConfig
 from kitchener.errors import CallerError, ConfigError, LedgerLocked, ReentrantTurn, SealingError, SubjectErased, UnknownSubject
-from kitchener.gateway.providers.offline_relations import wants
+from kitchener.gateway.providers.offline.relations import wants
 from kitchener.ledger import LedgerClient
 from kitchener.records import events
 from kitchener.replaying import replay_session

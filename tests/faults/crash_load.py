@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import anyio
 
-from kitchener.actors.tools import Tool, tool
+from kitchener.actors.tools.registry import Tool, tool
 from kitchener.config import LedgerConfig, RuntimeConfig
 from kitchener.errors import OutcomeUnknown
 from kitchener.gateway.providers.scripted import Answer
@@ -23,7 +23,7 @@ from kitchener.ids import SessionId, memory_namespace
 from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider, use_tool
-from tests.acceptance.remembering import LESSON
+from tests.acceptance.memory.remembering import LESSON
 from tests.acceptance.stack import scripted_config
 from tests.ledger.support import segments_of
 

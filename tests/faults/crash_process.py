@@ -13,7 +13,7 @@ from typing import Final
 import anyio
 import structlog
 
-from kitchener.actors.prompts import PromptLibrary
+from kitchener.actors.executor.prompts import PromptLibrary
 from tests.faults.crash_load import Tell
 from tests.faults.crash_reaper import Reaper
 

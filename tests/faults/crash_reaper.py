@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kitchener.ledger import LedgerClient, LedgerEntry, StoredEntry, client
-from kitchener.ledger.files import FileOps
+from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.records.ref import Ref
 
 

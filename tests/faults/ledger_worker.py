@@ -30,11 +30,11 @@ from typing import Any
 import anyio
 import structlog
 
-from kitchener.cli.command_line import invoke
+from kitchener.cli.app import invoke
 from kitchener.config import LedgerConfig
 from kitchener.errors import KitchenerError
 from kitchener.ledger import LedgerClient, LedgerReader
-from kitchener.ledger.files import FileOps
+from kitchener.ledger.disk.file_ops import FileOps
 from tests.ledger.support import NOON, FaultFS, ShortWrites, fact, open_ledger
 
 Job = Mapping[str, Any]

@@ -17,7 +17,7 @@ import pytest
 from kitchener.memory import HO3Memory
 from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider
-from tests.acceptance.remembering import (
+from tests.acceptance.memory.remembering import (
     ADA,
     EASY,
     LESSON,
@@ -218,7 +218,7 @@ from pathlib import Path
 
 import anyio
 
-from tests.acceptance.remembering import ADA, QUESTIONS, open_remembering, student
+from tests.acceptance.memory.remembering import ADA, QUESTIONS, open_remembering, student
 from tests.faults.test_consolidation_crash import Stopping
 
 

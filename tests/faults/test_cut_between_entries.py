@@ -14,8 +14,8 @@ from kitchener.config import LedgerConfig
 from kitchener.errors import EntryTooLarge, InvalidLifecycle
 from kitchener.records import events
 from kitchener.testing import FakeClock
-from tests.acceptance.context_kit import ENFORCE, SID, Talk, actions, talking
-from tests.acceptance.remembering import ledger_entries
+from tests.acceptance.context.context_kit import ENFORCE, SID, Talk, actions, talking
+from tests.acceptance.memory.remembering import ledger_entries
 from tests.acceptance.stack import places, read_all
 
 ONE_BY_ONE = LedgerConfig(durability="os", linger_ms=0, max_pending_entries=1)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kitchener.ledger import verify_file
-from kitchener.ledger.chain import StoredEntry
+from kitchener.ledger.format.lines import StoredEntry
 from tests.faults.ledger_process import Worker, acknowledged, only
 from tests.ledger.support import open_ledger
 

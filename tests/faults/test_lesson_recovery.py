@@ -11,9 +11,9 @@ import pytest
 
 from kitchener.ledger import LedgerEntry, open_ledgers
 from kitchener.memory import HO3Memory
-from kitchener.memory.reading import OVERLAYS_FILE
+from kitchener.memory.reader import OVERLAYS_FILE
 from kitchener.records.prompt import PromptRequest
-from tests.acceptance.remembering import (
+from tests.acceptance.memory.remembering import (
     ADA,
     EASY,
     MANUAL,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitchener.gateway.providers.offline import OfflineProvider
-from kitchener.gateway.providers.offline_reading import choose_tool, classify
-from kitchener.gateway.providers.offline_words import words_of
-from kitchener.gateway.providers.offline_writing import consolidate, minimal, relevant_line
+from kitchener.gateway.providers.offline.message import choose_tool, classify
+from kitchener.gateway.providers.offline.model import OfflineProvider
+from kitchener.gateway.providers.offline.replies import consolidate, minimal, relevant_line
+from kitchener.gateway.providers.offline.words import words_of
 from kitchener.records.prompt import Message, PromptResponse, TextPiece, ToolSpec
 from tests.gateway.asking import as_type, ask
 

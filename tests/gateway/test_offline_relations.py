@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitchener.gateway.providers import offline_cues as cues
-from kitchener.gateway.providers.offline_reading import MAX_OBJECTIVE_CHARS, classify
-from kitchener.gateway.providers.offline_relations import Relation, asked, relation, wants
+from kitchener.gateway.providers.offline import cues
+from kitchener.gateway.providers.offline.message import MAX_OBJECTIVE_CHARS, classify
+from kitchener.gateway.providers.offline.relations import Relation, asked, relation, wants
 from tests.gateway.test_offline import schema_of
 
 HOTEL = "find a hotel in Oslo"

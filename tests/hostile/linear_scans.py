@@ -26,21 +26,30 @@ from typing import Any, Final
 
 import kitchener
 from kitchener import ids, signing
-from kitchener.actors import attention, tool_schema
-from kitchener.actors.answers import is_stored_by_text, read_answer
-from kitchener.actors.prompt_templates import compile_pack, fence
-from kitchener.actors.ranking import TurnWords
-from kitchener.actors.replies import ReplyText
-from kitchener.cli.output import harmless, table_lines
+from kitchener.actors.attention import retriever as attention
+from kitchener.actors.authority.ranking import TurnWords
+from kitchener.actors.executor.answers import is_stored_by_text, read_answer
+from kitchener.actors.executor.packs import compile_pack, fence
+from kitchener.actors.executor.replies import ReplyText
+from kitchener.actors.tools import schema as tool_schema
+from kitchener.cli.terminal.output import harmless, table_lines
 from kitchener.config import RouterConfig, RuntimeConfig
 from kitchener.config.parsing import parse_settings
-from kitchener.context import conflicts, lexical_marks, lexical_words
-from kitchener.context.items import shortened, turn_item
-from kitchener.context.lexical import LexicalIndex, LexicalTurn
+from kitchener.context.fold.items import shortened, turn_item
+from kitchener.context.intents import conflicts
+from kitchener.context.lexical import marks as lexical_marks
+from kitchener.context.lexical import words as lexical_words
+from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
 from kitchener.errors import KitchenerError
-from kitchener.gateway.providers import offline_reading, offline_relations, offline_words, offline_writing
+from kitchener.gateway.providers.offline import message as offline_reading
+from kitchener.gateway.providers.offline import relations as offline_relations
+from kitchener.gateway.providers.offline import replies as offline_writing
+from kitchener.gateway.providers.offline import words as offline_words
 from kitchener.gateway.routing import check_router
-from kitchener.ledger import chain, checkpoint, proof_check, verifier
+from kitchener.ledger.audit import bundle_check as proof_check
+from kitchener.ledger.format import checks as verifier
+from kitchener.ledger.format import lines as chain
+from kitchener.ledger.verify import checkpoint
 from kitchener.memory import lines, moments, signals
 from kitchener.records.prompt import PromptResponse, Usage
 
@@ -283,8 +292,8 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
 
 
 SHORT_TEXTS: Final[Mapping[str, int]] = {
-    "kitchener.gateway.providers.offline_reading._PATH": offline_reading.MAX_PATH_CHARS,
-    "kitchener.gateway.providers.offline_cues.CONFIRMS": offline_relations.MAX_QUESTION_CHARS,
+    "kitchener.gateway.providers.offline.message._PATH": offline_reading.MAX_PATH_CHARS,
+    "kitchener.gateway.providers.offline.cues.CONFIRMS": offline_relations.MAX_QUESTION_CHARS,
     "kitchener.memory.lines._COMMANDS": 2_000,
 }
 """Expressions that only ever see a text of so many characters: for them nothing else holds."""

@@ -21,10 +21,10 @@ from kitchener.canonical import canonical_bytes
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerDamaged, LedgerLocked, LedgerPathError, LedgerWriteError
 from kitchener.ledger import LedgerClient, LedgerReader, verify_file, verify_ledger
-from kitchener.ledger.chain import split_line
-from kitchener.ledger.checkpoint import checkpoint_path, sign_head, sign_ledger
-from kitchener.ledger.places import hash_of, other_key, session_key
-from kitchener.ledger.seals import segment_path
+from kitchener.ledger.disk.seals import segment_path
+from kitchener.ledger.format.lines import split_line
+from kitchener.ledger.index.tail import hash_of, other_key, session_key
+from kitchener.ledger.verify.checkpoint import checkpoint_path, sign_head, sign_ledger
 from kitchener.records.events import idempotency_index_key
 from kitchener.signing import make_key
 from kitchener.testing import ScriptedProvider

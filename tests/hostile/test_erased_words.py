@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from kitchener import HO2Config, Runtime, RuntimeConfig, open_runtime, tool
-from kitchener.cli.command_line import invoke
+from kitchener.cli.app import invoke
 from kitchener.config import HO3MemoryConfig, LedgerConfig, RouterConfig
 from kitchener.errors import ProviderError
 from kitchener.ids import memory_namespace

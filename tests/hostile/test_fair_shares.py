@@ -16,7 +16,7 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.records.turn import TextDelta, TurnUpdate
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider
-from tests.acceptance.context_kit import ENFORCE
+from tests.acceptance.context.context_kit import ENFORCE
 from tests.acceptance.stack import Hold, echo, open_scripted, scripted_config
 from tests.hostile.kit import BYSTANDER, bystander
 

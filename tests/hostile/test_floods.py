@@ -7,12 +7,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from kitchener.context.lexical import LexicalIndex, LexicalTurn
-from kitchener.context.lexical_turns import MAX_TERMS, MAX_TERMS_PER_TURN
-from kitchener.gateway.providers.offline import OfflineProvider
+from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
+from kitchener.context.lexical.turns import MAX_TERMS, MAX_TERMS_PER_TURN
+from kitchener.gateway.providers.offline.model import OfflineProvider
 from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.testing import ScriptedProvider
-from tests.acceptance.context_kit import ENFORCE
+from tests.acceptance.context.context_kit import ENFORCE
 from tests.acceptance.stack import open_scripted
 from tests.hostile.kit import bystander, unless_bystander
 

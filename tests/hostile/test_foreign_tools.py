@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from kitchener import replay_session
-from kitchener.actors.tools import Tool, ToolCall, tool
+from kitchener.actors.tools.registry import Tool, ToolCall, tool
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import Runtime

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from kitchener.actors.answers import Unreadable, is_stored_by_text, read_answer
-from kitchener.actors.replies import ReplyText
+from kitchener.actors.executor.answers import Unreadable, is_stored_by_text, read_answer
+from kitchener.actors.executor.replies import ReplyText
 from kitchener.errors import KitchenerError
-from kitchener.ledger.proof_check import verify_bundle
+from kitchener.ledger.audit.bundle_check import verify_bundle
 from kitchener.memory.overlays import parse_older
 from kitchener.records.prompt import PromptResponse, Usage
 from kitchener.runtime.loading import load_config

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from kitchener import HO2Config, Runtime, RuntimeConfig, open_runtime
-from kitchener.cli.command_line import invoke
+from kitchener.cli.app import invoke
 from kitchener.config import LedgerConfig, RouterConfig
 from kitchener.errors import CallerError, SessionMismatch, SubjectErased, UnknownSubject
 from kitchener.ids import memory_namespace

@@ -13,19 +13,19 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener.actors.attention import AttentionRetriever, ContextFragment
-from kitchener.actors.attention_templates import load_templates, resolve_template
+from kitchener.actors.attention.retriever import AttentionRetriever, ContextFragment
+from kitchener.actors.attention.templates import load_templates, resolve_template
 from kitchener.config import HO2Config
 from kitchener.errors import ActorStopped, LedgerWriteError
-from kitchener.ledger.files import FileOps
+from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.memory import HO3Memory
 from kitchener.records import events
 from kitchener.records.prompt import Attempt
 from kitchener.records.turn import TurnUpdate
 from kitchener.testing import ScriptedProvider
-from tests.acceptance.remembering import ADA, QUESTIONS, open_remembering
+from tests.acceptance.memory.remembering import ADA, QUESTIONS, open_remembering
 from tests.acceptance.stack import echo, open_by_hand, open_scripted, read_all
-from tests.actors.executor_kit import Streamed, open_bench, work_order
+from tests.actors.executor.executor_kit import Streamed, open_bench, work_order
 from tests.gateway.asking import Told, ask, failure, gateway_of
 from tests.hostile.kit import bystander
 from tests.hostile.strays import Stray, with_strays

@@ -16,9 +16,9 @@ import pytest
 
 from kitchener import tool
 from kitchener.canonical import canonical_bytes
-from kitchener.cli.command_line import invoke
+from kitchener.cli.app import invoke
 from kitchener.errors import EntryRefused
-from kitchener.ledger.proof_check import verify_bundle
+from kitchener.ledger.audit.bundle_check import verify_bundle
 from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION, echo, open_scripted

@@ -283,7 +283,7 @@ def test_a_reply_on_a_terminal_is_text_also_where_an_escape_comes_in_two_pieces(
 
 def test_a_bug_is_told_with_its_traceback_and_without_escapes(tmp_path: Path) -> None:
     program = (
-        "import kitchener.cli.command_line as c, kitchener.cli.doctor as d\n"
+        "import kitchener.cli.app as c, kitchener.cli.config.doctor as d\n"
         "def broken(*a, **k):\n    secret = 'a value of a variable'\n    raise ValueError('\\x1b[31m\\u202e bug')\n"
         "d._versions = broken\nc.run(['doctor'])\n"
     )
@@ -297,7 +297,7 @@ def test_a_bug_is_told_with_its_traceback_and_without_escapes(tmp_path: Path) ->
 
 def test_a_log_line_is_text(tmp_path: Path) -> None:
     program = (
-        "import logging, structlog, kitchener.cli.command_line as c\n"
+        "import logging, structlog, kitchener.cli.app as c\n"
         "def invoke(tokens):\n"
         "    key = 'the value of a variable'\n"
         "    structlog.get_logger().warning('told \\x1b[31m', name='\\x1b]0;x\\x07\\u202e')\n"

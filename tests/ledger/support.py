@@ -8,7 +8,7 @@ from typing import Any
 
 from kitchener.config import LedgerConfig
 from kitchener.ledger import LedgerClient, LedgerEntry, StoredEntry
-from kitchener.ledger.files import FileOps
+from kitchener.ledger.disk.file_ops import FileOps
 
 LEDGER = "HO2M:ADMIN"
 NOON = 1_771_412_400_000_000

@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
-from kitchener.ledger.chain import NO_HASH, START, BadLine, follow
-from kitchener.ledger.following import Follower
-from tests.ledger.test_bulk import LEDGER, PAYLOADS, body_of, forged, stamp_at
+from kitchener.ledger.format.follower import Follower
+from kitchener.ledger.format.lines import NO_HASH, START, BadLine, follow
+from tests.ledger.format.test_bulk import LEDGER, PAYLOADS, body_of, forged, stamp_at
 
 Facts = tuple[int, int, str, list[tuple[int, bytes, str]], list[tuple[int, str]], str]
 

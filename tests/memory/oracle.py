@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kitchener.config import HO3MemoryConfig
-from kitchener.memory.reading import ReadOperations
+from kitchener.memory.reader import ReadOperations
 
 Line = dict[str, Any]
 

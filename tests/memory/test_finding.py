@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 from structlog.testing import capture_logs
 
 from kitchener.errors import LedgerDamaged
-from kitchener.ledger.files import FileOps
+from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.memory import HO3Memory, MemoryReader
 from tests.memory.kit import ADA, BO, SetClock, at, learned, open_memory, recur
 from tests.memory.oracle import Files, compare

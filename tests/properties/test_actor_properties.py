@@ -8,10 +8,10 @@ from anyio.abc import TaskGroup
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitchener.actors.admission import TurnLimiter
-from kitchener.actors.mailbox import BACKGROUND, INTERACTIVE, LaneLimits, Mailbox
+from kitchener.actors.mailbox.mailbox import BACKGROUND, INTERACTIVE, LaneLimits, Mailbox
+from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.errors import Overloaded, SessionBusy, ToolError, TurnReplaced
-from tests.actors.admission_kit import FAR, Message, Place
+from tests.actors.sessions.admission_kit import FAR, Message, Place
 from tests.actors.waiting import settle
 
 # --- mailboxes ----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from kitchener.context import base_ref, read_lists
 from kitchener.errors import InvalidLifecycle
 from kitchener.records import events
 from kitchener.testing import FakeClock
-from tests.acceptance.context_kit import OTHER, SID, Talk, talking, without_hashes
+from tests.acceptance.context.context_kit import OTHER, SID, Talk, talking, without_hashes
 
 Step = tuple[str, int]
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kitchener import AttentionRetriever, ContextFragment, HO2Config, QualityGate, TokenBudgeter
-from kitchener.actors.attention_templates import AttentionTemplate
-from kitchener.actors.budget import Budget, estimate_tokens
-from kitchener.actors.chains import plan_chain, tighter
-from kitchener.actors.session_state import MAX_FAILED_KEPT, SessionState, fold
+from kitchener.actors.attention.templates import AttentionTemplate
+from kitchener.actors.sessions.state import MAX_FAILED_KEPT, SessionState, fold
+from kitchener.actors.work.budget import Budget, estimate_tokens
+from kitchener.actors.work.plan import plan_chain, tighter
 from kitchener.canonical import digest
 from kitchener.ids import SessionId, SubjectId
 from kitchener.records import events

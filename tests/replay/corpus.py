@@ -14,7 +14,7 @@ from typing import Any, Final
 import anyio
 
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.actors.tools import tool
+from kitchener.actors.tools.registry import tool
 from kitchener.errors import ProviderError, TurnTimeout
 from kitchener.ledger import LedgerEntry
 from kitchener.records.prompt import PromptRequest

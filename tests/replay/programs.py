@@ -26,7 +26,7 @@ import examples.hello_bot.main
 import examples.web_app.app
 from examples.admin_bot.tools import directory_tools
 from kitchener import RuntimeConfig, open_runtime
-from kitchener.cli.toml import toml_lines
+from kitchener.cli.config.toml import toml_lines
 
 SETTINGS: Final = "settings.toml"
 GARDEN: Final = "examples.companion_bot.main:garden_calendar"

@@ -11,7 +11,7 @@ from kitchener.errors import ProviderError
 from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider, use_tool
-from tests.acceptance.remembering import LESSON
+from tests.acceptance.memory.remembering import LESSON
 from tests.acceptance.stack import QUESTION, Hold, scripted_config
 from tests.replay.tools import break_down, list_packages
 

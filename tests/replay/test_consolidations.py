@@ -9,10 +9,10 @@ import pytest
 from kitchener.config import HO3MemoryConfig, RuntimeConfig
 from kitchener.replaying import ReplayReport, open_replays
 from kitchener.runtime import open_runtime
-from kitchener.runtime.places import settings_of
+from kitchener.runtime.ledger_paths import settings_of
 from kitchener.sealing import Keyring
 from kitchener.testing import FakeClock, ScriptedProvider
-from tests.acceptance.remembering import LESSON
+from tests.acceptance.memory.remembering import LESSON
 from tests.acceptance.stack import QUICK, scripted_config
 from tests.replay.recording import TOOLS, model, record, say_all
 from tests.replay.test_replay_diverges import HO1M, HO2M, LEARNING, forge

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kitchener.ledger.chain import StoredEntry
-from kitchener.ledger.verifying import verify_file
+from kitchener.ledger.format.lines import StoredEntry
+from kitchener.ledger.verify.verification import verify_file
 from kitchener.replaying import Replays, open_replays
 from kitchener.replaying.tape import Tape
-from kitchener.runtime.places import settings_of
+from kitchener.runtime.ledger_paths import settings_of
 from tests.replay import corpus
 from tests.replay.recording import record
 from tests.replay.test_replay_diverges import CONTEXT, ENFORCE, HO1M, HO2M, LEARNING, SIGNALS

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kitchener.actors.prompts import PromptLibrary
+from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.config import RuntimeConfig
 from kitchener.errors import ConfigError, PromptError
 from kitchener.replaying import open_replays
-from kitchener.runtime.places import settings_of
+from kitchener.runtime.ledger_paths import settings_of
 from tests.replay import corpus
 
 ASSETS = files("kitchener.actors") / "assets"

@@ -17,11 +17,11 @@ from typing import Any, Final
 
 import pytest
 
-from kitchener.actors.tools import load_tools
-from kitchener.ledger.verifying import verify_file
+from kitchener.actors.tools.registry import load_tools
+from kitchener.ledger.verify.verification import verify_file
 from kitchener.replaying import ReplayReport, open_replays
+from kitchener.runtime.ledger_paths import agent_classes, settings_of
 from kitchener.runtime.loading import load_config
-from kitchener.runtime.places import agent_classes, settings_of
 from tests.replay import corpus, golden_roots, programs
 
 ROOT: Final = Path(__file__).parents[2]

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from kitchener.actors.prompts import PromptLibrary
-from kitchener.actors.tools import tool
+from kitchener.actors.executor.prompts import PromptLibrary
+from kitchener.actors.tools.registry import tool
 from kitchener.config import RuntimeConfig
 from kitchener.errors import LedgerDamaged, PromptError, UnknownSession
-from kitchener.ledger.chain import StoredEntry, render_batch
+from kitchener.ledger.format.lines import StoredEntry, render_batch
 from kitchener.replaying import ReplayReport, replay_session
 from tests.replay.recording import TOOLS, record
 from tests.replay.tools import break_down

@@ -6,11 +6,11 @@ from typing import Any, Literal, cast
 import anyio
 import pytest
 
-from kitchener.actors.budget import TokenBudgeter
-from kitchener.actors.executor import HO1Executor
-from kitchener.actors.prompts import PromptLibrary
+from kitchener.actors.executor.executor import HO1Executor
+from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.actors.tools import ToolRegistry
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.clock import SystemClock
 from kitchener.config import HO2Config, HO3MemoryConfig, RouterConfig, RuntimeConfig
 from kitchener.gateway import LLMGateway

@@ -9,7 +9,7 @@ from kitchener.config import ProviderConfig, RouterConfig, RuntimeConfig
 from kitchener.errors import ProviderError
 from kitchener.records.prompt import Attempt
 from kitchener.replaying import replay_session
-from kitchener.replaying.routes import Routes
+from kitchener.replaying.recorded_routes import Routes
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider, prompt_request
 from tests.acceptance.stack import echo, scripted_config

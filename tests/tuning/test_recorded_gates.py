@@ -12,7 +12,7 @@ from kitchener.config import HO3MemoryConfig
 from kitchener.errors import LedgerDamaged, NotOnRecord
 from kitchener.memory import HO3Memory, MemoryReader
 from kitchener.records import events
-from kitchener.replaying.places import memory_of, open_recorded
+from kitchener.replaying.recorded_ledgers import memory_of, open_recorded
 from kitchener.sealing import Keyring, Sealer
 from kitchener.tuning import GateRecord, Setting, read_gate_record, simulate
 from tests.ledger.conftest import QUICK_DISK

@@ -12,12 +12,12 @@ from kitchener import LLMGateway
 from kitchener.config import ModelPrice, ProviderConfig, Route, RouterConfig, RuntimeConfig
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.records.prompt import Attempt
-from kitchener.replaying.places import open_recorded
+from kitchener.replaying.recorded_ledgers import open_recorded
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider, prompt_request
 from kitchener.tuning import OWN_MODELS, RecordedCall, Reroute, Router, RouteSummary, Tokens, Try, read_calls
 from kitchener.tuning.routes import cost_of
-from tests.acceptance.remembering import LESSON
+from tests.acceptance.memory.remembering import LESSON
 from tests.acceptance.stack import QUICK
 from tests.replay.recording import model
 

@@ -15,10 +15,10 @@ import orjson
 import pytest
 
 from kitchener.canonical import canonical_bytes
-from kitchener.cli.proofs import is_bundle
+from kitchener.cli.ledger.proof import is_bundle
 from kitchener.ledger import verify_file
-from kitchener.ledger.chain import chain_hash, split_line
-from kitchener.ledger.proof_check import verify_bundle
+from kitchener.ledger.audit.bundle_check import verify_bundle
+from kitchener.ledger.format.lines import chain_hash, split_line
 
 SCRIPT = Path(__file__).resolve().parents[2] / "verify" / "verify.mjs"
 NODE = shutil.which("node")

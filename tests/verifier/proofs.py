@@ -7,10 +7,10 @@ from typing import Any
 import anyio
 import orjson
 
-from kitchener.cli.command_line import invoke
+from kitchener.cli.app import invoke
 from kitchener.runtime import open_runtime
 from kitchener.signing import Signer, make_key
-from tests.cli.memories import DISK, PACKAGES
+from tests.cli.memory.memories import DISK, PACKAGES
 
 SETTINGS = """
 [ledger]

@@ -11,9 +11,9 @@ import pytest
 
 from kitchener.canonical import canonical_bytes
 from kitchener.ledger import LedgerClient, LedgerEntry
-from kitchener.ledger.chain import chain_hash
-from kitchener.ledger.checkpoint import sign_head, sign_ledger
-from kitchener.ledger.proof import Wanted, write_bundle
+from kitchener.ledger.audit.bundle import Wanted, write_bundle
+from kitchener.ledger.format.lines import chain_hash
+from kitchener.ledger.verify.checkpoint import sign_head, sign_ledger
 from kitchener.records.events import REF_FIELDS
 from kitchener.signing import Signer, make_key
 from tests.verifier.bundle_changes import CHANGES, MOMENT, ZEROS, Bundle, part, row_of, unsign

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from kitchener.canonical import canonical_bytes
-from kitchener.ledger.checkpoint import checkpoint_path, sign_ledger
-from kitchener.ledger.seals import folder_of, seal_path, segment_path
+from kitchener.ledger.disk.seals import folder_of, seal_path, segment_path
+from kitchener.ledger.verify.checkpoint import checkpoint_path, sign_ledger
 from kitchener.signing import Signer, make_key
 from tests.verifier.kit import needs_node, node, refused, refused_by_kitchener_alone
 from tests.verifier.proofs import bundle, fill, shown_rows

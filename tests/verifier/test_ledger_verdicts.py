@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from kitchener.canonical import canonical_bytes
-from kitchener.ledger.chain import NO_HASH
-from kitchener.ledger.checkpoint import checkpoint_path, sign_ledger
-from kitchener.ledger.proof import Wanted, write_bundle
+from kitchener.ledger.audit.bundle import Wanted, write_bundle
+from kitchener.ledger.format.lines import NO_HASH
+from kitchener.ledger.verify.checkpoint import checkpoint_path, sign_ledger
 from kitchener.signing import Signer, make_key
 from tests.verifier.kit import (
     NODE,

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from anyio.abc import TaskGroup
 
-from kitchener.actors.admission import TurnLimiter
-from kitchener.actors.consolidation import Afterwards
-from kitchener.actors.remembering import LongTermMemory, TurnMemory
+from kitchener.actors.consolidation.consolidator import Afterwards
+from kitchener.actors.sessions.admission import TurnLimiter
+from kitchener.actors.turn_memory import LongTermMemory, TurnMemory
 from kitchener.config import SIGNAL_KINDS, HO2Config, LimitsConfig
 from kitchener.errors import CallerError
 from kitchener.ledger import LedgerClient, Ledgers

@@ -13,22 +13,22 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, Final
 
-from kitchener.actors.attention_templates import load_templates
-from kitchener.actors.prompts import sources_digest
+from kitchener.actors.attention.templates import load_templates
+from kitchener.actors.executor.prompts import sources_digest
 from kitchener.canonical import canonical_digest, digest
 from kitchener.config import HO2Config, HO3MemoryConfig, without_secrets
 
 POLICY_PACKAGES: Final = ("kitchener.context",)
 """Every module of these counts."""
 POLICY_MODULES: Final = (
-    "kitchener.actors.answers",
-    "kitchener.actors.budget",
-    "kitchener.actors.chains",
-    "kitchener.actors.lessons",
-    "kitchener.actors.prompt_templates",
-    "kitchener.actors.quality",
-    "kitchener.actors.ranking",
-    "kitchener.actors.session_state",
+    "kitchener.actors.executor.answers",
+    "kitchener.actors.work.budget",
+    "kitchener.actors.work.plan",
+    "kitchener.actors.consolidation.lesson",
+    "kitchener.actors.executor.packs",
+    "kitchener.actors.work.quality",
+    "kitchener.actors.authority.ranking",
+    "kitchener.actors.sessions.state",
     "kitchener.canonical",
     "kitchener.gateway.routing",
     "kitchener.ids",

@@ -1,7 +1,7 @@
 """HO2: plans turns as chains of work orders and owns the sessions of one agent class. It never calls a model.
 
 This is the page a reader starts from. Each step of a message's way is one line here and an object in a file of its own:
-`calls.py` (can it be right?), `idempotency.py` (has this been answered?), `sessions.py` (whose conversation is it?),
+`requests.py` (can it be right?), `idempotency.py` (has this been answered?), `directory.py` (whose conversation is it?),
 `admission.py` (may it run now?), `turn.py` (what happens in it). Explained in `docs/turn.md`.
 """
 
@@ -12,29 +12,37 @@ from typing import Any
 
 import anyio
 
-from kitchener.actors.admission import Admission, SessionQueue, TurnLimiter
 from kitchener.actors.assembly import Host, afterwards_of, turn_memory
-from kitchener.actors.attention import AttentionRetriever
-from kitchener.actors.attention_templates import load_templates, resolve_template
-from kitchener.actors.authority import ContextAuthority
-from kitchener.actors.budget import TokenBudgeter
-from kitchener.actors.calls import check_chain, check_name, check_not_inside, check_size, check_text, plain_message, turn_call
-from kitchener.actors.consolidation import Consolidator
-from kitchener.actors.context_items import ContextItems
-from kitchener.actors.fresh_ids import check_session_id
-from kitchener.actors.idempotency import IdempotencyKeys, OnSession, Scope
-from kitchener.actors.intents import IntentCalls
-from kitchener.actors.leaving import Leaving
-from kitchener.actors.mailbox import CALLING_CHAIN
+from kitchener.actors.attention.retriever import AttentionRetriever
+from kitchener.actors.attention.templates import load_templates, resolve_template
+from kitchener.actors.authority.authority import ContextAuthority
+from kitchener.actors.consolidation.consolidator import Consolidator
+from kitchener.actors.erasure import Leaving
+from kitchener.actors.intent_calls import IntentCalls
+from kitchener.actors.mailbox.mailbox import CALLING_CHAIN
 from kitchener.actors.policy_identity import configuration_hash, policy_identity
-from kitchener.actors.quality import QualityGate
-from kitchener.actors.remembering import LongTermMemory
-from kitchener.actors.session_context import SessionContext
-from kitchener.actors.sessions import SessionDirectory, SessionManager
-from kitchener.actors.streams import streamed
-from kitchener.actors.tools import ToolRegistry
-from kitchener.actors.turn import Turn
-from kitchener.actors.turn_parts import DegradedCall, Prepared, TurnParts
+from kitchener.actors.sessions.admission import Admission, SessionQueue, TurnLimiter
+from kitchener.actors.sessions.context_provider import SessionContext
+from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
+from kitchener.actors.sessions.fresh_ids import check_session_id
+from kitchener.actors.sessions.idempotency import IdempotencyKeys, OnSession, Scope
+from kitchener.actors.sessions.item_tool import ContextItems
+from kitchener.actors.sessions.requests import (
+    check_chain,
+    check_name,
+    check_not_inside,
+    check_size,
+    check_text,
+    plain_message,
+    turn_call,
+)
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.turn.parts import DegradedCall, Prepared, TurnParts
+from kitchener.actors.turn.stream import streamed
+from kitchener.actors.turn.turn import Turn
+from kitchener.actors.turn_memory import LongTermMemory
+from kitchener.actors.work.budget import TokenBudgeter
+from kitchener.actors.work.quality import QualityGate
 from kitchener.cancellation import is_own_failure, raises_cut_off
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import HO2Config

@@ -12,10 +12,10 @@ import anyio.to_thread
 from cyclopts import App, Parameter
 
 from kitchener.cli.exits import OK
-from kitchener.cli.interrupt import run_to_end
 from kitchener.cli.options import Json, Options, Places
-from kitchener.cli.output import print_json, print_table, print_text
-from kitchener.cli.progress import progress_bar
+from kitchener.cli.terminal.interrupt import run_to_end
+from kitchener.cli.terminal.output import print_json, print_table, print_text
+from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import RouterConfig
 from kitchener.errors import NotOnRecord
 from kitchener.gateway.routing import check_router

@@ -1,6 +1,6 @@
 """The first thing that the `kitchener` command does: from here on Ctrl-C ends it in one line, also while the rest is imported.
 
-What a command line means is in `command_line.py`. Explained in `docs/commands.md`.
+What a command line means is in `app.py`. Explained in `docs/commands.md`.
 """
 
 import os
@@ -17,7 +17,7 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
     # Imported here because it takes half a second, in which one may think better of it.
-    from kitchener.cli.command_line import run
+    from kitchener.cli.app import run
 
     run(sys.argv[1:])
 

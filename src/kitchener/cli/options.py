@@ -14,13 +14,13 @@ from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.errors import CallerError, ConfigError, UnknownSession
 from kitchener.ids import is_agent_class, is_session_id, path_part
 from kitchener.ledger import LedgerReader
-from kitchener.ledger.chain import IndexKeys
+from kitchener.ledger.format.lines import IndexKeys
 from kitchener.memory.index import overlay_keys, signal_keys
-from kitchener.memory.reading import memory_dir
+from kitchener.memory.reader import memory_dir
 from kitchener.records.events import index_keys
+from kitchener.runtime.ledger_paths import sealer_of
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import memory_config
-from kitchener.runtime.places import sealer_of
 from kitchener.sealing import Sealer
 
 DEFAULT_FILE = "kitchener.toml"

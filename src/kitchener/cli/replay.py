@@ -10,17 +10,17 @@ from typing import Annotated, Any, Generic, NamedTuple, Protocol, TypeVar
 import anyio.to_thread
 from cyclopts import Parameter
 
-from kitchener.actors.tools import load_tools
+from kitchener.actors.tools.registry import load_tools
 from kitchener.cli.exits import DIVERGED, OK
-from kitchener.cli.interrupt import run_to_end
 from kitchener.cli.options import Json, Options
-from kitchener.cli.output import print_json, print_text
-from kitchener.cli.progress import progress_bar
+from kitchener.cli.terminal.interrupt import run_to_end
+from kitchener.cli.terminal.output import print_json, print_text
+from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
 from kitchener.replaying import ReplayReport, WhatIfReport, open_replays, open_what_if, summary_of, summary_text
-from kitchener.replaying.places import class_of
-from kitchener.runtime.places import agent_classes, settings_of
+from kitchener.replaying.recorded_ledgers import class_of
+from kitchener.runtime.ledger_paths import agent_classes, settings_of
 
 
 class _Report(Protocol):

@@ -1,14 +1,24 @@
 """The Context Authority: which of a session's past a model sees, decided by explicit events and a token budget. Pure."""
 
-from kitchener.context.conflicts import choose_thread, describe_conflict, keep_intent
-from kitchener.context.events import SourceEvent, make_event, read_event
-from kitchener.context.explaining import Explanation, ProjectionDiff, diff_projections, explain
 from kitchener.context.flags import Flag
-from kitchener.context.intents import Resolution, resolve_active
-from kitchener.context.items import Item, bias_item, estimator, evidence_item, recalled
-from kitchener.context.liveness import ContextState, fold
-from kitchener.context.packing import Placed
-from kitchener.context.payloads import (
+from kitchener.context.fold.events import SourceEvent, make_event, read_event
+from kitchener.context.fold.items import Item, bias_item, estimator, evidence_item, recalled
+from kitchener.context.fold.state import ContextState, fold
+from kitchener.context.intents.active import Resolution, resolve_active
+from kitchener.context.intents.conflicts import choose_thread, describe_conflict, keep_intent
+from kitchener.context.intents.reachability import eligible, reach_from, recall_last_closed
+from kitchener.context.intents.transitions import (
+    IntentEvent,
+    SessionIntents,
+    TransitionDecision,
+    bridge_declaration,
+    resolve_after_turn,
+    resolve_intent_transition,
+)
+from kitchener.context.projection.explanation import Explanation, ProjectionDiff, diff_projections, explain
+from kitchener.context.projection.packing import Placed
+from kitchener.context.projection.projection import Projection, Projector
+from kitchener.context.projection.record import (
     Base,
     ProjectionLists,
     base_of,
@@ -19,18 +29,8 @@ from kitchener.context.payloads import (
     projection_payload,
     read_lists,
 )
-from kitchener.context.projection import Projection, Projector
-from kitchener.context.reachability import eligible, reach_from, recall_last_closed
-from kitchener.context.rendering import Rendering, render
+from kitchener.context.projection.rendering import Rendering, render
 from kitchener.context.ruleset import Ruleset
-from kitchener.context.transitions import (
-    IntentEvent,
-    SessionIntents,
-    TransitionDecision,
-    bridge_declaration,
-    resolve_after_turn,
-    resolve_intent_transition,
-)
 
 __all__ = [
     "Base",

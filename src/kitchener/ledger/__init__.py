@@ -1,12 +1,12 @@
 """Append-only, hash-chained ledgers: the source of truth. Knows bytes and hashes, no meaning. Explained in `docs/ledger.md`."""
 
-from kitchener.ledger.chain import LedgerEntry, StoredEntry, compute_trace_hash
-from kitchener.ledger.checkpoint import Checkpoint
+from kitchener.ledger.audit.parallel import verify_ledger
 from kitchener.ledger.client import LedgerClient
+from kitchener.ledger.format.lines import LedgerEntry, StoredEntry, compute_trace_hash
 from kitchener.ledger.ledgers import Ledgers, open_ledgers
-from kitchener.ledger.parallel import verify_ledger
 from kitchener.ledger.reader import LedgerReader
-from kitchener.ledger.verifying import VerifyReport, verify_file
+from kitchener.ledger.verify.checkpoint import Checkpoint
+from kitchener.ledger.verify.verification import VerifyReport, verify_file
 
 __all__ = [
     "Checkpoint",

@@ -30,17 +30,17 @@ from kitchener.errors import (
     StaleHead,
 )
 from kitchener.ids import EntryId
-from kitchener.ledger.chain import ENVELOPE_BYTES, IndexKeys, LedgerEntry, StoredEntry, is_ledger_id, session_of
-from kitchener.ledger.checkpoint import Checkpoint, sign_ledger
-from kitchener.ledger.files import FileOps
-from kitchener.ledger.forking import watch
-from kitchener.ledger.group import CommitGroup, plain_task_group
-from kitchener.ledger.moment import Moment
-from kitchener.ledger.reading import Entries, check_key, make_query
-from kitchener.ledger.recovery import Recovered
-from kitchener.ledger.stamping import Stamper
-from kitchener.ledger.storage import Storage, open_storage
-from kitchener.ledger.verifying import VerifyReport
+from kitchener.ledger.disk.file_ops import FileOps
+from kitchener.ledger.disk.forking import watch
+from kitchener.ledger.format.lines import ENVELOPE_BYTES, IndexKeys, LedgerEntry, StoredEntry, is_ledger_id, session_of
+from kitchener.ledger.index.query import Entries, check_key, make_query
+from kitchener.ledger.snapshot import Moment
+from kitchener.ledger.verify.checkpoint import Checkpoint, sign_ledger
+from kitchener.ledger.verify.recovery import Recovered
+from kitchener.ledger.verify.verification import VerifyReport
+from kitchener.ledger.write.commit_group import CommitGroup, plain_task_group
+from kitchener.ledger.write.storage import Storage, open_storage
+from kitchener.ledger.write.timestamps import Stamper
 from kitchener.records.ref import Ref
 from kitchener.sealing import Sealer
 from kitchener.signing import load_signer

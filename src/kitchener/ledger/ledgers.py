@@ -10,7 +10,7 @@ from kitchener.clock import Clock
 from kitchener.config import LedgerConfig
 from kitchener.ids import path_part
 from kitchener.ledger.client import LedgerClient
-from kitchener.ledger.group import CommitGroup
+from kitchener.ledger.write.commit_group import CommitGroup
 from kitchener.records.events import index_keys
 from kitchener.sealing import Sealer
 

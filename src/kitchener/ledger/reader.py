@@ -16,18 +16,18 @@ import anyio
 import structlog
 
 from kitchener.errors import LedgerClosed, LedgerDamaged, LedgerPathError
-from kitchener.ledger.chain import OPENING, START, BadLine, IndexKeys, Mark, StoredEntry, other_bytes
-from kitchener.ledger.checkpoint import read_checkpoint, signed_seq
-from kitchener.ledger.files import FileOps
-from kitchener.ledger.index import FAULTS, IndexSnapshot, Known, index_path, keys_name
-from kitchener.ledger.journal import check_seen, holds
-from kitchener.ledger.places import Tail
-from kitchener.ledger.reading import Entries, Query, Shelf, check_key, make_query
-from kitchener.ledger.recovery import check_is_crash, tail_missing
-from kitchener.ledger.scanning import ledger_id_of, verify_range
-from kitchener.ledger.verifier import Batch, Verifier
-from kitchener.ledger.verifying import VerifyReport, verify_part
-from kitchener.ledger.volume import open_volume
+from kitchener.ledger.disk.file_ops import FileOps
+from kitchener.ledger.disk.scan import ledger_id_of, verify_range
+from kitchener.ledger.disk.volume import open_volume
+from kitchener.ledger.format.checks import Batch, Verifier
+from kitchener.ledger.format.lines import OPENING, START, BadLine, IndexKeys, Mark, StoredEntry, other_bytes
+from kitchener.ledger.index.index import FAULTS, IndexSnapshot, Known, index_path, keys_name
+from kitchener.ledger.index.query import Entries, Query, Shelf, check_key, make_query
+from kitchener.ledger.index.tail import Tail
+from kitchener.ledger.verify.checkpoint import read_checkpoint, signed_seq
+from kitchener.ledger.verify.recovery import check_is_crash, tail_missing
+from kitchener.ledger.verify.verification import VerifyReport, verify_part
+from kitchener.ledger.write.journal import check_seen, holds
 from kitchener.sealing import Sealer
 
 _log = structlog.get_logger(__name__)

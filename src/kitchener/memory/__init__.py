@@ -3,7 +3,7 @@
 from kitchener.memory.bias import select_biases
 from kitchener.memory.gate import GateResult
 from kitchener.memory.overlays import Overlay, compute_artifact_id, gate_window_key
-from kitchener.memory.reading import MemoryReader
+from kitchener.memory.reader import MemoryReader
 from kitchener.memory.signals import SignalAccumulator
 from kitchener.memory.store import HO3Memory
 

@@ -27,7 +27,7 @@ from kitchener.memory.overlays import (
     parse_older,
     parse_overlay,
 )
-from kitchener.memory.reading import DEFAULT_NAMESPACE, Moment, ReadOperations, check_writable
+from kitchener.memory.reader import DEFAULT_NAMESPACE, Moment, ReadOperations, check_writable
 from kitchener.memory.signals import normalise
 from kitchener.memory.subject import SubjectMemory
 from kitchener.records import events

@@ -15,11 +15,11 @@ from kitchener.clock import Clock, SystemClock
 from kitchener.config import HO3MemoryConfig, LedgerConfig
 from kitchener.errors import CallerError
 from kitchener.ledger import LedgerClient, LedgerEntry
-from kitchener.ledger.files import FileOps
-from kitchener.memory.erasing import Erased, find_traces
+from kitchener.ledger.disk.file_ops import FileOps
+from kitchener.memory.erasure import Erased, find_traces
 from kitchener.memory.index import OVERLAYS, SIGNALS, Residents, fold_subject, overlay_keys, signal_keys
 from kitchener.memory.learned import OverlayOperations, entry_base, subject_of
-from kitchener.memory.reading import (
+from kitchener.memory.reader import (
     DEFAULT_NAMESPACE,
     OVERLAYS_FILE,
     SIGNALS_FILE,

@@ -1,7 +1,7 @@
 """Replays recorded sessions: with what models and tools said then, does every decision come out as it stands in the ledger?"""
 
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
-from kitchener.replaying.rerunning import Rerun, Shown
+from kitchener.replaying.reruns import Rerun, Shown
 from kitchener.replaying.session import Replays, open_replays, replay_session
 from kitchener.replaying.what_if import TurnDiff, WhatIf, WhatIfReport, open_what_if, summary_of, summary_text
 

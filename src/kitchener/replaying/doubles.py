@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Final
 
-from kitchener.actors.execution import WorkOrderFailed
-from kitchener.actors.tool_results import ToolOutcome
-from kitchener.actors.tools import ToolCall, ToolRegistry, Toolset
+from kitchener.actors.executor.execution import WorkOrderFailed
+from kitchener.actors.tools.registry import ToolCall, ToolRegistry, Toolset
+from kitchener.actors.tools.results import ToolOutcome
 from kitchener.config import HO3MemoryConfig
 from kitchener.errors import KitchenerError
 from kitchener.gateway.providers.recorded import NotRecorded, RecordedProvider, RequestChanged
@@ -14,16 +14,16 @@ from kitchener.ledger import LedgerClient, LedgerReader, StoredEntry
 from kitchener.memory import HO3Memory
 from kitchener.memory.index import OVERLAYS, SIGNALS
 from kitchener.memory.moments import us_of
-from kitchener.memory.reading import MemoryReader
+from kitchener.memory.reader import MemoryReader
 from kitchener.memory.signals import normalise
 from kitchener.memory.subject import SubjectMemory
 from kitchener.records import events
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
 from kitchener.records.work_order import Cost, HO1ExecutorProtocol, WorkOrder
-from kitchener.replaying.comparing import first_difference
-from kitchener.replaying.ledgers import ReplayLedger
-from kitchener.replaying.routes import Routes
+from kitchener.replaying.comparison import first_difference
+from kitchener.replaying.recorded_routes import Routes
+from kitchener.replaying.replay_ledgers import ReplayLedger
 from kitchener.replaying.tape import Tape
 
 _FROM_OUTSIDE: Final = ("PROVIDER", "TIMEOUT")

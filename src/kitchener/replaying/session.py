@@ -13,14 +13,14 @@ from typing import Any, Final, cast
 import anyio.to_thread
 
 from kitchener.actors.assembly import Host
-from kitchener.actors.budget import TokenBudgeter
-from kitchener.actors.context_items import ContextItems
-from kitchener.actors.executor import HO1Executor
+from kitchener.actors.executor.executor import HO1Executor
+from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.policy_identity import policy_identity
-from kitchener.actors.prompts import PromptLibrary
-from kitchener.actors.remembering import LongTermMemory
+from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.actors.tools import Tool, ToolRegistry
+from kitchener.actors.tools.registry import Tool, ToolRegistry
+from kitchener.actors.turn_memory import LongTermMemory
+from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.config import HO2Config, RuntimeConfig
 from kitchener.errors import UnknownSession
 from kitchener.gateway.providers.recorded import RecordedProvider
@@ -39,13 +39,13 @@ from kitchener.replaying.doubles import (
     RecordedMemory,
     RecordedTools,
 )
-from kitchener.replaying.ledgers import ReplayLedger, ReplayLedgers
-from kitchener.replaying.places import RecordedLedgers, class_of, open_recorded
+from kitchener.replaying.recorded_ledgers import RecordedLedgers, class_of, open_recorded
+from kitchener.replaying.recorded_routes import Routes
+from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
-from kitchener.replaying.routes import Routes
 from kitchener.replaying.tape import Diverged, Tape, TurnTape
 from kitchener.runtime.agent import tools_of
-from kitchener.runtime.places import agent_classes, settings_of
+from kitchener.runtime.ledger_paths import agent_classes, settings_of
 
 _DAY_S: Final = 86_400.0
 """Deadline of a replayed turn, seconds: how long it took once is taken as given."""

@@ -20,9 +20,9 @@ from kitchener.memory.index import SIGNALS
 from kitchener.records import events
 from kitchener.records.prompt import Attempt
 from kitchener.records.ref import Ref
-from kitchener.replaying.comparing import first_difference
+from kitchener.replaying.comparison import first_difference
+from kitchener.replaying.origins import stems_from
 from kitchener.replaying.report import ReplayDivergence
-from kitchener.replaying.stemming import stems_from
 
 _LISTS: Final = ("eligible_refs", "visible_refs", "suppressed_refs", "eligibility_reasons")
 

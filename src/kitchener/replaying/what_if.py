@@ -1,6 +1,6 @@
 """What a model would have been shown under another policy: recorded turns run again under it, with no model call.
 
-Each turn gets the recorded past, message, classification and reply, and the policy's own view of them; see `rerunning.py`.
+Each turn gets the recorded past, message, classification and reply, and the policy's own view of them; see `reruns.py`.
 Where the recorded session has no intents, those that the policy would have made accumulate from turn to turn. Explained in
 `docs/replay.md`.
 """
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kitchener.config import RuntimeConfig
-from kitchener.replaying.rerunning import Rerun, Shown
+from kitchener.replaying.reruns import Rerun, Shown
 from kitchener.replaying.session import Replays, open_replays
-from kitchener.runtime.places import agent_of
+from kitchener.runtime.ledger_paths import agent_of
 
 _PLACES: Final = ("ho2m_path", "ho1m_path", "ho3_memory_dir")
 """Settings that say where a session was recorded: another policy reads it from there too."""

@@ -1,6 +1,6 @@
 """Opens everything in order and closes it in the order of the flow."""
 
-from kitchener.runtime.erasing import ErasureReport, erase_subject
+from kitchener.runtime.erasure import ErasureReport, erase_subject
 from kitchener.runtime.loading import LoadedConfig, load_config
 from kitchener.runtime.runtime import Runtime, open_runtime, tune_gc
 

@@ -12,18 +12,18 @@ from typing import Any, cast
 import anyio
 from anyio.abc import TaskGroup
 
-from kitchener.actors.admission import TurnLimiter
 from kitchener.actors.assembly import Host
-from kitchener.actors.budget import TokenBudgeter
-from kitchener.actors.consolidation import Afterwards
-from kitchener.actors.context_items import ContextItems
-from kitchener.actors.executor import HO1Executor
-from kitchener.actors.hosts import GatewayCall, HostedExecutor
-from kitchener.actors.mailbox import BACKGROUND, INTERACTIVE, LaneLimits, Mailbox
-from kitchener.actors.prompts import PromptLibrary
+from kitchener.actors.consolidation.consolidator import Afterwards
+from kitchener.actors.executor.executor import HO1Executor
+from kitchener.actors.executor.prompts import PromptLibrary
+from kitchener.actors.mailbox.hosts import GatewayCall, HostedExecutor
+from kitchener.actors.mailbox.mailbox import BACKGROUND, INTERACTIVE, LaneLimits, Mailbox
+from kitchener.actors.sessions.admission import TurnLimiter
+from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.actors.tools import Tool, ToolRegistry, load_tools
-from kitchener.actors.turn_parts import DegradedCall
+from kitchener.actors.tools.registry import Tool, ToolRegistry, load_tools
+from kitchener.actors.turn.parts import DegradedCall
+from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock
 from kitchener.config import HO2Config, LimitsConfig, RuntimeConfig, described_key

@@ -10,7 +10,7 @@ from pathlib import Path
 from kitchener.clock import Clock
 from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.memory import HO3Memory
-from kitchener.memory.reading import memory_dir
+from kitchener.memory.reader import memory_dir
 from kitchener.sealing import Sealer
 
 _OWN = {

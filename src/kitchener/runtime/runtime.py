@@ -15,11 +15,11 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
-from kitchener.actors.admission import TurnLimiter
-from kitchener.actors.hosts import HostedGateway
-from kitchener.actors.mailbox import CALLING_CHAIN, INTERACTIVE, LaneLimits, LaneStatistics
+from kitchener.actors.mailbox.hosts import HostedGateway
+from kitchener.actors.mailbox.mailbox import CALLING_CHAIN, INTERACTIVE, LaneLimits, LaneStatistics
+from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.actors.turn_parts import DegradedCall
+from kitchener.actors.turn.parts import DegradedCall
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import HO2Config, RuntimeConfig
@@ -30,11 +30,11 @@ from kitchener.ledger import Ledgers
 from kitchener.memory import HO3Memory
 from kitchener.records.prompt import PromptGateway, Provider
 from kitchener.runtime.agent import Agent, Injected, Shared, restarts
-from kitchener.runtime.erasing import ErasureReport, erase, keyring_of, open_stores
-from kitchener.runtime.leaving import Departure
+from kitchener.runtime.departure import Departure
+from kitchener.runtime.erasure import ErasureReport, erase, keyring_of, open_stores
+from kitchener.runtime.ledger_paths import sealer_of, supervisors_ledgers
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import open_memories
-from kitchener.runtime.places import sealer_of, supervisors_ledgers
 from kitchener.signing import load_signer
 
 _log = structlog.get_logger(__name__)

@@ -1,12 +1,12 @@
 """Asks the record: what would other thresholds have learned, where would other routes have led, what changed a projection?"""
 
-from kitchener.tuning.bisecting import bisection
+from kitchener.tuning.bisection import bisection
 from kitchener.tuning.calls import OWN_MODELS, read_calls
 from kitchener.tuning.gates import Check, Fate, GateOutcome, Setting, Spread, SubjectRecord, grid, simulate
 from kitchener.tuning.projections import BisectReport, Change, Question, bisect
+from kitchener.tuning.route_sums import RouteSummary, Way
 from kitchener.tuning.routes import Choice, RecordedCall, Reroute, Rerouted, Router, Tokens, Try
 from kitchener.tuning.signals import GateRecord, read_gate_record
-from kitchener.tuning.ways import RouteSummary, Way
 
 __all__ = [
     "OWN_MODELS",

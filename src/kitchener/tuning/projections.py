@@ -19,7 +19,7 @@ from kitchener.memory.subject import SubjectMemory
 from kitchener.records import events
 from kitchener.replaying import Replays, Rerun, Shown
 from kitchener.replaying.tape import Tape, TurnTape
-from kitchener.tuning.bisecting import bisection
+from kitchener.tuning.bisection import bisection
 
 _NO_END: Final = 2**62
 _LEARNED: Final = ("ART-", "OVL-")

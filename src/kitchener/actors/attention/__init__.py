@@ -1,0 +1,1 @@
+"""Gathers material for a turn within budgets of tokens, reads and time."""

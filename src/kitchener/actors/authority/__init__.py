@@ -1,0 +1,1 @@
+"""The Context Authority in a running session: its input is kept here, its decisions go on record here."""

@@ -1,0 +1,323 @@
+"""The Context Authority in a running session: folds its events as they are written, decides, and puts decisions on record.
+
+The deciding itself is pure and stands in `kitchener.context`; here its input is kept and its output written. In `enforce` the
+intents' life cycle goes to HO2m and the projection is what the model sees; in `shadow` both go to the context ledger alone and
+change nothing. Explained in `docs/context.md`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Literal
+
+from kitchener.actors.authority.ranking import TurnRanking
+from kitchener.actors.authority.recorded_projections import RecordedBases
+from kitchener.actors.authority.shared_intents import SharedIntents
+from kitchener.actors.authority.subject_turns import SubjectTurns
+from kitchener.canonical import canonical_bytes
+from kitchener.config import HO2Config
+from kitchener.context import (
+    Base,
+    ContextState,
+    Flag,
+    IntentEvent,
+    Item,
+    Projection,
+    Projector,
+    Rendering,
+    Resolution,
+    Ruleset,
+    SessionIntents,
+    TransitionDecision,
+    base_of,
+    bridge_declaration,
+    conflict_flag_payload,
+    make_event,
+    projection_payload,
+    render,
+    resolve_active,
+)
+from kitchener.context.fold.lifecycle import first_intent_problem
+from kitchener.errors import InvalidLifecycle
+from kitchener.ledger import LedgerEntry, Ledgers, StoredEntry
+from kitchener.records import events
+from kitchener.records.ref import Ref
+from kitchener.signing import Signer
+
+SHOWN_ELSEWHERE: Final = ("rule", "bias")
+"""Kinds of items that a prompt shows in places of their own: rules among the instructions, learned lines in their block."""
+_OF_A_TURN: Final = (events.WO_PLANNED, events.TURN_COMPLETED)
+_LEAVES: Final = (events.INTENT_SUPERSEDED, events.INTENT_CLOSED, events.INTENT_ABANDONED)
+
+
+class SessionThread:
+    """What the Authority keeps of one active session. Owned by its `SessionManager`.
+
+    Args:
+        state: the session's fold
+        ruleset: the policy
+        is_shadow: a turn that no real intent claims belongs, with its work orders, to the shadow's intent
+    """
+
+    __slots__ = (
+        "_ruleset",
+        "bases",
+        "intent_id",
+        "is_shadow",
+        "last_left",
+        "projection",
+        "ranking",
+        "shared_to",
+        "state",
+    )
+
+    def __init__(self, state: ContextState, ruleset: Ruleset, *, is_shadow: bool) -> None:
+        self.state = state
+        self._ruleset = ruleset
+        self.is_shadow = is_shadow
+        self.bases: dict[str | None, Base] = {}
+        """The last projection on record under each intent."""
+        self.intent_id: str | None = None
+        """The intent that the running turn serves."""
+        self.last_left: str | None = None
+        """The intent that was closed, abandoned or gave way last."""
+        self.projection: Projection | None = None
+        """What the running turn's model is shown."""
+        self.ranking = TurnRanking(ruleset)
+        self.shared_to = 0
+        """Up to where other sessions' entries about shared intents were taken."""
+
+    @property
+    def prior_intent_id(self) -> str | None:
+        """The intent that was left last, to which a message may go back; None where it is live, or there is none."""
+        record = self.state.intents.get(self.last_left or "")
+        return self.last_left if record is not None and not record.is_live else None
+
+    def apply(self, entry_type: str, entity_id: str, timestamp: str, payload: Mapping[str, Any], ref: Ref) -> None:
+        """Takes an entry as it is written, or as it is read back."""
+        if self.is_shadow and entry_type in _OF_A_TURN and payload.get("intent_id") is None:
+            payload = {**payload, "intent_id": self.intent_id}
+        event = make_event(entry_type, entity_id, timestamp, payload, ref)
+        if event is None:
+            return
+        self.state.apply(event)
+        if entry_type in _LEAVES and ref not in self.state.invalid:
+            self.last_left = event.entity_id
+        elif entry_type == events.TURN_STARTED and self.is_shadow:
+            self.intent_id = resolve_active(self.state, self._ruleset).active
+
+    def apply_decision(self, entry: StoredEntry) -> None:
+        """Takes a decision that the shadow made earlier."""
+        decided = entry.payload.get("events")
+        for number, each in enumerate(decided if isinstance(decided, list) else ()):  # sealed, and its key gone: none
+            self.apply(each["entry_type"], each["entity_id"], entry.timestamp, each["payload"], _part(entry.ref, number))
+        self.intent_id = entry.payload.get("intent_id")
+
+
+class ContextAuthority:
+    """The Authority of one agent class; nothing of it is made where `context_mode` is `off`.
+
+    Args:
+        config: mode and policy
+        ledgers: where decisions go
+        signer: signs projections; None: they are not signed
+        ruleset_hash: identity of the policy, for what goes on record; empty where nothing does
+    """
+
+    def __init__(self, config: HO2Config, ledgers: Ledgers, signer: Signer | None = None, *, ruleset_hash: str = "") -> None:
+        self._ledgers, self._signer = ledgers, signer
+        self.is_shadow = config.context_mode == "shadow"
+        self.ruleset = ruleset_of(config, ruleset_hash)
+        self._ranking = TurnRanking(self.ruleset)
+        self.projector = Projector(self.ruleset, rank=self._rank, offer=self._offer)
+        self._mode: Literal["enforce", "shadow"] = "shadow" if self.is_shadow else "enforce"
+        self.shared = SharedIntents(ledgers)
+        self.recalling = SubjectTurns(ledgers, self.projector.estimate, self.ruleset.ranking_postings)
+
+    def thread(self, session_id: str) -> SessionThread:
+        """The thread of a session that begins."""
+        return SessionThread(ContextState(self.projector.estimate, session_id), self.ruleset, is_shadow=self.is_shadow)
+
+    async def read_back(self, session_id: str, entries: Iterable[StoredEntry]) -> SessionThread:
+        """The thread of a session that comes back from the ledgers: the same fold over the same entries."""
+        thread, bases = self.thread(session_id), RecordedBases()
+        decided: dict[str, list[StoredEntry]] = {}
+        async for entry in self._ledgers.context.read(session_id=session_id):
+            if entry.entry_type == events.PROJECTION_COMPUTED:
+                bases.read(entry)
+            elif entry.entry_type == events.INTENT_SHADOW_DECISION and self.is_shadow:
+                decided.setdefault(str(entry.payload.get("decided_after")), []).append(entry)
+        for entry in entries:
+            payload = events.read_payload(entry.entry_type, entry.payload)
+            thread.apply(entry.entry_type, entry.entity_id, entry.timestamp, payload, entry.ref)
+            for decision in decided.get(entry.entry_id, ()):
+                thread.apply_decision(decision)
+        thread.bases = bases.all()
+        return thread
+
+    async def follow_shared(self, thread: SessionThread, session_id: str, subject_id: str, position: int) -> None:
+        """Lets a session's thread take what other sessions wrote about the subject's shared intents, up to a position."""
+        for entry in await self.shared.news(session_id, subject_id, thread.shared_to, position):
+            payload = events.read_payload(entry.entry_type, entry.payload)
+            thread.apply(entry.entry_type, entry.entity_id, entry.timestamp, payload, entry.ref)
+        thread.shared_to = max(thread.shared_to, position)
+
+    def resolve(self, thread: SessionThread) -> Resolution:
+        """The active intent of a session, or what stands in the way."""
+        return resolve_active(thread.state, self.ruleset)
+
+    def first_intent(self, thread: SessionThread, session_id: str, turn_id: str = "") -> IntentEvent | None:
+        """The declaration that a session lacks: of a first intent, or of one for turns held without the Authority."""
+        state, is_bridge = thread.state, self.ruleset.intent_mode == "bridge"
+        session, has_past = SessionIntents(session_id, turn_id, state.intents), bool(state.turns)
+        if not any(state.is_own_session(each) for each in state.intents.values()):
+            return bridge_declaration(session, adopts_turns=has_past) if is_bridge or has_past else None
+        if not is_bridge or self.is_shadow or not state.has_unattached:
+            return None
+        found = self.resolve(thread)
+        if found.blocked_by is not None:
+            return None
+        return bridge_declaration(session, adopts_turns=True, parent_intent_id=found.active)
+
+    def check(self, thread: SessionThread, made: Iterable[IntentEvent], timestamp: str) -> None:
+        """Refuses events of which one could not follow the session's ledger and those before it; ask before writing them.
+
+        Raises:
+            InvalidLifecycle: it would be an impossible life
+        """
+        read = [make_event(each.entry_type, each.entity_id, timestamp, each.payload, _NO_REF) for each in made]
+        found = first_intent_problem([each for each in read if each is not None], thread.state.intents)
+        if found is not None:
+            raise InvalidLifecycle(*found)
+
+    def project(
+        self,
+        thread: SessionThread,
+        resolution: Resolution,
+        message: str,
+        *,
+        biases: Sequence[Item],
+        recalled: Sequence[Item],
+        tokens_left: int | None,
+    ) -> tuple[Projection, Rendering]:
+        """What the model is shown, and its text."""
+        self._ranking = thread.ranking
+        projection = self.projector.project(
+            thread.state,
+            resolution,
+            message=message,
+            biases=biases,
+            recalled=recalled,
+            tokens_left=tokens_left,
+            mode=self._mode,
+        )
+        thread.projection = projection
+        return projection, render(projection, self.projector.estimate, elsewhere=SHOWN_ELSEWHERE)
+
+    async def record(
+        self,
+        thread: SessionThread,
+        base: Mapping[str, Any],
+        shown: tuple[Projection, Rendering],
+        timestamp: str,
+        transition_refs: Sequence[Ref],
+    ) -> Ref:
+        """Writes `PROJECTION_COMPUTED`: references and hashes, as a change of the last one where there is one."""
+        projection, rendering = shown
+        payload = projection_payload(
+            projection,
+            rendering,
+            timestamp=timestamp,
+            turn_id=base["turn_id"],
+            base=thread.bases.get(projection.intent_id),
+            transition_refs=transition_refs,
+            hashed=partial(self._ledgers.context.content_digest, base["subject_id"]),
+        )
+        payload = {**base, **payload}
+        if self._signer is not None:
+            del payload["authority"]
+            signature = self._signer.sign(canonical_bytes(payload, at="payload"))
+            payload["authority"] = {"tier": "HO2", "signer": self._signer.signer, "sig": signature}
+        ref = await self._ledgers.context.write(LedgerEntry(events.PROJECTION_COMPUTED, base["turn_id"], payload))
+        thread.bases[projection.intent_id] = base_of(projection, ref)
+        return ref
+
+    async def record_flags(self, base: Mapping[str, Any], flags: Iterable[Flag], timestamp: str, intent_id: str | None) -> None:
+        """Writes `CONFLICT_FLAG` for each of them."""
+        for flag in flags:
+            payload = conflict_flag_payload(
+                flag, timestamp=timestamp, intent_id=intent_id, ruleset_hash=self.ruleset.ruleset_hash
+            )
+            await self._ledgers.context.write(LedgerEntry(events.CONFLICT_FLAG, base["turn_id"], {**base, **payload}))
+
+    async def record_shadow(
+        self,
+        thread: SessionThread,
+        base: Mapping[str, Any],
+        decision: TransitionDecision,
+        step: Literal["before", "after"],
+        decided_after: str,
+    ) -> None:
+        """Writes `INTENT_SHADOW_DECISION` and lets the shadow's own state follow it.
+
+        Args:
+            thread: the session's
+            base: what every payload carries
+            decision: what was decided
+            step: before the reply or after it: which of the decision's events this entry is about
+            decided_after: the session's last entry in HO2m, after which the decision was made
+        """
+        intent_id = decision.intent_id
+        decided = decision.before_turn if step == "before" else decision.after_turn
+        fields = {
+            "step": step,
+            "decided_after": decided_after,
+            "action": decision.action,
+            "reason": decision.reason,
+            "intent_id": intent_id,
+            "events": [each._asdict() for each in decided],
+            "ruleset_hash": self.ruleset.ruleset_hash,
+        }
+        context = self._ledgers.context
+        ref = await context.write(LedgerEntry(events.INTENT_SHADOW_DECISION, base["turn_id"], {**base, **fields}))
+        for number, each in enumerate(decided):
+            thread.apply(each.entry_type, each.entity_id, context.last_timestamp, each.payload, _part(ref, number))
+        thread.intent_id = intent_id
+
+    def _rank(self, message: str, items: Sequence[Item]) -> Iterable[int]:
+        # One ranking for the class, as the projector wants it; the session's own index is set before each projection.
+        return self._ranking.rank(message, items)
+
+    def _offer(self, items: Sequence[Item]) -> None:
+        """Nothing has to be noted where nothing is ranked: the ranking follows all turns of its session anyway."""
+
+
+def ruleset_of(config: HO2Config, ruleset_hash: str = "") -> Ruleset:
+    """The knobs of an agent class, under the identity of its whole policy where one is given."""
+    return Ruleset(
+        intent_mode=config.intent_mode,
+        intent_conflict_policy=config.intent_conflict_policy,
+        unclear_policy=config.unclear_policy,
+        intent_min_confidence=config.intent_min_confidence,
+        intent_max_failures=config.intent_max_failures,
+        invalid_lifecycle_policy=config.invalid_lifecycle_policy,
+        recall_scope=config.recall_scope,
+        admission=config.admission,
+        newest_turns=config.newest_turns,
+        ranking_postings=config.ranking_postings,
+        recalled_turns=config.recalled_turns,
+        max_stubs=config.max_stubs,
+        max_failed_items=config.max_failed_items,
+        reply_reserve=config.reply_reserve,
+        token_estimator=config.token_estimator,
+        context_budget=config.context_budget,
+        standing_rules=config.standing_rules,
+        ruleset_hash=ruleset_hash,
+    )
+
+
+_NO_REF: Final = Ref("", "", "")
+
+
+def _part(ref: Ref, number: int) -> Ref:
+    """The reference of one event of a decision that is a single entry."""
+    return Ref(ref.ledger_id, f"{ref.entry_id}.{number:02d}", ref.entry_hash)

@@ -1,0 +1,110 @@
+"""Completed turns beyond the active intent, as evidence that a projection may recall: the session's, or the subject's.
+
+A subject's turns and their words are read from HO2m once, through its index, and kept up to date as turns complete; all its
+sessions look at the same ones, and how many are kept in memory is bounded. What a turn may recall ends where the ledger stood
+when it began.
+"""
+
+from bisect import bisect_right
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+from kitchener.actors.authority.ranking import TurnWords
+from kitchener.context import Item, evidence_item
+from kitchener.context.fold.items import Estimator
+from kitchener.ledger import Ledgers, StoredEntry
+from kitchener.records import events
+from kitchener.records.spoken import turn_text
+
+MAX_CHARS: Final = 16_777_216
+"""Characters of the turns of all subjects together; beyond it the longest unused subjects are released."""
+
+
+class SubjectView(NamedTuple):
+    """The turns of one subject as they stood at one moment."""
+
+    words: TurnWords
+    """Of all that were read; of those that were completed since, too."""
+    known: int
+    """So many of their turns, the first ones, were there."""
+
+
+class _Turns:
+    __slots__ = ("chars", "ids", "places", "read_to", "words")
+
+    def __init__(self, postings: int) -> None:
+        self.chars = 0
+        self.ids: set[str] = set()
+        self.places: list[int] = []
+        self.words = TurnWords(postings)
+        self.read_to = 0
+
+
+class SubjectTurns:
+    """The turns of the subjects in use, oldest first.
+
+    Args:
+        ledgers: where the turns are
+        estimate: how their tokens are counted
+        postings: places of words that one ranking looks at
+    """
+
+    def __init__(self, ledgers: Ledgers, estimate: Estimator, postings: int) -> None:
+        self._ledgers, self._estimate, self._postings = ledgers, estimate, postings
+        self._subjects: OrderedDict[str, _Turns] = OrderedDict()
+        self._held = 0
+
+    async def of(self, subject_id: str, position: int) -> SubjectView:
+        """The completed turns of a subject.
+
+        Args:
+            subject_id: whose
+            position: where HO2m stood when the turn began that asks; later turns do not count
+        """
+        kept = self._subjects.get(subject_id)
+        if kept is None:
+            kept = self._subjects[subject_id] = _Turns(self._postings)
+        self._subjects.move_to_end(subject_id)
+        if kept.read_to < position:
+            await self._read_on(subject_id, kept, position)
+        return SubjectView(kept.words, bisect_right(kept.places, position))
+
+    def forget(self, subject_id: str) -> None:
+        """Puts a subject's turns away; asked for again, they are read again."""
+        dropped = self._subjects.pop(subject_id, None)
+        self._held -= dropped.chars if dropped is not None else 0
+
+    async def _read_on(self, subject_id: str, kept: _Turns, position: int) -> None:
+        """Takes the turns that were completed since."""
+        ho2m = self._ledgers.ho2m
+        completed = ho2m.read(key=events.subject_index_key(subject_id), after_seq=kept.read_to, up_to_seq=position)
+        found = [entry async for entry in completed]
+        started = await ho2m.last_of(events.turn_index_key(entry.entity_id) for entry in found) if found else {}
+        for entry in found:
+            item = self._item(entry, started.get(events.turn_index_key(entry.entity_id)))
+            if item is not None and item.entity_id not in kept.ids:  # else another session's turn read it meanwhile
+                kept.ids.add(item.entity_id)
+                kept.places.append(entry.seq)
+                kept.words.note(item)
+                kept.chars += len(item.text)
+                if self._subjects.get(subject_id) is kept:  # else it was released while it was being read
+                    self._held += len(item.text)
+        kept.read_to = max(kept.read_to, position)
+        while self._held > MAX_CHARS and len(self._subjects) > 1:
+            _, dropped = self._subjects.popitem(last=False)
+            self._held -= dropped.chars
+
+    def _item(self, entry: StoredEntry, started: StoredEntry | None) -> Item | None:
+        payload = entry.payload
+        message = started.payload.get("user_message") if started is not None else None
+        response = payload.get("response")
+        if not isinstance(message, str) or not isinstance(response, str):
+            return None  # erased
+        return evidence_item(
+            entry.entity_id,
+            entry.ref,
+            entry.timestamp,
+            turn_text(message, response),
+            self._estimate,
+            session_id=str(payload["session_id"]),
+        )

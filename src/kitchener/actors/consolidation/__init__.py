@@ -1,0 +1,1 @@
+"""What is learned after the reply: one work order for each signal whose gate is open."""

@@ -1,0 +1,96 @@
+"""What a consolidation's answer teaches, as an overlay. Pure.
+
+The model chooses words, labels and weights; what it was learned from is counted here and never taken from its answer.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kitchener.actors.executor.answers import Unreadable, read_answer
+from kitchener.ids import SessionId, SubjectId
+from kitchener.ledger import StoredEntry
+from kitchener.memory.lines import tidy
+from kitchener.memory.signals import SignalAccumulator
+from kitchener.records import events
+from kitchener.records.prompt import PromptResponse, Usage
+
+_MAX_LABELS: Final = 8
+_MAX_LABEL_CHARS: Final = 64
+_UNKNOWN: Final = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One signal that is to be learned from, as everything about it was when its gate opened."""
+
+    namespace: str
+    """Whose memory."""
+    subject_id: SubjectId
+    """Who it is about."""
+    signal_id: str
+    """What recurred, in words."""
+    stored_id: str
+    """The same as the ledgers hold it."""
+    gate_ts: str
+    """When its gate opened, ISO time: the end of its window."""
+    session_id: SessionId
+    """The pseudo-session that it runs under."""
+    signals_position: int
+    """The newest signal entry that was counted."""
+    evidence: SignalAccumulator
+    """What was counted."""
+
+
+def overlay_of(case: Case, output: Mapping[str, Any], trace: Sequence[StoredEntry]) -> dict[str, Any]:
+    """What the model said, as an overlay; the sources are counted, never what it claims."""
+    call = next((entry.payload for entry in reversed(trace) if entry.entry_type == events.LLM_CALL), {})
+    given = output.get("labels") or {}
+    labels = {kind: _tidy_labels(given.get(kind)) for kind in ("domain", "task")}
+    evidence = case.evidence
+    first = evidence.first_seen.isoformat(timespec="microseconds")
+    return {
+        "signal_id": case.signal_id,
+        "artifact_type": output.get("category"),
+        "labels": labels,
+        "weight": output.get("salience_weight"),
+        "scope": "agent" if any(labels.values()) else "global",
+        "context_line": tidy(str(output.get("context_line", ""))),
+        "expires_at_event_ts": None,
+        "source_signal_ids": (case.signal_id,),
+        "source_event_ids": evidence.event_ids,
+        "gate_snapshot": {"count": evidence.count, "sessions": len(evidence.session_ids)},
+        "model": call.get("model_id") or _UNKNOWN,
+        "prompt_pack_version": call.get("prompt_pack_version") or _UNKNOWN,
+        "consolidation_event_ts": case.gate_ts,
+        "salience_weight": output.get("salience_weight"),
+        "decay_modifier": output.get("decay_modifier"),
+        "content": {"bias": tidy(str(output.get("bias", ""))), "category": output.get("category")},
+        "window_start": first,
+        "window_end": case.gate_ts,
+    }
+
+
+def _tidy_labels(labels: Any) -> tuple[str, ...]:
+    tidied = (tidy(label)[:_MAX_LABEL_CHARS] for label in labels or () if isinstance(label, str))
+    return tuple(dict.fromkeys(filter(None, tidied)))[:_MAX_LABELS]
+
+
+def recorded_output(trace: Sequence[StoredEntry]) -> dict[str, Any] | None:
+    """The output of a work order that HO1 had completed, out of its ledger."""
+    if not trace or trace[-1].entry_type != events.WO_COMPLETED:
+        return None
+    call = next((entry.payload for entry in reversed(trace) if entry.entry_type == events.LLM_CALL), None)
+    answer = call.get("response") if call is not None else None
+    if call is None or not isinstance(answer, dict) or "text" not in answer:
+        return None
+    response = PromptResponse(
+        provider_id=call["provider_id"],
+        model_id=call["model_id"],
+        text=answer["text"],
+        structured=answer.get("structured"),
+        usage=Usage(0, 0),
+        finish_reason=call["finish_reason"],
+    )
+    output = read_answer(response, plain_text=False)
+    return None if isinstance(output, Unreadable) else output

@@ -1,0 +1,354 @@
+"""One run of one work order: its model calls and tool calls, each on record, and what they cost.
+
+It knows how a step is made and recorded, not which step comes next: that is `executor.py`. Below are the gateway's protocol,
+`registry.py` and the ledger. What is recorded is listed in `docs/work-orders.md`.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import anyio
+import orjson
+
+from kitchener.actors.executor.answers import is_stored_by_text
+from kitchener.actors.executor.prompts import CompiledContract
+from kitchener.actors.executor.replies import ReplyStream
+from kitchener.actors.tools.registry import ToolCall, ToolRegistry, Toolset
+from kitchener.actors.tools.results import ToolOutcome, storable
+from kitchener.actors.work.plan import cost_json
+from kitchener.canonical import canonical_bytes
+from kitchener.clock import Clock, loop_clock
+from kitchener.errors import EntryRefused, EntryTooLarge, ExecutorError, ProviderError
+from kitchener.ids import tool_idempotency_key
+from kitchener.ledger import LedgerEntry, Ledgers
+from kitchener.records import events
+from kitchener.records.prompt import (
+    Attempt,
+    Message,
+    PromptGateway,
+    PromptRequest,
+    PromptResponse,
+    StreamRestart,
+    TextPiece,
+)
+from kitchener.records.ref import Ref
+from kitchener.records.work_order import NO_COST, Cost, FailureReason, WorkOrder, WorkOrderError
+
+NO_TOOL: Final = "(none)"
+"""Stands on record for the name of a tool that the model asked for and that is none."""
+_entry = tuple.__new__
+"""What calling `LedgerEntry` does, in half the time; eight times a turn."""
+
+
+class WorkOrderFailed(Exception):
+    """The work order fails; caught by the executor, which returns it as a result."""
+
+    def __init__(self, reason: FailureReason, detail: str, provider_reason: str | None = None) -> None:
+        self.error = WorkOrderError(reason=reason, detail=detail, provider_reason=provider_reason)
+        super().__init__(detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every execution of one executor uses."""
+
+    ledgers: Ledgers
+    gateway: PromptGateway
+    tools: ToolRegistry
+    clock: Clock
+    turn_deadline_s: float
+    now: Callable[[], float] = field(default_factory=loop_clock)
+    """The event loop's clock, seconds."""
+
+
+class Execution:
+    """The steps of one work order, in the order in which they are asked for."""
+
+    __slots__ = (
+        "_base",
+        "_deadline",
+        "_input_tokens",
+        "_ledger",
+        "_limits",
+        "_llm_calls",
+        "_model_calls_begun",
+        "_output_ref",
+        "_output_tokens",
+        "_parts",
+        "_reply",
+        "_started_us",
+        "_subject_id",
+        "_surroundings",
+        "_tool_calls_begun",
+        "_tool_ids",
+        "_wo",
+        "_wo_id",
+        "makes_reply",
+    )
+
+    makes_reply: bool
+    """Whether its output is the reply to the user."""
+
+    def __init__(self, surroundings: Surroundings, work_order: WorkOrder, reply: ReplyStream | None) -> None:
+        self._surroundings, self._wo, self._reply = surroundings, work_order, reply
+        known = work_order.__dict__  # reading a field of a model takes five times as long
+        self._wo_id, self._subject_id, self._limits = known["wo_id"], known["subject_id"], known["constraints"].__dict__
+        self._ledger = surroundings.ledgers.ho1m
+        self.makes_reply = known["wo_type"] == "synthesize"
+        self._base: Final[dict[str, Any]] = {
+            "v": events.VERSION,
+            "session_id": known["session_id"],
+            "subject_id": self._subject_id,
+        }
+        if turn_id := known["turn_id"]:  # a consolidation belongs to no turn
+            self._base["turn_id"] = turn_id
+        limit_ms = self._limits["timeout_ms"]
+        if limit_ms is not None:
+            self._deadline = surroundings.now() + limit_ms / 1_000
+        else:  # a deadline that stands around this task is passed down, never extended
+            self._deadline = min(anyio.current_time() + surroundings.turn_deadline_s, anyio.current_effective_deadline())
+        self._started_us = surroundings.clock.time_us()
+        planned = known["planned_ref"]
+        self._parts: list[orjson.Fragment] = [planned.as_json()] if planned else []
+        self._output_ref: orjson.Fragment | None = None
+        self._model_calls_begun = self._llm_calls = self._tool_calls_begun = 0
+        self._input_tokens = self._output_tokens = 0
+        self._tool_ids: list[str] = []
+
+    def record(self, entry_type: str, fields: dict[str, Any]) -> Awaitable[Ref]:
+        """Writes one entry about this work order; gives its reference when it is awaited. `fields` gets what all carry."""
+        fields |= self._base
+        return self._ledger.write(_entry(LedgerEntry, (entry_type, self._wo_id, fields)))
+
+    def record_completed(self, output_bytes: bytes, cost: Cost) -> Awaitable[Ref]:
+        """Writes where the output stands, its hash, and what it cost."""
+        if self._output_ref is None:
+            raise ExecutorError(f"work order {self._wo_id} has an output but no entry that holds it")
+        return self.record(
+            events.WO_COMPLETED,
+            {
+                "output_ref": self._output_ref,
+                "output_hash": self._ledger.content_digest(self._subject_id, output_bytes),
+                "cost": cost_json(cost),
+            },
+        )
+
+    def cost(self, now_us: int) -> Cost:
+        """What was used so far."""
+        # Counted here, and the tokens were written as integers with each call: nothing is left to validate.
+        return NO_COST.replaced(
+            {
+                "input_tokens": self._input_tokens,
+                "output_tokens": self._output_tokens,
+                "llm_calls": self._llm_calls,
+                "tool_calls": len(self._tool_ids),
+                "tool_ids_used": tuple(self._tool_ids),
+                "elapsed_ms": max(0, (now_us - self._started_us) // 1_000),
+            }
+        )
+
+    async def call_model(
+        self, contract: CompiledContract, variables: Mapping[str, Any], messages: Sequence[Message], tools: Toolset
+    ) -> PromptResponse:
+        """One recorded model call.
+
+        Raises:
+            WorkOrderFailed: no tokens are left, the provider failed, or its answer cannot be stored
+        """
+        self._model_calls_begun += 1
+        request = self._request(contract, variables, tuple(messages), tools)
+        opening, rest = contract.request_parts(
+            request.messages,
+            tools_digest=tools.digest,
+            model_id=request.model_id,
+            temperature=request.temperature,
+            max_tokens=request.max_tokens,
+        )
+        request_hash = self._ledger.content_digest(self._subject_id, rest, opening)
+        reply = self._reply
+        try:
+            if reply is not None and self.makes_reply:
+                response = await self._streamed(request, reply)
+            else:
+                response = await self._surroundings.gateway.complete(request, on_attempt=self.on_attempt)
+        except ProviderError as error:
+            late = error.reason == "timeout" and anyio.current_time() >= self._deadline
+            raise WorkOrderFailed("TIMEOUT" if late else "PROVIDER", storable(str(error)), error.reason) from error
+        self._llm_calls += 1
+        usage = response.usage
+        self._input_tokens += usage.input_tokens
+        self._output_tokens += usage.output_tokens
+        try:
+            ref = await self.record(events.LLM_CALL, self._call_fields(request, request_hash, response))
+        except (EntryRefused, EntryTooLarge) as error:
+            detail = f"the answer of {response.provider_id!r} cannot be stored: {error}"
+            raise WorkOrderFailed("PROVIDER", storable(detail), "malformed") from error
+        self._keep(ref)
+        return response
+
+    async def run_tool(self, tool_id: str, arguments: Mapping[str, Any]) -> ToolOutcome:
+        """One recorded tool call. Whatever goes wrong with the tool is its outcome, never an exception."""
+        self._tool_calls_begun += 1
+        call, tools = self._tool_calls_begun, self._surroundings.tools
+        problem = self._tool_problem(tool_id, arguments)
+        if problem is None:
+            plain = canonical_bytes(arguments, at="arguments")
+            hashed = partial(self._ledger.content_digest, self._subject_id)
+            key = tool_idempotency_key(self._wo.turn_id, self._wo.wo_id, call, tool_id, plain, hashed)
+            read_only = tools.is_read_only(tool_id)
+            started = {
+                "call": call,
+                "tool_id": tool_id,
+                "arguments": dict(arguments),
+                "idempotency_key": key,
+                "read_only": read_only,
+            }
+            try:
+                await self.record(events.TOOL_STARTED, started)
+            except EntryTooLarge as error:
+                problem = f"its arguments are too large to be recorded: {error}"
+        if problem is None:
+            if not read_only:
+                # After a crash, this entry alone says that the tool's effect may have happened.
+                await self._surroundings.ledgers.commit()
+            self._tool_ids.append(tool_id)
+            outcome = await tools.run(tool_id, arguments, self._tool_call(key))
+        else:
+            outcome = ToolOutcome(error=storable(problem))
+        outcome = await self._record_tool(call, tool_id, outcome)
+        if self._reply is not None:
+            await self._reply.tool_ran(tool_id, is_error=outcome.error is not None)
+        return outcome
+
+    def on_attempt(self, attempt: Attempt) -> Awaitable[Ref]:
+        """Records an attempt of the gateway as it happens."""
+        fields: dict[str, Any] = {
+            "call": attempt.call,
+            "attempt": attempt.attempt,
+            "provider_id": attempt.provider_id,
+            "model_id": attempt.model_id,
+            "route_reason": attempt.route_reason,
+        }
+        if attempt.state == "started":
+            return self.record(events.ATTEMPT_STARTED, fields)
+        fields["reason"], fields["output_begun"] = attempt.reason, attempt.output_begun
+        if attempt.detail is not None:
+            fields["detail"] = storable(attempt.detail)
+        return self.record(events.ATTEMPT_FAILED, fields)
+
+    def _request(
+        self,
+        contract: CompiledContract,
+        variables: Mapping[str, Any],
+        messages: tuple[Message, ...],
+        tools: Toolset,
+    ) -> PromptRequest:
+        known, limits, boundary = self._wo.__dict__, self._limits, contract.boundary
+        temperature = limits["temperature"]
+        left = limits["token_budget"] - self._input_tokens - self._output_tokens
+        if left < 1:
+            raise WorkOrderFailed(
+                "BUDGET", f"the token budget of {limits['token_budget']} was used up by {self._llm_calls} model calls"
+            )
+        return PromptRequest(
+            contract_id=contract.contract_id,
+            wo_type=known["wo_type"],
+            prompt_pack_version=contract.prompt_pack_version,
+            messages=messages,
+            variables=variables,
+            call=self._model_calls_begun,
+            session_id=known["session_id"],
+            wo_id=self._wo_id,
+            subject_id=self._subject_id,
+            deadline=self._deadline,
+            max_tokens=min(boundary.max_tokens, left),
+            temperature=boundary.temperature if temperature is None else temperature,
+            provider_id=limits["provider_id"],
+            model_id=limits["model_id"],
+            domain_tags=limits["domain_tags"],
+            tools=tools.specs,
+            output_schema=contract.output_schema,
+            restart_streams=self.makes_reply and self._reply is not None,
+        )
+
+    async def _streamed(self, request: PromptRequest, reply: ReplyStream) -> PromptResponse:
+        await reply.void()
+        response: PromptResponse | None = None
+        stream = self._surroundings.gateway.stream(request, on_attempt=self.on_attempt)
+        try:
+            async for item in stream:
+                if isinstance(item, TextPiece):
+                    await reply.piece(item.attempt, item.text)
+                elif isinstance(item, StreamRestart):
+                    await reply.void()
+                else:
+                    response = item
+        finally:
+            # A listener that is cancelled or fails leaves the stream half read; its connection must not stay open.
+            if (close := getattr(stream, "aclose", None)) is not None:
+                await close()
+        if response is None:
+            raise ExecutorError(f"the stream of call {request.call} of {request.wo_id} ended without a response")
+        return response
+
+    def _call_fields(self, request: PromptRequest, request_hash: str, response: PromptResponse) -> dict[str, Any]:
+        tool_uses = [use.as_mapping() for use in response.tool_uses] if response.tool_uses else []
+        answer: dict[str, Any] = {"text": response.text, "tool_uses": tool_uses}
+        if not is_stored_by_text(response):
+            answer["structured"] = response.structured
+        if response.served_model is not None:
+            answer["served_model"] = response.served_model
+        return {
+            "call": request.call,
+            "request_hash": request_hash,
+            "prompt_pack_version": request.prompt_pack_version,
+            "part_refs": self._parts,
+            "response": answer,
+            "provider_id": response.provider_id,
+            "model_id": response.model_id,
+            "route_reason": response.route_reason,
+            "usage": response.usage.as_json(),
+            "latency_ms": response.latency_ms,
+            "finish_reason": response.finish_reason,
+        }
+
+    async def _record_tool(self, call: int, tool_id: str, outcome: ToolOutcome) -> ToolOutcome:
+        # A name that is none of those allowed is the model's own words; the error, which may be sealed, has them.
+        named = tool_id if tool_id in self._wo.constraints.allowed_tools else NO_TOOL
+        fields: dict[str, Any] = {"call": call, "tool_id": named}
+        try:
+            ref = await self.record(events.TOOL_CALL, fields | outcome.as_mapping())
+        except EntryTooLarge as error:
+            outcome = ToolOutcome(error=f"the tool has run, but its result is too large to be stored: {error}")
+            ref = await self.record(events.TOOL_CALL, fields | outcome.as_mapping())
+        self._keep(ref)
+        return outcome
+
+    def _tool_problem(self, tool_id: str, arguments: Mapping[str, Any]) -> str | None:
+        """Why this call must not run, or None."""
+        allowed = self._wo.constraints.allowed_tools
+        if tool_id not in allowed:
+            return f"tool {tool_id!r} is not allowed here; allowed are {sorted(allowed)}"
+        try:
+            canonical_bytes(arguments, at="arguments")  # before they are validated: this bounds their depth
+        except EntryRefused as error:
+            return str(error)
+        bound = self._surroundings.tools.validate(tool_id, arguments)
+        return bound if isinstance(bound, str) else None
+
+    def _tool_call(self, key: str) -> ToolCall:
+        wo = self._wo
+        return ToolCall(
+            idempotency_key=key,
+            session_id=wo.session_id,
+            subject_id=wo.subject_id,
+            turn_id=wo.turn_id,
+            wo_id=wo.wo_id,
+            deadline=self._deadline,
+        )
+
+    def _keep(self, ref: Ref) -> None:
+        self._output_ref = output_ref = ref.as_json()
+        self._parts.append(output_ref)

@@ -1,0 +1,197 @@
+"""HO1: runs one work order. It renders the prompt, asks the model, runs tools, checks the output and has it repaired once.
+
+A dispatched work order goes in, a completed or failed one comes out, and HO1's ledger holds every step between. It plans
+nothing, keeps no session and decides no policy. Neighbours: the supervisor above sees `HO1ExecutorProtocol` only; each step is
+made and recorded in `execution.py`, prompts come from `prompts.py`. Explained in `docs/work-orders.md`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from kitchener.actors.executor.answers import REPLY_KEY, Unreadable, read_answer
+from kitchener.actors.executor.execution import Execution, Surroundings, WorkOrderFailed
+from kitchener.actors.executor.packs import fence
+from kitchener.actors.executor.prompts import CompiledContract, PromptLibrary
+from kitchener.actors.executor.replies import ReplyStream
+from kitchener.actors.tools.registry import NO_TOOLS, ToolRegistry, Toolset
+from kitchener.canonical import canonical_bytes
+from kitchener.clock import Clock, TimestampText
+from kitchener.config import HO2Config
+from kitchener.errors import EntryRefused, PromptError
+from kitchener.ledger import Ledgers
+from kitchener.records import events
+from kitchener.records.prompt import Message, PromptGateway, PromptResponse
+from kitchener.records.turn import UpdateListener
+from kitchener.records.work_order import WorkOrder, WorkOrderError
+
+_REPAIR: Final = (
+    "Your last answer cannot be used. What is wrong with it stands in the data block:\n{problem}\n\n"
+    "Answer again, with one JSON object that fits this JSON schema and nothing else:\n{schema}"
+)
+
+
+class HO1Executor:
+    """Runs work orders, any number at a time; holds nothing between them.
+
+    Args:
+        ledgers: HO1's ledger gets the records; `commit` is awaited before a tool with effects runs
+        gateway: who calls models
+        prompts: the contracts
+        tools: the tools there are; each work order names those it may use
+        clock: the time of day, for `completed_at` and `elapsed_ms`
+        config: `turn_deadline_s` bounds a work order without its own `timeout_ms`
+        listeners: who watches which work order, by `wo_id`; looked at when a work order begins
+    """
+
+    def __init__(
+        self,
+        *,
+        ledgers: Ledgers,
+        gateway: PromptGateway,
+        prompts: PromptLibrary,
+        tools: ToolRegistry,
+        clock: Clock,
+        config: HO2Config,
+        listeners: Mapping[str, UpdateListener] | None = None,
+    ) -> None:
+        self._surroundings = Surroundings(ledgers, gateway, tools, clock, config.turn_deadline_s)
+        self._prompts, self._tools, self._clock = prompts, tools, clock
+        self._listeners = listeners if listeners is not None else {}
+        self._timestamps = TimestampText()
+
+    async def execute(self, work_order: WorkOrder) -> WorkOrder:
+        """The work order completed or failed; every step of it is in HO1's ledger, though not yet durable.
+
+        Failures of models, tools and outputs are results. Cancellation passes through and leaves what was recorded.
+
+        Raises:
+            InvalidTransition: the work order is not dispatched
+            PromptError: its contract does not exist, or the pack uses a variable that the input left out
+        """
+        work_order = work_order.executing()
+        wo_id, wo_type = work_order.wo_id, work_order.wo_type
+        listener = self._listeners.get(wo_id)
+        reply = ReplyStream(wo_id, listener) if listener is not None else None
+        run = Execution(self._surroundings, work_order, reply)
+        await run.record(events.WO_EXECUTING, {"wo_type": wo_type})
+        try:
+            if wo_type == "tool_call":
+                output = await self._run_tool(run, work_order)
+            else:
+                output = await self._ask_model(run, work_order)
+        except WorkOrderFailed as failure:
+            if reply is not None:
+                await reply.void()
+            return await self._failed(run, work_order, failure.error)
+        value, output_bytes = output
+        if reply is not None and run.makes_reply:
+            text = value.get(REPLY_KEY)
+            await reply.finish(text if isinstance(text, str) else "")  # a contract may let it be anything; the gate will not
+        now_us = self._clock.time_us()
+        cost = run.cost(now_us)
+        await run.record_completed(output_bytes, cost)
+        return work_order.completed(value, cost, self._timestamps.render(now_us))
+
+    async def _run_tool(self, run: Execution, wo: WorkOrder) -> "_Output":
+        """The output of the one tool that HO2 chose."""
+        tool_id, arguments = wo.input_context.get("tool_id"), wo.input_context.get("arguments", {})
+        if not isinstance(tool_id, str) or not isinstance(arguments, dict):
+            raise WorkOrderFailed(
+                "EXECUTOR", f"a tool_call needs tool_id (text) and arguments (an object), found {sorted(wo.input_context)}"
+            )
+        outcome = await run.run_tool(tool_id, arguments)
+        if outcome.error is not None:
+            raise WorkOrderFailed("TOOL", outcome.error)
+        output = {"tool_id": tool_id, "result": outcome.result}
+        return output, canonical_bytes(output, at="output")
+
+    async def _ask_model(self, run: Execution, wo: WorkOrder) -> "_Output":
+        """The output of a model under the work order's contract, repaired once if need be."""
+        contract_id = wo.constraints.prompt_contract_id
+        if contract_id is None:
+            raise PromptError(f"work order {wo.wo_id} of type {wo.wo_type!r} names no prompt_contract_id")
+        contract = self._prompts.contract(contract_id)
+        variables = wo.input_context
+        if run.makes_reply:
+            variables = {**variables, "prior_results": list(wo.prior_results)}
+        if (problem := contract.input_problem(variables)) is not None:
+            raise WorkOrderFailed("EXECUTOR", f"the input breaks the input_schema of {contract.contract_id}: {problem}")
+        messages: list[Message] = list(contract.render(variables, wo.turn_id))
+        rounds = wo.constraints.turn_limit if run.makes_reply else 0
+        tools = self._tools.toolset(wo.constraints.allowed_tools) if rounds else NO_TOOLS
+        if tools.specs:
+            response = await self._converse(run, contract, variables, messages, tools, rounds)
+        else:
+            response = await run.call_model(contract, variables, messages, tools)
+        output = _checked(contract, response, plain_text=run.makes_reply)
+        if isinstance(output, str):
+            schema = json.dumps(contract.output_schema, ensure_ascii=False)
+            repair = _REPAIR.format(problem=fence(wo.turn_id, output), schema=schema)
+            messages += [Message("assistant", _as_text(response)), Message("user", repair)]
+            return await self._repaired(run, contract, variables, messages)
+        return output
+
+    async def _repaired(
+        self, run: Execution, contract: CompiledContract, variables: Mapping[str, Any], messages: Sequence[Message]
+    ) -> "_Output":
+        """The output of the answer to a conversation that ends with what was wrong with the last one."""
+        response = await run.call_model(contract, variables, messages, NO_TOOLS)
+        output = _checked(contract, response, plain_text=run.makes_reply)
+        if isinstance(output, str):
+            raise WorkOrderFailed(
+                "OUTPUT_SCHEMA", f"the output breaks the output_schema of {contract.contract_id} twice: {output}"
+            )
+        return output
+
+    async def _converse(
+        self,
+        run: Execution,
+        contract: CompiledContract,
+        variables: Mapping[str, Any],
+        messages: list[Message],
+        tools: Toolset,
+        rounds: int,
+    ) -> PromptResponse:
+        """The model's last answer, after it has had the tools it asked for. `messages` grows by what was said."""
+        for _ in range(rounds):
+            response = await run.call_model(contract, variables, messages, tools)
+            if not response.tool_uses:
+                return response
+            messages.append(Message("assistant", response.text, tool_uses=response.tool_uses))
+            for use in response.tool_uses:
+                outcome = await run.run_tool(use.tool_id, use.arguments)
+                messages.append(Message("tool", outcome.as_text(), tool_use_id=use.use_id, tool_id=use.tool_id))
+        return await run.call_model(contract, variables, messages, NO_TOOLS)
+
+    async def _failed(self, run: Execution, wo: WorkOrder, error: WorkOrderError) -> WorkOrder:
+        now_us = self._clock.time_us()
+        told = {"reason": error.reason, "detail": error.detail}
+        if error.provider_reason is not None:
+            told["provider_reason"] = error.provider_reason
+        await run.record(events.WO_FAILED, {"error": told})
+        return wo.failed(error, run.cost(now_us), self._timestamps.render(now_us))
+
+
+_Output = tuple[dict[str, Any], bytes]
+"""An output and its canonical bytes."""
+
+
+def _checked(contract: CompiledContract, response: PromptResponse, *, plain_text: bool) -> _Output | str:
+    """The output in an answer, or what is wrong with it."""
+    output = read_answer(response, plain_text=plain_text)
+    if isinstance(output, Unreadable):
+        return output.problem
+    try:
+        data = canonical_bytes(output, at="output")  # before it is validated: this bounds its depth
+    except EntryRefused as error:
+        return str(error)
+    problem = contract.output_problem(output)
+    return problem if problem is not None else (output, data)
+
+
+def _as_text(response: PromptResponse) -> str:
+    """What the model said, as it is shown to it again."""
+    if response.text or response.structured is None:
+        return response.text
+    return json.dumps(response.structured, ensure_ascii=False)

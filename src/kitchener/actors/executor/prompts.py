@@ -1,0 +1,333 @@
+"""Prompt contracts and packs: loads them, checks them against their manifest, compiles everything once at start.
+
+A contract (`PRC-*.json`) names a pack, the limits of a call and the schemas of what goes in and comes out; a pack
+(`PRM-*.txt`) is the text. Both ship with the package; a directory of the user's overrides or adds by id. Neighbours:
+`packs.py` compiles texts, `executor.py` renders and checks with what is made here. It knows no model and no
+ledger. Explained in `docs/prompts.md`.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple, Self
+
+import jsonschema_rs
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kitchener.actors.executor.packs import PackTemplate, compile_pack, fence, plain
+from kitchener.canonical import NOTHING, Opening, canonical_bytes, canonical_digest, digest
+from kitchener.config import described, described_key
+from kitchener.errors import PromptError
+from kitchener.records.prompt import Message
+
+MANIFEST: Final = "manifest.json"
+MAX_ERROR_CHARS: Final = 600
+"""Longest description of a value that breaks a schema; it is shown to the model and stored."""
+
+_FILE_NAME: Final = re.compile(r"(PRM-[A-Z0-9-]{1,64})\.txt|(PRC-[A-Z0-9-]{1,64})\.json")
+
+
+class Boundary(BaseModel):
+    """Limits of one call under a contract."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    max_tokens: Annotated[int, Field(ge=1)]
+    """Largest answer, tokens."""
+    temperature: Annotated[float, Field(ge=0, le=2)]
+    """Sampling temperature, unless the work order names one."""
+
+
+class _ContractFile(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    contract_id: str
+    prompt_pack_id: str
+    boundary: Boundary
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any]
+
+
+class CompiledContract:
+    """A contract with its pack, ready for use: nothing is parsed or compiled per call.
+
+    Attributes:
+        contract_id: `PRC-…`
+        prompt_pack_version: pack id, `@` and the first 8 hex digits of the pack's hash
+        boundary: limits of one call
+        input_schema, output_schema: as the contract's file has them
+    """
+
+    def __init__(self, spec: _ContractFile, pack: PackTemplate, pack_hash: str, *, file: str) -> None:
+        self.contract_id = spec.contract_id
+        self.prompt_pack_version = f"{spec.prompt_pack_id}@{pack_hash.removeprefix('sha256:')[:8]}"
+        self.boundary = spec.boundary
+        self.input_schema: Mapping[str, Any] = spec.input_schema
+        self.output_schema: Mapping[str, Any] = spec.output_schema
+        self._input = _validator(spec.input_schema, f"{file}: input_schema")
+        self._output = _validator(spec.output_schema, f"{file}: output_schema")
+        self._pack = pack
+        self._schema_digest = canonical_digest(spec.output_schema, at="output_schema")
+        self._hash_head = canonical_bytes([self.contract_id, self.prompt_pack_version])[:-1] + b","
+        self._system: _System | None = None
+
+    def input_problem(self, variables: Mapping[str, Any]) -> str | None:
+        """What in `variables` breaks the input schema, or None."""
+        return _problem(self._input, variables)
+
+    def output_problem(self, output: Any) -> str | None:
+        """What in `output` breaks the output schema, or None."""
+        return _problem(self._output, output)
+
+    def render(self, variables: Mapping[str, Any], turn_id: str) -> tuple[Message, Message]:
+        """The system and the user message for these variables; the same arguments give the same bytes.
+
+        Raises:
+            PromptError: the pack uses a variable that is not there
+            EntryRefused: a value has no JSON form
+        """
+        # The instruction part holds no variable but `instructions`, which seldom changes; so the last message is kept.
+        system, instructions = self._system, variables.get("instructions")
+        if system is None or system.instructions != instructions:
+            message = Message("system", self._pack.instruction.render(variables, plain))
+            opening = Opening(self._hash_head + b"[" + canonical_bytes(message.as_mapping()))
+            self._system = system = _System(instructions, message, opening)
+        return system.message, Message("user", self._pack.data.render(variables, partial(fence, turn_id)))
+
+    def request_bytes(
+        self,
+        messages: Iterable[Message],
+        *,
+        tools_digest: str,
+        model_id: str | None,
+        temperature: float,
+        max_tokens: int,
+    ) -> bytes:
+        """Canonical JSON of what determines an answer; a ledger makes the request's hash of it (`content_digest`).
+
+        It is the array of contract id, pack version, messages, digest of the offered tools, digest of the output schema, the
+        model asked for, temperature and largest answer. The deadline, ids and streaming are not in it.
+        """
+        opening, rest = self.request_parts(
+            tuple(messages), tools_digest=tools_digest, model_id=model_id, temperature=temperature, max_tokens=max_tokens
+        )
+        return opening.data + rest
+
+    def request_parts(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools_digest: str,
+        model_id: str | None,
+        temperature: float,
+        max_tokens: int,
+    ) -> tuple[Opening, bytes]:
+        """`request_bytes` in two parts: what requests under this contract begin with, and what is this request's own."""
+        tail = _hash_tail(tools_digest, self._schema_digest, model_id, temperature, max_tokens)
+        system = self._system
+        if system is not None and messages and messages[0] is system.message:  # long, and the same in nearly every request
+            return system.opening, b",".join([b"", *map(_encoded, messages[1:])]) + b"]" + tail
+        return NOTHING, self._hash_head + b"[" + b",".join(map(_encoded, messages)) + b"]" + tail
+
+
+class _System(NamedTuple):
+    """The system message of a contract for one text of instructions."""
+
+    instructions: Any
+    message: Message
+    opening: Opening
+    """What a request with this message begins with, up to and with it."""
+
+
+def _encoded(message: Message) -> bytes:
+    """Canonical JSON of a message."""
+    if message.role == "user":  # it has nothing but its text, so no object need be made and walked over
+        return b'{"content":' + canonical_bytes(message.content) + b',"role":"user"}'
+    return canonical_bytes(message.as_mapping())
+
+
+class PromptLibrary:
+    """All contracts by id. Load it once, at start, with `PromptLibrary.load`."""
+
+    def __init__(self, contracts: Mapping[str, CompiledContract]) -> None:
+        self._contracts = dict(contracts)
+
+    @classmethod
+    def load(cls, directory: str | None = None) -> Self:
+        """The shipped contracts and packs, and over them those of `directory`. Reads files: not for the event loop.
+
+        Args:
+            directory: contracts and packs of the user's, with a `manifest.json`; None: the shipped ones only
+
+        Raises:
+            PromptError: a file is missing, not listed or not readable, has another hash than the manifest says, is not
+                valid, or names a pack or a variable that is not there; says which file, what was expected, what was found
+        """
+        sources = _sources(directory)
+        packs = {name: source for name, source in sources.items() if name.startswith("PRM-")}
+        templates = {name: compile_pack(source.text, file=source.file) for name, source in packs.items()}
+        contracts: dict[str, CompiledContract] = {}
+        for contract_id, source in sources.items():
+            if contract_id not in packs:
+                spec = _contract_file(contract_id, source)
+                if spec.prompt_pack_id not in packs:
+                    raise PromptError(
+                        f"{source.file}: prompt_pack_id: expected one of {sorted(packs)}, found {spec.prompt_pack_id!r}"
+                    )
+                pack, template = packs[spec.prompt_pack_id], templates[spec.prompt_pack_id]
+                contracts[contract_id] = CompiledContract(spec, template, pack.hash, file=source.file)
+                _check_variables(spec, template, pack.file, source.file)
+        return cls(contracts)
+
+    @staticmethod
+    def write_manifest(directory: str) -> None:
+        """Writes `manifest.json` with the hash of every contract and pack in `directory`: run it after each edit."""
+        root = Path(directory)
+        names = sorted(path.name for path in root.iterdir() if _FILE_NAME.fullmatch(path.name))
+        manifest = {name: digest((root / name).read_bytes()) for name in names}
+        (root / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+    @property
+    def contract_ids(self) -> tuple[str, ...]:
+        """The ids of all contracts, sorted."""
+        return tuple(sorted(self._contracts))
+
+    def contract(self, contract_id: str) -> CompiledContract:
+        """The contract of this id; raises PromptError if there is none."""
+        try:
+            return self._contracts[contract_id]
+        except KeyError:
+            raise PromptError(f"prompt contract {contract_id!r} is not known; expected one of {self.contract_ids}") from None
+
+
+def sources_digest(directory: str | None = None) -> str:
+    """One hash over the shipped contracts and packs and, laid over them by id, those of `directory`.
+
+    Raises:
+        PromptError: a file is missing, not listed or not readable, or has another hash than the manifest says
+    """
+    return canonical_digest({source_id: source.hash for source_id, source in _sources(directory).items()}, at="prompts")
+
+
+def _sources(directory: str | None) -> "dict[str, _Source]":
+    sources = _read(files("kitchener.actors") / "assets" / "prompts")
+    return sources if directory is None else sources | _read(Path(directory))
+
+
+class _Source:
+    """The text of one listed file whose hash is right."""
+
+    __slots__ = ("file", "hash", "text")
+
+    def __init__(self, file: str, found_hash: str, text: str) -> None:
+        self.file, self.hash, self.text = file, found_hash, text
+
+
+def _read(root: Traversable | Path) -> dict[str, _Source]:
+    """Every contract and pack of a directory by id, each checked against the directory's manifest."""
+    manifest_file = root / MANIFEST
+    manifest = _json_object(_bytes(manifest_file), str(manifest_file))
+    listed: dict[str, _Source] = {}
+    for name, expected in manifest.items():
+        match = _FILE_NAME.fullmatch(name)
+        if match is None:
+            # Another program's manifest may hold anything, so only a name that is nearly right is repeated.
+            named = repr(name) if "PRM-" in name or "PRC-" in name else described_key(name)
+            raise PromptError(f"{manifest_file}: expected names such as PRM-MY-001.txt or PRC-MY-001.json, found {named}")
+        file = root / name
+        data = _bytes(file)
+        if (found := digest(data)) != expected:
+            raise PromptError(
+                f"{file}: expected {expected}, as {MANIFEST} says, found {found};"
+                " if the change is meant, write the manifest anew"
+            )
+        listed[match[1] or match[2]] = _Source(str(file), found, _text(data, str(file)))
+    for entry in sorted(root.iterdir(), key=lambda entry: entry.name):
+        if _FILE_NAME.fullmatch(entry.name) and entry.name not in manifest:
+            raise PromptError(f"{entry}: expected in {MANIFEST}, found no hash of it there; write the manifest anew")
+    return listed
+
+
+def _bytes(file: Traversable | Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise PromptError(f"{file}: expected a readable file, found: {error.strerror or error}") from error
+
+
+def _text(data: bytes, file: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise PromptError(f"{file}: expected UTF-8 text, found byte {data[error.start]:#04x} at {error.start}") from error
+
+
+def _json_object(data: bytes, file: str) -> dict[str, Any]:
+    try:
+        value = json.loads(_text(data, file))
+    except ValueError as error:
+        raise PromptError(f"{file}: expected a JSON object, found: {error}") from error
+    if not isinstance(value, dict):
+        raise PromptError(f"{file}: expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def _contract_file(contract_id: str, source: _Source) -> _ContractFile:
+    raw = _json_object(source.text.encode(), source.file)
+    try:
+        spec = _ContractFile.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(described_key(str(part)) for part in first["loc"])
+        raise PromptError(f"{source.file}: {where}: expected: {first['msg']}; found {described(first['input'])}") from None
+    if spec.contract_id != contract_id:
+        raise PromptError(
+            f"{source.file}: contract_id: expected {contract_id!r}, as the file is called, found {spec.contract_id!r}"
+        )
+    return spec
+
+
+def _check_variables(spec: _ContractFile, template: PackTemplate, pack_file: str, contract_file: str) -> None:
+    known = spec.input_schema.get("properties")
+    known = known if isinstance(known, dict) else {}
+    if unknown := sorted((template.instruction.names | template.data.names) - known.keys()):
+        raise PromptError(
+            f"{pack_file}: expected variables of {contract_file} ({', '.join(sorted(known)) or 'none'}), found {unknown}"
+        )
+
+
+def _validator(schema: dict[str, Any], where: str) -> Any:
+    """The compiled schema. It may refer to nothing outside itself: a fetched schema could change under a running agent."""
+
+    def refuse(uri: str) -> Any:
+        raise ValueError(f"{uri} lies outside this file")
+
+    try:
+        return jsonschema_rs.validator_for(schema, retriever=refuse)
+    except ValueError as error:
+        problem = str(error).partition("\n")[0]
+        raise PromptError(f"{where}: expected a JSON schema that stands by itself, found: {problem}") from error
+
+
+def _problem(validator: Any, value: Any) -> str | None:
+    """What in a value breaks the schema, or None; a value that the validator cannot even look at breaks it."""
+    try:
+        return None if validator.is_valid(value) else _first_problem(validator, value)
+    except ValueError as error:  # too deep, or of a type that JSON does not have
+        return f"the whole value: {error}"
+
+
+def _first_problem(validator: Any, value: Any) -> str:
+    error = next(validator.iter_errors(value))
+    where = "/".join(str(part) for part in error.instance_path) or "the whole value"
+    text = f"{where}: {error.message}"
+    return text if len(text) <= MAX_ERROR_CHARS else f"{text[:MAX_ERROR_CHARS]}…"
+
+
+@lru_cache(maxsize=1_024)
+def _hash_tail(tools: str, schema: str, model_id: str | None, temperature: float, max_tokens: int) -> bytes:
+    return b"," + canonical_bytes([tools, schema, model_id, temperature, max_tokens])[1:]

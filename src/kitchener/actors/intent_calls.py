@@ -1,0 +1,174 @@
+"""The users' own say about intents: declare, fork, close, abandon, reopen, and settle a conflict. Through the session's FIFO.
+
+Each call is checked against what the session's ledger says before anything is written. Explained in `docs/context.md`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, get_args
+
+from kitchener.actors.authority.authority import ContextAuthority, SessionThread
+from kitchener.actors.mailbox.mailbox import CALLING_CHAIN
+from kitchener.actors.sessions.admission import Admission
+from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
+from kitchener.actors.sessions.fresh_ids import check_session_id
+from kitchener.actors.sessions.requests import check_not_inside, check_text
+from kitchener.context import IntentEvent, SessionIntents, keep_intent
+from kitchener.context.intents.transitions import Scope, abandoned, closed, declared, forked, next_intent_id, reopened
+from kitchener.errors import CallerError, InvalidLifecycle, SessionEnded
+from kitchener.ids import IntentId
+from kitchener.records.events import INTENT_FORKED
+
+_SCOPES: Final = get_args(Scope)
+_Make = Callable[[SessionIntents, SessionThread], list[IntentEvent]]
+
+
+class IntentCalls:
+    """What `HO2Supervisor` offers about intents.
+
+    Args:
+        sessions: the sessions of the agent class
+        admission: their queues
+        authority: None where it is off, or decides beside the turn only: then there are no intents to speak of
+    """
+
+    def __init__(self, sessions: SessionDirectory, admission: Admission, authority: ContextAuthority | None) -> None:
+        self._sessions, self._admission = sessions, admission
+        self._authority = authority if authority is not None and not authority.is_shadow else None
+
+    async def declare(
+        self, session_id: str, objective: str, *, scope: str, parent: str | None, targets: Sequence[str]
+    ) -> IntentId:
+        """Declares an intent and returns its id."""
+        check_text("objective", objective)
+        if scope not in _SCOPES:
+            raise CallerError(f"scope = {scope!r}: expected one of {', '.join(_SCOPES)}")
+        _check_list("targets", targets)
+        for each in targets:
+            check_text("targets", each)
+
+        def made(intents: SessionIntents, thread: SessionThread) -> list[IntentEvent]:
+            if parent is not None and parent not in intents.intents:
+                raise InvalidLifecycle(parent, f"intent {parent} was never declared, so it cannot be a parent")
+            new = next_intent_id(intents)
+            event = declared(intents, new, objective, scope=scope, parent_intent_id=parent, targets=targets, created_by="user")
+            return [event]
+
+        events = await self._write(session_id, made)
+        return IntentId(events[0].entity_id)
+
+    async def fork(self, session_id: str, intent_id: str, objectives: Sequence[str], active: int | None) -> list[IntentId]:
+        """Declares children of an intent, one of which may go on by itself; returns their ids."""
+        _check_list("objectives", objectives)
+        if not objectives:
+            raise CallerError("objectives is empty: expected one for each child")
+        if len(objectives) > MAX_CHILDREN:
+            raise CallerError(
+                f"objectives has {len(objectives)} texts: expected at most {MAX_CHILDREN}; fork a child again for more"
+            )
+        for each in objectives:
+            check_text("objective", each)
+        if active is not None and (type(active) is not int or not 0 <= active < len(objectives)):
+            raise CallerError(f"active = {active!r:.80}: expected a position in objectives, 0 to {len(objectives) - 1}")
+
+        def made(intents: SessionIntents, thread: SessionThread) -> list[IntentEvent]:
+            _check_live(intent_id, intents)  # before its children are written
+            known, children = dict(intents.intents), list[IntentEvent]()
+            for objective in objectives:
+                new = next_intent_id(intents._replace(intents=known))
+                child = declared(intents, new, objective, parent_intent_id=intent_id, created_by="user")
+                known[new] = known[intent_id]  # only to keep its id from being given out again
+                children.append(child)
+            ids = [child.entity_id for child in children]
+            chosen = ids[active] if active is not None else None
+            return [*children, forked(intent_id, ids, chosen, "forked by the user")]
+
+        events = await self._write(session_id, made)
+        return [IntentId(event.entity_id) for event in events[:-1]]
+
+    async def close(self, session_id: str, intent_id: str, outcome: str) -> None:
+        """Closes an intent."""
+        check_text("outcome", outcome)
+        await self._write(session_id, lambda intents, _: [closed(intent_id, outcome, "closed by the user")])
+
+    async def abandon(self, session_id: str, intent_id: str, reason: str) -> None:
+        """Abandons an intent."""
+        check_text("reason", reason)
+        await self._write(session_id, lambda intents, _: [abandoned(intent_id, reason)])
+
+    async def reopen(self, session_id: str, intent_id: str, reason: str) -> None:
+        """Reopens an intent that was closed or gave way to another."""
+        check_text("reason", reason)
+        await self._write(session_id, lambda intents, _: [reopened(intent_id, reason)])
+
+    async def keep(self, session_id: str, intent_id: str) -> None:
+        """Settles a conflict: all other competing intents give way to this one."""
+
+        def made(intents: SessionIntents, thread: SessionThread) -> list[IntentEvent]:
+            assert self._authority is not None
+            competing = self._authority.resolve(thread).competing
+            if intent_id not in competing:
+                there_are = f"those that compete are {', '.join(competing)}" if competing else "no intents compete"
+                raise InvalidLifecycle(intent_id, f"intent {intent_id} is not one to choose: {there_are}")
+            return list(keep_intent(intent_id, competing))
+
+        await self._write(session_id, made)
+
+    async def _write(self, session_id: str, make: _Make) -> list[IntentEvent]:
+        authority = self._authority
+        if authority is None:
+            raise CallerError('intents need context_mode = "enforce"; without it there are none')
+        check_session_id(session_id)
+        check_not_inside(CALLING_CHAIN.get(), session_id, "changes its intents")
+        session = await self._sessions.find_open(session_id)
+        async with self._admission.call(session), authority.shared.lock:
+            thread = session.thread
+            session.check_open()
+            if thread is None:
+                raise SessionEnded(session_id)
+            await authority.follow_shared(thread, session_id, session.subject_id, authority.shared.position)
+            first = authority.first_intent(thread, session_id) if thread.state.turns else None
+            if first is not None:  # the session is older than the Authority: its turns so far have an intent of their own
+                await self._append(authority, session, thread, [first])
+            made = make(SessionIntents(session.session_id, "", thread.state.intents), thread)
+            # All of it or nothing: a fork without its children, or a conflict settled by half, would be another decision.
+            await self._append(authority, session, thread, made)
+            await session.commit()
+        return made
+
+    async def _append(
+        self, authority: ContextAuthority, session: SessionManager, thread: SessionThread, made: Sequence[IntentEvent]
+    ) -> None:
+        authority.check(thread, made, session.now())
+        scopes = [_shared_scope(event, thread) for event in made]
+        entries = zip(made, scopes, strict=True)
+        await session.write_all(
+            [each._replace(payload={**each.payload, "scope": scope}) if scope is not None else each for each, scope in entries]
+        )
+        if any(scopes):
+            authority.shared.wrote(session.subject_id)
+
+
+MAX_CHILDREN: Final = 100
+"""Intents that one fork declares: each is compared with all others of the session, and later turns name those that compete."""
+
+
+def _shared_scope(event: IntentEvent, thread: SessionThread) -> str | None:
+    """The scope that an event's entry says, so that other sessions find it; None: it is its session's own matter."""
+    if event.entry_type == INTENT_FORKED:  # says which child goes on there
+        return None
+    known = thread.state.intents.get(event.entity_id)
+    scope = str(event.payload.get("scope", known.facts.scope if known is not None else "SESSION"))
+    return scope if scope != "SESSION" else None
+
+
+def _check_list(what: str, texts: Sequence[str]) -> None:
+    if isinstance(texts, str) or not isinstance(texts, Sequence):  # a text is a sequence of texts too
+        raise CallerError(f"{what} = {texts!r:.80}: expected a list of texts")
+
+
+def _check_live(intent_id: str, intents: SessionIntents) -> None:
+    record = intents.intents.get(intent_id)
+    if record is None:
+        raise InvalidLifecycle(intent_id, f"intent {intent_id} was never declared")
+    if not record.is_live:
+        raise InvalidLifecycle(intent_id, f"intent {intent_id} was {record.status} before")

@@ -1,0 +1,1 @@
+"""Bounded mailboxes, and the components hosted behind them."""

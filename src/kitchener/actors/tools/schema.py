@@ -1,0 +1,162 @@
+"""Turns a function's signature and docstring into what a model and a validator need to know of it.
+
+Neighbours: `registry.py` asks once per tool, when it is declared. Explained in `docs/tools.md`.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, cast, get_type_hints
+
+from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import ArgsKwargs
+
+from kitchener.errors import ToolError, words_of
+
+_MAX_SHOWN: Final = 120
+_PARAMETER: Final = re.compile(r"\s*+\*{0,2}(\w++)\s*+(?:\([^)]*\)\s*+)?:\s*+(.*)")
+_SECTION: Final = re.compile(r"(Args|Arguments|Parameters|Returns?|Yields?|Raises|Examples?|Notes?|Attributes)\s*:\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a call of a function takes."""
+
+    parameters: Mapping[str, Any]
+    """JSON schema of the arguments that a caller gives."""
+    injected: str | None
+    """Name of the parameter that the runtime fills, or None."""
+    _adapter: TypeAdapter[Any]
+
+    def bind(self, tool_id: str, arguments: Mapping[str, Any]) -> dict[str, Any] | str:
+        """The arguments converted and completed by defaults, or what is wrong with them, as one line of text."""
+        try:
+            # A copy: what a tool changes in its arguments would change what the model is shown of its own answer.
+            bound: dict[str, Any] = self._adapter.validate_python(ArgsKwargs((), deepcopy(dict(arguments))))
+        except ValidationError as error:
+            problems = "; ".join(_problem(detail) for detail in error.errors(include_url=False)[:5])
+            return f"tool {tool_id!r} cannot take these arguments: {problems}"
+        except Exception as error:  # noqa: BLE001  a type of the tool's own may check its value with code of its own
+            return f"tool {tool_id!r} cannot take these arguments: {words_of(error):.{_MAX_SHOWN}}"
+        return bound
+
+
+def read_signature(function: Callable[..., Any], tool_id: str, inject: type) -> Signature:
+    """The signature of a function as a schema and a validator.
+
+    Args:
+        function: what the tool calls
+        tool_id: how errors call it
+        inject: a parameter of this type is filled by the runtime and not shown
+
+    Raises:
+        ToolError: a parameter has no type, a type without a JSON schema, or a kind that JSON arguments cannot fill
+    """
+    try:
+        signature = inspect.signature(function)
+        hints = get_type_hints(inspect.unwrap(code_of(function)), include_extras=True)
+    except (TypeError, ValueError, NameError) as error:
+        raise ToolError(f"tool {tool_id!r}: its signature cannot be read: {error}") from error
+    injected = [name for name in signature.parameters if hints.get(name) is inject]
+    if len(injected) > 1:
+        raise ToolError(f"tool {tool_id!r}: only one parameter may be a {inject.__name__}, found {injected}")
+    shown = {name: found for name, found in signature.parameters.items() if name not in injected}
+    for name, parameter in shown.items():
+        _check_parameter(tool_id, name, parameter, hints)
+    adapter = _adapter(tool_id, shown, hints)
+    schema = adapter.json_schema(schema_generator=_Untitled)
+    for name, text in parameter_docs(inspect.getdoc(function) or "").items():
+        if name in schema["properties"]:
+            schema["properties"][name].setdefault("description", text)
+    return Signature(schema, injected[0] if injected else None, adapter)
+
+
+def code_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function whose code runs when `function` is called: itself, that of a partial, or an object's `__call__`."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
+def summary(docstring: str) -> str:
+    """The text before the first section: what the function does."""
+    lines: list[str] = []
+    for line in inspect.cleandoc(docstring).splitlines():
+        if _SECTION.fullmatch(line):
+            break
+        lines.append(line)
+    return "\n".join(lines).strip()
+
+
+def parameter_docs(docstring: str) -> dict[str, str]:
+    """What a Google-style `Args:` section says of each parameter, each as one line."""
+    docs: dict[str, list[str]] = {}
+    inside, indent, current = False, 0, ""
+    for line in inspect.cleandoc(docstring).splitlines():
+        if _SECTION.fullmatch(line):
+            inside, indent = line.startswith(("Args", "Arguments", "Parameters")), 0
+            continue
+        if not inside or not line.strip():
+            continue
+        margin = len(line) - len(line.lstrip())
+        if margin == 0:
+            inside = False
+            continue
+        indent = indent or margin
+        found = _PARAMETER.fullmatch(line) if margin == indent else None
+        if found:
+            current = found[1]
+            docs[current] = [found[2].strip()]
+        elif current:
+            docs[current].append(line.strip())
+    return {name: text for name, parts in docs.items() if (text := " ".join(filter(None, parts)))}
+
+
+class _Untitled(GenerateJsonSchema):
+    """Leaves out titles made from parameter names: they cost tokens and say nothing."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def _check_parameter(tool_id: str, name: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> None:
+    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+        raise ToolError(
+            f"tool {tool_id!r}: parameter {name!r} is {parameter.kind.description};"
+            " a model gives arguments by name, so use ordinary or keyword-only parameters"
+        )
+    if name not in hints:
+        raise ToolError(f"tool {tool_id!r}: parameter {name!r} has no type; annotate it, so that arguments can be checked")
+
+
+def _adapter(tool_id: str, shown: Mapping[str, inspect.Parameter], hints: Mapping[str, Any]) -> TypeAdapter[Any]:
+    # A stand-in with the same parameters, less the injected one: validation then gives arguments instead of calling the tool.
+    def stand_in(**arguments: Any) -> dict[str, Any]:
+        return arguments
+
+    stand_in.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # pydantic reads it like inspect does
+        [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in shown.values()]
+    )
+    stand_in.__annotations__ = {name: hints[name] for name in shown}
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(cast(Any, stand_in))
+        adapter.json_schema(schema_generator=_Untitled)
+    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        problem = str(error).partition("\n")[0]
+        raise ToolError(f"tool {tool_id!r}: a parameter has a type that JSON cannot give: {problem}") from error
+    return adapter
+
+
+def _problem(detail: Any) -> str:
+    where = ".".join(str(part) for part in detail["loc"]) or "arguments"
+    if detail["type"] == "missing_argument" or detail["type"] == "missing_keyword_only_argument":
+        return f"{where}: is required, but missing"
+    if detail["type"] == "unexpected_keyword_argument":
+        return f"{where}: there is no such argument"
+    shown = repr(detail["input"])
+    shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}…"
+    return f"{where}: {detail['msg']}, found {shown}"

@@ -1,0 +1,1 @@
+"""One turn of one session, from the message to its commit record."""

@@ -1,0 +1,309 @@
+"""What the Context Authority does in one turn: opens it, follows the message to its intent, shows the context, closes it.
+
+In `enforce` its word holds: it may answer a message itself (which of two threads?), and the model sees its projection. In
+`shadow` it goes through the same steps, and nothing of it reaches the turn. Explained in `docs/context.md`.
+"""
+
+from collections.abc import Container, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+from kitchener.actors.attention.retriever import AttentionContext, BudgetUsed, ContextFragment
+from kitchener.actors.authority.authority import ContextAuthority, SessionThread
+from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.turn_memory import TurnMemory, bias_fragments
+from kitchener.context import (
+    Item,
+    Projection,
+    Rendering,
+    Resolution,
+    SessionIntents,
+    TransitionDecision,
+    bias_item,
+    choose_thread,
+    describe_conflict,
+    keep_intent,
+    recall_last_closed,
+    recalled,
+    resolve_after_turn,
+    resolve_intent_transition,
+)
+from kitchener.memory.overlays import Overlay
+from kitchener.records import events
+from kitchener.records.ref import Ref
+from kitchener.records.turn import TurnError
+
+
+class OwnAnswer(NamedTuple):
+    """What the Authority answers in the model's place."""
+
+    response: str
+    error: TurnError | None
+    """Why nobody could be asked; None where the message settled something."""
+
+
+class TurnAuthority:
+    """One turn's way through the Authority.
+
+    Args:
+        authority: of the agent class
+        session: the session, held by the turn
+        turn_id: the turn
+        message: what the user said
+        turn_ts: the turn's moment, ISO time
+        position: where HO2m stood then
+    """
+
+    def __init__(
+        self,
+        authority: ContextAuthority,
+        session: SessionManager,
+        turn_id: str,
+        message: str,
+        *,
+        turn_ts: str,
+        position: int,
+    ) -> None:
+        assert session.thread is not None
+        self._authority, self._session, self._turn_id = authority, session, turn_id
+        self._message, self._turn_ts, self._position = message, turn_ts, position
+        self._thread: SessionThread = session.thread
+        self._decision: TransitionDecision | None = None
+        self._transition: list[Ref] = []
+        self._is_blocked = self._has_answered = False
+        self.projection_ref: Ref | None = None
+        """Its projection on record; None where there is none, and in the shadow."""
+
+    @property
+    def is_shadow(self) -> bool:
+        """Whether nothing of it may reach the turn."""
+        return self._authority.is_shadow
+
+    @property
+    def shows_stubs(self) -> bool:
+        """Whether the model sees stubs of which it may want to read the whole."""
+        projection = self._thread.projection
+        if projection is None or self.is_shadow:
+            return False
+        return any(each.form == "STUB" and each.tokens for each in (*projection.head, *projection.placed))
+
+    @property
+    def intent_id(self) -> str | None:
+        """The intent that the turn is recorded under."""
+        return None if self.is_shadow else self._thread.intent_id
+
+    async def open(self) -> OwnAnswer | None:
+        """Sees to it that the session has the intent it needs, and that only one is active; an answer where it is not."""
+        self._thread.projection = None
+        session = self._session
+        await self._authority.follow_shared(self._thread, session.session_id, session.subject_id, self._position)
+        first = self._authority.first_intent(self._thread, self._session.session_id, self._turn_id)
+        if first is not None:
+            await self._write(TransitionDecision("DECLARE", (first,), (), "the session's first intent", first.entity_id))
+        resolution = self._authority.resolve(self._thread)
+        if resolution.blocked_by == "COMPETING_INTENTS":
+            return await self._settle(resolution)
+        if resolution.flags:
+            await self._flag(resolution)
+        if resolution.blocked_by is not None:
+            self._thread.intent_id = None
+            self._is_blocked = True
+            text = "This session's record has an impossible entry, so nothing can be shown to the model."
+            return self._answer(text, "INVALID_LIFECYCLE", resolution.flags[0].detail if resolution.flags else "")
+        self._thread.intent_id = resolution.active
+        return None
+
+    def classify_inputs(self) -> dict[str, Any]:
+        """What classification has to know of the intents there are; nothing where it does not decide about them."""
+        if self.is_shadow or self._authority.ruleset.intent_mode == "bridge":
+            return {}
+        active = self._thread.intent_id
+        record = self._thread.state.intents.get(active) if active is not None else None
+        return {
+            "active_objective": record.facts.objective if record is not None else None,
+            "prior_intent_id": self._thread.prior_intent_id,
+        }
+
+    async def decide(self, classification: Mapping[str, Any]) -> OwnAnswer | None:
+        """2a: what the message makes of the active intent; an answer where the policy is to ask."""
+        thread = self._thread
+        if self._is_blocked:  # in the shadow, which has nobody to ask: with nothing decided, there is nothing to follow
+            return None
+        decision = self._decision = resolve_intent_transition(
+            thread.intent_id,
+            classification,
+            self._authority.ruleset,
+            message=self._message,
+            session_intents=SessionIntents(self._session.session_id, self._turn_id, thread.state.intents),
+        )
+        await self._write(decision)
+        thread.intent_id = decision.intent_id
+        if decision.flags:
+            await self._authority.record_flags(self._base(), decision.flags, self._turn_ts, thread.intent_id)
+        if decision.action == "ASK":
+            record = thread.state.intents.get(thread.intent_id or "")
+            about = f"“{record.facts.objective}”" if record is not None else "what we spoke of"
+            return self._answer(f"Does this belong to {about}, or is it something new?", "UNCLEAR_INTENT", decision.reason)
+        return None
+
+    async def show(
+        self, gathered: AttentionContext, overlays: Sequence[Overlay], biases: Sequence[Item], tokens_left: int | None
+    ) -> AttentionContext:
+        """2b: the context that the model sees: the projection in `enforce`, in the shadow what was gathered anyway.
+
+        Args:
+            gathered: what attention found
+            overlays: the learned lines that have something to say
+            biases: their `bias_items`
+            tokens_left: of the turn; None: any number
+        """
+        authority, thread = self._authority, self._thread
+        resolution = authority.resolve(thread)
+        if resolution.blocked_by is not None:  # only in the shadow, or by what this very turn wrote
+            if not self._is_blocked:
+                await self._flag(resolution)
+            return gathered
+        projection, rendering = authority.project(
+            thread,
+            resolution,
+            self._message,
+            biases=biases,
+            recalled=await self._recalled(resolution.active),
+            tokens_left=tokens_left,
+        )
+        ref = await authority.record(thread, self._base(), (projection, rendering), self._turn_ts, self._transition)
+        if self.is_shadow:
+            return gathered
+        self.projection_ref = ref
+        estimator = authority.ruleset.token_estimator
+        return _as_context(projection, rendering, gathered.template_id, overlays, estimator)._replace(projection_ref=ref)
+
+    async def finish(self, output: Mapping[str, Any], *, is_failed: bool) -> None:
+        """After step 4: a closing message closes its intent now, a reply that completes it does, failures are counted."""
+        thread, after = self._thread, self._decision
+        if self._has_answered or self._is_blocked:
+            return  # no model was asked, so nothing failed and nothing was completed
+        if after is None or after.action != "CLOSE":
+            after = resolve_after_turn(
+                thread.intent_id,
+                output,
+                self._authority.ruleset,
+                is_failed=is_failed,
+                failures_before=thread.state.attached(thread.intent_id).failures_in_row,
+                intents=thread.state.intents,
+            )
+            if after.flags:
+                await self._authority.record_flags(self._base(), after.flags, self._turn_ts, thread.intent_id)
+        if after.after_turn:
+            await self._write(after, "after")
+
+    def done_with(self, earlier: Sequence[str], own: Container[str]) -> list[str]:
+        """The failed work orders that this turn puts away, now that it completes: its intent's, and those of no intent.
+
+        Args:
+            earlier: failed ones of earlier turns, as far as the session keeps count of them
+            own: the turn's own work orders
+        """
+        if self.is_shadow:
+            return list(earlier)
+        state = self._thread.state
+        known, attached = state.work_orders, state.attached(self._thread.intent_id).work_orders
+        loose = [wo_id for wo_id in earlier if wo_id not in known or known[wo_id].facts.intent_id is None]
+        return [*loose, *[wo_id for wo_id, each in attached.items() if each.status == "failed" and wo_id not in own]]
+
+    async def _settle(self, resolution: Resolution) -> OwnAnswer | None:
+        """Several threads compete: a message that names one of them settles it, any other is answered with the question."""
+        intents, competing = self._thread.state.intents, resolution.competing
+        if self.is_shadow:  # it has nobody to ask
+            await self._flag(resolution)
+            self._thread.intent_id = None
+            self._is_blocked = True
+            return None
+        chosen = choose_thread(self._message, competing, intents)
+        if chosen is None:
+            await self._flag(resolution)
+            self._thread.intent_id = None
+            return self._answer(describe_conflict(competing, intents), "CONFLICT", resolution.flags[-1].detail)
+        await self._write(TransitionDecision("KEEP", keep_intent(chosen, competing), (), "the user chose", chosen))
+        self._thread.intent_id = chosen
+        self._has_answered = True
+        return OwnAnswer(f"Good, we go on with: {intents[chosen].facts.objective}", None)
+
+    def _answer(self, response: str, kind: str, detail: str) -> OwnAnswer:
+        self._has_answered = True
+        return OwnAnswer(response, TurnError(kind, detail))
+
+    async def _recalled(self, active: str | None) -> Sequence[Item]:
+        """Evidence from beyond the intent, as far as the policy allows: turns that answer to the message."""
+        ruleset, thread = self._authority.ruleset, self._thread
+        if active is None:
+            return recall_last_closed(thread.state, ruleset)
+        if ruleset.admission != "lexical":
+            return ()
+        mine: Mapping[str, Item] = thread.state.turns
+        count, subject = len(mine), None
+        if ruleset.recall_scope == "subject":
+            view = await self._authority.recalling.of(self._session.subject_id, self._position)
+            count, subject = view.known, (view.words, view.known)
+        thread.ranking.follow(thread.state, subject)
+        if ruleset.recall_scope == "intent" or count == len(thread.state.attached(active).turns):
+            return ()  # what is eligible anyway needs no recalling, so nothing has to be ranked
+        found = list[Item]()
+        for item in thread.ranking.answering(self._message):
+            if len(found) == ruleset.recalled_turns:
+                break
+            own = mine.get(item.entity_id)
+            if own is None or own.intent_id != active:
+                found.append(recalled(item))
+        return tuple(found)
+
+    async def bias_items(self, overlays: Sequence[Overlay], memory: TurnMemory) -> Sequence[Item]:
+        """Learned lines as items that compete for a place in the context, each with where its ledger holds it."""
+        if not overlays:
+            return ()
+        refs = await memory.refs_of(self._session.subject_id, [overlay.key for overlay in overlays])
+        estimate = self._authority.projector.estimate
+        return tuple(bias_item(each.key, *refs[each.key], each.line, estimate) for each in overlays if each.key in refs)
+
+    async def _flag(self, resolution: Resolution) -> None:
+        await self._authority.record_flags(self._base(), resolution.flags, self._turn_ts, resolution.active)
+
+    async def _write(self, decision: TransitionDecision, step: Literal["before", "after"] = "before") -> None:
+        """Puts a decision's events on record: in HO2m, or in the shadow on the context ledger."""
+        if self.is_shadow:
+            await self._authority.record_shadow(self._thread, self._base(), decision, step, self._session.state.head)
+            return
+        if made := decision.before_turn if step == "before" else decision.after_turn:
+            self._authority.check(self._thread, made, self._turn_ts)
+            self._transition += await self._session.write_all(made, turn=self._turn_id)
+
+    def _base(self) -> dict[str, Any]:
+        session = self._session
+        return {
+            "v": events.VERSION,
+            "session_id": session.session_id,
+            "subject_id": session.subject_id,
+            "turn_id": self._turn_id,
+        }
+
+
+def _as_context(
+    projection: Projection, rendering: Rendering, template_id: str, overlays: Sequence[Overlay], estimator: str
+) -> AttentionContext:
+    """A projection as the context of a work order: its text, what stands in it, and the learned lines that are visible."""
+    visible = projection.visible
+    fragments = tuple(
+        [_fragment(each.item.kind, each.item.entity_id, each.tokens) for each in visible if each.item.kind != "bias"]
+    )
+    lines: tuple[ContextFragment, ...] = ()
+    if overlays:
+        spoken = {each.item.entity_id for each in visible if each.item.kind == "bias"}
+        lines = bias_fragments([each for each in overlays if each.key in spoken], estimator)
+    used = BudgetUsed(projection.tokens_used)
+    return AttentionContext(rendering.text, rendering.text_hash, fragments, template_id, used, lines)
+
+
+@lru_cache(8_192)
+def _fragment(kind: str, entity_id: str, tokens: int) -> ContextFragment:
+    """One piece of the context without its text; kept, because a turn that is shown once is shown again in the next."""
+    return ContextFragment(kind, entity_id, "", tokens)

@@ -1,0 +1,369 @@
+"""A turn's chain of work orders: each is planned, checked against its budget, dispatched and booked, all of it on record.
+
+`turn.py` decides which work order comes next; here it is carried out. Whatever the executor does, the turn gets a work order
+back, or `CutShort` with the error and the reply to give. Explained in `docs/turn.md`.
+"""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any
+
+import orjson
+import structlog
+
+from kitchener.actors.attention.retriever import AttentionContext
+from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.requests import fits_entry
+from kitchener.actors.sessions.state import book_cost, forget_failed, note_failed
+from kitchener.actors.tools.results import storable
+from kitchener.actors.turn.parts import TurnParts
+from kitchener.actors.work.budget import Budget, Scope
+from kitchener.actors.work.plan import cost_json
+from kitchener.cancellation import is_own_failure
+from kitchener.canonical import canonical_bytes
+from kitchener.errors import EntryRefused, ExecutorError, LedgerError, origin_of, words_of
+from kitchener.ids import TurnId
+from kitchener.ledger import StoredEntry
+from kitchener.records import events
+from kitchener.records.ref import Ref
+from kitchener.records.turn import TextRetracted, TurnError, TurnUpdate, UpdateListener, WorkOrderFinished, WorkOrderPlanned
+from kitchener.records.work_order import NO_COST, Constraints, Cost, WorkOrder, WorkOrderError, WorkOrderType
+
+logger = structlog.get_logger(__name__)
+
+
+class CutShort(Exception):
+    """The chain cannot go on; the turn still completes, with this error and reply."""
+
+    def __init__(self, error: TurnError | None, response: str) -> None:
+        self.error, self.response = error, response
+        super().__init__(error.message if error is not None else response)
+
+
+APOLOGY = "I could not produce a reply to this message. Nothing was lost; please try again."
+APOLOGIES: Mapping[str, str] = {
+    "PROVIDER": "I could not reach the model just now. Your message is recorded; please try again in a moment.",
+    "TIMEOUT": "The model took too long to answer. Your message is recorded; please try again.",
+    "BUDGET": "The token budget for this conversation does not cover another reply, so the model was not asked.",
+}
+
+
+class WorkOrderChain:
+    """The work orders of one turn, in order of planning.
+
+    Args:
+        parts: what every turn works with
+        session: the session, held by the turn
+        turn_id: the turn
+        deadline: on the event loop's clock, seconds
+        update: told what happens, for a stream
+    """
+
+    __slots__ = (
+        "_base",
+        "_costs",
+        "_deadline",
+        "_parts",
+        "_scope",
+        "_session",
+        "_turn_id",
+        "_update",
+        "_wo_scope",
+        "intent_id",
+        "message_ref",
+        "trace",
+        "work_orders",
+    )
+
+    def __init__(
+        self, parts: TurnParts, session: SessionManager, turn_id: TurnId, deadline: float, update: UpdateListener | None
+    ) -> None:
+        self._parts = parts
+        self._session = session
+        self._turn_id = turn_id
+        self._deadline = deadline
+        self._update = update
+        self._base = session.fields_of(turn_id)
+        self._scope: Scope = (session.session_id, turn_id)
+        self._wo_scope: Scope = self._scope
+        self._costs: dict[str, orjson.Fragment] = {}
+        self.message_ref: orjson.Fragment | None = None
+        """The turn's `TURN_STARTED`, where its message stands."""
+        self.intent_id: str | None = None
+        """The intent that its work orders serve."""
+        self.work_orders: dict[str, WorkOrder] = {}
+        """All of them by id, retries included, each in its newest state."""
+        self.trace: list[StoredEntry] = []
+        """The executor's entries of this turn so far."""
+
+    @property
+    def tokens_left(self) -> int | None:
+        """What the turn may still use; None: without limit."""
+        return self._parts.budgeter.check(self._scope).remaining
+
+    @property
+    def room(self) -> int:
+        """Work orders that still fit."""
+        return self._parts.config.max_wo_chain_length - len(self.work_orders)
+
+    def open(self) -> None:
+        """Opens the budgets of the session and of the turn; what the session used before stands in its state."""
+        budgeter, config = self._parts.budgeter, self._parts.config
+        budgeter.allocate(self._scope[:1], config.budget_ceiling, used=self._session.state.tokens_used)
+        budgeter.allocate(self._scope, config.turn_budget)
+
+    def close(self) -> None:
+        """Closes the turn's budgets, also that of a work order that was cut short, and lets go of all that the chain holds."""
+        for scope in (self._wo_scope, self._scope, self._scope[:1]):
+            self._parts.budgeter.release(scope)
+        # A crowd of turns waits for its commit: what they hold meanwhile is memory, and cold when it is freed afterwards.
+        self.work_orders, self.trace, self._costs = {}, [], {}
+
+    def write(self, entry_type: str, entity_id: str, fields: dict[str, Any]) -> Awaitable[Ref]:
+        """Writes an entry of this turn to HO2m; gives its reference when awaited. `fields` gets what all payloads carry."""
+        fields |= self._base
+        return self._session.append(entry_type, entity_id, fields)
+
+    async def dispatch(
+        self,
+        wo_type: WorkOrderType,
+        input_context: dict[str, Any],
+        constraints: Constraints,
+        *,
+        prior_results: Sequence[dict[str, Any]] = (),
+        parent: str | None = None,
+        input_refs: Sequence[orjson.Fragment | None] = (),
+        context: AttentionContext | None = None,
+    ) -> WorkOrder:
+        """Has one work order executed and returns it as it came back; a failure is on record already.
+
+        Raises:
+            CutShort: the budget does not cover it, or HO1 is broken
+        """
+        parts, session = self._parts, self._session
+        # Rounded up: else a turn's last work order gives up a moment before its turn does, and chance decides between a reply
+        # about a slow model and TurnTimeout.
+        left_ms = max(0, int((self._deadline - parts.loop_time()) * 1_000)) + 1
+        wo = WorkOrder.create(
+            session_id=session.session_id,
+            number=session.next_wo_number(),
+            turn_id=self._turn_id,
+            wo_type=wo_type,
+            created_at=parts.now(),
+            subject_id=session.subject_id,
+            intent_id=self.intent_id,
+            input_context=input_context,
+            prior_results=tuple(prior_results),
+            constraints=constraints.replaced({"timeout_ms": left_ms}),
+            parent_wo_id=parent,
+        )
+        wo_id, budgeter = wo.wo_id, parts.budgeter
+        limits = {**parts.prepared.mapping_of(constraints), "timeout_ms": left_ms}
+        planned, size = await self._plan(wo, limits, input_refs, context)
+        self._wo_scope = scope = (*self._scope, wo_id)
+        budgeter.allocate(scope, constraints.token_budget)
+        budget, needed = budgeter.check(scope), size + (0 if wo_type == "tool_call" else parts.config.reply_reserve)
+        if not budget.covers(needed):
+            await self._refuse(wo, budget, needed)
+        await self.write(events.WO_DISPATCHED, wo_id, {"wo_id": wo_id, "tier_target": "HO1", "lane": "interactive"})
+        done = await self._execute(wo.dispatched(planned))
+        budgeter.debit(scope, done.cost)
+        budgeter.release(scope)
+        self.work_orders[wo_id] = done
+        if done.state == "failed":
+            await self.record_failure(done)
+        if self._update is not None:
+            await self._tell(WorkOrderFinished(wo_id, wo_type, done.state))
+        return done
+
+    def summary(self) -> list[dict[str, Any]]:
+        """What stands of each work order in `TURN_COMPLETED`, in order of planning."""
+        return [
+            {
+                "wo_id": wo_id,
+                "wo_type": wo.wo_type,
+                "state": wo.state,
+                "cost": self._costs.get(wo_id) or cost_json(wo.cost),
+            }
+            for wo_id, wo in self.work_orders.items()
+        ]
+
+    def can_record(self, response: str) -> bool:
+        """Whether a reply fits into `TURN_COMPLETED`, beside everything else that stands there."""
+        try:
+            return fits_entry(response, self._parts.ledgers.ho2m.config)
+        except EntryRefused:  # half a character
+            return False
+
+    async def accept(self, wo: WorkOrder) -> None:
+        """`WO_COMPLETED`: HO2 takes the output as it is."""
+        wo_id = wo.wo_id
+        output: orjson.Fragment | None = None
+        for entry in reversed(self.trace):  # nearly always the last one
+            if entry.entity_id == wo_id:
+                output = entry.ref.as_json()
+                break
+        await self.write(
+            events.WO_COMPLETED, wo_id, {"wo_id": wo_id, "cost": self._cost_of(wo_id, wo.cost), "output_ref": output}
+        )
+        self._book(wo_id, wo.cost)
+
+    async def supersede(self, failed: WorkOrder, by: WorkOrder) -> None:
+        """`WO_SUPERSEDED`: a retry took the place of a failed work order."""
+        self.work_orders[failed.wo_id] = failed.superseded()
+        forget_failed(self._session.state, failed.wo_id)
+        await self.write(
+            events.WO_SUPERSEDED,
+            failed.wo_id,
+            {"wo_id": failed.wo_id, "superseded_by_wo_id": by.wo_id, "reason": "retry succeeded"},
+        )
+
+    async def record_failure(self, wo: WorkOrder) -> None:
+        """`WO_FAILED`, with the work order's own error."""
+        wo_id, error = wo.wo_id, wo.error
+        self.work_orders[wo_id] = wo
+        fields = {
+            "wo_id": wo_id,
+            "reason": error.reason if error else "EXECUTOR",
+            "error": error.model_dump(mode="json", exclude_none=True) if error else None,
+            "cost": self._cost_of(wo_id, wo.cost),
+        }
+        await self.write(events.WO_FAILED, wo_id, fields)
+        note_failed(self._session.state, wo_id)
+        self._book(wo_id, wo.cost)
+
+    async def record_degradation(self, component: str, error: BaseException, **facts: Any) -> None:
+        """`DEGRADATION`: a part failed and the turn goes on without it."""
+        detail = words_of(error)
+        if component != "HO1":
+            logger.error("turn goes on without a part", component=component, turn_id=self._turn_id, error=origin_of(error))
+        fields = {"component": component, "governance_violation": False, "error": storable(detail), **facts}
+        await self.write(events.DEGRADATION, self._turn_id, fields)
+
+    async def _plan(
+        self,
+        wo: WorkOrder,
+        limits: dict[str, Any],
+        input_refs: Sequence[orjson.Fragment | None],
+        context: AttentionContext | None,
+    ) -> tuple[Ref, int]:
+        """Writes `WO_PLANNED`: refs and hashes of the input, never the input. Returns its ref and the input's tokens."""
+        known = wo.__dict__  # reading a field of a model takes five times as long
+        wo_id, wo_type, subject_id = known["wo_id"], known["wo_type"], known["subject_id"]
+        try:
+            data = canonical_bytes([known["input_context"], known["prior_results"]], at="input_context")
+        except EntryRefused as error:  # what a model or tool gave was storable by itself, and is not so deep inside an input
+            message = f"the input of the {wo_type} step cannot be recorded: {error}"
+            raise CutShort(TurnError("OUTPUT_SCHEMA", message), APOLOGY) from error
+        ho2m = self._parts.ledgers.ho2m
+        fields: dict[str, Any] = {
+            "wo_id": wo_id,
+            "wo_type": wo_type,
+            "intent_id": self.intent_id,
+            "targets": list(known["targets"]),
+            "acceptance": list(known["acceptance"]),
+            "constraints": limits,
+            "input_refs": [self.message_ref, *input_refs],
+            "input_hash": ho2m.content_digest(subject_id, data),
+        }
+        if (parent := known["parent_wo_id"]) is not None:
+            fields["parent_wo_id"] = parent
+        if context is not None:
+            shown: dict[str, Any] = {"template_id": context.template_id, "cut_by": context.budget_used.cut_by}
+            if context.projection_ref is not None:  # which names all that is shown
+                shown["projection_ref"] = context.projection_ref.as_json()
+            else:
+                shown["fragment_refs"] = [f.ref_json or f.ref.as_json() for f in context.fragments if f.ref is not None]
+            fields["attention"] = shown | {
+                "context_hash": ho2m.content_digest(subject_id, context.context_text.encode()),
+            }
+            if context.biases:
+                fields["attention"]["biases"] = [bias.source_id for bias in context.biases]
+        planned = await self.write(events.WO_PLANNED, wo_id, fields)
+        self.work_orders[wo_id] = wo
+        open_turn = self._session.state.open_turn
+        if open_turn is not None:
+            open_turn.work_orders[wo_id] = wo_type
+        if self._update is not None:
+            await self._tell(WorkOrderPlanned(wo_id, wo_type))
+        return planned, -(-len(data) // 3)
+
+    async def _refuse(self, wo: WorkOrder, budget: Budget, needed: int) -> None:
+        """Abandons a work order, unexecuted, whose tokens do not suffice; the chain ends."""
+        self.work_orders[wo.wo_id] = wo.abandoned()
+        await self.write(events.WO_ABANDONED, wo.wo_id, {"wo_id": wo.wo_id, "reason": "BUDGET"})
+        self._book(wo.wo_id, NO_COST)
+        await self._tell(WorkOrderFinished(wo.wo_id, wo.wo_type, "abandoned"))
+        message = (
+            f"the {wo.wo_type} step needs about {needed} tokens and {max(0, budget.remaining or 0)} are left;"
+            " raise turn_budget or budget_ceiling, or start a new session"
+        )
+        raise CutShort(TurnError("BUDGET", message, wo.wo_id), APOLOGIES["BUDGET"])
+
+    async def _execute(self, wo: WorkOrder) -> WorkOrder:
+        listener = self._update if wo.wo_type == "synthesize" else None
+        if listener is not None:
+            self._parts.listeners[wo.wo_id] = listener
+        try:
+            return _as_ended(await self._parts.executor.execute(wo), wo)
+        except LedgerError:
+            raise
+        except BaseException as error:  # whatever HO1 raises means that HO1 is broken; it is recorded, not hidden
+            if not is_own_failure(error):
+                raise
+            return await self._degrade(wo, error)
+        finally:
+            if listener is not None:
+                del self._parts.listeners[wo.wo_id]
+
+    async def _degrade(self, wo: WorkOrder, error: BaseException) -> WorkOrder:
+        """HO1 is broken: recorded as a violation, then the injected direct call, then an honest error."""
+        detail = storable(words_of(error))
+        logger.error("executor failed", wo_id=wo.wo_id, turn_id=self._turn_id, error=origin_of(error))
+        failed = wo.failed(WorkOrderError(reason="EXECUTOR", detail=detail), at=self._parts.now())
+        await self.record_failure(failed)
+        await self.record_degradation("HO1", error, governance_violation=True, wo_id=wo.wo_id)
+        await self._tell(TextRetracted(wo.wo_id), WorkOrderFinished(wo.wo_id, wo.wo_type, "failed"))
+        raise CutShort(TurnError("EXECUTOR", detail, wo.wo_id), await self._reply_without_executor())
+
+    async def _reply_without_executor(self) -> str:
+        call, open_turn = self._parts.degraded_call, self._session.state.open_turn
+        if call is None or open_turn is None:
+            return APOLOGY
+        try:
+            text = await call(open_turn.user_message, session_id=self._session.session_id, deadline=self._deadline)
+            text = str.__str__(text).strip()
+            text.encode()  # else half a character would keep the turn from being recorded
+            is_storable = self.can_record(text)
+        except BaseException as error:  # a user's function, the last resort of a broken turn
+            if not is_own_failure(error):
+                raise
+            logger.error("degraded call failed", turn_id=self._turn_id, error=origin_of(error))
+            return APOLOGY
+        return text if text and is_storable else APOLOGY
+
+    async def _tell(self, *updates: TurnUpdate) -> None:
+        if self._update is not None:
+            for update in updates:
+                await self._update(update)
+
+    def _cost_of(self, wo_id: str, cost: Cost) -> orjson.Fragment:
+        """A work order's cost as JSON: it is written when the work order ends, and again with the turn."""
+        made = self._costs[wo_id] = cost_json(cost)
+        return made
+
+    def _book(self, wo_id: str, cost: Cost) -> None:
+        """A work order is no longer open; what it used counts against the session."""
+        state, used = self._session.state, cost.__dict__
+        book_cost(state, used["input_tokens"] + used["output_tokens"])
+        if state.open_turn is not None:
+            state.open_turn.work_orders.pop(wo_id, None)
+
+
+def _as_ended(done: object, wo: WorkOrder) -> WorkOrder:
+    """What the executor returned, if it is this work order with an end; anything else is a broken executor."""
+    if isinstance(done, WorkOrder) and done.wo_id == wo.wo_id:
+        has_output = done.state == "completed" and done.output_result is not None
+        if has_output or done.state == "failed":
+            return done
+    found = f"{done.wo_id} in state {done.state!r}" if isinstance(done, WorkOrder) else type(done).__name__
+    raise ExecutorError(f"the executor returned {found}, expected {wo.wo_id} completed with its output, or failed")

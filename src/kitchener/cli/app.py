@@ -1,0 +1,148 @@
+"""The `kitchener` command: its subcommands, its exit codes, and one clear line for every mistake of a user.
+
+Each subcommand is imported when it runs, so that `kitchener --version` does not load a runtime. Explained in
+`docs/commands.md`.
+"""
+
+import importlib.metadata
+import logging
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Final, NoReturn, TextIO, cast
+
+import structlog
+from cyclopts import App, CycloptsError
+
+from kitchener.cli.exits import DAMAGED, INTERRUPTED, INVALID, LOCKED, NEGATIVE, OK, USAGE
+from kitchener.cli.terminal.output import StandardError, say, say_traceback
+from kitchener.errors import (
+    CallerError,
+    ConfigError,
+    InvalidLifecycle,
+    KitchenerError,
+    LedgerDamaged,
+    LedgerLocked,
+    LedgerPathError,
+    NotOnRecord,
+    PromptError,
+    SessionEnded,
+    SigningError,
+    SubjectErased,
+    ToolError,
+    UnknownArtifact,
+    UnknownSession,
+    UnknownSubject,
+)
+
+# The first class that fits decides, so subclasses stand before their bases.
+_EXIT_CODES: Final = (
+    (LedgerDamaged, DAMAGED),
+    (LedgerLocked, LOCKED),
+    (InvalidLifecycle, INVALID),
+    ((NotOnRecord, UnknownSession, SessionEnded, SubjectErased, UnknownSubject, UnknownArtifact), NEGATIVE),
+    ((ConfigError, CallerError, LedgerPathError, PromptError, SigningError, ToolError), USAGE),
+)
+
+_HELP = """Run LLM agents whose every decision is on record.
+
+Start with `kitchener chat`: it needs no settings, no network and no key.
+
+Exit codes: 0 done, 1 the command's own negative answer, 2 wrong usage or settings, 3 blocked by a conflict,
+4 an invalid life cycle, 5 a replay diverged, 6 a ledger is damaged, 7 a ledger is in use by another process, 130 interrupted.
+"""
+
+
+def _version() -> str:
+    return importlib.metadata.version("kitchener")
+
+
+_COMMANDS: Final = (
+    ("init", "config.init:init", "Write a documented `kitchener.toml`."),
+    ("chat", "chat.chat:chat", "Talk to an agent."),
+    ("run", "run.run:run", "Run the conversations of a file."),
+    ("context", "context.context:app", "See what a model is shown, and why."),
+    ("intent", "intent.intent:app", "List and steer what sessions are about."),
+    ("session", "session.session:app", "List, show, end and repair sessions."),
+    ("memory", "memory.memory:app", "See what was learned about subjects, and take it back."),
+    ("subject", "session.subject:app", "Erase what is on record about a person."),
+    ("gateway", "gateway:app", "Ask what another routing of model calls would have done."),
+    ("ledger", "ledger.ledger:app", "Verify ledgers and look into them."),
+    ("replay", "replay:replay", "Run recorded turns again, and say where they come out otherwise."),
+    ("config", "config.config:app", "Check and show settings."),
+    ("doctor", "config.doctor:doctor", "Say whether this machine, the settings and the ledgers are in order."),
+)
+
+
+def build_app(*, is_listing: bool) -> App:
+    """The command line.
+
+    Args:
+        is_listing: only the list of commands is wanted, so their modules need not be loaded; a help text given here would
+            otherwise take the place of a command's own
+    """
+    app = App(name="kitchener", help=_HELP, help_format="markdown", version=_version, version_format="plaintext")
+    for name, place, summary in _COMMANDS:
+        app.command(f"kitchener.cli.{place}", name=name, **({"help": summary} if is_listing else {}))
+    return app
+
+
+def invoke(tokens: Sequence[str]) -> int:
+    """Runs one command line and returns its exit code. A user's mistake gives one line on standard error."""
+    try:
+        app = build_app(is_listing=not tokens or tokens[0] in ("--help", "-h"))
+        code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        return _fail(USAGE, f"{' '.join(str(error).split())} (kitchener --help)")
+    except KeyboardInterrupt:
+        return _fail(INTERRUPTED, "interrupted")
+    except BrokenPipeError:
+        # Who read the output has gone. What is buffered for them would raise again when the interpreter flushes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NEGATIVE
+    except (KitchenerError, OSError, ExceptionGroup) as error:
+        return _told(error)
+    return code if isinstance(code, int) else OK
+
+
+def _told(error: Exception) -> int:
+    """The exit code of a failure a user can mend, told in one line; anything else is a bug and passes on."""
+    first = error
+    while isinstance(first, ExceptionGroup):
+        first = first.exceptions[0]
+    if isinstance(first, KitchenerError):
+        code = next((code for kinds, code in _EXIT_CODES if isinstance(first, kinds)), NEGATIVE)
+        return _fail(code, str(first))
+    if isinstance(first, OSError) and first.filename is not None:
+        return _fail(NEGATIVE, f"{os.fsdecode(first.filename)}: {first.strerror}")
+    raise error
+
+
+def _fail(code: int, text: str) -> int:
+    say(f"kitchener: {text}")
+    return code
+
+
+def run(tokens: Sequence[str]) -> NoReturn:
+    """Runs one command line and ends the process with its exit code."""
+    # Standard output belongs to the commands, and a person wants to hear of warnings only. Errors in a log line come without
+    # the values of variables, and no colours, since their escapes could not be told from those of a message.
+    rendered = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(
+        processors=[*structlog.get_config()["processors"][:-1], rendered],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, StandardError())),
+        cache_logger_on_first_use=True,
+    )
+    # What libraries log, and what Python says of a bug, may quote a message or an answer too.
+    logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=cast(TextIO, StandardError()))
+    sys.excepthook = lambda _, error, __: say_traceback(error)
+    threading.excepthook = lambda failed: say_traceback(failed.exc_value) if failed.exc_value is not None else None
+    code = invoke(tokens)
+    if code == INTERRUPTED:
+        # All is committed and closed. A tool that hangs in its thread would keep the process alive beyond that.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

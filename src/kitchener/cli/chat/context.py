@@ -1,0 +1,112 @@
+"""What a chat can ask about its own context: `/why` for the last reply, `/intents` for its threads."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kitchener.actors.authority.authority import ruleset_of
+from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.cli.context.past import fold_entries, read_past
+from kitchener.cli.context.text import how_to_turn_on, intent_words, shown_lines, thread_lines
+from kitchener.cli.context.turns import TurnView, read_turn
+from kitchener.cli.context.why import head_lines, nothing_lines
+from kitchener.cli.options import Places
+from kitchener.cli.terminal.output import one_line
+from kitchener.context import ContextState, Resolution, resolve_active
+from kitchener.records import events
+
+_LINE_WIDTH: Final = 100
+
+
+def is_about_context(word: str) -> bool:
+    """Whether a typed line is for this module."""
+    return word.split()[:1] in (["/why"], ["/intents"])
+
+
+@dataclass(frozen=True, slots=True)
+class ChatContext:
+    """Answers of one chat. Reads the ledgers, where every reply is by the time it is shown."""
+
+    places: Places
+    supervisor: HO2Supervisor
+
+    async def text(self, word: str, session_id: str | None) -> str:
+        """The answer to a typed line.
+
+        Raises:
+            InvalidLifecycle: the conflict was settled meanwhile
+            LedgerError: the ledgers cannot be read
+        """
+        words = word.split()
+        if session_id is None:
+            return "no session yet; it starts with your first message"
+        if words[0] == "/why":
+            return await self._why(session_id)
+        if len(words) == 1:
+            return await self._intents(session_id)
+        if len(words) == 3 and words[1] == "keep":
+            return await self._keep(session_id, words[2])
+        return "/intents lists the threads of this session; /intents keep N goes on with the N-th of those that compete"
+
+    async def _why(self, session_id: str) -> str:
+        past = await read_past(self.places, session_id, self.supervisor.agent_class)
+        turns = [entry.entity_id for entry in past.entries if entry.entry_type == events.TURN_COMPLETED]
+        if not turns:
+            return "no reply yet that could be explained"
+        view = await read_turn(self.places, self.supervisor.agent_class, turns[-1])
+        return "\n".join(_why_lines(view))
+
+    async def _intents(self, session_id: str) -> str:
+        state, resolution = await self._resolved(session_id)
+        if not state.intents:
+            return f"this session has no intents{self._hint()}"
+        return "\n".join(_thread_lines(state, resolution))
+
+    async def _keep(self, session_id: str, number: str) -> str:
+        state, resolution = await self._resolved(session_id)
+        competing = resolution.competing
+        if not competing:
+            return f"no intents compete{self._hint()}"
+        if not (number.isascii() and number.isdigit() and 1 <= int(number) <= len(competing)):
+            return f"/intents keep {number}: expected a number from 1 to {len(competing)}; /intents lists them"
+        chosen = competing[int(number) - 1]
+        await self.supervisor.resolve_conflict(session_id, keep=chosen)
+        return f"we go on with {intent_words(state, chosen)}"
+
+    async def _resolved(self, session_id: str) -> tuple[ContextState, Resolution]:
+        past = await read_past(self.places, session_id, self.supervisor.agent_class)
+        state = fold_entries(past.entries, past.config, session_id)
+        return state, resolve_active(state, ruleset_of(past.config))
+
+    def _hint(self) -> str:
+        """How to get some, where the class has none."""
+        config = self.supervisor.config
+        return "" if config.context_mode == "enforce" else f"; {how_to_turn_on(self.supervisor.agent_class)}"
+
+
+def _why_lines(view: TurnView) -> Iterator[str]:
+    yield from head_lines(view)
+    if view.projection is None:
+        yield from nothing_lines(view)
+        return
+    yield from shown_lines(view.projection)
+    learned = [each.item for each in view.projection.visible if each.item.kind == "bias"]
+    for item in learned:
+        yield f"learned line shown: {item.entity_id}  {one_line(item.text, _LINE_WIDTH)}"
+    for flag in view.flags:
+        yield f"flag {flag.get('kind')}: {flag.get('detail')!s}"
+    yield f"= more: kitchener context explain --turn {view.turn_id}"
+
+
+def _thread_lines(state: ContextState, resolution: Resolution) -> Iterator[str]:
+    if resolution.competing:
+        yield f"{len(resolution.competing)} threads compete; /intents keep N goes on with one of them:"
+        yield from thread_lines([state.intents[each] for each in resolution.competing], state)
+    elif resolution.active is not None:
+        turns = len(state.attached(resolution.active).turns)
+        yield f"active: {intent_words(state, resolution.active)}  {turns} turn{'' if turns == 1 else 's'}"
+    else:
+        yield "no thread is active; the next message begins one"
+    for record in state.intents.values():
+        if record.intent_id != resolution.active and record.intent_id not in resolution.competing:
+            yield f"  {record.status:<10}  {intent_words(state, record.intent_id)}"

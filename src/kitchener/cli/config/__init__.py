@@ -1,0 +1,1 @@
+"""`kitchener config`, `init` and `doctor`."""

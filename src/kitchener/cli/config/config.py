@@ -1,0 +1,134 @@
+"""`kitchener config`: is it right, what is in force, what is there to set."""
+
+from collections.abc import Iterator
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from cyclopts import App
+
+from kitchener.cli.config.toml import toml_lines, toml_value
+from kitchener.cli.exits import OK, USAGE
+from kitchener.cli.options import Json, Options
+from kitchener.cli.terminal.output import meaning, print_json, print_text
+from kitchener.config import RuntimeConfig, Settings, without_secrets
+from kitchener.errors import ConfigError
+from kitchener.gateway.routing import check_router
+from kitchener.runtime.loading import check_config
+
+app = App(name="config", help="Check and show settings.")
+
+_EVERYTHING = Options()
+
+
+@app.command
+def check(*, options: Options = _EVERYTHING, json: Json = False) -> int:
+    """Say whether the settings are right: keys, values, routes, and the keys that references name.
+
+    Exits with 2 at the first setting that is wrong, and names it.
+
+    For example:
+
+        kitchener config check
+        kitchener config check --config other.toml --json
+    """
+    try:
+        loaded = options.load()
+        check_config(loaded.config, source=loaded.source)
+    except ConfigError as error:
+        if not json:
+            raise
+        facts = {"source": error.source, "key": error.key, "value": error.value, "expected": error.expected}
+        print_json({"ok": False, **facts})
+        return USAGE
+    config = loaded.config
+    agents, providers = sorted(config.agents), sorted(config.router.providers)
+    if json:
+        print_json({"ok": True, "source": loaded.source, "agents": agents, "providers": providers})
+    else:
+        print_text(f"ok: {loaded.source}")
+        print_text(f"agents: {', '.join(agents) or 'ADMIN, with the defaults'}; providers: {', '.join(providers)}")
+    return OK
+
+
+@app.command
+def show(*, options: Options = _EVERYTHING, json: Json = False) -> int:
+    """Print the settings in force: the file, `KITCHENER_*` variables and options, laid over the defaults.
+
+    Keys of providers appear as the references they are, never as values.
+
+    For example:
+
+        kitchener config show
+        KITCHENER_LEDGER__DURABILITY=os kitchener config show --json
+    """
+    loaded = options.load()
+    # A key that stands in the file itself, or in an address, is refused here and not printed.
+    check_router(loaded.config.router, source=loaded.source)
+    settings = without_secrets(loaded.config)
+    if json:
+        print_json(settings)
+    else:
+        print_text(f"# {loaded.source}")
+        print_text("\n".join(toml_lines(settings)))
+    return OK
+
+
+@app.command
+def schema(*, json: Json = False) -> int:
+    """List every setting with its meaning, type and default; with `--json` as a JSON Schema.
+
+    For example:
+
+        kitchener config schema
+        kitchener config schema --json > kitchener.schema.json
+    """
+    if json:
+        print_json(RuntimeConfig.model_json_schema())
+    else:
+        print_text("\n".join(_described(RuntimeConfig)).lstrip())
+    return OK
+
+
+def _described(model: type[Settings], table: str = "") -> Iterator[str]:
+    inner: list[tuple[str, type[Settings]]] = []
+    if table:
+        yield f"\n[{table}]"
+    for key, field in model.model_fields.items():
+        place = f"{table}.{key}" if table else key
+        if (settings := _settings_in(field.annotation)) is not None:
+            is_named = get_origin(field.annotation) is dict
+            inner.append((f"{place}.<{_NAMES.get(key, 'id')}>" if is_named else place, settings))
+            continue
+        default = "required" if field.is_required() else _default(field.get_default(call_default_factory=True))
+        yield f"{key}: {_type_name(field.annotation)} = {default}"
+        yield f"    {meaning(field)}"
+    for place, settings in inner:
+        yield from _described(settings, place)
+
+
+_NAMES = {"agents": "class", "domain_tag_routes": "tag", "gate_overrides": "kind"}
+
+
+def _settings_in(annotation: Any) -> type[Settings] | None:
+    """The settings model that a field holds, itself or by name."""
+    candidates = get_args(annotation)[1:] if get_origin(annotation) is dict else (annotation,)
+    return next((each for each in candidates if isinstance(each, type) and issubclass(each, Settings)), None)
+
+
+def _default(value: Any) -> str:
+    return "unset" if value is None else toml_value(value)
+
+
+def _type_name(annotation: Any) -> str:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " | ".join(map(toml_value, inner))
+    if origin is dict:
+        return f"table of {_type_name(inner[1])}"
+    if origin is tuple:
+        return f"list of {_type_name(inner[0])}"
+    if origin is Annotated:
+        return _type_name(inner[0])
+    if origin in (Union, UnionType):
+        return _type_name(next(each for each in inner if each is not type(None)))
+    return {str: "text", int: "whole number", float: "number", bool: "true | false"}[annotation]

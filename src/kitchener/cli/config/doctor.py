@@ -1,0 +1,188 @@
+"""`kitchener doctor`: whether this machine, the settings and the ledgers are in order, in one look. Takes no lock."""
+
+import fcntl
+import importlib.metadata
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import anyio
+
+from kitchener.cli.exits import NEGATIVE, OK
+from kitchener.cli.options import Json, LedgerName, Options, Places
+from kitchener.cli.terminal.output import print_json, print_text
+from kitchener.config import RuntimeConfig, shown_address, shown_reference
+from kitchener.errors import ConfigError, KitchenerError
+from kitchener.ledger.disk.file_ops import FileOps, locked_by
+from kitchener.runtime.loading import EMBEDDED, LoadedConfig, check_config
+
+_SYNCS: Final = 11
+"""Writes whose syncs are timed; odd, so that the median is one of them."""
+_BLOCK: Final = 4_096
+_SLOW_SYNC_MS: Final = 20.0
+"""A median above it deserves a word: every reply waits for such a sync, if only once for many replies."""
+_PACKAGES: Final = ("kitchener", "anyio", "pydantic", "orjson", "structlog", "jsonschema-rs", "cyclopts", "rich")
+_EXTRAS: Final = {"cryptography": "crypto", "pydantic-ai-slim": "models"}
+
+_LEDGERS: Final[tuple[LedgerName, ...]] = ("ho2m", "ho1m", "context", "signals", "overlays")
+
+_EVERYTHING = Options()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    state: Literal["ok", "warn", "fail"]
+    detail: str
+
+
+def doctor(*, options: Options = _EVERYTHING, json: Json = False) -> int:
+    """Say whether this machine, the settings and the ledgers are in order.
+
+    Looks at versions, settings, keys, the file system under the root (locks, and how long a sync takes), and at each ledger's
+    head and holder. Calls no provider, takes no lock, changes nothing but a temporary file. Exits with 1 where something fails.
+
+    For example:
+
+        kitchener doctor
+        kitchener doctor --root ./ledgers --json
+    """
+    findings = list(_versions())
+    try:
+        loaded = options.load()
+    except ConfigError as error:
+        findings.append(Finding("settings", "fail", str(error)))
+    else:
+        config = loaded.config
+        findings += [*_settings(loaded), *_root(Path(config.plane_root))]
+        is_checked = all(each.state == "ok" for each in findings if each.what == "references")
+        findings += [*_providers(config, is_checked=is_checked), *anyio.run(_ledgers, config)]
+    is_fine = all(each.state != "fail" for each in findings)
+    if json:
+        print_json({"ok": is_fine, "findings": [asdict(each) for each in findings]})
+    else:
+        width = max(len(each.what) for each in findings)
+        for each in findings:
+            print_text(f"{each.state:<4}  {each.what:<{width}}  {each.detail}")
+    return OK if is_fine else NEGATIVE
+
+
+def _versions() -> Iterator[Finding]:
+    yield Finding("python", "ok", f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})")
+    yield Finding("system", "ok", f"{platform.system()} {platform.release()} {platform.machine()}")
+    found = [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
+    for name, extra in _EXTRAS.items():
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            found.append(f"{name} not installed (extra {extra!r})")
+    yield Finding("packages", "ok", ", ".join(found))
+
+
+def _settings(loaded: LoadedConfig) -> Iterator[Finding]:
+    source = loaded.source if loaded.source != EMBEDDED else f"{EMBEDDED} (no kitchener.toml here; `kitchener init` writes one)"
+    yield Finding("settings", "ok", source)
+    yield _references(loaded)
+
+
+def _references(loaded: LoadedConfig) -> Finding:
+    try:
+        check_config(loaded.config, source=loaded.source)
+    except ConfigError as error:
+        return Finding("references", "fail", str(error))
+    return Finding("references", "ok", "routes, agent classes and keys are there")
+
+
+def _root(root: Path) -> Iterator[Finding]:
+    there = root
+    while not there.exists():
+        there = there.parent
+    note = "" if there == root else f" (will be made under {there})"
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        yield Finding("root", "fail", f"{there} cannot be written to by this user")
+        return
+    yield Finding("root", "ok", f"{root}{note}")
+    yield from _file_system(there)
+
+
+def _file_system(directory: Path) -> Iterator[Finding]:
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            descriptor = file.fileno()
+            kind = FileOps().file_system(descriptor) or "unknown type"
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            took = statistics.median(_sync_times_ms(descriptor))
+    except OSError as error:
+        yield Finding("file system", "fail", f"{directory}: no locked and synced file: {error.strerror or error}")
+        return
+    yield Finding("file system", "ok", f"{kind}, with locks")
+    yield Finding("sync", "ok" if took <= _SLOW_SYNC_MS else "warn", f"{took:.2f} ms for {_BLOCK} bytes, median of {_SYNCS}")
+
+
+def _sync_times_ms(descriptor: int) -> list[float]:
+    ops, times = FileOps(), []
+    for _ in range(_SYNCS):
+        began = time.perf_counter()
+        ops.write(descriptor, bytes(_BLOCK))
+        ops.sync(descriptor)
+        times.append(1_000 * (time.perf_counter() - began))
+    return times
+
+
+def _providers(config: RuntimeConfig, *, is_checked: bool) -> Iterator[Finding]:
+    """Where calls go. Addresses, names of models and references are shown where all of them are right."""
+    router = config.router
+    for provider_id, provider in sorted(router.providers.items()):
+        facts: list[str | None] = [provider.kind]
+        if is_checked:
+            facts.append(provider.base_url and shown_address(provider.base_url))
+            facts.append(provider.model and f"model {provider.model}")
+            facts.append(provider.api_key and shown_reference(provider.api_key))
+        if provider_id == router.default_provider:
+            facts.append("default")
+        yield Finding(f"provider {provider_id}", "ok", ", ".join(fact for fact in facts if fact))
+
+
+async def _ledgers(config: RuntimeConfig) -> list[Finding]:
+    places = Places(config)
+    found: dict[Path, tuple[str, LedgerName]] = {}
+    # Classes may share a memory; it is looked at once, under the name of the first.
+    for agent_class in ("ADMIN", *places.agent_classes()):
+        for name in _LEDGERS:
+            found.setdefault(places.ledger(agent_class, name), (agent_class, name))
+    findings = [await _ledger(places, *found[path]) for path in found if path.exists()]
+    if not findings:
+        return [Finding("ledgers", "ok", f"none under {places.root} yet")]
+    index = [path for path in (places.root / "index").glob("*.sqlite") if path.is_file()]
+    size = sum(path.stat().st_size for path in index)
+    detail = f"{len(index)} files, {size:,} bytes; derived from the ledgers, made again where they are missing"
+    return [*findings, Finding("indexes", "ok", detail)]
+
+
+async def _ledger(places: Places, agent_class: str, name: LedgerName) -> Finding:
+    """One ledger's length, head and holder; opening it for reading finds damage near its end, `ledger verify` finds all."""
+    what, path = f"{name} {agent_class}", places.ledger(agent_class, name)
+    try:
+        async with places.reader(agent_class, name) as reader:
+            seq, chain_hash = reader.head() if reader is not None else (0, "")
+    except KitchenerError as error:
+        return Finding(what, "fail", str(error))
+    held = _holder(path)
+    use = f"in use by {held}" if held else "not in use"
+    size = path.stat().st_size
+    return Finding(what, "ok", f"{seq:,} entries, {size:,} bytes, head {chain_hash[:19]}…, {use}")
+
+
+def _holder(path: Path) -> str | None:
+    """The process that writes a ledger, or None where the system names none."""
+    holder = locked_by(path, path.stat()).holder
+    return holder if "process" in holder else None

@@ -1,0 +1,199 @@
+"""`kitchener context`: what a model is shown, what it was shown, and why. Only `project` writes, and only decisions."""
+
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+
+from kitchener.cli.context.diff import diff_json, diff_lines
+from kitchener.cli.context.past import read_past
+from kitchener.cli.context.project import ConflictPolicy, Projected, Wanted, project_session, record
+from kitchener.cli.context.shadow import read_shadow
+from kitchener.cli.context.text import conflict_lines, flag_lines, invalid_lines, projected_lines
+from kitchener.cli.context.turns import TurnView, read_turn
+from kitchener.cli.context.why import entry_lines, turn_lines, view_json
+from kitchener.cli.exits import BLOCKED, INVALID, NEGATIVE, OK
+from kitchener.cli.options import Json, Options, Places
+from kitchener.cli.terminal.output import print_json, print_text, say
+from kitchener.errors import LedgerLocked
+from kitchener.memory.moments import text_of, us_of
+
+app = App(name="context", help="See what a model is shown, and why.")
+
+TurnId = Annotated[str, Parameter(help="A turn id, such as T-0a1b2c3d-000002.")]
+
+_EVERYTHING = Options()
+
+
+@app.command
+def project(  # noqa: PLR0913  options of a command, all by keyword
+    *,
+    options: Options = _EVERYTHING,
+    session: Annotated[str, Parameter(help="Whose next turn: a session id, such as SES-0a1b2c3d.")],
+    intent: Annotated[str | None, Parameter(help="Look at this intent, whichever is active.")] = None,
+    budget: Annotated[int | None, Parameter(validator=Number(gte=0), help="Tokens, in place of `context_budget`.")] = None,
+    as_of: Annotated[str | None, Parameter(help="What was on record at this moment: ISO time with a zone.")] = None,
+    conflict_policy: Annotated[
+        ConflictPolicy | None, Parameter(help="Several intents are live: stop, or take the one declared last.")
+    ] = None,
+    message: Annotated[
+        str | None, Parameter(help="Rank turns against this message. Without it they are admitted newest first.")
+    ] = None,
+    ledger: Annotated[
+        Path | None, Parameter(help="Read this ledger of a supervisor in place of those under the root; nothing is written.")
+    ] = None,
+    dry_run: Annotated[bool, Parameter(negative="", help="Print only; append nothing to the ledger of decisions.")] = False,
+    json: Json = False,
+) -> int:
+    """Show what a session's next turn would be shown of its intents, work orders and turns, and why.
+
+    The decision is appended to the context ledger, unless `--dry-run` is given or a process is writing there. Exits with 3
+    where several intents compete, and with 4 where an entry cannot follow what came before it.
+
+    For example:
+
+        kitchener context project --session SES-0a1b2c3d
+        kitchener context project --session SES-0a1b2c3d --budget 300 --dry-run --json
+        kitchener context project --session SES-0a1b2c3d --as-of 2026-02-18T10:30:00+00:00
+    """
+    moment = text_of(us_of(as_of, "--as-of")) if as_of is not None else None
+    wanted = Wanted(intent, budget, conflict_policy, message)
+    return anyio.run(_project, options, session, ledger, moment, wanted, dry_run, json)
+
+
+@app.command
+def explain(
+    *,
+    options: Options = _EVERYTHING,
+    turn: TurnId,
+    entry: Annotated[str | None, Parameter(help="An entry, intent, work order, turn, rule or learned line.")] = None,
+    json: Json = False,
+) -> int:
+    """Say why things were visible in a turn, suppressed, unreachable from its intent, or not live. Takes no lock.
+
+    For example:
+
+        kitchener context explain --turn T-0a1b2c3d-000002
+        kitchener context explain --turn T-0a1b2c3d-000002 --entry T-0a1b2c3d-000001
+        kitchener context explain --turn T-0a1b2c3d-000002 --entry E-2026-02-18-000000000007 --json
+    """
+
+    async def work() -> int:
+        view = await _view(options, turn)
+        if entry is not None:
+            found = view.explain(entry) if view.projection is not None else None
+            lines = entry_lines(view, found) if found is not None else turn_lines(view)
+            answers = [found] if found is not None else []
+        else:
+            lines, answers = turn_lines(view), view.explain_all() if json else []
+        if json:
+            print_json(view_json(view, answers))
+        else:
+            print_text("\n".join(lines))
+        return OK
+
+    return anyio.run(work)
+
+
+@app.command
+def diff(
+    before: Annotated[str, Parameter(name="BEFORE", help="A turn id.")],
+    after: Annotated[str, Parameter(name="AFTER", help="Another turn id.")],
+    /,
+    *,
+    options: Options = _EVERYTHING,
+    json: Json = False,
+) -> int:
+    """Say what the second of two turns was shown and the first was not, and the other way round, and why. Takes no lock.
+
+    For example:
+
+        kitchener context diff T-0a1b2c3d-000001 T-0a1b2c3d-000002
+    """
+
+    async def work() -> int:
+        first, second = await _view(options, before), await _view(options, after)
+        if json:
+            print_json(diff_json(first, second))
+        else:
+            print_text("\n".join(diff_lines(first, second)))
+        return OK
+
+    return anyio.run(work)
+
+
+@app.command
+def shadow(
+    *,
+    options: Options = _EVERYTHING,
+    session: Annotated[str | None, Parameter(help="One session, such as SES-0a1b2c3d. Without it: all of the class.")] = None,
+    json: Json = False,
+) -> int:
+    """Compare what `context_mode = "shadow"` would have shown with what attention showed. Takes no lock.
+
+    Every turn of a session, or the ten of all sessions that differ most, and a summary. Exits with 1 where nothing was decided
+    in shadow.
+
+    For example:
+
+        kitchener context shadow --session SES-0a1b2c3d
+        kitchener context shadow --json
+    """
+
+    async def work() -> int:
+        report = await read_shadow(Places(options.load().config), options.agent, session)
+        if json:
+            print_json(report.as_json())
+            if not report.turns:
+                say("\n".join(report.lines()))
+        else:
+            print_text("\n".join(report.lines()))
+        return OK if report.turns else NEGATIVE
+
+    return anyio.run(work)
+
+
+async def _view(options: Options, turn: str) -> TurnView:
+    return await read_turn(Places(options.load().config), options.agent, turn)
+
+
+async def _project(
+    options: Options, session: str, ledger: Path | None, as_of: str | None, wanted: Wanted, is_dry: bool, is_json: bool
+) -> int:
+    places = Places(options.load().config)
+    past = await read_past(places, session, options.agent, ledger)
+    projected = await project_session(places, past if as_of is None else past.as_of(as_of), wanted)
+    note = "dry run: nothing was recorded" if is_dry else await _recorded(places, projected, is_given=ledger is not None)
+    if is_json:
+        print_json(projected.as_json())
+        if not is_dry and note.startswith("dry run"):
+            say(f"kitchener: {note}")
+    else:
+        print_text("\n".join([*_lines(projected), note]))
+    if projected.resolution.blocked_by is None:
+        return OK
+    return BLOCKED if projected.resolution.blocked_by == "COMPETING_INTENTS" else INVALID
+
+
+def _lines(projected: Projected) -> list[str]:
+    resolution, state, session_id = projected.resolution, projected.state, projected.past.session_id
+    if resolution.blocked_by == "COMPETING_INTENTS":
+        return [*conflict_lines(state, resolution.competing, session_id), *flag_lines(resolution.flags)]
+    if resolution.blocked_by is not None:
+        return [*invalid_lines(state, session_id), "active intent: none; nothing is eligible"]
+    return list(projected_lines(projected))
+
+
+async def _recorded(places: Places, projected: Projected, *, is_given: bool) -> str:
+    """Puts the decision on record if nobody else is writing, and says what became of that."""
+    if is_given:
+        return "dry run: nothing was recorded, since a ledger was given"
+    try:
+        ref = await record(places, projected)
+    except LedgerLocked as locked:
+        return f"dry run: nothing was recorded, since {locked}"
+    if ref is None:
+        return f"recorded: the flags, on {projected.past.context_path.name}"
+    return f"recorded: {ref.ledger_id} {ref.entry_id} {ref.entry_hash}"

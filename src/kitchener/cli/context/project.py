@@ -1,0 +1,181 @@
+"""What a session's next turn would be shown: read, folded, resolved, projected; and put on record where that is wanted."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from kitchener.actors.authority.authority import SHOWN_ELSEWHERE, ruleset_of
+from kitchener.actors.authority.ranking import TurnRanking
+from kitchener.actors.policy_identity import policy_identity
+from kitchener.canonical import digest
+from kitchener.cli.context.past import Past, fold_shadow
+from kitchener.cli.options import Places
+from kitchener.clock import SystemClock, to_datetime
+from kitchener.config import HO2Config
+from kitchener.context import (
+    ContextState,
+    Flag,
+    Projection,
+    Projector,
+    Resolution,
+    Ruleset,
+    conflict_flag_payload,
+    projection_payload,
+    render,
+    resolve_active,
+)
+from kitchener.errors import NotOnRecord
+from kitchener.ids import path_part
+from kitchener.ledger import LedgerClient, LedgerEntry
+from kitchener.records import events
+from kitchener.records.ref import Ref
+from kitchener.replaying.recorded_ledgers import memory_of
+
+ConflictPolicy = Literal["block", "most_recent_wins"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What of the configured policy is to be different, and for which message."""
+
+    intent_id: str | None = None
+    budget: int | None = None
+    conflict_policy: ConflictPolicy | None = None
+    message: str | None = None
+
+    def settings(self, configured: HO2Config) -> HO2Config:
+        """The settings to project under. Nothing is guessed away when somebody looks, so impossible events always block."""
+        changed: dict[str, Any] = {"invalid_lifecycle_policy": "block"}
+        if self.budget is not None:
+            changed["context_budget"] = self.budget
+        if self.conflict_policy is not None:
+            changed["intent_conflict_policy"] = self.conflict_policy
+        if self.message is None:  # without a message there is nothing to rank against
+            changed["admission"] = "newest_first"
+        return configured.model_copy(update=changed)
+
+
+@dataclass(frozen=True, slots=True)
+class Projected:
+    """What came of it."""
+
+    past: Past
+    state: ContextState
+    ruleset: Ruleset
+    resolution: Resolution
+    projection: Projection | None
+    """None: something stands in the way."""
+
+    @property
+    def flags(self) -> tuple[Flag, ...]:
+        """What somebody should look at."""
+        return self.projection.flags if self.projection is not None else self.resolution.flags
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything that `--json` prints."""
+        projection = self.projection
+        counted = projection.counted if projection is not None else None
+        suppressed = list(projection.suppressed()) if projection is not None else []
+        return {
+            "active_intent": self.resolution.active,
+            "eligible": [
+                {"entity_id": item.entity_id, "reasons": list(item.reasons)}
+                for item in (projection.eligible() if projection is not None else ())
+            ],
+            "visible": [
+                {"entity_id": each.item.entity_id, "form": each.form, "tokens": each.tokens}
+                for each in (projection.visible if projection is not None else ())
+            ],
+            "suppressed": [
+                {
+                    "entity_id": each.item.entity_id,
+                    "form": each.form,
+                    # One stub stands for all the failed work orders beyond the limit; it is booked on the newest of them.
+                    "tokens": counted.tokens if counted is not None and each.item.ref == counted.ref else each.tokens,
+                    "reason": each.reason,
+                }
+                for each in suppressed
+            ],
+            "flags": [flag_json(flag) for flag in self.flags],
+            "token_budget": projection.token_budget if projection is not None else self.ruleset.context_budget,
+            "tokens_used": projection.tokens_used if projection is not None else 0,
+            "ruleset_hash": self.ruleset.ruleset_hash,
+        }
+
+
+def flag_json(flag: Flag) -> dict[str, Any]:
+    """A flag as JSON types."""
+    return {
+        "kind": flag.kind,
+        "detail": flag.detail,
+        "details_ref": flag.details_ref.as_mapping() if flag.details_ref is not None else None,
+        "involved_refs": [ref.as_mapping() for ref in flag.involved_refs],
+    }
+
+
+async def project_session(places: Places, past: Past, wanted: Wanted) -> Projected:
+    """What the session's next turn would be shown, of its intents, work orders and turns.
+
+    Raises:
+        NotOnRecord: the intent that is asked for was never declared
+    """
+    settings = wanted.settings(past.config)
+    ruleset = ruleset_of(settings, policy_identity(settings, memory_of(places.config, settings)))
+    if past.config.context_mode == "shadow":
+        state = await fold_shadow(places, past, past.entries)
+    else:
+        state = past.state()
+    if wanted.intent_id is not None and wanted.intent_id not in state.intents:
+        known = f"it has {', '.join(state.intents)}" if state.intents else "it has none"
+        raise NotOnRecord(f"--intent {wanted.intent_id!r}: no intent of session {past.session_id}; {known}")
+    resolution = resolve_active(state, ruleset, intent_id=wanted.intent_id)
+    projection = None
+    if resolution.blocked_by is None:
+        ranking = TurnRanking(ruleset)
+        ranking.follow(state)
+        projector = Projector(ruleset, rank=ranking.rank)
+        mode: Literal["enforce", "shadow"] = "shadow" if past.config.context_mode == "shadow" else "enforce"
+        projection = projector.project(state, resolution, message=wanted.message or "", mode=mode)
+    return Projected(past, state, ruleset, resolution, projection)
+
+
+async def record(places: Places, projected: Projected) -> Ref | None:
+    """Appends the flags and, where there is one, `PROJECTION_COMPUTED` to the ledger of decisions.
+
+    Returns the projection's entry, or None where something stands in the way of one.
+
+    Raises:
+        LedgerLocked: a process is writing it
+    """
+    past, projection = projected.past, projected.projection
+    opened = LedgerClient.open(
+        past.context_path,
+        ledger_id=f"CONTEXT:{path_part(past.agent_class)}",
+        config=places.config.ledger,
+        index_dir=places.root / "index",
+        sealer=places.sealer(),
+    )
+    timestamp = to_datetime(SystemClock().time_us()).isoformat(timespec="microseconds")
+    base: dict[str, Any] = {"v": events.VERSION, "session_id": past.session_id}
+    if past.subject_id is not None:
+        base["subject_id"] = past.subject_id
+    async with opened as ledger:
+        for flag in projected.resolution.flags:
+            fields = conflict_flag_payload(
+                flag,
+                timestamp=timestamp,
+                intent_id=projected.resolution.active,
+                ruleset_hash=projected.ruleset.ruleset_hash,
+            )
+            await ledger.write(LedgerEntry(events.CONFLICT_FLAG, past.session_id, {**base, **fields}))
+        ref = None
+        if projection is not None:
+            rendering = render(projection, projected.state.estimate, elsewhere=SHOWN_ELSEWHERE)
+            hashed: Callable[[bytes], str] = digest
+            if past.subject_id is not None and not past.is_erased:  # who is erased has no key, and must not get another here
+                hashed = partial(ledger.content_digest, past.subject_id)
+            fields = projection_payload(projection, rendering, timestamp=timestamp, turn_id=None, hashed=hashed)
+            ref = await ledger.write(LedgerEntry(events.PROJECTION_COMPUTED, past.session_id, {**base, **fields}))
+        await ledger.commit()
+    return ref

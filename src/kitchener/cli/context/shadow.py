@@ -1,0 +1,290 @@
+"""What the Context Authority would have shown in `context_mode = "shadow"`, beside what attention did show.
+
+The shadow's decisions stand on the context ledger, attention's in the work orders of the supervisor's. Both are read as
+recorded: nothing is decided again, and no lock is taken. Only what both could show is compared, so not the lines of intents.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from kitchener.cli.context.past import context_path, open_reader, read_past
+from kitchener.cli.options import Places
+from kitchener.cli.terminal.output import UNREADABLE, one_line
+from kitchener.cli.terminal.progress import progress_bar
+from kitchener.config import dotted_key
+from kitchener.context import ProjectionLists, base_ref, read_lists
+from kitchener.errors import NotOnRecord
+from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.records import events
+from kitchener.records.ref import Ref
+
+MOST_DIFFERENT: Final = 10
+"""Turns that the report over all sessions tells in full."""
+NOTE: Final = (
+    "In shadow the classifier is not told the active objective, so the shadow may switch intents more often than enforce would."
+)
+_NAMED: Final = 8
+_WIDTH: Final = 60
+_OF_HO2M: Final = (events.TURN_STARTED, events.TURN_COMPLETED, events.WO_PLANNED, events.WO_QUALITY_GATE)
+_DECISIONS: Final = (events.PROJECTION_COMPUTED, events.INTENT_SHADOW_DECISION)
+_COUNTED: Final = {events.INTENT_DECLARED: "declared", events.INTENT_SUPERSEDED: "switched", events.INTENT_CLOSED: "closed"}
+
+
+class ShadowTurn(NamedTuple):
+    """One turn as both would have it. Things are named by turn, rule, work order or learned line."""
+
+    turn_id: str
+    session_id: str
+    message: str
+    actions: list[str]
+    """What the shadow made of the message and of the reply; without `CONTINUE`, unless that is all."""
+    intent_id: str | None
+    objective: str | None
+    """Of that intent; None where it is not on the shadow's record."""
+    shadow_tokens: int
+    is_comparable: bool
+    """False: no reply was asked for, so attention showed nothing, and the three lists are empty."""
+    both: list[str]
+    only_shadow: list[str]
+    only_attention: list[str]
+
+    @property
+    def difference(self) -> int:
+        """How many things only one of the two shows."""
+        return len(self.only_shadow) + len(self.only_attention)
+
+
+@dataclass(slots=True)
+class ShadowReport:
+    """All turns, counted; and those that are told in full."""
+
+    agent_class: str
+    session_id: str | None
+    """None: all sessions of the class."""
+    sessions: int = 0
+    turns: int = 0
+    told: list[ShadowTurn] = field(default_factory=list)
+    """Of one session every turn, in order; of all sessions the turns that differ most, then by turn id."""
+    _counts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, turns: Iterable[ShadowTurn], decided: Counter[str]) -> None:
+        """Takes a session's turns, and how often the shadow declared, switched and closed intents in it."""
+        found = list(turns)
+        self.sessions += bool(found)
+        self.turns += len(found)
+        self._counts += decided
+        for each in found:
+            self._counts["tokens"] += each.shadow_tokens
+            if each.is_comparable:
+                self._counts["comparable"] += 1
+                self._counts["alike"] += not each.difference
+                self._counts["only_shadow"] += len(each.only_shadow)
+                self._counts["only_attention"] += len(each.only_attention)
+        self.told += found if self.session_id is not None else [each for each in found if each.difference]
+        if self.session_id is None:
+            self.told = sorted(self.told, key=lambda each: (-each.difference, each.turn_id))[:MOST_DIFFERENT]
+
+    def summary(self) -> dict[str, Any]:
+        """Shares and means; None where there is nothing to divide by."""
+        counts = self._counts
+
+        def mean(name: str, of: int) -> float | None:
+            return round(counts[name] / of, 3) if of else None
+
+        return {
+            "sessions": self.sessions,
+            "turns": self.turns,
+            "comparable": counts["comparable"],
+            "alike": counts["alike"],
+            "share_alike": mean("alike", counts["comparable"]),
+            "mean_only_shadow": mean("only_shadow", counts["comparable"]),
+            "mean_only_attention": mean("only_attention", counts["comparable"]),
+            "mean_shadow_tokens": mean("tokens", self.turns),
+            "intents": {name: counts[name] for name in _COUNTED.values()},
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """What `context shadow --json` prints."""
+        head = {"agent_class": self.agent_class, "session_id": self.session_id, "summary": self.summary()}
+        return {**head, "turns": [each._asdict() for each in self.told], "note": NOTE}
+
+    def lines(self) -> Iterator[str]:
+        """The same for a reader."""
+        if not self.turns:
+            table = dotted_key(("agents", self.agent_class))
+            yield f"no turn of {self.session_id or self.agent_class} was decided in shadow"
+            yield f'  = help: `context_mode = "shadow"` below [{table}] of kitchener.toml turns it on, for turns after that'
+            return
+        what = f"session {self.session_id} ({self.agent_class})"
+        yield what if self.session_id is not None else f"turns of {self.agent_class} that differ most: {len(self.told)}"
+        for each in self.told:
+            yield from _turn_lines(each)
+        yield from self._summary_lines()
+
+    def _summary_lines(self) -> Iterator[str]:
+        found = self.summary()
+        yield ""
+        yield f"decided in shadow: turns {self.turns:,}, sessions {self.sessions:,}; the lines of intents are not compared"
+        if found["comparable"]:
+            yield f"  shown alike       {found['alike']:,} of {found['comparable']:,} turns ({found['share_alike']:.0%})"
+            yield f"  only the shadow   {found['mean_only_shadow']:,.1f} items a turn"
+            yield f"  only attention    {found['mean_only_attention']:,.1f} items a turn"
+        yield f"  shadow's tokens   {found['mean_shadow_tokens']:,.0f} a turn; attention's are not on record"
+        yield f"  shadow's intents  {', '.join(f'{number:,} {name}' for name, number in found['intents'].items())}"
+        yield f"note: {NOTE}"
+
+
+class _Books(NamedTuple):
+    ho2m: LedgerReader
+    context: LedgerReader
+    overlays: LedgerReader | None
+
+
+async def read_shadow(places: Places, preferred: str, session_id: str | None) -> ShadowReport:
+    """The report on one session, or on all sessions of an agent class, with a progress bar.
+
+    Raises:
+        UnknownSession: no ledger knows the session
+        NotOnRecord: a projection refers to one that is not there
+        LedgerDamaged: a line is not what was written
+    """
+    if session_id is not None:
+        preferred = (await read_past(places, session_id, preferred)).agent_class
+    report = ShadowReport(preferred, session_id)
+    async with _books(places, preferred) as books:
+        if books is None:
+            return report
+        if session_id is not None:
+            report.add(*await _compare(books, session_id))
+            return report
+        found = books.context.read(entry_type=events.INTENT_SHADOW_DECISION)
+        sessions = list({entry.session_id: None async for entry in found if entry.session_id is not None})
+        done = list[str]()
+        async with progress_bar(f"sessions of {preferred}", len(sessions), done.__len__):
+            for each in sessions:
+                report.add(*await _compare(books, each))
+                done.append(each)
+    return report
+
+
+@asynccontextmanager
+async def _books(places: Places, agent_class: str) -> AsyncIterator[_Books | None]:
+    async with AsyncExitStack() as opened:
+        ho2m = await opened.enter_async_context(places.reader(agent_class))
+        context = await opened.enter_async_context(open_reader(places, context_path(places, agent_class)))
+        overlays = await opened.enter_async_context(places.reader(agent_class, "overlays"))
+        yield None if ho2m is None or context is None else _Books(ho2m, context, overlays)
+
+
+async def _compare(books: _Books, session_id: str) -> tuple[list[ShadowTurn], Counter[str]]:
+    """A session's turns, in order, and its counts of intents."""
+    entries = [entry async for entry in books.ho2m.read(session_id=session_id, entry_type=_OF_HO2M)]
+    decided = [entry async for entry in books.context.read(session_id=session_id, entry_type=_DECISIONS)]
+    shadows: dict[str, list[StoredEntry]] = {}
+    goals, counts = dict[str, str](), Counter[str]()
+    for entry in decided:
+        if entry.entry_type == events.INTENT_SHADOW_DECISION:
+            shadows.setdefault(entry.payload["turn_id"], []).append(entry)
+            for each in _events(entry):
+                counts[_COUNTED.get(each["entry_type"], "other")] += 1
+                if each["entry_type"] == events.INTENT_DECLARED:
+                    goals[each["entity_id"]] = str(each["payload"].get("objective"))
+    said = {e.entity_id: e.payload.get("user_message") for e in entries if e.entry_type == events.TURN_STARTED}
+    shown, names, turns = _attention(entries), {entry.ref: entry.entity_id for entry in entries}, []
+    for entry, lists in _projections(decided):
+        turn_id, intent_id = entry.payload["turn_id"], entry.payload["intent_id"]
+        if turn_id is None or entry.payload["mode"] != "shadow":
+            continue  # somebody only looked, or it was no shadow
+        visible = [ref for ref in lists.visible if "DEFINES_INTENT" not in _reasons(ref, lists)]
+        ours = [await _name(books, names, ref, lists) for ref in visible]
+        attention = shown.get(turn_id)
+        refs = [Ref.from_mapping(each) for each in attention["fragment_refs"]] if attention is not None else []
+        theirs = [await _name(books, names, ref, lists) for ref in refs]
+        theirs += attention.get("biases", ()) if attention is not None else ours
+        message = said.get(turn_id)
+        turn = ShadowTurn(
+            turn_id,
+            session_id,
+            message if isinstance(message, str) else UNREADABLE,
+            _actions(shadows.get(turn_id, ())),
+            intent_id,
+            goals.get(intent_id),
+            entry.payload["tokens_used"],
+            attention is not None,
+            [name for name in ours if name in theirs] if attention is not None else [],
+            [name for name in ours if name not in theirs],
+            [name for name in theirs if name not in ours],
+        )
+        turns.append(turn)
+    return turns, counts
+
+
+def _attention(entries: Sequence[StoredEntry]) -> dict[str, Mapping[str, Any]]:
+    """What attention showed, by turn: for the reply that was accepted, or else for the last that was tried."""
+    found, gates = dict[str, Mapping[str, Any]](), [e for e in entries if e.entry_type == events.WO_QUALITY_GATE]
+    accepted = {gate.entity_id for gate in gates if gate.payload["decision"] == "accept"}
+    planned = [e for e in entries if e.entry_type == events.WO_PLANNED and e.payload["wo_type"] == "synthesize"]
+    for entry in sorted(planned, key=lambda each: each.entity_id in accepted):  # stable, so the accepted one has the last word
+        if "fragment_refs" in (entry.payload.get("attention") or {}):
+            found[entry.payload["turn_id"]] = entry.payload["attention"]
+    return found
+
+
+def _projections(decided: Iterable[StoredEntry]) -> Iterator[tuple[StoredEntry, ProjectionLists]]:
+    """Every projection with its lists written out; of those only what a later one is a change of is kept."""
+    projected = [entry for entry in decided if entry.entry_type == events.PROJECTION_COMPUTED]
+    left, known = Counter(base_ref(entry.payload) for entry in projected), dict[Ref, ProjectionLists]()
+    for entry in projected:
+        base = base_ref(entry.payload)
+        if base is not None and base not in known:
+            raise NotOnRecord(f"{entry.entry_id} is recorded as a change of {base.entry_id}, which is not there")
+        lists = read_lists(entry.payload, known[base] if base is not None else None)
+        left[base] -= 1
+        if base is not None and not left[base]:
+            del known[base]
+        if left[entry.ref]:
+            known[entry.ref] = lists
+        yield entry, lists
+
+
+def _reasons(ref: Ref, lists: ProjectionLists) -> tuple[str, ...]:
+    return lists.reasons.get(f"{ref.ledger_id}/{ref.entry_id}", ())
+
+
+async def _name(books: _Books, names: dict[Ref, str], ref: Ref, lists: ProjectionLists) -> str:
+    """What an entry is about: a turn, a work order, a learned line. A standing rule, or what is gone, goes by its own id."""
+    if ref not in names:
+        reader = books.overlays if "HO3_BIAS" in _reasons(ref, lists) else books.ho2m
+        number = ref.entry_id.rpartition("-")[2]
+        entry = await reader.get(int(number)) if reader is not None and ref.ledger_id == reader.ledger_id else None
+        payload = entry.payload if entry is not None and entry.ref == ref else {}
+        learned = payload.get("artifact_id") or payload.get("overlay_id")
+        names[ref] = learned or (entry.entity_id if entry is not None and payload else ref.entry_id)
+    return names[ref]
+
+
+def _events(entry: StoredEntry) -> Iterable[Mapping[str, Any]]:
+    """The life cycle events of a decision; none where they were erased."""
+    found = entry.payload.get("events")
+    return found if isinstance(found, list | tuple) else ()
+
+
+def _actions(decisions: Iterable[StoredEntry]) -> list[str]:
+    every = list(dict.fromkeys(str(entry.payload["action"]) for entry in decisions))
+    return [each for each in every if each != "CONTINUE"] or every
+
+
+def _turn_lines(turn: ShadowTurn) -> Iterator[str]:
+    yield f"turn {turn.turn_id}  “{one_line(turn.message, _WIDTH)}”"
+    goal = f"  “{one_line(turn.objective, _WIDTH)}”" if turn.objective is not None else ""
+    action = " ".join(turn.actions) or "nothing decided"
+    yield f"  shadow: {action}, {turn.shadow_tokens:,} tokens, intent {turn.intent_id or 'none'}{goal}"
+    if not turn.is_comparable:
+        yield "  no reply was asked for, so attention showed nothing"
+        return
+    for what, names in (("both", turn.both), ("only shadow", turn.only_shadow), ("only attention", turn.only_attention)):
+        rest = f" … and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+        yield f"  {what:<16}{', '.join(names[:_NAMED])}{rest}" if names else f"  {what:<16}–"

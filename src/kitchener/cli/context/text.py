@@ -1,0 +1,163 @@
+"""How decisions about context read on a screen: tables of what is shown, conflicts, impossible entries."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from kitchener.cli.context.project import Projected
+from kitchener.cli.terminal.output import one_line, table_lines
+from kitchener.config import dotted_key
+from kitchener.context import ContextState, Flag, Placed, Projection
+from kitchener.context.fold.lifecycle import IntentRecord
+
+MOST: Final = 20
+"""Rows of one table that are printed; `--json` has them all."""
+_WIDTH: Final = 56
+_WORDS: Final[Mapping[str, str]] = {
+    "GLOBAL_INVARIANT": "a standing rule",
+    "DEFINES_INTENT": "says what the intent is",
+    "OPEN_WO": "open",
+    "FAILED_WO": "failed",
+    "REACHABLE_FROM_INTENT": "belongs to the intent",
+    "HO3_BIAS": "learned about the subject",
+    "RECALLED": "recalled from elsewhere",
+}
+
+
+def intent_words(state: ContextState, intent_id: str | None) -> str:
+    """An intent for a reader: its id and what it is about."""
+    if intent_id is None:
+        return "none"
+    record = state.intents.get(intent_id)
+    return intent_id if record is None else f"{intent_id}  “{one_line(record.facts.objective, _WIDTH)}”"
+
+
+def how_to_turn_on(agent_class: str) -> str:
+    """What to write where, so that the Context Authority decides."""
+    table = dotted_key(("agents", agent_class))
+    return f'`context_mode = "enforce"` below [{table}] of kitchener.toml turns the Context Authority on'
+
+
+def shown_lines(projection: Projection) -> Iterator[str]:
+    """What is visible and what is not, each with tokens and reason."""
+    visible, suppressed = projection.visible, list(projection.suppressed())
+    used = f"{projection.tokens_used:,} of {projection.token_budget:,} tokens"
+    yield f"visible: {_count(len(visible), 'item')}, {used}"
+    yield from _table(("tokens", "id", "kind", "why", "text"), [_visible_row(each) for each in visible])
+    if suppressed:
+        yield f"left out: {_count(len(suppressed), 'item')}"
+        columns = ("needs", "id", "kind", "shown_as", "why")
+        yield from _table(columns, [_suppressed_row(each, projection) for each in _most_missed(suppressed)])
+        yield from _rest(len(suppressed))
+    if projection.counted is not None:
+        yield f"  {projection.counted.text}"
+
+
+def flag_lines(flags: Iterable[Flag]) -> Iterator[str]:
+    """What somebody should look at."""
+    for flag in flags:
+        yield f"flag {flag.kind}: {flag.detail}"
+
+
+def projected_lines(projected: Projected) -> Iterator[str]:
+    """The whole answer of `context project`, where nothing stands in the way."""
+    past, state, projection = projected.past, projected.state, projected.projection
+    assert projection is not None
+    yield f"session {past.session_id} ({past.agent_class}): {_count(len(state.turns), 'turn')} on record"
+    yield f"active intent: {intent_words(state, projected.resolution.active)}"
+    if not state.intents:
+        hint = f"; {how_to_turn_on(past.agent_class)}" if past.config.context_mode == "off" else ""
+        yield f"  no intent was ever declared in this session{hint}"
+    yield ""
+    yield from shown_lines(projection)
+    yield from flag_lines(projected.flags)
+
+
+def conflict_lines(state: ContextState, competing: Sequence[str], session_id: str) -> Iterator[str]:
+    """The numbered threads, and how to choose one of them."""
+    yield f"blocked: {len(competing)} intents of {session_id} are live and none gave way to another; nothing is projected"
+    yield from thread_lines([state.intents[each] for each in competing], state)
+    yield "  = choose: kitchener chat --session " + session_id + ", then /intents keep N, or answer with its number"
+    yield f"  = or end the others: kitchener intent close {competing[0]} --session {session_id}"
+    yield f"  = or look at one of them: kitchener context project --session {session_id} --intent {competing[0]}"
+
+
+def thread_lines(records: Iterable[IntentRecord], state: ContextState) -> Iterator[str]:
+    """Intents with the numbers by which one chooses."""
+    for number, record in enumerate(records, 1):
+        attached = state.attached(record.intent_id)
+        work = f", {_count(len(attached.work_orders), 'work order')} open" if attached.work_orders else ""
+        yield f"  {number}. {intent_words(state, record.intent_id)}  {_count(len(attached.turns), 'turn')}{work}"
+
+
+def invalid_lines(state: ContextState, session_id: str) -> Iterator[str]:
+    """Impossible entries, and what to do about them."""
+    yield f"invalid life cycle: {_count(len(state.invalid), 'entry', 'entries')} of {session_id} cannot follow what came before"
+    for ref, found in islice(state.invalid.items(), MOST):
+        yield f"  {found.event.kind} of {found.event.entity_id}"
+        yield f"    --> {ref.ledger_id} {ref.entry_id}  {found.event.timestamp[:19]}"
+        yield f"    = {found.problem}"
+    yield from _rest(len(state.invalid))
+    first = next(iter(state.invalid)).entry_id
+    yield f"  = remedy: kitchener session repair {session_id} --void {first} --reason TEXT"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if rows:
+        for line in table_lines(columns, rows):
+            yield f"  {line}"
+
+
+def _most_missed(suppressed: Sequence[Placed]) -> list[Placed]:
+    """Those that somebody is likely to ask about: what nearly fitted goes before what was not admitted, the newest of each."""
+    nearly = [each for each in suppressed if each.reason != "LOW_URGENCY"][-MOST:]
+    others = [each for each in suppressed if each.reason == "LOW_URGENCY"]
+    return [*nearly, *others[max(0, len(others) + len(nearly) - MOST) :]]
+
+
+def _rest(count: int) -> Iterator[str]:
+    if count > MOST:
+        yield f"  … and {count - MOST:,} more; --json lists them all"
+
+
+def reason_words(reasons: Iterable[str]) -> str:
+    """Why something is eligible, in words."""
+    return ", ".join([_WORDS.get(each, each) for each in reasons])
+
+
+def _visible_row(placed: Placed) -> dict[str, Any]:
+    item = placed.item
+    text = item.text.removeprefix("user: ") if item.kind in ("turn", "evidence") else item.text
+    shape = ", in its shortest form" if placed.is_compact else ""
+    return {
+        "tokens": placed.tokens,
+        "id": item.entity_id,
+        "kind": item.kind.replace("_", " "),
+        "why": reason_words(item.reasons) + shape,
+        "text": one_line(text, _WIDTH),
+    }
+
+
+def _suppressed_row(placed: Placed, projection: Projection) -> dict[str, Any]:
+    item = placed.item
+    if placed.reason == "BUDGET_EVICTION":
+        why = f"BUDGET_EVICTION, {placed.short_by:,} tokens short"
+    elif placed.reason == "DEFERRED":
+        why = "DEFERRED, it was put off"
+    elif placed.reason == "ERASED":
+        why = "ERASED, with its subject"
+    elif placed.short_by:
+        why = f"LOW_URGENCY, others ranked before it; {placed.short_by:,} tokens short of the {max(0, projection.free):,} left"
+    else:
+        why = "LOW_URGENCY, others ranked before it"
+    return {
+        "needs": item.tokens,
+        "id": item.entity_id,
+        "kind": item.kind.replace("_", " "),
+        "shown_as": "a stub" if placed.form == "STUB" else "nothing",
+        "why": why,
+    }
+
+
+def _count(number: int, one: str, more: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else more or one + 's'}"

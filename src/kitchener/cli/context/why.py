@@ -1,0 +1,170 @@
+"""Why a turn saw what it saw, to be read like a good compiler's error: what, where, why, and what would change it."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from kitchener.cli.context.text import MOST, how_to_turn_on, intent_words, shown_lines
+from kitchener.cli.context.turns import TurnView
+from kitchener.cli.terminal.output import one_line
+from kitchener.context import Explanation
+from kitchener.context.projection.explanation import find_placed
+
+_WIDTH: Final = 96
+_CONTEXT_LINES: Final = 4
+
+
+def explanation_json(found: Explanation) -> dict[str, Any]:
+    """An explanation as JSON types."""
+    return {
+        "entity_id": found.entity_id,
+        "verdict": found.verdict,
+        "text": found.text,
+        "form": found.form,
+        "reasons": list(found.reasons),
+        "tokens": found.tokens,
+        "suppressed_by": found.suppressed_by,
+        "short_by": found.short_by,
+        "since": found.since.as_mapping() if found.since is not None else None,
+    }
+
+
+def view_json(view: TurnView, found: Sequence[Explanation]) -> dict[str, Any]:
+    """What `context explain --json` prints."""
+    projection = view.projection
+    return {
+        "turn_id": view.turn_id,
+        "session_id": view.past.session_id,
+        "mode": view.mode,
+        "intent_id": projection.intent_id if projection is not None else None,
+        "token_budget": projection.token_budget if projection is not None else None,
+        "tokens_used": projection.tokens_used if projection is not None else None,
+        "ruleset_hash": projection.ruleset_hash if projection is not None else None,
+        "is_exact": view.is_exact,
+        "why_nothing": view.why_nothing or None,
+        "gathered": list(view.gathered),
+        "flags": [{"kind": flag.get("kind"), "detail": flag.get("detail")} for flag in view.flags],
+        "explanations": [explanation_json(each) for each in found],
+    }
+
+
+def head_lines(view: TurnView) -> Iterator[str]:
+    """Which turn it is, and under which intent."""
+    yield f"turn {view.turn_id}  {view.started_at[:19]}  “{one_line(view.message, 60)}”"
+    if view.mode == "shadow":
+        yield "  shadow: this was decided beside the turn; what the model saw was chosen by attention"
+    if view.projection is not None:
+        yield f"  intent {intent_words(view.state, view.projection.intent_id)}"
+    if not view.is_exact:
+        yield "  settings have changed since, or something was erased; what was shown is as recorded, sizes are today's"
+
+
+def nothing_lines(view: TurnView) -> Iterator[str]:
+    """Why there is no projection, and what there is instead."""
+    yield f"  nothing was projected: {view.why_nothing}"
+    if view.gathered:
+        yield f"  attention showed {', '.join(view.gathered)}"
+    for flag in view.flags:
+        if str(flag.get("detail")) not in view.why_nothing:
+            yield f"  flag {flag.get('kind')}: {flag.get('detail')!s}"
+    if view.mode == "off":
+        yield f"  = help: {how_to_turn_on(view.past.agent_class)}; turns after that can be explained"
+
+
+def turn_lines(view: TurnView) -> Iterator[str]:
+    """Everything about a turn."""
+    yield from head_lines(view)
+    if view.projection is None:
+        yield from nothing_lines(view)
+        return
+    yield ""
+    yield from shown_lines(view.projection)
+    for flag in view.flags:
+        yield f"flag {flag.get('kind')}: {flag.get('detail')!s}"
+    others = [each for each in view.explain_all() if each.verdict not in ("visible", "suppressed")]
+    ended = [each for each in others if each.verdict == "not_live" and each.entity_id in view.state.work_orders]
+    told = [each for each in others if each not in ended]
+    if others:
+        yield f"not eligible: {len(others):,}"
+    for each in islice(told, MOST):
+        yield f"  {each.text}"
+    if len(told) > MOST:
+        yield f"  … and {len(told) - MOST:,} more; --json lists them all"
+    if ended:
+        yield f"  {len(ended):,} work orders that ended before; their results stand in their turns"
+    yield f"= one of them in full: kitchener context explain --turn {view.turn_id} --entry ID"
+
+
+def entry_lines(view: TurnView, found: Explanation) -> Iterator[str]:
+    """One item in full."""
+    yield from head_lines(view)
+    placed = find_placed(view.projection, found.entity_id) if view.projection is not None else None
+    kind = placed.item.kind if placed is not None else _kind(view, found.entity_id)
+    yield ""
+    yield f"{found.verdict.replace('_', ' ')}: {found.entity_id}{f' ({kind})' if kind else ''}"
+    if found.since is not None:
+        entry = next((e for e in (*view.past.entries, *view.later) if e.ref == found.since), None)
+        told = f"  {entry.entry_type}  {entry.timestamp[:19]}" if entry is not None else ""
+        yield f"  --> {found.since.ledger_id} {found.since.entry_id}{told}"
+    said = _said(view, found)
+    if said:
+        yield "   |"
+        for line in said:
+            yield f"   | {line}"
+        yield "   |"
+    yield f"   = {found.text}"
+    for line in _help(view, found):
+        yield f"   = help: {line}"
+
+
+def _kind(view: TurnView, entity_id: str) -> str:
+    state = view.state
+    for kind, known in (("intent", state.intents), ("work order", state.work_orders), ("turn", state.turns)):
+        if entity_id in known:
+            return kind
+    return ""
+
+
+def _said(view: TurnView, found: Explanation) -> list[str]:
+    """What it says, cut short."""
+    placed = find_placed(view.projection, found.entity_id) if view.projection is not None else None
+    state, name = view.state, found.entity_id
+    if placed is not None:
+        text = placed.item.text
+    elif name in state.turns:
+        text = state.turns[name].text
+    elif name in state.intents:
+        text = f"Goal: {state.intents[name].facts.objective}"
+    elif name in state.work_orders:
+        text = state.work_orders[name].item(state.estimate).text
+    else:
+        return []
+    lines = [one_line(line, _WIDTH) for line in text.split("\n") if line.strip()]
+    return lines if len(lines) <= _CONTEXT_LINES else [*lines[:_CONTEXT_LINES], "…"]
+
+
+def _help(view: TurnView, found: Explanation) -> Iterator[str]:
+    """What would have changed the verdict."""
+    session_id, projection = view.past.session_id, view.projection
+    if found.suppressed_by == "BUDGET_EVICTION" and projection is not None:
+        enough = projection.token_budget + found.short_by
+        yield f"with context_budget = {enough} it would have been shown in full"
+        yield f"what a turn would see now: kitchener context project --session {session_id} --budget {enough}"
+    elif found.suppressed_by == "LOW_URGENCY":
+        yield "turns are shown if they are among the newest (newest_turns) or share telling words with the message"
+    elif found.verdict == "not_live":
+        intent_id = _ended_intent(view, found.entity_id)
+        if intent_id is not None:
+            yield f"kitchener intent reopen {intent_id} --session {session_id} --reason TEXT brings it back"
+    elif found.verdict == "unreachable":
+        yield "an intent that is declared with --parent INT-… reaches what belongs to its parent"
+    elif found.verdict == "invalid" and found.since is not None:
+        yield f"kitchener session repair {session_id} --void {found.since.entry_id} --reason TEXT puts it aside"
+
+
+def _ended_intent(view: TurnView, name: str) -> str | None:
+    """The intent that would have to live again for it to be eligible."""
+    if name in view.state.intents:
+        return name
+    turn = view.state.turns.get(name)
+    return turn.intent_id if turn is not None else None

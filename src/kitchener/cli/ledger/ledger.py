@@ -1,0 +1,196 @@
+"""`kitchener ledger`: are the records what was written, and what do they say. Takes no lock.
+
+Signing and proving stand in `proof.py`.
+"""
+
+import sys
+from collections import deque
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+
+from kitchener.cli.exits import DAMAGED, OK
+from kitchener.cli.ledger.accept_head import accept_head
+from kitchener.cli.ledger.proof import PublicKey, checkpoint, is_bundle, key, proof, public_key_of, verify_proof
+from kitchener.cli.options import Json, LedgerName, Options, Places
+from kitchener.cli.terminal.interrupt import run_to_end
+from kitchener.cli.terminal.output import one_line, print_json, print_text, say_instead
+from kitchener.errors import ConfigError, KitchenerError
+from kitchener.ledger import StoredEntry, VerifyReport, verify_ledger
+
+app = App(name="ledger", help="Verify ledgers, look into them, sign their heads and prove what they say.")
+for command in (accept_head, checkpoint, key, proof):
+    app.command(command)
+
+_EVERYTHING = Options()
+_PAYLOAD_WIDTH = 90
+
+
+@app.command
+def verify(
+    path: Annotated[Path | None, Parameter(name="PATH", help="One ledger file, a directory of them, or a bundle.")] = None,
+    /,
+    *,
+    options: Options = _EVERYTHING,
+    public_key: PublicKey = None,
+    jobs: Annotated[int | None, Parameter(validator=Number(gte=1), help="Processes; else one a core for long ledgers.")] = None,
+    json: Json = False,
+) -> int:
+    """Recompute every hash of every ledger under the root, or of one file. Signed heads and bundles are checked too.
+
+    Names file, line, byte offset, field, and what was expected and found, of the first fault of each file, and exits with 6.
+    Nothing is changed, and a process that writes is not disturbed.
+
+    For example:
+
+        kitchener ledger verify
+        kitchener ledger verify .kitchener/HO2/ADMIN/ho2m.jsonl --json
+        kitchener ledger verify --public-key 3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c
+    """
+    trusted = public_key_of(public_key)
+    if path is not None and is_bundle(path):
+        return verify_proof(path, trusted, is_json=json)
+    return run_to_end(partial(_verify, options, path, trusted, jobs, is_json=json))
+
+
+@app.command
+def tail(
+    *,
+    options: Options = _EVERYTHING,
+    ledger: Annotated[LedgerName, Parameter(help="Which ledger of the agent class.")] = "ho2m",
+    lines: Annotated[int, Parameter(name=("--lines", "-n"), validator=Number(gte=1), help="How many entries.")] = 10,
+    session: Annotated[str | None, Parameter(help="Only entries of this session, whatever its agent class.")] = None,
+    entry_type: Annotated[str | None, Parameter(name="--type", help="Only entries of this type, e.g. TURN_COMPLETED.")] = None,
+    json: Json = False,
+) -> int:
+    """Print the newest entries of a ledger, oldest first.
+
+    For example:
+
+        kitchener ledger tail
+        kitchener ledger tail --ledger ho1m -n 3 --type LLM_CALL --json
+        kitchener ledger tail --session SES-0a1b2c3d
+    """
+    entries = anyio.run(_newest, options, ledger, lines, session, entry_type)
+    if json:
+        print_json([_as_json(entry) for entry in entries])
+    else:
+        for entry in entries:
+            payload = {key: value for key, value in entry.payload.items() if key not in ("v", "session_id", "subject_id")}
+            print_text(f"{entry.seq:>8}  {entry.timestamp[:23]}  {entry.entry_type:<17}  {entry.entity_id}")
+            print_text(f"          {one_line(str(payload), _PAYLOAD_WIDTH)}")
+    return OK
+
+
+async def _verify(options: Options, path: Path | None, public_key: str | None, jobs: int | None, *, is_json: bool) -> int:
+    files = _files(options, path)
+    reports = []
+    for number, file in enumerate(files, 1):
+        progress = _Progress(f"{number}/{len(files)}  {file}")
+        report = await verify_ledger(file, jobs=jobs, progress=progress, public_key=public_key)
+        progress.clear()
+        reports.append(report)
+        if not is_json:
+            print_text(_line(report))
+    is_fine = all(report.ok for report in reports)
+    if is_json:
+        print_json({"ok": is_fine, "ledgers": [_report_as_json(report) for report in reports]})
+    elif not reports:
+        print_text("no ledgers yet")
+    return OK if is_fine else DAMAGED
+
+
+def _files(options: Options, path: Path | None) -> list[Path]:
+    if path is None:
+        places = Places(options.load().config)
+        if options.root is not None and not places.root.is_dir():
+            raise ConfigError("--root", "", repr(str(options.root)), "is not a directory")
+        return list(places.ledgers())
+    return sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+
+
+def _line(report: VerifyReport) -> str:
+    if report.fault is None:
+        held = report.checkpoint
+        signed = f"; entry {held.seq:,} signed by {held.signer}" if held is not None else ""
+        return f"ok       {report.path}: {report.entries:,} entries, head {report.head}, {report.seconds:.2f} s{signed}"
+    return f"damaged  {report.fault!s}"
+
+
+def _report_as_json(report: VerifyReport) -> dict[str, Any]:
+    fault = report.fault
+    return {
+        "path": report.path,
+        "ledger_id": report.ledger_id,
+        "ok": report.ok,
+        "entries": report.entries,
+        "batches": report.batches,
+        "head": report.head,
+        "seconds": round(report.seconds, 3),
+        "checkpoint": report.checkpoint.as_json() if report.checkpoint is not None else None,
+        "fault": None
+        if fault is None
+        else {
+            "line": fault.line,
+            "offset": fault.offset,
+            "field": fault.field,
+            "expected": fault.expected,
+            "found": fault.found,
+        },
+    }
+
+
+class _Progress:
+    """How far one file is verified, on standard error while a person can see it. Called in a worker thread."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._is_shown = sys.stderr.isatty()
+        self._percent = -1
+
+    def __call__(self, done: int, size: int) -> None:
+        """Shows the part done, if it makes a difference to the eye. Ends the verification where the command was interrupted."""
+        anyio.from_thread.check_cancelled()
+        percent = 100 * done // max(1, size)
+        if self._is_shown and percent != self._percent:
+            self._percent = percent
+            say_instead(f"verifying {percent:>3} %  {self._name}")
+
+    def clear(self) -> None:
+        """Takes the line away."""
+        if self._percent >= 0:
+            say_instead("")
+
+
+async def _newest(
+    options: Options, ledger: LedgerName, lines: int, session: str | None, entry_type: str | None
+) -> list[StoredEntry]:
+    places = Places(options.load().config)
+    agent_class = options.agent if session is None else await places.class_of(session, options.agent)
+    async with places.reader(agent_class, ledger) as reader:
+        if reader is None:
+            raise KitchenerError(f"{places.ledger(agent_class, ledger)}: there is no such ledger yet")
+        if entry_type is None:
+            return await reader.last(session_id=session, limit=lines)
+        newest: deque[StoredEntry] = deque(maxlen=lines)
+        async for entry in reader.read(session_id=session, entry_type=entry_type):
+            newest.append(entry)
+        return list(newest)
+
+
+def _as_json(entry: StoredEntry) -> dict[str, Any]:
+    return {
+        "seq": entry.seq,
+        "entry_id": entry.entry_id,
+        "entry_hash": entry.entry_hash,
+        "entry_type": entry.entry_type,
+        "entity_id": entry.entity_id,
+        "timestamp": entry.timestamp,
+        "payload": entry.payload,
+    }

@@ -1,0 +1,167 @@
+"""`kitchener memory bisect`: after which consolidation was a turn shown something else? Takes no lock."""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Annotated, Final
+
+import anyio.to_thread
+from cyclopts import Parameter
+
+from kitchener.cli.exits import NEGATIVE, OK
+from kitchener.cli.memory.explain import told
+from kitchener.cli.memory.turns import TurnText, read_turn
+from kitchener.cli.memory.view import moment_text
+from kitchener.cli.options import Json, Options, Places
+from kitchener.cli.replay import Tools, settings_and_tools
+from kitchener.cli.terminal.interrupt import run_to_end
+from kitchener.cli.terminal.output import one_line, print_json, print_text
+from kitchener.cli.terminal.progress import progress_bar
+from kitchener.errors import CallerError
+from kitchener.ids import session_of_turn
+from kitchener.records import events
+from kitchener.replaying import open_replays
+from kitchener.tuning import BisectReport, Change, Question, bisect
+
+_WIDTH: Final = 100
+_AT_MOST: Final = 10
+"""Turns behind an artifact that a reader is shown."""
+_EVERYTHING = Options()
+
+
+def bisect_(
+    *,
+    options: Options = _EVERYTHING,
+    bad: Annotated[str | None, Parameter(help="The turn that shows the change. Without it: the last one of --session.")] = None,
+    good: Annotated[
+        str | None, Parameter(help="A turn, of any session of the subject, that came before it. Without it: nothing was known.")
+    ] = None,
+    item: Annotated[
+        str | None, Parameter(help="What came or went: ART-…, T-…, or words of a learned line. Without it: anything shown.")
+    ] = None,
+    session: Annotated[str | None, Parameter(help="The session whose last turn is meant, where --bad is not given.")] = None,
+    is_all: Annotated[
+        bool, Parameter(name="--all", negative="", help="Tell every change in between, not one of them.")
+    ] = False,
+    tools: Tools = (),
+    json: Json = False,
+) -> int:
+    """Find the consolidation after which a turn is shown something else.
+
+    The turn is run again, without a model, with the memory as it was at places in between; all else stays as recorded. Exits
+    with 1 if nothing that was learned in between changes it. Takes no lock.
+
+    For example:
+
+        kitchener memory bisect --bad T-0a1b2c3d-000002
+        kitchener memory bisect --bad T-0a1b2c3d-000002 --good T-0a1b2c3d-000001 --item ART-0a1b2c3d4e5f
+        kitchener memory bisect --session SES-0a1b2c3d --all --json
+    """
+    question = _question(session, bad, good, item, every=is_all)
+    return run_to_end(partial(_run, options, question, tools, is_json=json))
+
+
+def _question(session: str | None, bad: str | None, good: str | None, item: str | None, *, every: bool) -> Question:
+    of_turn = _session_of("--bad", bad) or (session is None and _session_of("--good", good)) or session
+    if not of_turn:
+        raise CallerError("memory bisect: expected --bad T-…, the turn that shows the change, or --session SES-…")
+    if session is not None and of_turn != session:
+        raise CallerError(f"--bad {bad!r} is not a turn of --session {session!r}")
+    return Question(of_turn, bad, good, item, every)
+
+
+def _session_of(option: str, turn_id: str | None) -> str | None:
+    if turn_id is None:
+        return None
+    found = session_of_turn(turn_id)
+    if found is None:
+        raise CallerError(f"{option} {turn_id!r} is not a turn id: expected T-, the session's hex digits, - and six digits")
+    return found
+
+
+async def _run(options: Options, question: Question, tools: tuple[str, ...], *, is_json: bool) -> int:
+    config, given = await anyio.to_thread.run_sync(settings_and_tools, options, tools)
+    places = Places(config)
+    agent_class = await places.class_of(question.session_id, options.agent)
+    runs: list[int] = []
+    async with open_replays(config, agent_class, tools=given) as replays, progress_bar("runs", None, runs.__len__):
+        report = await bisect(replays, question, probed=runs.append)
+    if is_json:
+        print_json({"agent_class": agent_class, **report.as_json()})
+    else:
+        turns = await _read_turns(places, agent_class, report)
+        print_text("\n".join(_told(report, agent_class, turns)))
+    return OK if report.changes else NEGATIVE
+
+
+async def _read_turns(places: Places, agent_class: str, report: BisectReport) -> dict[str, TurnText]:
+    """What was said in the turns behind the changes."""
+    wanted = [turn for change in report.changes for turn in _turns_of(change)[:_AT_MOST]]
+    async with places.reader(agent_class) as ho2m:
+        return {turn_id: await read_turn(ho2m, turn_id) for turn_id in dict.fromkeys(wanted)}
+
+
+def _turns_of(change: Change) -> list[str]:
+    return list(dict.fromkeys(each.turn_id for each in change.sources if each.turn_id is not None))
+
+
+def _told(report: BisectReport, agent_class: str, turns: Mapping[str, TurnText]) -> Iterator[str]:
+    """The report for a reader."""
+    whom = f"{report.turn_id} of {report.subject_id} ({agent_class})"
+    looked = f"{_number(report.between, 'entry')} of the memory in between, {_number(report.probes, 'run')} of the turn"
+    since = report.question.good or "the time when nothing was known"
+    if not report.changes:
+        yield f"{whom}: nothing that was learned since {since} changes {_what(report)}"
+        yield from _why_not(report)
+    for change in report.changes:
+        yield from _told_change(change, whom, turns)
+        yield ""
+    if not report.is_exact:
+        yield "the settings have changed since: run again as it was, the turn is not shown what is on record for it"
+    yield looked
+
+
+def _what(report: BisectReport) -> str:
+    wanted = report.question.item
+    return "what it is shown" if wanted is None else f"whether {wanted!r} is shown to it"
+
+
+def _why_not(report: BisectReport) -> Iterator[str]:
+    good = report.question.good
+    if report.between and not report.question.every:
+        both = {None: "it is shown the same", True: "the item is shown", False: "the item is not shown"}[report.is_shown]
+        yield f"{both} at both ends; --all tells what came and went in between"
+    if good is not None:
+        yield f"what else differs between the turns: kitchener context diff {good} {report.turn_id}"
+
+
+def _told_change(change: Change, whom: str, turns: Mapping[str, TurnText]) -> Iterator[str]:
+    entry, overlay = change.entry, change.overlay
+    name = overlay.key if overlay is not None else events.in_words(entry.payload).get("target")
+    yield f"{name!s} changes what {whom} is shown"
+    yield f"  {moment_text(entry.timestamp)}  {told(entry)}  ({entry.ledger_id} {entry.entry_id})"
+    if overlay is not None:
+        snapshot = overlay.gate_snapshot or {}
+        gate = (
+            f": {snapshot['count']} events in {snapshot['sessions']} sessions"
+            if snapshot.keys() >= {"count", "sessions"}
+            else ""
+        )
+        yield f"  from {overlay.signal_id}{gate}"
+    yield "  before, after:"
+    yield from (f"    {one_line(each, _WIDTH)}" for each in change.lines())
+    if entry.entry_type == events.HO3_OVERLAY:
+        yield from _told_sources(change, turns)
+
+
+def _told_sources(change: Change, turns: Mapping[str, TurnText]) -> Iterator[str]:
+    behind = _turns_of(change)
+    yield f"  because of {_number(len(change.sources), 'event')} in {_number(len(behind), 'turn')}:"
+    for turn_id in behind[:_AT_MOST]:
+        yield f"    {turn_id}  {turns[turn_id].said()[0]}"
+    if len(behind) > _AT_MOST:
+        yield f"    and {len(behind) - _AT_MOST} more (--json has them all)"
+
+
+def _number(count: int, what: str) -> str:
+    plural = what.removesuffix("y") + "ies" if what.endswith("y") else f"{what}s"
+    return f"{count:,} {what if count == 1 else plural}"

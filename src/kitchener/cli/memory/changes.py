@@ -1,0 +1,159 @@
+"""What a person decides about a subject's memory: take an artifact out of use, keep a signal or an event from counting."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kitchener.cli.memory.owners import MemoryPlace, signal_kinds
+from kitchener.cli.memory.turns import TurnText, read_turn, turns_shown
+from kitchener.cli.memory.view import moment_text
+from kitchener.cli.terminal.output import one_line
+from kitchener.clock import SystemClock
+from kitchener.errors import CallerError, ConfigError, UnknownArtifact
+from kitchener.memory import Overlay
+from kitchener.memory.moments import text_of
+from kitchener.memory.signals import normalise
+
+_AT_MOST: Final = 20
+_WIDTH: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """An artifact that was taken out of use, and the turns that had been shown its line."""
+
+    overlay: Overlay
+    shown_in: list[TurnText]
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, as JSON types."""
+        return {
+            "artifact_id": self.overlay.artifact_id,
+            "overlay_id": self.overlay.overlay_id,
+            "signal_id": self.overlay.signal_id,
+            "line": self.overlay.line,
+            "shown_in": [each.as_json() for each in self.shown_in],
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Everything, for a reader."""
+        turns = len(self.shown_in)
+        yield f"  {self.overlay.key}: {one_line(self.overlay.line, _WIDTH)}"
+        yield f"  it had been shown in {turns} turn{'' if turns == 1 else 's'}{':' if turns else ''}"
+        for turn in self.shown_in[-_AT_MOST:]:
+            yield f"    {turn.turn_id}  {moment_text(turn.started_at or '?')}  {turn.said()[0]}"
+        if turns > _AT_MOST:
+            yield f"    and {turns - _AT_MOST} earlier ones (--json has them all)"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a decision did."""
+
+    agent_class: str
+    subject_id: str
+    target: str
+    is_written: bool
+    """False: it was so already."""
+    note: str
+    """What was done or why not, for a reader."""
+    withdrawn: list[Withdrawn] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, as JSON types."""
+        return {
+            "agent_class": self.agent_class,
+            "subject_id": self.subject_id,
+            "target": self.target,
+            "written": self.is_written,
+            "deactivated": [each.as_json() for each in self.withdrawn],
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Everything, for a reader."""
+        yield self.note
+        for each in self.withdrawn:
+            yield from each.lines()
+
+
+async def deactivated(place: MemoryPlace, artifact_id: str, subject_id: str | None, *, reason: str, block: bool) -> Change:
+    """Takes an artifact out of use.
+
+    Args:
+        place: whose memory
+        artifact_id: `ART-…`
+        subject_id: about whom; None: whoever it was learned about
+        reason: why
+        block: also keep its signal from being learned from again
+
+    Raises:
+        UnknownArtifact: there is no such artifact
+        CallerError: several subjects have it
+        LedgerLocked: another process holds the memory
+    """
+    _check_reason(reason)
+    async with place.reader() as reader:
+        subject_id = await place.owner_of(reader, artifact_id, subject_id)
+    namespace = place.namespace(subject_id)
+    async with place.writer() as memory:
+        subject, cut = await memory.snapshot(namespace=namespace)
+        overlay = subject.overlay(artifact_id, cut)
+        if overlay is None:
+            raise UnknownArtifact(artifact_id, namespace)
+        if overlay.artifact_id is None:
+            raise CallerError(f"{artifact_id} is of the older shape, which has no artifact id: it can only fade")
+        is_blocked = subject.gate(overlay.signal_id, cut, place.config).reason == "blocked"
+        if not overlay.enabled and (is_blocked or not block):
+            # Once more would be a record that says less than the one before: without `block` it would lift a block.
+            note = f"{artifact_id} of {subject_id} is deactivated already; nothing was written"
+            return Change(place.agent_class, subject_id, artifact_id, False, note)
+        now = text_of(SystemClock().time_us())
+        await memory.deactivate_overlay(artifact_id, reason, now, block=block, namespace=namespace)
+    again = "is not learned from again" if block else "may be learned from again later, --block prevents that"
+    note = f"deactivated {artifact_id} of {subject_id}; its signal {overlay.signal_id} {again}"
+    return Change(place.agent_class, subject_id, artifact_id, True, note, await _withdrawn(place, subject_id, [overlay]))
+
+
+async def quarantined(place: MemoryPlace, target: str, subject_id: str | None, *, reason: str) -> Change:
+    """Keeps a signal or an event from counting, and takes out of use what loses its support by that.
+
+    Args:
+        place: whose memory
+        target: a signal id or `EVT-…`
+        subject_id: whose; None: whoever gave it
+        reason: why
+
+    Raises:
+        CallerError: nobody gave it, or several did
+        LedgerLocked: another process holds the memory
+    """
+    _check_reason(reason)
+    async with place.reader() as reader:
+        subject_id = await place.holder_of(reader, target, subject_id)
+    namespace = place.namespace(subject_id)
+    if not target.startswith("EVT-"):
+        target = normalise(target, signal_kinds(place.config))
+    async with place.writer() as memory:
+        subject, cut = await memory.snapshot(namespace=namespace)
+        target = subject.in_words(target)
+        if target in subject.quarantined(cut):
+            note = f"{target} of {subject_id} is in quarantine already; nothing was written"
+            return Change(place.agent_class, subject_id, target, False, note)
+        lost = await memory.quarantine(target, reason, namespace=namespace)
+    note = f"{target} of {subject_id} is in quarantine and counts no more; "
+    note += "without it these are deactivated:" if lost else "nothing learned lost its support"
+    return Change(place.agent_class, subject_id, target, True, note, await _withdrawn(place, subject_id, lost))
+
+
+async def _withdrawn(place: MemoryPlace, subject_id: str, overlays: list[Overlay]) -> list[Withdrawn]:
+    found = []
+    async with place.places.reader(place.agent_class) as ho2m:
+        for overlay in overlays:
+            turns = await turns_shown(ho2m, subject_id, overlay.key)
+            found.append(Withdrawn(overlay, [await read_turn(ho2m, each) for each in turns]))
+    return found
+
+
+def _check_reason(reason: str) -> None:
+    if not reason.strip():
+        raise ConfigError("--reason", "", repr(reason), "expected why, in a few words")

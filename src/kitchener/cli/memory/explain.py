@@ -1,0 +1,204 @@
+"""Why an artifact is there: from the line a model is shown back to what the subject had said, and what became of it since."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from kitchener.cli.memory.owners import MemoryPlace
+from kitchener.cli.memory.turns import TurnText, read_turn, turns_shown
+from kitchener.cli.memory.view import LearnedView, learned_at, learned_view, line_text, moment_text, where_it_speaks
+from kitchener.cli.terminal.output import UNREADABLE, one_line
+from kitchener.errors import UnknownArtifact
+from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.memory import GateResult
+from kitchener.memory.signals import RecordedEvent
+from kitchener.memory.subject import why_erased
+from kitchener.records import events
+
+AT_MOST: Final = 20
+"""Turns of one kind that a reader is shown; JSON has them all."""
+_WIDTH: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Everything on record about one artifact."""
+
+    agent_class: str
+    subject_id: str
+    learned: LearnedView
+    gate: GateResult
+    """The gate of its signal as it is now."""
+    evidence: list[RecordedEvent]
+    """The events it was learned from, oldest first."""
+    unknown: list[str]
+    """Events it names that the memory does not know: it was imported, or is erased."""
+    turns: dict[str, TurnText]
+    """The turns of those events, and those that were shown it; as many as were asked for."""
+    shown_in: list[str]
+    """Turns that were shown its line, oldest first."""
+    records: list[StoredEntry]
+    """Its own entries, oldest first."""
+    quarantines: list[StoredEntry]
+    """What was put in quarantine among its sources."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, as JSON types."""
+        overlay, gate = self.learned.overlay, self.gate
+        return {
+            **self.learned.as_json(),
+            "agent_class": self.agent_class,
+            "subject_id": self.subject_id,
+            "model": overlay.model,
+            "prompt_pack_version": overlay.prompt_pack_version,
+            "window_start": overlay.window_start,
+            "window_end": overlay.window_end,
+            "gate_snapshot": overlay.gate_snapshot,
+            "gate_now": {**asdict(gate), "progress": gate.progress},
+            "source_signal_ids": list(overlay.source_signal_ids or (overlay.signal_id,)),
+            "events": [each._asdict() for each in self.evidence],
+            "unknown_event_ids": self.unknown,
+            "turns": [self.turns[each].as_json() for each in self.source_turns()],
+            "records": [_as_json(each) for each in self.records],
+            "quarantines": [_as_json(each) for each in self.quarantines],
+            "shown_in": [self.turns[each].as_json() for each in self.shown_in],
+        }
+
+    def source_turns(self) -> list[str]:
+        """The turns behind it, oldest first."""
+        return list(dict.fromkeys(each.turn_id for each in self.evidence if each.turn_id is not None))
+
+    def lines(self) -> Iterator[str]:
+        """Everything, for a reader."""
+        yield from self._head()
+        yield from self._because()
+        yield "\nwhat became of it:"
+        for entry in sorted((*self.records, *self.quarantines), key=lambda each: each.seq):
+            yield f"  {moment_text(entry.timestamp)}  {told(entry)}"
+        turns = len(self.shown_in)
+        yield f"\nshown in {turns} turn{'' if turns == 1 else 's'}{':' if turns else ' so far'}"
+        for turn_id in _first(self.shown_in):
+            yield f"  {turn_id}  {moment_text(self.turns[turn_id].started_at or '?')}"
+            yield f"    {self.turns[turn_id].said()[0]}"
+        yield from _rest(self.shown_in, "turns")
+
+    def _head(self) -> Iterator[str]:
+        overlay, learned = self.learned.overlay, self.learned
+        yield f"{overlay.key}: {line_text(overlay, _WIDTH)}"
+        yield f"  about {self.subject_id} ({self.agent_class}), {where_it_speaks(overlay)}"
+        why = f": {one_line(learned.why, _WIDTH)}" if learned.why else ""
+        yield f"  {learned.state}{why}; weight {learned.weight_now:.2f} now, {learned.weight:.2f} when set"
+        author = f" by {overlay.model} ({overlay.prompt_pack_version!s})" if overlay.model else ""
+        yield f"  learned {learned_at(overlay)} from {overlay.signal_id}{author}"
+        snapshot, gate = overlay.gate_snapshot, self.gate
+        if snapshot is not None:
+            then = f"{snapshot.get('count', '?')} events in {snapshot.get('sessions', '?')} sessions"
+            needs = f"{gate.count_threshold} in {gate.session_threshold}"
+            now = f"{gate.count} in {gate.session_count}"
+            yield f"  its gate opened at {then}; it needs {needs}, {now} count now ({gate.reason})"
+
+    def _because(self) -> Iterator[str]:
+        sessions = len({each.session_id for each in self.evidence})
+        yield f"\nbecause of {len(self.evidence)} events in {sessions} sessions:"
+        for turn_id in _first(self.source_turns()):
+            turn = self.turns[turn_id]
+            mine = [each for each in self.evidence if each.turn_id == turn_id]
+            yield f"  {turn_id} of {mine[0].session_id}  {moment_text(mine[0].timestamp)}"
+            yield from (f"    {line}" for line in turn.said())
+            yield from (f"    {each.signal_id}  {each.event_id}{self._quarantined(each)}" for each in mine)
+        yield from _rest(self.source_turns(), "turns")
+        for each in _first([each for each in self.evidence if each.turn_id is None]):
+            yield f"  {each.signal_id}  {each.event_id} of {each.session_id}, no turn named"
+        is_erased = any(why_erased(each.payload) for each in self.records)
+        for event_id in _first(self.unknown):
+            yield f"  {event_id}  {'(erased)' if is_erased else '(imported; no ledger here knows it)'}"
+        yield from _rest(self.unknown, "unknown events")
+
+    def _quarantined(self, event: RecordedEvent) -> str:
+        targets = {events.in_words(each.payload)["target"] for each in self.quarantines}
+        return "  (in quarantine)" if {event.event_id, event.signal_id} & targets else ""
+
+
+async def explained(
+    place: MemoryPlace, artifact_id: str, subject_id: str | None, *, turns_at_most: int | None = None
+) -> Explanation:
+    """Everything on record about an artifact.
+
+    Args:
+        place: whose memory
+        artifact_id: `ART-…`
+        subject_id: about whom; None: whoever it was learned about
+        turns_at_most: of how many turns of each kind the text is read; None: of all
+
+    Raises:
+        UnknownArtifact: there is no such artifact
+        CallerError: several subjects have it
+    """
+    async with place.reader() as reader:
+        subject_id = await place.owner_of(reader, artifact_id, subject_id)
+        if reader is None:
+            raise UnknownArtifact(artifact_id, place.agent_class)
+        namespace = place.namespace(subject_id)
+        subject, cut = await reader.snapshot(namespace=namespace)
+        overlay = subject.overlay(artifact_id, cut)
+        if overlay is None:
+            raise UnknownArtifact(artifact_id, namespace)
+        evidence = subject.recorded(overlay.source_event_ids, cut)
+        records = await reader.read_records(artifact_id, namespace=namespace)
+        sources = {overlay.signal_id, *overlay.source_signal_ids, *overlay.source_event_ids}
+        found_quarantines = await reader.read_quarantines(namespace=namespace)
+        quarantines = [each for each in found_quarantines if events.in_words(each.payload)["target"] in sources]
+    known = {each.event_id for each in evidence}
+    found = Explanation(
+        place.agent_class,
+        subject_id,
+        learned_view(overlay, subject, cut, place.config),
+        subject.gate(overlay.signal_id, cut, place.config),
+        evidence,
+        [each for each in overlay.source_event_ids if each not in known],
+        {},
+        [],
+        records,
+        quarantines,
+    )
+    async with place.places.reader(place.agent_class) as ho2m:
+        await _add_turns(found, ho2m, turns_at_most)
+    return found
+
+
+async def _add_turns(found: Explanation, ho2m: LedgerReader | None, at_most: int | None) -> None:
+    found.shown_in.extend(await turns_shown(ho2m, found.subject_id, found.learned.overlay.key))
+    for turn_id in dict.fromkeys((*found.source_turns()[:at_most], *found.shown_in[:at_most])):
+        found.turns[turn_id] = await read_turn(ho2m, turn_id)
+
+
+def _as_json(entry: StoredEntry) -> dict[str, Any]:
+    payload = events.read_payload(entry.entry_type, entry.payload)
+    names = ("reason", "weight", "superseded_by", "target", "block_signal", "event_ts", "erased_subject")
+    facts = {name: payload[name] for name in names if name in payload}
+    return {"seq": entry.seq, "at": entry.timestamp, "entry_type": entry.entry_type, **facts}
+
+
+def told(entry: StoredEntry) -> str:
+    """One record in words."""
+    payload = events.read_payload(entry.entry_type, entry.payload)
+    given = payload.get("reason")
+    reason = one_line(given, _WIDTH) if isinstance(given, str) else why_erased(payload) or UNREADABLE
+    if entry.entry_type == events.HO3_OVERLAY:
+        return "imported" if payload.get("unverified_event_ids") else "learned"
+    if entry.entry_type == events.HO3_QUARANTINED:
+        return f"{payload['target']} put in quarantine: {reason}"
+    if entry.entry_type == events.HO3_OVERLAY_WEIGHT_UPDATED:
+        return f"given the weight {payload['weight']:g}: {reason}"
+    by = f" by {payload['superseded_by']}" if "superseded_by" in payload else ""
+    target = f" ({payload['target']})" if "target" in payload else ""
+    return f"deactivated: {reason}{by}{target}{'; its signal is blocked' if payload.get('block_signal') else ''}"
+
+
+def _first(found: list[Any]) -> list[Any]:
+    return found[:AT_MOST]
+
+
+def _rest(found: list[Any], what: str) -> Iterator[str]:
+    if len(found) > AT_MOST:
+        yield f"  and {len(found) - AT_MOST} more {what} (--json has them all)"

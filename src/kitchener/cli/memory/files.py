@@ -1,0 +1,163 @@
+"""What was learned as a file of JSON lines, out and in again.
+
+A line of an export holds the overlay, whose it is, the events it was learned from and what became of it. A line that comes in
+is of the older flat shape, or is turned into it: its sources stay behind. Everything is checked before anything is written.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from kitchener.canonical import canonical_bytes
+from kitchener.cli.memory.owners import MemoryPlace, signal_kinds
+from kitchener.errors import CallerError, ConfigError, EntryRefused, KitchenerError
+from kitchener.ids import check_subject_id
+from kitchener.memory import MemoryReader, Overlay
+from kitchener.memory.overlays import parse_older
+from kitchener.memory.signals import normalise
+from kitchener.records import events
+
+_OLDER: Final = (
+    "overlay_id",
+    "signal_id",
+    "decay_modifier",
+    "source_event_ids",
+    "window_start",
+    "window_end",
+    "created_at",
+)
+"""What an exported line keeps where it comes in, beside its text and weight."""
+_ENVELOPE: Final = 4_096
+"""Bytes kept free for what an entry holds beside the overlay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What one file brought."""
+
+    taken: dict[str, list[str]]
+    """Overlay ids that were written, by subject, in alphabetical order of the subjects."""
+    known: int
+    """Lines that were known already."""
+
+
+async def exported(place: MemoryPlace, reader: MemoryReader, subjects: Iterable[str]) -> list[dict[str, Any]]:
+    """One JSON value for each artifact of some subjects, in the order in which they were learned."""
+    found = []
+    for subject_id in subjects:
+        namespace = place.namespace(subject_id)
+        subject, cut = await reader.snapshot(namespace=namespace)
+        for overlay in subject.overlays(cut):
+            records = await reader.read_records(overlay.key, namespace=namespace)
+            found.append(
+                {
+                    "agent_class": place.agent_class,
+                    "subject_id": subject_id,
+                    **overlay.model_dump(mode="json", exclude_none=True),
+                    "source_events": [each._asdict() for each in subject.recorded(overlay.source_event_ids, cut)],
+                    "records": [_record(each.entry_type, each.timestamp, each.payload) for each in records],
+                }
+            )
+    return found
+
+
+def _record(entry_type: str, timestamp: str, payload: dict[str, Any]) -> dict[str, Any]:
+    names = ("reason", "weight", "superseded_by", "target", "block_signal", "event_ts")
+    payload = events.in_words(payload)
+    return {"at": timestamp, "entry_type": entry_type, **{name: payload[name] for name in names if name in payload}}
+
+
+def read_import(path: Path, place: MemoryPlace, subject_id: str | None) -> dict[str, list[dict[str, Any]]]:
+    """The overlays of a file by subject, each checked.
+
+    Args:
+        path: a file of JSON lines
+        place: whose memory they shall enter
+        subject_id: whose they are; None: as each line says
+
+    Raises:
+        ConfigError: names file, line and what was expected
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    for number, line in _lines(path):
+        try:
+            record = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise _bad(path, number, f"is not JSON: {error}") from error
+        if not isinstance(record, dict):
+            raise _bad(path, number, "expected an object with the fields of an overlay")
+        owner = _owner(path, number, record, subject_id, place.agent_class)
+        record = _older(record)
+        try:
+            _check(record, place)
+        except KitchenerError as error:
+            raise _bad(path, number, str(error).removesuffix("; nothing was written")) from error
+        found.setdefault(owner, []).append(record)
+    return found
+
+
+async def imported(place: MemoryPlace, overlays: dict[str, list[dict[str, Any]]]) -> Imported:
+    """Writes overlays that were checked; those that are known already are left out."""
+    taken: dict[str, list[str]] = {}
+    async with place.writer() as memory:
+        for subject_id in sorted(overlays):
+            ids = await memory.import_overlays(overlays[subject_id], namespace=place.namespace(subject_id))
+            if ids:
+                taken[subject_id] = ids
+    lines = sum(map(len, overlays.values()))
+    return Imported(taken, lines - sum(map(len, taken.values())))
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield number, line
+    except OSError as error:
+        raise ConfigError(str(path), "", "", f"cannot be read: {error.strerror or error}") from error
+
+
+def _older(record: dict[str, Any]) -> dict[str, Any]:
+    """A line of an export in the older flat shape: elsewhere it has no sources, so no identity either, and can only fade."""
+    if record.get("artifact_id") is None:
+        return record
+    content = {**(record.get("content") or {}), "bias": record.get("context_line")}
+    weight = record.get("weight", record.get("salience_weight"))
+    return {**{name: record[name] for name in _OLDER if name in record}, "content": content, "salience_weight": weight}
+
+
+def _owner(path: Path, number: int, record: dict[str, Any], subject_id: str | None, agent_class: str) -> str:
+    """Whose a line is. Nothing that was learned about one subject may reach another's memory by a slip."""
+    named, of_class = record.get("subject_id"), record.get("agent_class", agent_class)
+    if of_class != agent_class:
+        raise _bad(path, number, f"belongs to agent class {of_class!r}, not {agent_class!r}; see --agent")
+    if named is None and subject_id is None:
+        raise _bad(path, number, "names no subject_id; say with --subject whose it is")
+    owner = subject_id if named is None else named
+    try:
+        check_subject_id(owner)  # an export may hold what was learned in anonymous sessions
+    except CallerError as error:
+        raise _bad(path, number, str(error)) from error
+    if subject_id is not None and owner != subject_id:
+        raise _bad(path, number, f"belongs to subject {named!r:.80}, not {subject_id!r:.80}")
+    return str(owner)
+
+
+def _check(record: dict[str, Any], place: MemoryPlace) -> None:
+    """What the memory would refuse, before anything is written: either all lines come in or none does."""
+    overlay: Overlay = parse_older(record, place.config.max_line_chars)
+    normalise(overlay.signal_id, signal_kinds(place.config))
+    if not overlay.source_event_ids:
+        raise EntryRefused("source_event_ids", "expected the events that it was learned from")
+    size = len(canonical_bytes(overlay.model_dump(mode="json", exclude_none=True), at="overlay"))
+    limit = place.places.config.ledger.max_entry_bytes
+    if size + _ENVELOPE > limit:
+        raise EntryRefused("overlay", f"{size} bytes are too many for max_entry_bytes = {limit}")
+
+
+def _bad(path: Path, number: int, problem: str) -> ConfigError:
+    return ConfigError(f"{path}: line {number}", "", "", f"{problem}; nothing was written")

@@ -1,0 +1,264 @@
+"""`kitchener memory`: what recurs, what was learned from it and why, and how to take it back. Explained in `docs/memory.md`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+import anyio.to_thread
+import orjson
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+
+from kitchener.cli.exits import OK
+from kitchener.cli.memory.bisect import bisect_
+from kitchener.cli.memory.changes import deactivated, quarantined
+from kitchener.cli.memory.explain import AT_MOST, explained
+from kitchener.cli.memory.files import exported, imported, read_import
+from kitchener.cli.memory.look import look
+from kitchener.cli.memory.owners import MemoryPlace
+from kitchener.cli.memory.tune import tune
+from kitchener.cli.options import Json, Options
+from kitchener.cli.terminal.interrupt import run_to_end
+from kitchener.cli.terminal.output import print_json, print_json_lines, print_table, print_text
+from kitchener.cli.terminal.written_files import check_output, write_whole
+
+app = App(name="memory", help="See what was learned about subjects, and take it back.")
+app.command(tune)
+app.command(bisect_, name="bisect")
+
+Subject = Annotated[str | None, Parameter(help="Whose memory. Needed only where there are several subjects to choose from.")]
+AsOf = Annotated[str | None, Parameter(name="--as-of", help="What was known then: ISO time with a zone. Without it: now.")]
+Artifact = Annotated[str, Parameter(name="ARTIFACT", help="An artifact id, such as ART-0a1b2c3d4e5f.")]
+Reason = Annotated[str, Parameter(help="Why, for whoever asks later; it is kept on record.")]
+
+_EVERYTHING = Options()
+
+
+@app.command
+def signals(
+    *,
+    options: Options = _EVERYTHING,
+    subject: Subject = None,
+    as_of: AsOf = None,
+    min_count: Annotated[int, Parameter(validator=Number(gte=0), help="Only signals with so many events.")] = 0,
+    json: Json = False,
+) -> int:
+    """Show what recurs for a subject, and how near each gate is. Takes no lock.
+
+    A gate opens when a signal came often enough, in enough sessions; then it is learned from.
+
+    For example:
+
+        kitchener memory signals
+        kitchener memory signals --subject ada --min-count 2
+        kitchener memory signals --as-of 2026-02-18T10:30:00+00:00 --json
+    """
+
+    async def work() -> int:
+        async with look(options, subject, as_of) as seen:
+            found = [each for each in seen.signals() if each.gate.count >= min_count]
+            if json:
+                print_json({**seen.as_json(), "signals": [each.as_json() for each in found]})
+            elif seen.says_whose():
+                hours = seen.place.config.gate_window_hours
+                if found:
+                    columns = ("signal", "count", "sessions", "last_seen", "decay", "gate")
+                    print_table(columns, (each.as_row(hours) for each in found))
+                else:
+                    print_text(f"no signals{f' with at least {min_count} events' if min_count else ''}")
+        return OK
+
+    return anyio.run(work)
+
+
+@app.command
+def biases(
+    *,
+    options: Options = _EVERYTHING,
+    subject: Subject = None,
+    all_: Annotated[bool, Parameter(name="--all", negative="", help="Also what no longer speaks, and why.")] = False,
+    as_of: AsOf = None,
+    json: Json = False,
+) -> int:
+    """Show what was learned about a subject and still speaks. Takes no lock.
+
+    For example:
+
+        kitchener memory biases
+        kitchener memory biases --subject ada --all --json
+    """
+
+    async def work() -> int:
+        async with look(options, subject, as_of) as seen:
+            everything = list(seen.learned())
+            found = [each for each in everything if all_ or each.state == "speaks"]
+            if json:
+                print_json({**seen.as_json(), "biases": [each.as_json() for each in found]})
+            elif seen.says_whose():
+                silent = len(everything) - len(found)
+                for each in found:
+                    print_text("\n".join(each.lines()))
+                if not everything:
+                    print_text("no learned lines yet; `kitchener memory signals` shows how near each gate is")
+                elif silent:
+                    print_text(f"{silent} no longer speak{'s' if silent == 1 else ''}; --all shows why")
+        return OK
+
+    return anyio.run(work)
+
+
+@app.command
+def explain(artifact: Artifact, /, *, options: Options = _EVERYTHING, subject: Subject = None, json: Json = False) -> int:
+    """Show why an artifact is there: signals, events and turns behind it, what became of it, and who was shown it.
+
+    Takes no lock.
+
+    For example:
+
+        kitchener memory explain ART-0a1b2c3d4e5f
+        kitchener memory explain ART-0a1b2c3d4e5f --subject ada --json
+    """
+
+    async def work() -> int:
+        found = await explained(MemoryPlace.of(options), artifact, subject, turns_at_most=None if json else AT_MOST)
+        if json:
+            print_json(found.as_json())
+        else:
+            print_text("\n".join(found.lines()))
+        return OK
+
+    return anyio.run(work)
+
+
+@app.command
+def deactivate(
+    artifact: Artifact,
+    /,
+    *,
+    options: Options = _EVERYTHING,
+    reason: Reason,
+    block: Annotated[bool, Parameter(negative="", help="Also keep its signal from being learned from again.")] = False,
+    subject: Subject = None,
+    json: Json = False,
+) -> int:
+    """Take an artifact out of use: its line is not shown any more. It stays on record.
+
+    For example:
+
+        kitchener memory deactivate ART-0a1b2c3d4e5f --reason "no longer true"
+        kitchener memory deactivate ART-0a1b2c3d4e5f --reason "private" --block
+    """
+
+    async def work() -> int:
+        change = await deactivated(MemoryPlace.of(options), artifact, subject, reason=reason, block=block)
+        if json:
+            print_json(change.as_json())
+        else:
+            print_text("\n".join(change.lines()))
+        return OK
+
+    return run_to_end(work)
+
+
+@app.command
+def quarantine(
+    target: Annotated[str, Parameter(name="TARGET", help="A signal such as tool:read_file, or an event, EVT-….")],
+    /,
+    *,
+    options: Options = _EVERYTHING,
+    reason: Reason,
+    subject: Subject = None,
+    json: Json = False,
+) -> int:
+    """Keep a signal or an event from counting, and deactivate what it alone supports.
+
+    Prints the artifacts that lose their support, and the turns that had been shown them.
+
+    For example:
+
+        kitchener memory quarantine tool:read_file --reason "a test user" --subject ada
+        kitchener memory quarantine EVT-0a1b2c3d4e5f6a7b --reason "misheard"
+    """
+
+    async def work() -> int:
+        change = await quarantined(MemoryPlace.of(options), target, subject, reason=reason)
+        if json:
+            print_json(change.as_json())
+        else:
+            print_text("\n".join(change.lines()))
+        return OK
+
+    return run_to_end(work)
+
+
+@app.command(name="import")
+def import_(
+    file: Annotated[Path, Parameter(name="FILE", help="JSON lines: an export, or overlays of the older flat shape.")],
+    /,
+    *,
+    options: Options = _EVERYTHING,
+    subject: Annotated[str | None, Parameter(help="Whose they are, where the lines do not say it.")] = None,
+    json: Json = False,
+) -> int:
+    """Take over what was learned elsewhere: all lines of a file or none.
+
+    What is known already is left out. Events that no ledger here knows are marked as unverified.
+
+    For example:
+
+        kitchener memory import learned.jsonl
+        kitchener memory import older.jsonl --subject ada
+    """
+
+    async def work() -> int:
+        place = MemoryPlace.of(options)
+        overlays = await anyio.to_thread.run_sync(read_import, file, place, subject)
+        result = await imported(place, overlays)
+        if json:
+            taken = [{"subject_id": each, "overlay_ids": ids} for each, ids in result.taken.items()]
+            print_json({"agent_class": place.agent_class, "imported": taken, "known": result.known})
+        else:
+            count = sum(map(len, result.taken.values()))
+            names = ", ".join(result.taken)
+            known = f"; {result.known} known already" if result.known else ""
+            print_text(f"imported {count} learned line{'' if count == 1 else 's'}{f' of {names}' if names else ''}{known}")
+        return OK
+
+    return run_to_end(work)
+
+
+@app.command
+def export(
+    *,
+    options: Options = _EVERYTHING,
+    subject: Annotated[str | None, Parameter(help="Whose; without it, all subjects of the agent class.")] = None,
+    output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="File to write; else standard output.")] = None,
+) -> int:
+    """Write what was learned as JSON lines, with its sources and what became of it. Takes no lock.
+
+    `kitchener memory import` reads them again.
+
+    For example:
+
+        kitchener memory export > learned.jsonl
+        kitchener memory export --subject ada -o ada.jsonl
+    """
+
+    async def work() -> int:
+        place = MemoryPlace.of(options)
+        if output is not None:
+            check_output(output, place.places.root)
+        async with place.reader() as reader:
+            lines = []
+            if reader is not None:
+                chosen = [subject] if subject is not None else [each.subject_id for each in await place.subjects(reader)]
+                lines = await exported(place, reader, chosen)
+        if output is None:
+            print_json_lines(lines)
+        else:
+            data = [orjson.dumps(each) + b"\n" for each in lines]
+            await anyio.to_thread.run_sync(write_whole, output, lambda file: file.writelines(data))
+            print_text(f"wrote {len(lines)} learned line{'' if len(lines) == 1 else 's'} to {output}")
+        return OK
+
+    return anyio.run(work)

@@ -1,0 +1,218 @@
+"""`kitchener memory tune`: what other thresholds of the gate would have made of the recorded signals. Takes no lock."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import count
+from typing import Annotated, Any, Final, TypeVar
+
+import anyio.to_thread
+from cyclopts import Parameter
+
+from kitchener.cli.exits import OK
+from kitchener.cli.memory.owners import MemoryPlace
+from kitchener.cli.options import Json, Options
+from kitchener.cli.terminal.interrupt import run_to_end
+from kitchener.cli.terminal.output import print_json, print_table, print_text
+from kitchener.cli.terminal.progress import progress_bar
+from kitchener.config import HO3MemoryConfig
+from kitchener.errors import CallerError, NotOnRecord
+from kitchener.memory import MemoryReader
+from kitchener.tuning import GateOutcome, GateRecord, Setting, Spread, grid, read_gate_record, simulate
+
+AT_MOST: Final = 1_000
+"""Settings of one sweep."""
+_MOST_EVENTS: Final = 100_000
+_MOST_HOURS: Final = 87_600
+_MOST_HALF_LIFE: Final = 876_000
+_PART: Final = re.compile(r"(\d{1,7})(?:\.\.(\d{1,7}))?", re.ASCII)
+_EVERYTHING = Options()
+N = TypeVar("N", int, float)
+
+
+def tune(
+    *,
+    options: Options = _EVERYTHING,
+    counts: Annotated[
+        str | None, Parameter(name="--count", help="Values of gate_count_threshold, such as 2..8 or 3,5,10.")
+    ] = None,
+    sessions: Annotated[
+        str | None, Parameter(name="--sessions", help="Values of gate_session_threshold, such as 1..4.")
+    ] = None,
+    windows: Annotated[
+        str | None,
+        Parameter(name="--window", help="Values of gate_window_hours, such as 24,168,336. Without it: as configured."),
+    ] = None,
+    half_lives: Annotated[
+        str | None, Parameter(name="--half-life", help="Values of decay_half_life_hours. Without it: as configured.")
+    ] = None,
+    subject: Annotated[str | None, Parameter(help="Only this subject's signals; without it those of all.")] = None,
+    json: Json = False,
+) -> int:
+    """Show what other thresholds of the gate would have learned from the same signals, how soon, and how steadily.
+
+    Takes no lock and asks no model. Without ranges it goes a few steps around the configured thresholds.
+
+    For example:
+
+        kitchener memory tune
+        kitchener memory tune --count 2..8 --sessions 1..4 --subject ada
+        kitchener memory tune --window 24,168 --half-life 24,336 --json
+    """
+
+    async def work() -> int:
+        place = MemoryPlace.of(options)
+        settings = _settings(Setting.of(place.config), counts, sessions, windows, half_lives)
+        async with place.reader() as reader:
+            if reader is None:
+                remedy = "" if place.is_on else f"; {place.how_to_turn_on()}"
+                raise NotOnRecord(f"there is no signal on record for agent class {place.agent_class!r}{remedy}")
+            sweep = Sweep(place.config, subject, await _read(reader, place.agent_class, subject))
+        await sweep.run(settings)
+        if json:
+            print_json({"agent_class": place.agent_class, **sweep.as_json()})
+        else:
+            sweep.tell(place.agent_class)
+        return OK
+
+    return run_to_end(work)
+
+
+def _settings(current: Setting, *texts: str | None) -> list[Setting]:
+    """The settings to be tried."""
+    counts, sessions, windows, half_lives = texts
+    near_count = range(max(1, current.count - 3), current.count + 4)
+    near_sessions = range(max(1, current.sessions - 2), current.sessions + 2)
+    is_default = not any(texts)
+    found = grid(
+        current,
+        counts=_values("--count", counts, _MOST_EVENTS, int) or (near_count if is_default else ()),
+        sessions=_values("--sessions", sessions, _MOST_EVENTS, int) or (near_sessions if is_default else ()),
+        windows=_values("--window", windows, _MOST_HOURS, int),
+        half_lives=_values("--half-life", half_lives, _MOST_HALF_LIFE, float),
+    )
+    if len(found) > AT_MOST + 1:  # the current one may stand beside them
+        raise CallerError(f"these ranges make {len(found):,} settings: expected at most {AT_MOST:,}; take fewer values of each")
+    return found
+
+
+def _values(option: str, text: str | None, most: int, number: Callable[[int], N]) -> list[N]:
+    """The values that `2..8` or `3,5,8..10` mean.
+
+    Raises:
+        CallerError: it is no such list, a range runs backwards, or a value is out of bounds
+    """
+    if text is None:
+        return []
+    values: dict[int, None] = {}
+    for part in text.split(","):
+        found = _PART.fullmatch(part.strip())
+        first, last = (int(found[1]), int(found[2] or found[1])) if found is not None else (0, 0)
+        if not 1 <= first <= last <= most:
+            raise CallerError(
+                f"{option} {text!r:.60}: expected whole numbers from 1 to {most:,}, as in 3, 2..8 (upwards) or 3,5,8..10"
+            )
+        if last - first >= AT_MOST:
+            raise CallerError(f"{option} {text!r:.60}: expected at most {AT_MOST:,} values")
+        values |= dict.fromkeys(range(first, last + 1))
+    return [number(each) for each in values]
+
+
+async def _read(reader: MemoryReader, agent_class: str, subject: str | None) -> GateRecord:
+    done, entries = count(), [0]
+
+    def seen() -> None:
+        entries[0] = next(done)
+
+    async with progress_bar("signals, read twice", 2 * reader.signals.position, lambda: entries[0]):
+        return await read_gate_record(reader, agent_class, subject, seen=seen)
+
+
+@dataclass(slots=True)
+class Sweep:
+    """Settings over one record."""
+
+    config: HO3MemoryConfig
+    subject_id: str | None
+    record: GateRecord
+    outcomes: Sequence[GateOutcome] = ()
+
+    async def run(self, settings: Sequence[Setting]) -> None:
+        """Works out each setting, in a thread, so that an interrupt ends it between two of them."""
+        outcomes: list[GateOutcome] = []
+        async with progress_bar("settings", len(settings), outcomes.__len__):
+            for setting in settings:
+                outcome = await anyio.to_thread.run_sync(simulate, self.record.subjects, setting, self.config)
+                outcomes.append(outcome)
+        self.outcomes = outcomes
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, as JSON types."""
+        subjects, current = self.record.subjects, Setting.of(self.config)
+        return {
+            "subject_id": self.subject_id,
+            "given": "the same signals",
+            "on_record": {
+                "subjects": len(subjects),
+                "sealed_subjects": self.record.sealed,
+                "signals": sum(each.events for each in subjects),
+                "turns": sum(each.turns for each in subjects),
+                "gates": sum(len(each.checks) for each in subjects),
+                "crossings": self.record.crossings,
+                "artifacts": sum(each.artifacts for each in subjects),
+                "taken_back": sum(fate.is_taken_back for each in subjects for fate in each.fates.values()),
+            },
+            "own_thresholds": {kind: each.model_dump() for kind, each in sorted(self.config.gate_overrides.items())},
+            "settings": [{"current": each.setting == current, **each.as_json()} for each in self.outcomes],
+        }
+
+    def tell(self, agent_class: str) -> None:
+        """The same for a reader, as a table."""
+        found = self.as_json()["on_record"]
+        whose = _subjects(found["subjects"]) if self.subject_id is None else self.subject_id
+        print_text(
+            f"{whose} ({agent_class}): {found['signals']:,} signals in {found['turns']:,} turns;"
+            f" on record {found['artifacts']:,} artifacts, {found['taken_back']:,} taken back"
+        )
+        rows = [_row(each, Setting.of(self.config)) for each in self.outcomes]
+        knobs = [knob.name for knob in fields(Setting)]
+        swept = [name for name in knobs if len({row[name] for row in rows}) > 1 or name in ("count", "sessions")]
+        print_table(("·", *swept, *_COLUMNS), rows)
+        for line in self._notes():
+            print_text(line)
+
+    def _notes(self) -> Iterator[str]:
+        yield "given the same signals: each crossing counts as learned from at once; `>` is the current setting"
+        yield "events, turns, hours: from a signal's first event to its first crossing, median / nine of ten within"
+        if self.config.gate_overrides:
+            kinds = ", ".join(sorted(self.config.gate_overrides))
+            yield f"thresholds of their own (gate_overrides), which the sweep does not move: {kinds}"
+        if self.record.sealed:
+            yield f"left out, because what they said is sealed and there is no key to it: {_subjects(self.record.sealed)}"
+
+
+_COLUMNS: Final = ("artifacts", "learned", "renewals", "flips", "subjects", "events", "turns", "hours", "taken_back")
+
+
+def _subjects(number: int) -> str:
+    return f"{number:,} subject{'' if number == 1 else 's'}"
+
+
+def _row(outcome: GateOutcome, current: Setting) -> dict[str, Any]:
+    setting = outcome.setting
+    return {
+        **asdict(setting),
+        "half_life_hours": f"{setting.half_life_hours:g}",
+        "·": ">" if setting == current else "",
+        **{name: getattr(outcome, name) for name in ("artifacts", "learned", "renewals", "flips", "subjects")},
+        **{name: _spread(getattr(outcome, name)) for name in ("events", "turns", "hours")},
+        "taken_back": f"{outcome.taken_back} of {outcome.known}" if outcome.known else None,
+    }
+
+
+def _spread(spread: Spread | None) -> str | None:
+    return None if spread is None else f"{_short(spread.median)} / {_short(spread.p90)}"
+
+
+def _short(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.2g}" if value < 1 else f"{value:,.1f}"

@@ -1,0 +1,166 @@
+"""The files of `kitchener run`: messages in, results out, without holding either in memory.
+
+Input is read twice: once to check every line and note where it stands, once when its turn has come. Results go to a temporary
+file in the order in which they come and are put into the order of the input at the end.
+"""
+
+import os
+import shutil
+import tempfile
+from array import array
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final
+
+import orjson
+
+from kitchener.cli.terminal.written_files import write_whole
+from kitchener.config.shown import described_name
+from kitchener.errors import ConfigError
+
+_FIELDS: Final = ("conversation", "subject_id", "message")
+_NOT_YET: Final = -1
+
+
+@dataclass(slots=True)
+class Conversation:
+    """The messages of one conversation, by where they stand."""
+
+    name: str
+    subject_id: str | None
+    lines: "array[int]" = field(default_factory=lambda: array("q"))
+    """Numbers of its messages within the whole input, from 0."""
+
+
+class Messages:
+    """The input file, checked and indexed.
+
+    Args:
+        path: a file of JSON lines, or a pipe; a pipe is copied first
+        max_chars: longest message
+
+    Raises:
+        ConfigError: names file, line and what was expected
+    """
+
+    def __init__(self, path: Path, *, max_chars: int) -> None:
+        self._path, self._max_chars = path, max_chars
+        self._file = _seekable(path)
+        self._offsets = array("q")
+        self.conversations: dict[str, Conversation] = {}
+        """In the order of their first messages."""
+        try:
+            self._index()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def read(self, lines: "array[int]") -> list[str]:
+        """The messages of these numbers. Safe to call from several threads at once."""
+        found = []
+        for line in lines:
+            start = self._offsets[line]
+            end = self._offsets[line + 1] if line + 1 < len(self) else self._end
+            found.append(orjson.loads(os.pread(self._file.fileno(), end - start, start))["message"])
+        return found
+
+    def _index(self) -> None:
+        offset = 0
+        for number, line in enumerate(self._file, 1):
+            if line.strip():
+                name, subject_id = self._checked(line, number)
+                known = self.conversations.setdefault(name, Conversation(name, subject_id))
+                if known.subject_id != subject_id:
+                    expected = f"subject_id {known.subject_id!r}, as in the first message of conversation {name!r}"
+                    raise self._bad(number, f"{expected}, not {subject_id!r}")
+                known.lines.append(len(self._offsets))
+                self._offsets.append(offset)
+            offset += len(line)
+        self._end = offset
+
+    def _checked(self, line: bytes, number: int) -> tuple[str, str | None]:
+        """The conversation and the subject of a line that is right."""
+        try:
+            record = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise self._bad(number, f"one JSON object ({error})") from None
+        if not isinstance(record, dict):
+            raise self._bad(number, "one JSON object")
+        for key in record:
+            if key not in _FIELDS:
+                raise self._bad(number, f"only the fields {', '.join(_FIELDS)}, not {described_name(key)}")
+        name, subject_id, message = (record.get(key) for key in _FIELDS)
+        if not isinstance(name, str) or not name:
+            raise self._bad(number, "`conversation`, a text that is not empty")
+        if subject_id is not None and (not isinstance(subject_id, str) or not subject_id):
+            raise self._bad(number, "`subject_id` to be a text that is not empty, or to be left out")
+        if not isinstance(message, str) or not message.strip():
+            raise self._bad(number, "`message`, a text that is not empty")
+        if len(message) > self._max_chars:
+            raise self._bad(number, f"a message of at most max_message_chars = {self._max_chars}, not {len(message)}")
+        return name, subject_id
+
+    def _bad(self, number: int, expected: str) -> ConfigError:
+        return ConfigError(f"{self._path}:{number}", "", "", f"expected {expected}")
+
+
+class Results:
+    """The results of a run, written when they come and put in order at the end.
+
+    Args:
+        path: the file to write in the end; its directory takes the temporary files too
+        count: how many results there will be
+
+    Raises:
+        ConfigError: the directory does not exist or cannot be written to
+    """
+
+    def __init__(self, path: Path, count: int) -> None:
+        self._path = path
+        try:
+            self._spool: IO[bytes] = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115  closed by `close`
+        except OSError as error:
+            raise ConfigError(str(path), "", "", f"cannot be written: {error.strerror or error}") from error
+        self._starts = array("q", [_NOT_YET]) * count
+        self._end = 0
+
+    def add(self, line: int, record: dict[str, Any]) -> None:
+        """Keeps the result of the message of this number."""
+        text = orjson.dumps(record) + b"\n"
+        self._starts[line] = self._end
+        self._end += self._spool.write(text)
+
+    def write(self) -> None:
+        """Writes the file, whole or not at all; only its owner can read it."""
+        write_whole(self._path, self._fill)
+
+    def _fill(self, file: IO[bytes]) -> None:
+        self._spool.flush()
+        for start in self._starts:
+            self._spool.seek(start)
+            file.write(self._spool.readline())
+
+    def close(self) -> None:
+        """Gives up the temporary file."""
+        self._spool.close()
+
+
+def _seekable(path: Path) -> IO[bytes]:
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise ConfigError(str(path), "", "", f"cannot be read: {error.strerror or error}") from error
+    if file.seekable():
+        return file
+    with file:
+        copy: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed by `Messages.close`
+        shutil.copyfileobj(file, copy)
+        copy.seek(0)
+        return copy

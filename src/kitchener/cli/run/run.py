@@ -1,0 +1,270 @@
+"""`kitchener run`: conversations out of a file, many at a time, resumable at any point."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import anyio
+import anyio.to_thread
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
+from kitchener.cli.options import Json, Options, Places
+from kitchener.cli.run.files import Conversation, Messages, Results
+from kitchener.cli.terminal.interrupt import on_signal
+from kitchener.cli.terminal.output import print_json, print_text, say
+from kitchener.cli.terminal.progress import progress_bar
+from kitchener.cli.terminal.written_files import check_output
+from kitchener.errors import ConfigError, KitchenerError, LedgerError, RuntimeClosed
+from kitchener.ledger import LedgerReader
+from kitchener.records import events
+from kitchener.records.turn import TurnError, TurnResult
+from kitchener.runtime import open_runtime, tune_gc
+
+_READ_AT_ONCE: Final = 256
+"""Messages of one conversation that are in memory at a time."""
+
+_EVERYTHING = Options()
+
+
+def run(
+    messages: Annotated[Path, Parameter(name="IN.jsonl", help="One `{conversation, subject_id, message}` a line.")],
+    /,
+    *,
+    options: Options = _EVERYTHING,
+    output: Annotated[
+        Path | None, Parameter(name=("--output", "-o"), help="File for the results, one a line, in the order of the input.")
+    ] = None,
+    concurrency: Annotated[
+        int, Parameter(validator=Number(gte=1, lte=100_000), help="Conversations that run at the same time.")
+    ] = 32,
+    json: Json = False,
+) -> int:
+    """Run the conversations of a file.
+
+    Messages of different conversations may stand in any order; within one conversation their order is kept. Each conversation
+    is one session, found again by its name. A turn that is on record is never run again, so an interrupted run is resumed by
+    running it again. `subject_id` may be left out.
+
+    A result is `{conversation, ordinal, session_id, turn_id, response, error}`; the file appears when all are there. A turn
+    that could not be run ends its conversation for this time; exit code 1 says that some result has an error.
+
+    For example:
+
+        kitchener run dialogues.jsonl -o results.jsonl
+        kitchener run dialogues.jsonl --concurrency 200 --root ./ledgers --json
+    """
+    return anyio.run(partial(_run, options, messages, output, concurrency, is_json=json))
+
+
+async def _run(options: Options, path: Path, output: Path | None, concurrency: int, *, is_json: bool) -> int:
+    loaded = options.load_checked()
+    config = loaded.config
+    if output is not None:
+        _check_output(output, path, Path(config.plane_root))
+    async with contextlib.AsyncExitStack() as stack:
+        index = partial(Messages, path, max_chars=config.limits.max_message_chars)
+        messages = await anyio.to_thread.run_sync(index)
+        stack.callback(messages.close)
+        results = None
+        if output is not None:
+            results = Results(output, len(messages))
+            stack.callback(results.close)
+        before = await stack.enter_async_context(Places(config).reader(options.agent))
+        async with open_runtime(config) as runtime:
+            batch = _Batch(runtime.supervisor(options.agent), messages, results, before)
+            tune_gc()
+            began = anyio.current_time()
+            await batch.run(concurrency, config.limits.shutdown_grace_s)
+            seconds = anyio.current_time() - began
+        if not batch.is_complete:
+            say(f"kitchener: interrupted after {batch.turns} turns; run the same command again to go on")
+            return INTERRUPTED
+        if results is not None:
+            await anyio.to_thread.run_sync(results.write)
+    _summarise(batch, seconds, is_json=is_json)
+    return NEGATIVE if batch.failed else OK
+
+
+def _check_output(output: Path, path: Path, root: Path) -> None:
+    if os.path.realpath(output) == os.path.realpath(path):
+        raise ConfigError("--output", "", repr(str(output)), "is the input file; choose another name")
+    check_output(output, root)
+
+
+def _summarise(batch: "_Batch", seconds: float, *, is_json: bool) -> None:
+    speed = batch.turns / seconds if seconds > 0 else 0.0
+    if is_json:
+        print_json(
+            {
+                "turns": batch.turns,
+                "done_before": batch.done_before,
+                "failed": batch.failed,
+                "seconds": round(seconds, 3),
+                "turns_per_s": round(speed, 1),
+            }
+        )
+    elif not batch.turns and not batch.failed:
+        print_text(f"nothing left to do: all {batch.done_before:,} turns were done before")
+    else:
+        before = f", {batch.done_before:,} done before" if batch.done_before else ""
+        failed = f", {batch.failed:,} failed" if batch.failed else ""
+        print_text(f"{batch.turns:,} turns in {seconds:.1f} s ({speed:,.0f} a second){before}{failed}")
+
+
+_Finished = dict[str, tuple[Any, Mapping[str, Any]]]
+"""Idempotency key to the message of its finished turn, and to its `TURN_COMPLETED`."""
+
+
+class _Batch:
+    """The conversations of a file on their way through one supervisor.
+
+    Args:
+        supervisor: runs the turns
+        messages: the input
+        results: takes the results; None: nobody wants them
+        before: reads the sessions' ledger as it stood before this run; None: there was none
+    """
+
+    def __init__(
+        self, supervisor: HO2Supervisor, messages: Messages, results: Results | None, before: LedgerReader | None
+    ) -> None:
+        self._supervisor, self._messages, self._results, self._before = supervisor, messages, results, before
+        self._waiting = iter(messages.conversations.values())
+        self.turns = 0
+        """Turns that ran now."""
+        self.done_before = 0
+        """Turns that an earlier run had finished."""
+        self.failed = 0
+        """Messages whose result is an error."""
+        self._over = 0
+        self._is_stopping = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every message has its result."""
+        return self._over == len(self._messages)
+
+    async def run(self, concurrency: int, grace_s: float) -> None:
+        """Until every message has its result, or an interrupt has let the running turns finish (at most `grace_s`)."""
+        with anyio.CancelScope() as everything:
+
+            def stop(_: signal.Signals) -> bool:
+                self._is_stopping = True
+                say(f"kitchener: running turns may finish for {grace_s:g} s; interrupt again to stop at once")
+                everything.deadline = anyio.current_time() + grace_s
+                return False
+
+            bar = progress_bar("turns", len(self._messages), lambda: self._over)
+            async with on_signal(stop), bar, anyio.create_task_group() as workers:
+                for _ in range(min(concurrency, len(self._messages.conversations))):
+                    workers.start_soon(self._work)
+
+    async def _work(self) -> None:
+        for conversation in self._waiting:
+            if self._is_stopping:
+                return
+            await self._converse(conversation)
+
+    async def _converse(self, conversation: Conversation) -> None:
+        """The messages of one conversation in order. After one that could not be run, the others would be out of order."""
+        lines = conversation.lines
+        session_id, finished, refusal = await self._session(conversation)
+        failure: TurnError | None = None
+        for first in range(0, len(lines), _READ_AT_ONCE):
+            chunk = lines[first : first + _READ_AT_ONCE]
+            texts = await anyio.to_thread.run_sync(self._messages.read, chunk)
+            for ordinal, (line, message) in enumerate(zip(chunk, texts, strict=True), first + 1):
+                if self._is_stopping:
+                    return
+                before = finished.get(_key(conversation, ordinal))
+                outcome: TurnResult | TurnError
+                if failure is not None:
+                    outcome = TurnError("NOT_RUN", f"an earlier message of this conversation failed: {failure.message}")
+                elif refusal is not None:
+                    outcome = failure = refusal
+                elif before is not None and before[0] == message:
+                    outcome = TurnResult.from_payload(before[1])
+                    self.done_before += 1
+                else:
+                    outcome = await self._turn(message, conversation, session_id, ordinal)
+                    failure = outcome if isinstance(outcome, TurnError) else None
+                    self.turns += failure is None
+                self._keep(line, _record(conversation, ordinal, session_id, outcome))
+
+    async def _session(self, conversation: Conversation) -> tuple[str | None, _Finished, TurnError | None]:
+        """The conversation's session, the turns of it that were on record before, and why there is no session."""
+        name, subject_id = conversation.name, conversation.subject_id
+        try:
+            known = await self._supervisor.find_external(name, subject_id=subject_id)
+            if known is None:
+                return await self._supervisor.start_session(subject_id=subject_id, external_id=name), {}, None
+            return known, await self._finished(known), None
+        except (LedgerError, RuntimeClosed):
+            raise
+        except KitchenerError as error:
+            return None, {}, TurnError(type(error).__name__, str(error))
+
+    async def _finished(self, session_id: str) -> _Finished:
+        """The finished turns of a session, out of one reading of its entries."""
+        started: dict[str, tuple[str, Any]] = {}
+        finished: _Finished = {}
+        if self._before is None:
+            return finished
+        wanted = (events.TURN_STARTED, events.TURN_COMPLETED)
+        async for entry in self._before.read(session_id=session_id, entry_type=wanted):
+            payload = events.read_payload(entry.entry_type, entry.payload)
+            if entry.entry_type == events.TURN_STARTED:
+                if payload.get("idempotency_key") is not None:
+                    started[entry.entity_id] = payload["idempotency_key"], payload["user_message"]
+            elif entry.entity_id in started:
+                key, message = started.pop(entry.entity_id)
+                finished[key] = message, payload
+        return finished
+
+    async def _turn(
+        self, message: str, conversation: Conversation, session_id: str | None, ordinal: int
+    ) -> TurnResult | TurnError:
+        try:
+            return await self._supervisor.handle_turn(
+                message,
+                session_id=session_id,
+                subject_id=conversation.subject_id,
+                idempotency_key=_key(conversation, ordinal),
+            )
+        except (LedgerError, RuntimeClosed):
+            raise  # no other conversation can go on either
+        except KitchenerError as error:
+            return TurnError(type(error).__name__, str(error))
+
+    def _keep(self, line: int, record: dict[str, Any]) -> None:
+        self._over += 1
+        self.failed += record["error"] is not None
+        if self._results is not None:
+            self._results.add(line, record)
+
+
+def _key(conversation: Conversation, ordinal: int) -> str:
+    return f"run:{conversation.name}:{ordinal}"
+
+
+def _record(
+    conversation: Conversation, ordinal: int, session_id: str | None, outcome: TurnResult | TurnError
+) -> dict[str, Any]:
+    """One line of the results."""
+    turn, error = (outcome, outcome.error) if isinstance(outcome, TurnResult) else (None, outcome)
+    return {
+        "conversation": conversation.name,
+        "ordinal": ordinal,
+        "session_id": session_id,
+        "turn_id": turn.turn_id if turn else None,
+        "response": turn.response if turn else None,
+        "error": asdict(error) if error else None,
+    }

@@ -1,0 +1,1 @@
+"""`kitchener session` and `kitchener subject`."""

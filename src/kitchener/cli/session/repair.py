@@ -1,0 +1,121 @@
+"""`kitchener session repair`: puts entries aside that cannot follow what came before them, each with a reason on record."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from kitchener.cli.context.past import Past, fold_entries, read_past
+from kitchener.cli.context.text import invalid_lines
+from kitchener.cli.exits import INVALID, OK
+from kitchener.cli.options import Json, Options, Places
+from kitchener.cli.terminal.interrupt import run_to_end
+from kitchener.cli.terminal.output import print_json, print_text
+from kitchener.context.fold.lifecycle import InvalidEvent
+from kitchener.errors import CallerError, NotOnRecord
+from kitchener.ledger import LedgerClient, LedgerEntry
+from kitchener.records import events
+from kitchener.records.events import index_keys
+
+_EVERYTHING = Options()
+
+
+def repair(
+    session: Annotated[str, Parameter(name="SESSION", help="A session id, such as SES-0a1b2c3d.")],
+    /,
+    *,
+    options: Options = _EVERYTHING,
+    void: Annotated[tuple[str, ...], Parameter(negative="", help="An entry to put aside; may be given again.")] = (),
+    void_all: Annotated[bool, Parameter(name="--all", negative="", help="Put all impossible entries aside.")] = False,
+    reason: Annotated[str | None, Parameter(help="Why; kept on record. Needed with --void and --all.")] = None,
+    json: Json = False,
+) -> int:
+    """List a session's impossible life-cycle entries, and put aside those that are named.
+
+    Nothing is deleted or changed: a `LIFECYCLE_VOIDED` entry names what no longer counts. Exits with 4 while such entries
+    are left. Takes no lock unless it is to write.
+
+    For example:
+
+        kitchener session repair SES-0a1b2c3d
+        kitchener session repair SES-0a1b2c3d --void E-2026-02-18-000000000007 --reason "written twice"
+        kitchener session repair SES-0a1b2c3d --all --reason "a faulty import" --json
+    """
+    return run_to_end(partial(_repair, options, session, void, is_all=void_all, reason=reason, is_json=json))
+
+
+async def _repair(
+    options: Options, session_id: str, void: Sequence[str], *, is_all: bool, reason: str | None, is_json: bool
+) -> int:
+    if (void or is_all) and not (reason and reason.strip()):
+        raise CallerError("--reason is missing: it is kept on record with every entry that is put aside")
+    places = Places(options.load().config)
+    past = await read_past(places, session_id, options.agent)
+    found = _invalid(past)
+    chosen = list(found) if is_all else list(dict.fromkeys(void))
+    unknown = [name for name in chosen if name not in found]
+    if unknown:
+        there = f"those are {', '.join(found)}" if found else "there is none"
+        raise NotOnRecord(f"--void {unknown[0]!r}: not an impossible entry of session {session_id}; {there}")
+    if chosen:
+        await _void(places, past, [found[name] for name in chosen], str(reason))
+        past = await read_past(places, session_id, options.agent)
+    left = _invalid(past)
+    if is_json:
+        print_json(
+            {
+                "session_id": session_id,
+                "voided": [_as_json(name, found[name]) for name in chosen],
+                "invalid": [_as_json(name, each) for name, each in left.items()],
+            }
+        )
+    else:
+        for name in chosen:
+            print_text(f"voided {name}: {found[name].problem}")
+        print_text("\n".join(_left(past) if left else [f"no impossible entries in {session_id}"]))
+    return INVALID if left else OK
+
+
+def _invalid(past: Past) -> dict[str, InvalidEvent]:
+    state = fold_entries(past.entries, past.config, past.session_id)
+    return {ref.entry_id: each for ref, each in state.invalid.items()}
+
+
+def _left(past: Past) -> list[str]:
+    return list(invalid_lines(fold_entries(past.entries, past.config, past.session_id), past.session_id))
+
+
+async def _void(places: Places, past: Past, chosen: Sequence[InvalidEvent], reason: str) -> None:
+    """Appends `LIFECYCLE_VOIDED` for each, and returns when they are durable.
+
+    Not through a session of a runtime: the ledger may be another program's, whose sessions no runtime can bring back.
+    """
+    base: dict[str, Any] = {"v": events.VERSION, "session_id": past.session_id}
+    if past.subject_id is not None:
+        base["subject_id"] = past.subject_id
+    opened = LedgerClient.open(
+        past.path,
+        ledger_id=past.entries[0].ledger_id,
+        config=places.config.ledger,
+        index_dir=places.root / "index",
+        index_keys=index_keys,
+        sealer=places.sealer(),
+    )
+    async with opened as ledger:
+        for each in chosen:
+            fields = {**base, "ref": each.event.ref.as_json(), "reason": reason}
+            await ledger.write(LedgerEntry(events.LIFECYCLE_VOIDED, each.event.entity_id, fields))
+        await ledger.commit()
+
+
+def _as_json(name: str, found: InvalidEvent) -> dict[str, Any]:
+    event = found.event
+    return {
+        "entry_id": name,
+        "ref": event.ref.as_mapping(),
+        "kind": event.kind,
+        "entity_id": event.entity_id,
+        "timestamp": event.timestamp,
+        "problem": found.problem,
+    }

@@ -1,0 +1,97 @@
+"""`kitchener subject`: what concerns a person as a whole. `erase` makes everything they said unreadable, for good."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated
+from urllib.parse import unquote
+
+from cyclopts import App, Parameter
+
+from kitchener.cli.exits import NEGATIVE, OK
+from kitchener.cli.options import Json, Options, Places
+from kitchener.cli.terminal.interrupt import run_to_end
+from kitchener.cli.terminal.output import ask, is_interactive, print_json, print_text, say
+from kitchener.config import RuntimeConfig
+from kitchener.errors import CallerError
+from kitchener.ids import check_recorded_subject
+from kitchener.runtime.erasure import ErasureReport, erase_subject, keyring_of
+
+app = App(name="subject", help="Erase what is on record about a person.")
+
+_EVERYTHING = Options()
+
+
+@app.command(name="erase")
+def erase_(
+    subject: Annotated[str, Parameter(name="ID", help="Whose: the `subject_id` of their sessions.")],
+    /,
+    *,
+    options: Options = _EVERYTHING,
+    encoded: Annotated[bool, Parameter(negative="", help="The id is percent-encoded: for one that nobody can type.")] = False,
+    yes: Annotated[bool, Parameter(negative="", help="Do not ask. Needed where there is no terminal to ask on.")] = False,
+    json: Json = False,
+) -> int:
+    """Erase a subject: destroy the key under which what they said is sealed, with every agent class, for good.
+
+    Their sessions are ended, what was learned from them is withdrawn, and `SUBJECT_ERASED` is put on record; every ledger still
+    verifies. Nothing can bring the text back. Needs a keyring, and that no process has the ledgers in use. Cut off, it is
+    finished by running it again. Exits with 1 if there is no such subject, or if turns that were stored before there was a
+    keyring stay readable.
+
+    For example:
+
+        kitchener subject erase ada
+        kitchener subject erase ada --yes --json
+        kitchener subject erase --encoded a%00b
+    """
+    config = options.load().config
+    keyring_of(Places(config).sealer())
+    subject = unquote(subject) if encoded else subject
+    check_recorded_subject(subject)
+    if not yes and not _is_wanted(subject):  # asked before the event loop runs, so that an interrupt is one
+        say("nothing was erased")
+        return NEGATIVE
+    return run_to_end(partial(_erase, config, subject, is_json=json))
+
+
+async def _erase(config: RuntimeConfig, subject_id: str, *, is_json: bool) -> int:
+    report = await erase_subject(subject_id, config=config)
+    if is_json:
+        print_json(report.as_json())
+    else:
+        print_text("\n".join(_lines(report)))
+    return NEGATIVE if report.plain_turns else OK
+
+
+def _is_wanted(subject_id: str) -> bool:
+    """Whether the person at the terminal says yes.
+
+    Raises:
+        CallerError: there is nobody to ask
+    """
+    if not is_interactive():
+        raise CallerError("erasing cannot be taken back: run this on a terminal, or say --yes")
+    question = f"Everything that {subject_id!r} said, with every agent class, will be unreadable for good. Erase? [y/N] "
+    try:
+        return ask(question).strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
+
+
+def _lines(report: ErasureReport) -> Iterator[str]:
+    name = report.subject_id
+    counts = f"{_many(report.sessions, 'session')} with {_many(report.turns, 'turn')}"
+    lines = f"{_many(report.artifacts, 'learned line')} withdrawn"
+    if report.was_erased_before:
+        yield f"{name} is erased already, since {report.erased_at[:19]}: {counts}, {lines}; nothing was left to do"
+        return
+    yield f"erased {name}: {counts}, {lines}; key {report.key_id} is destroyed"
+    if report.plain_turns:
+        yield (
+            f"{_many(report.plain_turns, 'turn')} of theirs were stored before there was a keyring, and stay readable:"
+            " nothing is ever taken out of a ledger"
+        )
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,1 @@
+"""How commands speak and listen: output, progress, typed lines, interrupts."""

@@ -1,0 +1,215 @@
+"""The lives of intents and work orders: where they stand, and which event cannot follow what came before.
+
+A failed work order stays live until it is superseded or abandoned, because a failure is the first thing that the next attempt
+has to know. The fold that moves the records on is in `state.py`.
+"""
+
+from collections.abc import Iterable, Mapping
+from copy import copy
+from typing import Literal, NamedTuple
+
+from kitchener.context.fold import events as ev
+from kitchener.context.fold.events import SourceEvent
+from kitchener.context.fold.items import Estimator, Item, intent_item, work_order_item
+
+IntentStatus = Literal["live", "deferred", "closed", "superseded", "abandoned"]
+WorkOrderStatus = Literal["open", "deferred", "failed", "closed", "superseded", "abandoned"]
+
+
+class IntentRecord:
+    """One intent as its events left it. Do not change it."""
+
+    __slots__ = ("_header", "declared", "facts", "fork", "intent_id", "last", "status", "superseded_by")
+
+    def __init__(self, event: SourceEvent, facts: ev.Declared) -> None:
+        self.intent_id = event.entity_id
+        self.declared = event
+        """Its `INTENT_DECLARED`."""
+        self.facts = facts
+        """What that says."""
+        self.last = event
+        """The event that decides its status."""
+        self.status: IntentStatus = "live"
+        self.superseded_by: str | None = None
+        """While it is superseded, by whom."""
+        self.fork: ev.Forked | None = None
+        """Its latest fork."""
+        self._header: tuple[SourceEvent, Estimator, bool, Item] | None = None
+
+    def became(self, event: SourceEvent) -> None:
+        """Moves it on by an event after its declaration; for the fold only."""
+        if isinstance(event.facts, ev.Forked):
+            self.fork = event.facts
+            return
+        self.last, self.status = event, INTENT_STATUS[event.kind]
+        self.superseded_by = event.facts.by if isinstance(event.facts, ev.Superseded) else None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it is neither closed, superseded nor abandoned."""
+        return self.status == "live" or self.status == "deferred"
+
+    def header(self, estimate: Estimator, *, is_active: bool) -> Item:
+        """It as the header of the context, kept until an event moves it on: every turn shows the same one."""
+        kept = self._header
+        if kept is not None and kept[0] is self.last and kept[1] is estimate and kept[2] is is_active:
+            return kept[3]
+        item = intent_item(self.declared, self.facts, self.last.ref, estimate, is_active=is_active)
+        self._header = (self.last, estimate, is_active, item)
+        return item
+
+
+class WorkOrderRecord:
+    """One work order as its events left it. Do not change it."""
+
+    __slots__ = ("_item", "blocked_by", "detail", "facts", "last", "opened", "status", "superseded_by", "wo_id")
+
+    def __init__(self, event: SourceEvent, facts: ev.Opened) -> None:
+        self.wo_id = event.entity_id
+        self.opened = event
+        """Its first event."""
+        self.facts = facts
+        """What that says."""
+        self.last = event
+        """The event that decides its status."""
+        self.status: WorkOrderStatus = "open"
+        self.detail = ""
+        """Why it failed, waits or was given up."""
+        self.blocked_by = facts.blocked_by
+        """What it waits for, by its own words."""
+        self.superseded_by: str | None = None
+        self._item: Item | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it may be eligible: open, waiting, or failed and not yet superseded or abandoned."""
+        return self.status in _LIVE_WORK
+
+    def item(self, estimate: Estimator) -> Item:
+        """It as something to show; made when first asked for, as most work orders end before anybody does."""
+        if self._item is None:
+            self._item = work_order_item(self.opened, self.facts, self.status, self.detail, self.last.ref, estimate)
+        return self._item
+
+    def became(self, status: WorkOrderStatus, event: SourceEvent, detail: str) -> None:
+        """Moves it on; for the fold only."""
+        self.status, self.last, self.detail, self._item = status, event, detail, None
+
+
+_LIVE_WORK = frozenset(("open", "deferred", "failed"))
+
+
+class Attached:
+    """What hangs on one intent, whether or not that was ever declared. Do not change it."""
+
+    __slots__ = ("failures_in_row", "turns", "work_orders")
+
+    def __init__(self) -> None:
+        self.work_orders: dict[str, WorkOrderRecord] = {}
+        """Its live work orders, in the order in which they were opened."""
+        self.turns: list[Item] = []
+        """Its completed turns in order. Only ever grows at its end; a rebuilt state has new lists."""
+        self.failures_in_row = 0
+        """Failed turns since the last good one."""
+
+
+class InvalidEvent(NamedTuple):
+    """An event that cannot follow what came before it."""
+
+    event: SourceEvent
+    problem: str
+    """Why not, for a reader."""
+
+
+NOTHING = Attached()
+"""Of an intent that has nothing."""
+
+
+OF_INTENTS = frozenset(
+    (
+        ev.INTENT_DECLARED,
+        ev.INTENT_SUPERSEDED,
+        ev.INTENT_REOPENED,
+        ev.INTENT_CLOSED,
+        ev.INTENT_ABANDONED,
+        ev.INTENT_DEFERRED,
+        ev.INTENT_FORKED,
+    )
+)
+OF_WORK_ORDERS = frozenset((ev.WO_OPENED, ev.WO_CLOSED, ev.WO_SUPERSEDED, ev.WO_ABANDONED, ev.WO_DEFERRED))
+INTENT_STATUS: Mapping[str, IntentStatus] = {
+    ev.INTENT_REOPENED: "live",
+    ev.INTENT_DEFERRED: "deferred",
+    ev.INTENT_CLOSED: "closed",
+    ev.INTENT_ABANDONED: "abandoned",
+    ev.INTENT_SUPERSEDED: "superseded",
+}
+"""What an event makes of an intent."""
+
+
+def intent_problem(event: SourceEvent, intents: Mapping[str, IntentRecord]) -> str | None:
+    """Why this event of an intent cannot follow, or None."""
+    facts, intent_id = event.facts, event.entity_id
+    record = intents.get(intent_id)
+    if isinstance(facts, ev.Declared):
+        return None if record is None else f"intent {intent_id} was declared before"
+    if record is None:
+        return f"intent {intent_id} was never declared"
+    if event.kind == ev.INTENT_REOPENED:
+        return f"intent {intent_id} is live and cannot be reopened" if record.is_live else None
+    if not record.is_live:
+        return f"intent {intent_id} was {record.status} before"
+    if isinstance(facts, ev.Forked):
+        unknown = [child for child in facts.children if child not in intents]
+        return f"intent {intent_id} forks into {unknown[0]}, which was never declared" if unknown else None
+    if isinstance(facts, ev.Superseded):
+        if facts.by is None or facts.by not in intents:
+            return f"intent {intent_id} is superseded by {facts.by}, which was never declared"
+        return _cycle(intent_id, facts.by, intents)
+    return None
+
+
+def first_intent_problem(events: Iterable[SourceEvent], intents: Mapping[str, IntentRecord]) -> tuple[str, str] | None:
+    """The first of these events of intents that cannot follow, each after those before it: its intent and why not; or None."""
+    after = dict(intents)
+    for event in events:
+        intent_id = event.entity_id
+        problem = intent_problem(event, after)
+        if problem is not None:
+            return intent_id, problem
+        if isinstance(event.facts, ev.Declared):
+            after[intent_id] = IntentRecord(event, event.facts)
+        else:
+            after[intent_id] = copy(after[intent_id])
+            after[intent_id].became(event)
+    return None
+
+
+def work_order_problem(event: SourceEvent, work_orders: Mapping[str, WorkOrderRecord]) -> str | None:
+    """Why this event of a work order cannot follow, or None. By whom one is superseded need not be known here."""
+    facts, wo_id = event.facts, event.entity_id
+    record = work_orders.get(wo_id)
+    if isinstance(facts, ev.Opened):
+        return None if record is None else f"work order {wo_id} was opened before"
+    if record is None:
+        return f"work order {wo_id} was never opened"
+    if not record.is_live:
+        return f"work order {wo_id} was {record.status} before"
+    if record.status == "failed" and event.kind not in (ev.WO_SUPERSEDED, ev.WO_ABANDONED):
+        return f"work order {wo_id} has failed; it can only be superseded or abandoned"
+    if isinstance(facts, ev.Superseded) and facts.by is not None:
+        return _cycle(wo_id, facts.by, work_orders)
+    return None
+
+
+def _cycle(entity_id: str, by: str, records: Mapping[str, IntentRecord] | Mapping[str, WorkOrderRecord]) -> str | None:
+    """What is wrong with this supersession, over those that stand; they hold no cycle themselves."""
+    if by == entity_id:
+        return f"{entity_id} is superseded by itself"
+    step: str | None = by
+    while step is not None:
+        found = records.get(step)
+        step = found.superseded_by if found is not None else None
+        if step == entity_id:
+            return f"{entity_id} is superseded by {by}, which gave way to {entity_id}"
+    return None

@@ -1,0 +1,339 @@
+"""What is live: a fold of events, one at a time.
+
+Per entity the latest event decides. An event that cannot follow what came before it (`lifecycle.py`) changes nothing; it is
+kept in `invalid` until a `LIFECYCLE_VOIDED` names it. Nothing here asks which intent is active (`active.py`), what is
+connected to it (`reachability.py`) or what is shown (`projection.py`).
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+from kitchener.context.fold import events as ev
+from kitchener.context.fold.events import SourceEvent
+from kitchener.context.fold.items import Estimator, Item, turn_item
+from kitchener.context.fold.lifecycle import (
+    NOTHING,
+    OF_INTENTS,
+    OF_WORK_ORDERS,
+    Attached,
+    IntentRecord,
+    InvalidEvent,
+    WorkOrderRecord,
+    intent_problem,
+    work_order_problem,
+)
+from kitchener.records.ref import Ref
+
+_place_of: Final = attrgetter("place")
+
+
+class ContextState:
+    """The fold. `apply` costs the same whatever came before; equal sets of events give equal states, in any order.
+
+    Events in order are taken one by one. One that comes late is put into its place, and the next look at the state folds
+    everything again.
+
+    Args:
+        estimate: how the tokens of turns and work orders are counted
+        session_id: whose events these are; intents of other sessions never compete. None: all belong together
+    """
+
+    def __init__(self, estimate: Estimator, session_id: str | None = None) -> None:
+        self.estimate = estimate
+        self.session_id = session_id
+        self._log: list[SourceEvent] = []
+        self._newest: ev.EventKey = ("", "", "")
+        self._voided: set[Ref] = set()
+        self._is_stale = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._intents: dict[str, IntentRecord] = {}
+        self._live_intents: dict[str, IntentRecord] = {}
+        self._work_orders: dict[str, WorkOrderRecord] = {}
+        self._turns: dict[str, Item] = {}
+        self._turn_list: list[Item] = []
+        self._attached: dict[str, Attached] = {}
+        self._loose: list[Item] = []
+        self._messages: dict[str, str] = {}
+        self._invalid: dict[Ref, InvalidEvent] = {}
+        self._last_closed: str | None = None
+        self._merged: tuple[tuple[str, ...], list[int], list[Item]] | None = None
+        self.has_erased = False
+        """Whether the text of a turn or an intent was erased."""
+
+    # --- taking events ---------------------------------------------------------------------------------------------------
+
+    def apply(self, event: SourceEvent) -> None:
+        """Takes one event. The same event again changes nothing."""
+        key = event.key
+        if key > self._newest:
+            self._newest = key
+            self._log.append(event)
+            if not self._is_stale:
+                self._step(event)
+        else:
+            place = bisect_left(self._log, key, key=_key_of)
+            if self._log[place : place + 1] and self._log[place].key == key:
+                return
+            self._log.insert(place, event)
+            if not self._is_stale and self._commutes(event, place):
+                self._step(event)
+            else:
+                self._is_stale = True
+        if isinstance(event.facts, ev.Voided):
+            self._void(event.facts.target)
+
+    def _commutes(self, event: SourceEvent, place: int) -> bool:
+        """Whether it makes no difference that a late event is taken after those that stand behind it.
+
+        So it is with an intent of which another session wrote a moment ago: no turn and no work order depends on it.
+        """
+        if event.kind not in OF_INTENTS or (isinstance(event.facts, ev.Declared) and event.facts.adopts_turns):
+            return False
+        behind = self._log[place + 1 :]
+        return not any(each.kind in _OF_ORDER for each in behind) and self._problem(event) is None
+
+    def _void(self, target: Ref) -> None:
+        if target in self._voided:
+            return
+        self._voided.add(target)
+        # Without effect it was already; leaving out what had an effect means to begin again.
+        if self._invalid.pop(target, None) is None:
+            self._is_stale = True
+
+    def settle(self) -> None:
+        """Folds everything again if an event came late. Every look at the state does this first."""
+        if self._is_stale:
+            self._is_stale = False
+            self._reset()
+            for event in self._log:
+                self._step(event)
+
+    def _step(self, event: SourceEvent) -> None:
+        if self._voided and event.ref in self._voided:
+            return
+        problem = self._problem(event)
+        if problem is not None:
+            self._invalid[event.ref] = InvalidEvent(event, problem)
+        elif event.kind in OF_INTENTS:
+            self._step_intent(event)
+        elif event.kind in OF_WORK_ORDERS:
+            self._step_work_order(event)
+        elif isinstance(event.facts, ev.Asked):
+            if event.facts.message is None:
+                self._messages.pop(event.entity_id, None)
+            else:
+                self._messages[event.entity_id] = event.facts.message
+        elif isinstance(event.facts, ev.Answered):
+            self._step_turn(event, event.facts)
+
+    def _step_intent(self, event: SourceEvent) -> None:
+        facts, intent_id = event.facts, event.entity_id
+        if isinstance(facts, ev.Declared):
+            self._intents[intent_id] = self._live_intents[intent_id] = IntentRecord(event, facts)
+            self.has_erased = self.has_erased or facts.objective is ev.ERASED
+            if facts.adopts_turns:
+                self._adopt(intent_id)
+            return
+        record = self._intents[intent_id]
+        record.became(event)
+        if isinstance(facts, ev.Forked):
+            return
+        if record.is_live:
+            self._live_intents[intent_id] = record
+            return
+        self._live_intents.pop(intent_id, None)
+        if record.status == "closed" and self.is_own_session(record):
+            self._last_closed = intent_id
+
+    def _adopt(self, intent_id: str) -> None:
+        mine = [item for item in self._loose if self.session_id is None or item.session_id in (None, self.session_id)]
+        if mine:
+            adopted = [item._replace(intent_id=intent_id) for item in mine]
+            taken = {item.entity_id for item in adopted}
+            self._loose = [item for item in self._loose if item.entity_id not in taken]
+            self._turns.update((item.entity_id, item) for item in adopted)
+            attached = self._hung_on(intent_id)
+            attached.turns = sorted((*attached.turns, *adopted), key=_place_of)
+            self._merged = None
+
+    def _step_work_order(self, event: SourceEvent) -> None:
+        facts, wo_id = event.facts, event.entity_id
+        if isinstance(facts, ev.Opened):
+            record = self._work_orders[wo_id] = WorkOrderRecord(event, facts)
+            if facts.intent_id is not None:
+                self._hung_on(facts.intent_id).work_orders[wo_id] = record
+            return
+        record = self._work_orders[wo_id]
+        if isinstance(facts, ev.Closed):
+            record.became("failed" if facts.is_failed else "closed", event, facts.detail)
+        elif isinstance(facts, ev.Deferred):
+            record.became("deferred", event, facts.detail)
+            record.blocked_by = facts.blocked_by or record.blocked_by
+        elif isinstance(facts, ev.Superseded):
+            record.became("superseded", event, facts.detail)
+            record.superseded_by = facts.by
+        elif isinstance(facts, ev.Ended):
+            record.became("abandoned", event, facts.detail)
+        if not record.is_live and record.facts.intent_id is not None:
+            self._hung_on(record.facts.intent_id).work_orders.pop(wo_id, None)
+
+    def _step_turn(self, event: SourceEvent, facts: ev.Answered) -> None:
+        asked = self._messages.pop(event.entity_id, "")
+        message = facts.message if facts.message is not None else asked
+        item = self._turns[event.entity_id] = turn_item(event, facts, message, facts.intent_id, self.estimate)
+        self.has_erased = self.has_erased or item.is_erased
+        self._turn_list.append(item)
+        if facts.intent_id is None:
+            if facts.is_failed is not None:  # what was asked in the Authority's own name belongs to nothing
+                self._loose.append(item)
+            return
+        attached = self._hung_on(facts.intent_id)
+        attached.turns.append(item)
+        if facts.is_failed is not None:
+            attached.failures_in_row = attached.failures_in_row + 1 if facts.is_failed else 0
+
+    def _hung_on(self, intent_id: str) -> Attached:
+        attached = self._attached.get(intent_id)
+        if attached is None:
+            attached = self._attached[intent_id] = Attached()
+        return attached
+
+    # --- what cannot be --------------------------------------------------------------------------------------------------
+
+    def _problem(self, event: SourceEvent) -> str | None:
+        if event.kind in OF_WORK_ORDERS:
+            return work_order_problem(event, self._work_orders)
+        if event.kind in OF_INTENTS:
+            return intent_problem(event, self._intents)
+        if event.kind == ev.TURN_COMPLETED and event.entity_id in self._turns:
+            return f"turn {event.entity_id} was completed before"
+        return None
+
+    # --- looking ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def intents(self) -> Mapping[str, IntentRecord]:
+        """Every intent that was declared, by id."""
+        self.settle()
+        return self._intents
+
+    @property
+    def live_intents(self) -> Mapping[str, IntentRecord]:
+        """Those of them that are live or put off."""
+        self.settle()
+        return self._live_intents
+
+    @property
+    def work_orders(self) -> Mapping[str, WorkOrderRecord]:
+        """Every work order, by id."""
+        self.settle()
+        return self._work_orders
+
+    @property
+    def turns(self) -> Mapping[str, Item]:
+        """Every completed turn, by id."""
+        self.settle()
+        return self._turns
+
+    @property
+    def turn_list(self) -> Sequence[Item]:
+        """Every completed turn, oldest first, as it was completed: by what intent one was adopted later stands in `turns`.
+
+        The same list as long as it only grows at its end. Do not change it.
+        """
+        self.settle()
+        return self._turn_list
+
+    @property
+    def has_unattached(self) -> bool:
+        """Whether a completed turn belongs to no intent, as those do that were held while the Authority was off."""
+        self.settle()
+        return bool(self._loose)
+
+    @property
+    def invalid(self) -> Mapping[Ref, InvalidEvent]:
+        """Events that could not be, and that nobody has voided yet, oldest first."""
+        self.settle()
+        return self._invalid
+
+    @property
+    def last_closed(self) -> str | None:
+        """The session's intent that was closed last, though it may have been reopened since."""
+        self.settle()
+        return self._last_closed
+
+    def attached(self, intent_id: str | None) -> Attached:
+        """What hangs on an intent."""
+        self.settle()
+        return NOTHING if intent_id is None else self._attached.get(intent_id, NOTHING)
+
+    def turns_of(self, intent_ids: tuple[str, ...]) -> list[Item]:
+        """The turns of these intents in one order. The same list as long as it only grows at its end. Do not change it."""
+        self.settle()
+        lists = [found.turns for each in intent_ids if (found := self._attached.get(each)) and found.turns]
+        if not lists:
+            return []
+        return lists[0] if len(lists) == 1 else self._merge(intent_ids, lists)
+
+    def _merge(self, intent_ids: tuple[str, ...], lists: list[list[Item]]) -> list[Item]:
+        if self._merged is None or self._merged[0] != intent_ids or len(self._merged[1]) != len(lists):
+            self._merged = (intent_ids, [0] * len(lists), [])
+        _, seen, merged = self._merged
+        fresh = [item for n, turns in enumerate(lists) for item in turns[seen[n] :]]
+        if fresh:
+            fresh.sort(key=_place_of)
+            merged += fresh
+            seen[:] = [len(turns) for turns in lists]
+        return merged
+
+    def find_entry(self, entry_id: str) -> SourceEvent | None:
+        """The event that was read from this entry, void or not. Looks through all of them."""
+        return next((event for event in self._log if event.ref.entry_id == entry_id), None)
+
+    def is_own_session(self, record: IntentRecord) -> bool:
+        """Whether a SESSION intent of the session whose state this is."""
+        owner = record.facts.session_id
+        return record.facts.scope == "SESSION" and (owner is None or self.session_id is None or owner == self.session_id)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything that can be seen, as plain values that compare equal where the states are."""
+        self.settle()
+        return {
+            "intents": {
+                key: (each.declared, each.last, each.status, each.superseded_by, each.fork)
+                for key, each in self._intents.items()
+            },
+            "live_intents": sorted(self._live_intents),
+            "work_orders": {
+                key: (each.opened, each.last, each.status, each.detail, each.blocked_by, each.superseded_by)
+                for key, each in self._work_orders.items()
+            },
+            "turns": dict(self._turns),
+            "attached": {
+                key: (list(each.work_orders), list(each.turns), each.failures_in_row) for key, each in self._attached.items()
+            },
+            "unattached": list(self._loose),
+            "messages": dict(self._messages),
+            "invalid": list(self._invalid.values()),
+            "last_closed": self._last_closed,
+        }
+
+
+_OF_ORDER: Final = OF_INTENTS | {ev.LIFECYCLE_VOIDED}
+"""Kinds of events between which the order matters to an intent."""
+
+
+def fold(events: Iterable[SourceEvent], estimate: Estimator, session_id: str | None = None) -> ContextState:
+    """The state that these events lead to: each of them applied."""
+    state = ContextState(estimate, session_id)
+    for event in events:
+        state.apply(event)
+    return state
+
+
+def _key_of(event: SourceEvent) -> ev.EventKey:
+    return event.key

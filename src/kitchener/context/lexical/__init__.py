@@ -1,0 +1,1 @@
+"""Ranks turns against a message by their words. Pure."""

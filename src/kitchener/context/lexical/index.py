@@ -1,0 +1,322 @@
+"""Turns a question into an order of the turns that were said: what the answer may need stands first.
+
+Words alone decide: no model, no vectors, no clock. The score of a turn is put together from a dozen named parts, each with a
+reason (`LexicalWeights`), so that an order can be explained. Of a common word only the newest places are looked at, and only
+turns that may be among the best are weighed: a ranking costs the same among a hundred thousand turns as among a thousand. This
+module knows neither budgets nor life cycles nor who may see what. Below it, `lexical_turns` keeps the words; the projection
+above it packs.
+"""
+
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from heapq import nlargest, nsmallest
+from typing import Final, NamedTuple
+
+from kitchener.context.lexical.marks import DateParts, date_parts, may_have_date
+from kitchener.context.lexical.turns import ALIKE, DEFAULT_WEIGHTS, LexicalTurn, LexicalTurns, LexicalWeights
+from kitchener.context.lexical.words import FRAME_TERMS, terms_of, words_of
+
+__all__ = ["LexicalIndex", "LexicalTurn", "LexicalWeights", "Ranked"]
+
+POSTINGS: Final = 1_024
+"""Places of words that a ranking looks at, unless its index is told otherwise."""
+_PER_WEIGHED: Final = 4
+"""So many of them for each turn with a word of the question that is weighed."""
+MIN_SEEDS: Final = 32
+"""At least so many of those, the best of them, hand on to their neighbours."""
+_PER_SEED: Final = 2
+"""One of so many turns that are wanted does."""
+_PER_MARKED: Final = 16
+"""So many of those for each standing statement, and for each turn of a day that is asked for."""
+_PER_FED_BACK: Final = 16
+"""The same for each place that is looked at of a word that is fed back."""
+
+
+class Ranked(NamedTuple):
+    """What a question found."""
+
+    order: list[int]
+    """Positions, the most useful first; of equals the newest first. Others have nothing of what was asked, or too little."""
+    matched: Sequence[int]
+    """Those of them that share a word with the question, or stand next to a turn that does."""
+    scores: Mapping[int, float]
+    """Of each of them; only comparable with one another."""
+
+
+class LexicalIndex(LexicalTurns):
+    """Turns in the order in which they were appended, ready to be ranked against a question.
+
+    Appending one by one gives the same index as appending all at once, and the same turns and question give the same order on
+    every machine.
+
+    Args:
+        turns: the first ones
+        weights: the constants
+        postings: places of words that a ranking looks at; whatever else it looks at is a share of that
+    """
+
+    def __init__(
+        self, turns: Iterable[LexicalTurn] = (), *, weights: LexicalWeights = DEFAULT_WEIGHTS, postings: int = POSTINGS
+    ) -> None:
+        self._most = max(1, postings)
+        super().__init__(turns, weights=weights)
+
+    def rank(self, question: str, *, wanted: int = 0, among: int | None = None) -> Ranked:
+        """The turns that the question may need, best first.
+
+        A question of which no turn has a word finds the standing statements, and what was said on a day that it names.
+
+        Args:
+            question: what is asked
+            wanted: so many turns are likely to be shown; the ranking is exact for about as many, and cheaper for fewer
+            among: the first so many turns are ranked, as if the later ones had never been said; None: all
+        """
+        count = len(self._terms) if among is None else min(among, len(self._terms))
+        if count <= 0:
+            return _NOTHING
+        words = words_of(question)
+        asked, named = self._asked_terms(words, count), self._named_speakers(words, count)
+        matches, sessions = self._look_up(asked, count)
+        total = self._spread(matches, max(MIN_SEEDS, wanted // _PER_SEED), count)
+        matched = [*total]
+        best = max(total.values(), default=0.0) or 1.0
+        top = self._weights.session * best / max(sessions.values(), default=1.0)
+        shares = {session: top * score for session, score in sessions.items()}
+        self._mark(total, date_parts(question) if may_have_date(question) else _NO_DATE, best, count)
+        scores = self._weigh(total, shares, named)
+        if matched and self._weights.feedback_terms:
+            gains = self._feed_back(scores, asked, count)
+            fed_back = self._weigh({each: gain + total.get(each, 0.0) for each, gain in gains.items()}, shares, named)
+            scores.update(fed_back)
+        order = sorted(scores, reverse=True)
+        order.sort(key=scores.__getitem__, reverse=True)
+        return Ranked(order, matched, scores)
+
+    # ---- what is asked
+
+    def _asked_terms(self, words: Iterable[str], count: int) -> list[str]:
+        """The terms of the question, each once; names of speakers and words of form only if nothing else is left."""
+        terms = dict.fromkeys(term for word in words for term in terms_of(word.casefold()))
+        names = {term for name in self._speakers_by_name if self._is_known(name, count) for term in terms_of(name)}
+        asked = [term for term in terms if term not in names and term not in FRAME_TERMS] or list(terms)
+        if len(asked) > self._weights.asked_terms:
+            rarity = [(having, term) for term in asked if (having := self._having(term, count))]
+            asked = [term for _, term in nsmallest(self._weights.asked_terms, rarity)]
+        return asked
+
+    def _is_known(self, name: str, count: int) -> bool:
+        return any(self._speakers[speaker] < count for speaker in self._speakers_by_name[name])
+
+    def _named_speakers(self, words: Collection[str], count: int) -> frozenset[str]:
+        """The speakers whom the question names, by a name of theirs or by its beginning ("Mel" for "Melanie")."""
+        if not self._speakers_by_name:
+            return _NOBODY
+        named: set[str] = set()
+        for place, word in enumerate(words):
+            folded, proper = word.casefold(), place > 0 and word[0].isupper()
+            for name, speakers in self._speakers_by_name.items():
+                # "Will you" names no Will, and "the car" no Caroline.
+                if (name == folded and (proper or terms_of(name))) or (proper and len(folded) > 2 and name.startswith(folded)):
+                    named.update([each for each in speakers if self._speakers[each] < count])
+        return frozenset(named)
+
+    def _having(self, term: str, count: int) -> int:
+        """How many of the first so many turns have a term."""
+        found = self._often.get(term)
+        if found is None:
+            once = self._once.get(term)
+            return 0 if once is None else int(once.position < count)
+        positions = found.positions
+        return len(positions) if positions[-1] < count else bisect_left(positions, count)
+
+    def _forms(self, term: str, count: int) -> list["_Form"]:
+        """The terms that answer to a term of the question; the one that says most comes last."""
+        weights = self._weights
+        found = dict.fromkeys(self._akin.get(term, ()), weights.kin)
+        for other in self._alike.get(term[:ALIKE], ()) if len(term) >= ALIKE else ():
+            found[other] = max(found.get(other, 0.0), weights.prefix)
+        found[term] = 1.0
+        forms = [
+            _Form(weight * _rarity(having, count), other, weight, 0, having)
+            for other, weight in found.items()
+            if weight and (having := self._having(other, count))
+        ]
+        forms.sort()
+        return forms
+
+    # ---- where its words are
+
+    def _look_up(self, asked: list[str], count: int) -> tuple[list[dict[int, float]], dict[int, float]]:
+        """How well each turn matches each term, by the form of it there that says most; and what each session gets for all.
+
+        Of each form the newest places come first.
+        """
+        matches: list[dict[int, float]] = []
+        sessions: dict[int, float] = {}
+        session_count = bisect_left(self._first_turns, count) if len(self._first_turns) > 1 else 1
+        for forms in self._afforded([self._forms(term, count) for term in asked]):
+            found: dict[int, float] = {}
+            for top, term, weight, start, having in forms:
+                if (places := self._places_of(term)) is None:
+                    continue
+                positions, impacts = places.positions, places.impacts
+                looked_at = positions[start:having][::-1]
+                found.update(zip(looked_at, [top * impact for impact in impacts[start:having][::-1]], strict=True))
+                if session_count > 1:
+                    self._match_sessions(looked_at, weight, session_count, sessions)
+            matches.append(found)
+        return matches, sessions
+
+    def _afforded(self, asked: list[list["_Form"]]) -> list[list["_Form"]]:
+        """The same with no more places than may be looked at: what says most chooses first, up to half of what is left."""
+        left = self._most
+        if sum([form.having for forms in asked for form in forms]) <= left:
+            return asked
+        afforded: list[list[_Form]] = [[] for _ in asked]
+        for form, n in sorted([(form, n) for n, forms in enumerate(asked) for form in forms], reverse=True):
+            looked_at = min(form.having, (left + 1) // 2)
+            left -= looked_at
+            if looked_at:
+                afforded[n].insert(0, form._replace(start=form.having - looked_at))
+        return afforded
+
+    def _match_sessions(self, positions: Iterable[int], weight: float, session_count: int, sessions: dict[int, float]) -> None:
+        """Adds what the sessions that have a term get for it: BM25 of how many of their turns do."""
+        said = Counter(map(self._session_of.__getitem__, positions))
+        top, k1 = weight * _rarity(len(said), session_count), self._weights.k1
+        for session, times in said.items():
+            sessions[session] = sessions.get(session, 0.0) + top * times / (times + k1)
+
+    # ---- which turns may be among the best
+
+    def _spread(self, matches: list[dict[int, float]], most: int, count: int) -> dict[int, float]:
+        """The turns that match best and their neighbours, each with what its terms and its neighbours' give it.
+
+        Of each term the better counts, a turn's own match or what the best of its neighbours hands on.
+        """
+        direct = _sums_of(matches)
+        ordered = sorted(direct, key=direct.__getitem__, reverse=True)  # of equals in the order of looking up, the newest first
+        total = {position: direct[position] for position in ordered[: self._most // _PER_WEIGHED or 1]}
+        best, second = self._hand_on(ordered[:most], direct)
+        found_in = {seed: [found for found in matches if seed in found] for seed in ordered[:most]}
+        for other, (gain, part, seed) in best.items():
+            if other >= count:
+                continue
+            if other in direct:
+                gain = direct[other]
+                for found in found_in[seed]:
+                    more = found[seed] * part - found[other] if other in found else found[seed] * part
+                    if more > 0.0:
+                        gain += more
+            total[other] = gain + self._weights.second * second[other] if other in second else gain
+        return total
+
+    def _hand_on(
+        self, seeds: Iterable[int], direct: Mapping[int, float]
+    ) -> tuple[dict[int, tuple[float, float, int]], dict[int, float]]:
+        """What neighbours get: of the seed that gives most how much, which part, and from whom; and of the second how much."""
+        best: dict[int, tuple[float, float, int]] = {}
+        second: dict[int, float] = {}
+        for seed in seeds:
+            score = direct[seed]
+            for other, part in self._near[seed]:
+                gain = score * part
+                known = best.get(other)
+                if known is None:
+                    best[other] = (gain, part, seed)
+                elif gain > known[0]:
+                    best[other], second[other] = (gain, part, seed), known[0]
+                elif gain > second.get(other, 0.0):
+                    second[other] = gain
+        return best, second
+
+    def _mark(self, total: dict[int, float], date: DateParts, best: float, count: int) -> None:
+        """Adds what turns get for standing and for their date, as a share of the best score."""
+        weights, most = self._weights, self._most // _PER_MARKED or 1
+        standing = _newest(self._standing, most, count) if weights.standing else _NOWHERE
+        if date and weights.dated:
+            found = [each for part in sorted(date) for each in _newest(self._on.get(part, _NOWHERE), most, count)]
+            for position in dict.fromkeys((*total, *found, *standing)):
+                if common := len(date & self._date_of[position]):
+                    total[position] = total.get(position, 0.0) + best * weights.dated * common / len(date)
+        for position in standing:
+            total[position] = total.get(position, 0.0) + best * weights.standing
+
+    # ---- what they are worth
+
+    def _weigh(self, total: dict[int, float], shares: Mapping[int, float], named: frozenset[str]) -> dict[int, float]:
+        """The scores: what turns got and what their sessions get, times what each turn is and who said it."""
+        factors, session_of, speaker_of = self._factors, self._session_of, self._speaker_of
+        if shares:
+            scores = {each: (got + shares.get(session_of[each], 0.0)) * factors[each] for each, got in total.items()}
+        else:
+            scores = {each: got * factors[each] for each, got in total.items()}
+        if named:
+            for each in scores:
+                if speaker_of[each] in named:
+                    scores[each] *= self._weights.named
+        return scores
+
+    def _feed_back(self, scores: Mapping[int, float], asked: Iterable[str], count: int) -> dict[int, float]:
+        """What turns get for the words of the best ones: the way from one piece of evidence to the next."""
+        weights = self._weights
+        rarity: dict[str, float] = dict.fromkeys((*asked, *self._speakers_by_name), 0.0)
+        strength: dict[str, float] = {}
+        for score, position in nlargest(weights.feedback_turns, zip(scores.values(), scores, strict=True)):
+            for term in self._terms[position]:
+                if term not in rarity:
+                    having = self._having(term, count)
+                    rarity[term] = _rarity(having, count) if having > 1 else 0.0
+                strength[term] = strength.get(term, 0.0) + score * rarity[term]
+        chosen = nsmallest(weights.feedback_terms, [(-each, term) for term, each in strength.items() if each])
+        most, gains = self._most // _PER_FED_BACK or 1, dict[int, float]()
+        for share, term in chosen:
+            top, having = weights.feedback * share / chosen[0][0] * rarity[term], self._having(term, count)
+            places = self._often[term]  # what only one turn has leads nowhere
+            looked_at = slice(max(0, having - most), having)
+            for position, impact in zip(places.positions[looked_at], places.impacts[looked_at], strict=True):
+                gains[position] = gains.get(position, 0.0) + top * impact
+        return gains
+
+
+class _Form(NamedTuple):
+    """A term that answers to one of the question's."""
+
+    top: float
+    """What it says, for a turn on which it has an impact of 1."""
+    term: str
+    weight: float
+    """How far it answers: 1 for the very term."""
+    start: int
+    """Of its places the first that is looked at."""
+    having: int
+    """So many there are."""
+
+
+def _sums_of(matches: list[dict[int, float]]) -> dict[int, float]:
+    """What each turn got for all terms."""
+    total: dict[int, float] = {}
+    for found in matches:
+        both = [(each, score + total[each]) for each, score in found.items() if each in total] if total else ()
+        total.update(found)  # most have one of the words only, and this does not run in Python
+        total.update(both)
+    return total
+
+
+def _rarity(having: int, among: int) -> float:
+    """BM25's weight of a term that so many have among so many."""
+    return math.log(1 + (among - having + 0.5) / (having + 0.5))
+
+
+def _newest(positions: Sequence[int], most: int, count: int) -> Sequence[int]:
+    """The newest of these positions that were there among the first so many turns."""
+    end = len(positions) if not positions or positions[-1] < count else bisect_left(positions, count)
+    return positions[max(0, end - most) : end]
+
+
+_NOTHING: Final = Ranked([], (), {})
+_NOWHERE: Final[Sequence[int]] = ()
+_NOBODY: Final[frozenset[str]] = frozenset()
+_NO_DATE: Final[DateParts] = frozenset()

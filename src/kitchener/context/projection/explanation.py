@@ -1,0 +1,234 @@
+"""Why something was shown, or was not: values that a command can print.
+
+An explanation needs the state as it was and the projection that was made of it; folding the ledger up to the turn gives
+both again. Nothing is recorded for it.
+"""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from kitchener.context.fold.events import SourceEvent
+from kitchener.context.fold.items import TIER_TURN, Item, Reasons
+from kitchener.context.fold.lifecycle import IntentRecord, InvalidEvent
+from kitchener.context.fold.state import ContextState
+from kitchener.context.intents.active import ancestors
+from kitchener.context.projection.packing import Form, Placed, SuppressReason
+from kitchener.context.projection.projection import Projection
+from kitchener.records.ref import Ref
+
+Verdict = Literal["visible", "suppressed", "unreachable", "not_live", "invalid", "unknown"]
+
+
+class Explanation(NamedTuple):
+    """What became of one item, and why."""
+
+    entity_id: str
+    verdict: Verdict
+    text: str
+    """The whole answer, for a reader. Holds ids, never what a subject said."""
+    form: Form = "NONE"
+    reasons: Reasons = ()
+    """Why it is eligible; empty: it is not."""
+    tokens: int = 0
+    """Of its full form."""
+    suppressed_by: SuppressReason | None = None
+    short_by: int = 0
+    """Tokens that were missing to show it in full; 0 where it was not a matter of tokens."""
+    since: Ref | None = None
+    """The entry that decided it, where one did."""
+
+
+def explain(name: str, state: ContextState, projection: Projection) -> Explanation:
+    """Why an entity is or is not visible in this projection.
+
+    Args:
+        name: its id, or the id of one of its entries
+        state: as it was when the projection was made
+        projection: of that state
+    """
+    placed = find_placed(projection, name)
+    event = state.find_entry(name) if placed is None else None
+    if event is not None:
+        if event.ref in state.invalid:
+            return _of_invalid(state.invalid[event.ref])
+        name = event.entity_id
+        placed = find_placed(projection, name)
+    return _of_placed(placed, projection) if placed is not None else _of_others(name, state, projection)
+
+
+def explain_all(state: ContextState, projection: Projection) -> Iterator[Explanation]:
+    """What became of everything, in one pass: what is visible, what is suppressed, what is not eligible, what could not be.
+
+    The first two in the order of the projection, the third in the order of the ledger: intents, work orders, turns.
+    """
+    taken: set[str] = set()
+    for placed in (*projection.visible, *projection.suppressed()):
+        taken.add(placed.item.entity_id)
+        yield _of_placed(placed, projection)
+    for name in (*state.intents, *state.work_orders, *state.turns):
+        if name not in taken:
+            yield _of_others(name, state, projection)
+    for invalid in state.invalid.values():
+        yield _of_invalid(invalid)
+
+
+def _of_invalid(invalid: InvalidEvent) -> Explanation:
+    event = invalid.event
+    text = f"{event.kind} in {event.ref.entry_id} changed nothing: {invalid.problem}"
+    return Explanation(event.entity_id, "invalid", text, since=event.ref)
+
+
+def find_placed(projection: Projection, name: str) -> Placed | None:
+    """What became of an eligible or recalled item, by its id or the id of the entry that opened it."""
+    for each in (*projection.head, *projection.placed, *projection.suppressed()):
+        if name in (each.item.entity_id, each.item.ref.entry_id):
+            return each
+    return None
+
+
+def _of_placed(placed: Placed, projection: Projection) -> Explanation:
+    item, budget = placed.item, f"the budget of {projection.token_budget} tokens"
+    facts = (item.reasons, item.tokens)
+    if placed.form == "FULL":
+        shape = " in its shortest form, as what must be shown takes more than the budget" if placed.is_compact else ""
+        text = f"{item.entity_id} is visible{shape}, {placed.tokens} tokens: {', '.join(item.reasons)}"
+        return Explanation(item.entity_id, "visible", text, "FULL", *facts, since=item.proof)
+    shown = "shown as a stub" if placed.form == "STUB" else "not shown"
+    if placed.reason == "DEFERRED":
+        why = "it was put off, and that is only ever shown as a stub"
+    elif placed.reason == "ERASED":
+        why = "its text was erased with its subject"
+    elif placed.reason == "BUDGET_EVICTION":
+        why = f"it takes {item.tokens} tokens and was {placed.short_by} short of {budget} when its turn came"
+    elif item.tier < TIER_TURN:
+        why = "newer failures are shown, and it is counted with the other older ones"
+    elif placed.short_by:
+        why = f"others ranked before it and used up {budget}; it takes {item.tokens} tokens and is {placed.short_by} short"
+    else:
+        why = f"others ranked before it; its {item.tokens} tokens would still fit {budget}"
+    text = f"{item.entity_id} is suppressed ({placed.reason}), {shown}: {why}"
+    return Explanation(item.entity_id, "suppressed", text, placed.form, *facts, placed.reason, placed.short_by, item.proof)
+
+
+def _of_others(name: str, state: ContextState, projection: Projection) -> Explanation:
+    """Something that is not eligible: dead, or not connected to the active intent."""
+    if name in state.intents:
+        record = state.intents[name]
+        found = (
+            _unreachable(name, name, state, projection, record.declared.ref)
+            if record.is_live
+            else _dead(name, f"{record.status} by", record.last)
+        )
+        owner = record.facts.session_id
+        if owner is None or owner == state.session_id:
+            return found
+        # Nobody has seen its id in this session, so it is said where to look for it.
+        return found._replace(text=f"{name} ({record.facts.scope}, of {owner}){found.text.removeprefix(name)}")
+    if name in state.work_orders:
+        work = state.work_orders[name]
+        if not work.is_live:
+            return _dead(name, f"{work.status} by", work.last)
+        return _hanging(name, work.facts.intent_id, state, projection, work.opened.ref)
+    turn: Item | None = state.turns.get(name)
+    if turn is not None:
+        return _hanging(name, turn.intent_id, state, projection, turn.ref)
+    return Explanation(name, "unknown", f"{name} is no intent, work order, turn or entry of this session's context")
+
+
+def _dead(name: str, how: str, last: SourceEvent) -> Explanation:
+    text = f"{name} is not live: {how} {last.kind} in {last.ref.entry_id} at {last.timestamp}"
+    return Explanation(name, "not_live", text, since=last.ref)
+
+
+def _hanging(name: str, intent_id: str | None, state: ContextState, projection: Projection, own: Ref) -> Explanation:
+    if intent_id is None:
+        return Explanation(name, "unreachable", f"{name} is unreachable: it belongs to no intent", since=own)
+    record: IntentRecord | None = state.intents.get(intent_id)
+    if record is None:
+        text = f"{name} is unreachable: its intent {intent_id} was never declared"
+        return Explanation(name, "unreachable", text, since=own)
+    if not record.is_live:
+        return _dead(name, f"its intent {intent_id} was {record.status} by", record.last)
+    return _unreachable(name, intent_id, state, projection, own)
+
+
+def _unreachable(name: str, intent_id: str, state: ContextState, projection: Projection, own: Ref) -> Explanation:
+    active = projection.intent_id
+    if active is None:
+        return Explanation(name, "unreachable", f"{name} is unreachable: no intent was active", since=own)
+    of_it = f"it belongs to {intent_id}, which" if name != intent_id else "it"
+    for above in ancestors(state.intents, active):
+        if above.intent_id == intent_id:
+            break
+        if above.status == "deferred":
+            text = f"{name} is unreachable from {active}: {of_it} stands above {above.intent_id}, which was put off"
+            return Explanation(name, "unreachable", text, since=above.last.ref)
+    text = f"{name} is unreachable from {active}: {of_it} is neither the active intent nor above it"
+    return Explanation(name, "unreachable", text, since=own)
+
+
+class Change(NamedTuple):
+    """One item that is visible in one of two projections only."""
+
+    entity_id: str
+    kind: str
+    why: str
+    """What was or is the matter with it in the other projection, for a reader."""
+
+
+class ProjectionDiff(NamedTuple):
+    """What changed between two projections."""
+
+    came_in: tuple[Change, ...]
+    """Visible in the second only, in its order."""
+    went_out: tuple[Change, ...]
+    """Visible in the first only, in its order."""
+    notes: tuple[str, ...]
+    """What else differs: intent, budget, ruleset."""
+
+
+def diff_projections(before: Projection, after: Projection, *, state: ContextState | None = None) -> ProjectionDiff:
+    """What came in, what went out, and why.
+
+    Args:
+        before: the earlier projection
+        after: the later one
+        state: as it was when the later one was made; tells why something is no longer eligible
+    """
+    shown_before = {each.item.ref for each in before.visible}
+    shown_after = {each.item.ref for each in after.visible}
+    known_before = {each.item.ref: each for each in before.suppressed()}
+    known_after = {each.item.ref: each for each in after.suppressed()}
+    came_in = [
+        Change(each.item.entity_id, each.item.kind, _why_in(known_before.get(each.item.ref)))
+        for each in after.visible
+        if each.item.ref not in shown_before
+    ]
+    went_out = [
+        Change(each.item.entity_id, each.item.kind, _why_out(each.item, known_after.get(each.item.ref), after, state))
+        for each in before.visible
+        if each.item.ref not in shown_after
+    ]
+    notes = [
+        f"{what}: {old} before, {new} after"
+        for what, old, new in (
+            ("intent", before.intent_id, after.intent_id),
+            ("token budget", before.token_budget, after.token_budget),
+            ("ruleset", before.ruleset_hash, after.ruleset_hash),
+            ("mode", before.mode, after.mode),
+        )
+        if old != new
+    ]
+    return ProjectionDiff(tuple(came_in), tuple(went_out), tuple(notes))
+
+
+def _why_in(was: Placed | None) -> str:
+    return "was not eligible before" if was is None else f"was suppressed before ({was.reason})"
+
+
+def _why_out(item: Item, placed: Placed | None, after: Projection, state: ContextState | None) -> str:
+    if placed is not None:
+        return _of_placed(placed, after).text
+    if state is not None and item.kind in ("intent", "work_order", "turn"):
+        return _of_others(item.entity_id, state, after).text
+    return f"{item.entity_id} is not eligible any more" if item.kind != "evidence" else f"{item.entity_id} was not recalled"

@@ -1,0 +1,161 @@
+"""Fills a token budget with items, in the order in which they are given.
+
+What does not fit is skipped, so that something smaller may still fit. Tokens of stubs count. Which items come, and in which
+order, is decided in `projection.py`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Final, Literal, NamedTuple
+
+from kitchener.context.fold.items import TIER_DEFERRED, Item
+
+_place_of: Final = attrgetter("item.place")
+
+Form = Literal["FULL", "STUB", "NONE"]
+SuppressReason = Literal["DEFERRED", "BUDGET_EVICTION", "LOW_URGENCY", "ERASED"]
+
+
+class Placed(NamedTuple):
+    """What became of one item."""
+
+    item: Item
+    form: Form
+    """`FULL` is visible; `STUB` and `NONE` are suppressed."""
+    tokens: int
+    """That it takes. 0 for a stub that another one stands for."""
+    reason: SuppressReason | None = None
+    """Why it is suppressed; None: it is not."""
+    short_by: int = 0
+    """Tokens that were missing when its turn came."""
+    is_compact: bool = False
+    """Visible, but in its shortest form: what must be shown was more than the budget."""
+
+    @property
+    def text(self) -> str:
+        """What is shown of it."""
+        if self.form == "FULL":
+            return self.item.stub if self.is_compact else self.item.text
+        return self.item.stub if self.tokens else ""
+
+
+class Packer:
+    """One budget while it is filled.
+
+    Args:
+        budget: tokens there are
+        max_stubs: stubs at most; also how many turns may fail to fit before no more are looked at
+    """
+
+    def __init__(self, budget: int, max_stubs: int) -> None:
+        self.budget = budget
+        self.used = 0
+        self.is_over = False
+        """Whether what must be shown was more than the budget."""
+        self._max_stubs = max_stubs
+        self._stubs = 0
+
+    @property
+    def free(self) -> int:
+        """Tokens that are left; negative where what must be shown took more."""
+        return self.budget - self.used
+
+    def pack_unsuppressible(self, items: Sequence[Item], counted: Item | None) -> list[Placed]:
+        """Places what must be shown; all of it in its shortest form if it is more than the budget.
+
+        Args:
+            items: what must be shown; an item that is put off is shown as its stub
+            counted: the stub that stands for further ones
+        """
+        if counted is not None:
+            self.used = counted.stub_tokens
+        full = self.used + sum([item.stub_tokens if item.tier == TIER_DEFERRED else item.tokens for item in items])
+        self.is_over = full > self.budget
+        placed = []
+        for item in items:
+            if item.tier == TIER_DEFERRED:
+                placed.append(Placed(item, "STUB", item.stub_tokens, "DEFERRED"))
+            elif self.is_over and item.stub_tokens < item.tokens:
+                placed.append(Placed(item, "FULL", item.stub_tokens, None, 0, True))
+            else:
+                placed.append(Placed(item, "FULL", item.tokens))
+            self.used += placed[-1].tokens
+        return placed
+
+    def pack(self, item: Item) -> Placed:
+        """Places one item: in full if it fits, else as a stub if that fits. An item that is put off is only ever a stub."""
+        if item.tier == TIER_DEFERRED:
+            return self._stub(item, "DEFERRED", 0)
+        short_by = self.used + item.tokens - self.budget
+        if short_by > 0:
+            return self._stub(item, "BUDGET_EVICTION", short_by)
+        self.used += item.tokens
+        return Placed(item, "FULL", item.tokens)
+
+    def _stub(self, item: Item, reason: SuppressReason, short_by: int) -> Placed:
+        if self._stubs >= self._max_stubs or self.used + item.stub_tokens > self.budget:
+            return Placed(item, "NONE", 0, reason, short_by)
+        self._stubs += 1
+        self.used += item.stub_tokens
+        return Placed(item, "STUB", item.stub_tokens, reason, short_by)
+
+    def stub_erased(self, placed: Iterable[Placed]) -> tuple[Placed, ...]:
+        """The same with stubs for what was erased, of the newest first, as far as there may be stubs."""
+        kept: list[Placed] = []
+        for each in reversed([*placed]):
+            if each.item.is_erased and each.form == "FULL":
+                self.used -= each.tokens
+                each = self._stub(each.item, "ERASED", 0)
+            kept.append(each)
+        return tuple(reversed(kept))
+
+    def pack_admitted(self, items: Iterable[Item], groups: Mapping[str, Sequence[Item]]) -> tuple[Placed, ...]:
+        """Places turns and evidence, best first, until the budget is full or too many did not fit.
+
+        Stubs come last, so that none takes the room of something that is shown in full.
+
+        Args:
+            items: in the order in which they may take room
+            groups: all members of each group, which stand and fall together
+        """
+        placed: list[Placed] = []
+        missed: list[tuple[Sequence[Item], int]] = []
+        done: set[str] = set()
+        for item in items:
+            unit: Sequence[Item] = (item,)
+            tokens = item.tokens
+            if item.group is not None:
+                if item.group in done:
+                    continue
+                done.add(item.group)
+                unit = groups[item.group]
+                tokens = sum([each.tokens for each in unit])
+            short_by = self.used + tokens - self.budget
+            if short_by <= 0:
+                self.used += tokens
+                placed += [_in_full(each) for each in unit]
+            else:
+                missed.append((unit, short_by))
+            if len(missed) > self._max_stubs or self.used >= self.budget:
+                break
+        for unit, short_by in missed:
+            placed += self._stub_all(unit, short_by)
+        placed.sort(key=_place_of)
+        return tuple(placed)
+
+    def pack_everything(self, items: Iterable[Item]) -> tuple[Placed, ...]:
+        """Places turns and evidence of which the caller knows that there is room for all."""
+        placed = [_in_full(item) for item in items]
+        self.used += sum([each.tokens for each in placed])
+        placed.sort(key=_place_of)
+        return tuple(placed)
+
+    def _stub_all(self, unit: Sequence[Item], short_by: int) -> list[Placed]:
+        size = sum([each.stub_tokens for each in unit])
+        if self._stubs + len(unit) > self._max_stubs or self.used + size > self.budget:
+            return [Placed(each, "NONE", 0, "BUDGET_EVICTION", short_by) for each in unit]
+        return [self._stub(each, "BUDGET_EVICTION", short_by) for each in unit]
+
+
+def _in_full(item: Item) -> Placed:
+    return tuple.__new__(Placed, (item, "FULL", item.tokens, None, 0, False))  # Placed(…), but fast

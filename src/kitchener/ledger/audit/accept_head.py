@@ -1,0 +1,212 @@
+"""After a backup was restored: takes what is there for the ledger, on record, where more was there once.
+
+A ledger that ends before what its index or its signed head has seen is refused (`LedgerTailMissing`). Whether that is a
+restored backup or a theft, only a person can say; this is how they say it. Blocks, so it runs in a worker thread. Explained
+in `docs/ledger.md`.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+from kitchener.canonical import canonical_bytes
+from kitchener.clock import Clock, to_datetime
+from kitchener.config import LedgerConfig
+from kitchener.errors import LedgerWriteError
+from kitchener.ledger.disk.file_ops import FileOps
+from kitchener.ledger.disk.scan import ledger_id_of, verify_range
+from kitchener.ledger.disk.volume import Volume, open_volume
+from kitchener.ledger.format.checks import Batch, Verifier
+from kitchener.ledger.format.lines import START, BadLine, Mark, StoredEntry
+from kitchener.ledger.index.index import FAULTS, IndexSnapshot, Known, index_path, remove_index
+from kitchener.ledger.verify.checkpoint import Checkpoint, check_held, checkpoint_path, read_checkpoint
+from kitchener.ledger.verify.recovery import check_is_crash, damage
+from kitchener.ledger.write.journal import Journal, open_journal
+from kitchener.ledger.write.timestamps import Stamper
+
+_PIECE_BYTES: Final = 1 << 20
+LEDGER_HEAD_ACCEPTED: Final = "LEDGER_HEAD_ACCEPTED"
+"""The entry type under which it is recorded; its entity is the ledger itself."""
+
+
+class Accepted(NamedTuple):
+    """What was taken for the ledger."""
+
+    path: str
+    """Its file."""
+    ledger_id: str
+    """Which ledger it is."""
+    seq: int
+    """Number of the last entry that is there."""
+    chain_hash: str
+    """That entry's chain hash."""
+    missing_from: int
+    """Number of the first entry that is gone."""
+    missing_to: int
+    """Number of the last one that is known to have been there."""
+    known_head: dict[str, Any] | None
+    """`seq` and `chain_hash` of the latest entry among the missing ones whose hash is known; None: of none."""
+    reason: str
+    """Why, as the operator says."""
+    set_aside: str | None
+    """Where the signed head went that names a missing entry; None: there was none."""
+
+
+def accept_head(
+    path: Path, reason: str, *, index_dirs: Sequence[Path], config: LedgerConfig, clock: Clock, ops: FileOps | None = None
+) -> Accepted | None:
+    """Records that the ledger's present end is its end, and takes away the index and the signed head that say otherwise.
+
+    Everything is verified first; half a commit at the end is cut off, as at any opening for writing. The record is on disk
+    before what it overrules is touched, so a crash leaves a ledger that is refused as before, or one that is done.
+
+    Args:
+        path: the ledger's file
+        reason: why, for the record
+        index_dirs: where its index may be
+        config: what the clock may do
+        clock: the time of day
+        ops: the file system; None: the machine's
+
+    Returns:
+        what was accepted; None: nothing is missing, and nothing was changed
+
+    Raises:
+        LedgerLocked: another writer has it
+        LedgerDamaged: what is there does not verify
+        LedgerPathError, LedgerWriteError: it cannot be read or written
+    """
+    ops = ops or FileOps()
+    held = read_checkpoint(path)
+    ledger_id = _ledger_id(path, held, index_dirs, ops)
+    if not ledger_id:
+        return None  # nothing was ever written, as far as anybody knows
+    journal = open_journal(path, ledger_id, ops)
+    try:
+        whole, last = _verified(journal)
+        indexes = [*_indexes(path, ledger_id, index_dirs)]
+        fact = _missing(journal, whole, last, held, indexes)
+        if fact is None:
+            return None
+        journal.prepare(Known(whole), lambda *_: None, clock.time_us())
+        fact["reason"] = reason
+        if last != fact:  # else it is on record, and what follows was cut short by a crash
+            journal.append([_entry(journal, fact, Stamper(ledger_id, clock, config, whole.timestamp))])
+        journal.sync()
+        set_aside = _clear(path, ops, held, fact, [each.path for each in indexes], clock)
+    finally:
+        journal.close()
+    told = {name: fact[name] for name in ("seq", "chain_hash", "missing_from", "missing_to", "known_head")}
+    return Accepted(str(path), ledger_id, **told, reason=reason, set_aside=set_aside)
+
+
+def _ledger_id(path: Path, held: Checkpoint | None, index_dirs: Sequence[Path], ops: FileOps) -> str:
+    """Which ledger it is, also where its file is empty; "" where nothing says."""
+    with open_volume(path, ops) as volume:
+        found = ledger_id_of(volume.read)
+    if found or held is not None:
+        return found or (held.ledger_id if held is not None else "")
+    for directory in index_dirs:
+        for file in sorted(directory.glob("*.sqlite")):
+            name = unquote(file.stem.rpartition("-")[0])
+            if index_path(directory, name, path) == file:
+                return name
+    return ""
+
+
+def _verified(journal: Journal) -> tuple[Mark, dict[str, Any] | None]:
+    """The end of the last whole commit, and the record of an earlier acceptance if that is the last entry."""
+    volume, last = journal.volume, Batch()
+
+    def keep(_: Mark, commit: Batch) -> None:
+        last[:] = commit[-1:]
+
+    verifier, size = Verifier(journal.ledger_id, START, keep), volume.size()
+    try:
+        verify_range(verifier, volume, size, hashes_files=True)
+    except BadLine as fault:
+        # A copy that ends in the middle of a commit is right as far as it goes; anything else that is wrong is damage.
+        if any(b"\n" in piece for piece in _pieces(volume, verifier.offset, size)):
+            raise damage(volume, verifier, fault) from None
+        check_is_crash(volume, verifier, fault, size, 0)
+    is_record = last and last[0][2]["entry_type"] == LEDGER_HEAD_ACCEPTED
+    return verifier.whole, last[0][2]["payload"] if is_record else None
+
+
+def _pieces(volume: Volume, offset: int, end: int) -> Iterator[bytes]:
+    while offset < end and (piece := volume.read(_PIECE_BYTES, offset)):
+        offset += len(piece)
+        yield piece
+
+
+def _indexes(path: Path, ledger_id: str, index_dirs: Sequence[Path]) -> Iterator[IndexSnapshot]:
+    for directory in index_dirs:
+        file = index_path(directory, ledger_id, path)
+        if file.exists():
+            yield IndexSnapshot(file, ledger_id, "")
+
+
+def _missing(
+    journal: Journal, whole: Mark, last: dict[str, Any] | None, held: Checkpoint | None, indexes: Sequence[IndexSnapshot]
+) -> dict[str, Any] | None:
+    """The record of what is missing; None: nothing is. Raises LedgerDamaged where the signed head is of another chain."""
+    seen, heads = whole.seq, list[tuple[int, str]]()
+    for snapshot in indexes:
+        with suppress(*FAULTS, OSError), snapshot:
+            known = snapshot.known
+            seen = max(seen, known.durable_seq)
+            heads += [(known.mark.seq, f"sha256:{known.mark.chain}")] if known.mark.seq > whole.seq else []
+    if held is not None and held.seq > whole.seq:
+        seen = max(seen, held.seq)
+        heads.append((held.seq, held.chain_hash))
+    head = max(heads, default=None)
+    lost = None if head is None else {"seq": head[0], "chain_hash": head[1]}
+    is_recorded = last is not None and lost is not None and (last["missing_to"], last["known_head"]) == (seen, lost)
+    if seen > whole.seq and not is_recorded:
+        return {
+            "v": 1,
+            "seq": whole.seq,
+            "chain_hash": f"sha256:{whole.chain}",
+            "missing_from": whole.seq + 1,
+            "missing_to": seen,
+            "known_head": lost,
+        }
+    misfit = None if is_recorded else check_held(held, journal.volume, journal.ledger_id, whole.seq)
+    if misfit is not None and last is not None and held is not None:
+        is_recorded = last["known_head"] == {"seq": held.seq, "chain_hash": held.chain_hash}
+    if is_recorded and last is not None:
+        return {**last}  # a crash came after the record, and before what it overrules was taken away
+    if misfit is not None:
+        raise misfit
+    return None
+
+
+def _entry(journal: Journal, fact: dict[str, Any], stamper: Stamper) -> StoredEntry:
+    ledger_id, seq, timestamp = journal.ledger_id, journal.tip.seq + 1, stamper.stamp()
+    fields = {"entity_id": ledger_id, "entry_type": LEDGER_HEAD_ACCEPTED, "payload": fact, "timestamp": timestamp}
+    body = canonical_bytes(fields)
+    entry_hash = f"sha256:{hashlib.sha256(body).hexdigest()}"
+    entry_id = f"{stamper.id_start}{seq:012d}"
+    return StoredEntry(ledger_id, seq, entry_id, entry_hash, LEDGER_HEAD_ACCEPTED, ledger_id, timestamp, body, None, (), None)
+
+
+def _clear(
+    path: Path, ops: FileOps, held: Checkpoint | None, fact: dict[str, Any], indexes: Sequence[Path], clock: Clock
+) -> str | None:
+    """Takes away what says that there is more. A signed head cannot be made again, so it is kept under another name."""
+    aside: Path | None = None
+    try:
+        for each in indexes:
+            remove_index(each)
+        if held is not None and held.seq > fact["seq"]:
+            file = checkpoint_path(path)
+            moment = to_datetime(clock.time_us()).strftime("%Y%m%dT%H%M%S.%fZ")
+            aside = file.with_name(f"{file.name}.superseded-{moment}")
+            ops.rename(file, aside)
+            ops.sync_directory(file.parent)
+    except OSError as error:
+        raise LedgerWriteError(str(error.filename or path), error.strerror or str(error)) from error
+    return str(aside) if aside is not None else None

@@ -1,0 +1,155 @@
+"""Writes bundles: some entries of some ledgers, with as much of each chain as ties them to a head, in one file.
+
+Of each entry from the first of them up to the head there is a row of number and hashes; the rows of the wanted ones hold the
+stored body, too, so it tells nothing of anybody else. Which entries belong into it is its caller's matter; `proof_check`
+verifies what is written here. Blocks, so it runs in a worker thread. The format is explained in `docs/proof.md`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from kitchener.canonical import canonical_bytes
+from kitchener.errors import CallerError
+from kitchener.ledger.disk.file_ops import FileOps
+from kitchener.ledger.disk.scan import read_lines
+from kitchener.ledger.disk.volume import Volume, open_volume
+from kitchener.ledger.format.lines import BadLine, Line, shown, split_line
+from kitchener.ledger.verify.checkpoint import Checkpoint, read_checkpoint
+
+FORMAT: Final = "kitchener-proof/1"
+_NO_END: Final = 1 << 62
+
+
+class Wanted(NamedTuple):
+    """What a bundle shall hold of one ledger."""
+
+    path: Path
+    """The ledger's file."""
+    ledger_id: str
+    """Which ledger it is."""
+    seqs: tuple[int, ...]
+    """Numbers of the entries, ascending; at least one."""
+    head: tuple[int, str]
+    """Number and chain hash of the last entry seen, for where no signed head covers the wanted ones."""
+
+
+class Part(NamedTuple):
+    """What a bundle holds of one ledger."""
+
+    ledger_id: str
+    """Which ledger it is."""
+    entries: int
+    """Entries that it shows."""
+    first: int
+    """Number of the first of them."""
+    head_seq: int
+    """Number of the entry whose chain hash vouches for them."""
+    checkpoint: Checkpoint | None
+    """That head, signed; None: nobody signed it."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, as JSON types."""
+        signer = self.checkpoint.signer if self.checkpoint is not None else None
+        return {
+            "ledger_id": self.ledger_id,
+            "entries": self.entries,
+            "first": self.first,
+            "head": self.head_seq,
+            "signer": signer,
+        }
+
+
+def write_bundle(
+    write: Callable[[bytes], object], turn_id: str, session_id: str, wanted: Sequence[Wanted], *, max_bytes: int
+) -> list[Part]:
+    """Writes a bundle piece by piece, and says what it holds.
+
+    Args:
+        write: takes the next bytes
+        turn_id: whose evidence it is
+        session_id: the turn's session
+        wanted: what of which ledgers, in the order in which it is to stand there
+        max_bytes: how large the bundle may become
+
+    Raises:
+        CallerError: it would become larger
+        LedgerDamaged: a line is none, or not the one that was wanted
+        LedgerPathError: a ledger cannot be read
+    """
+    entries = sum(len(each.seqs) for each in wanted)
+    count = _Counter(write, max_bytes)
+    # By hand, so that no bundle has to be in memory; the keys stand in the order of RFC 8785.
+    count(b'{"entries":%d,"format":%s,"ledgers":[' % (entries, canonical_bytes(FORMAT)))
+    parts = []
+    for number, each in enumerate(wanted):
+        count(b"," if number else b"")
+        parts.append(_write_part(count, each))
+    count(b'],"session_id":%s,"turn_id":%s}\n' % (canonical_bytes(session_id), canonical_bytes(turn_id)))
+    return parts
+
+
+class _Counter:
+    """Passes bytes on, up to a limit."""
+
+    def __init__(self, write: Callable[[bytes], object], limit: int) -> None:
+        self._write, self._limit, self._size = write, limit, 0
+
+    def __call__(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > self._limit:
+            raise CallerError(
+                f"the bundle would be larger than {self._limit:,} bytes, since every entry from the session's start to the head"
+                " is named in it; give --max-mib a higher number"
+            )
+        self._write(data)
+
+
+def _write_part(write: Callable[[bytes], object], wanted: Wanted) -> Part:
+    path = wanted.path
+    held = read_checkpoint(path)
+    if held is not None and held.seq < wanted.seqs[-1]:
+        held = None  # signed before the last of them was written
+    head_seq, head_hash = (held.seq, held.chain_hash) if held is not None else wanted.head
+    head = held.as_json() if held is not None else {"chain_hash": head_hash, "ledger_id": wanted.ledger_id, "seq": head_seq}
+    first, shown_seqs = wanted.seqs[0], frozenset(wanted.seqs)
+    with open_volume(path, FileOps()) as volume:
+        lines = _lines(volume, max(first - 1, 1), head_seq)
+        before = _before(next(lines, None)) if first > 1 else None
+        write(b'{"before":%s,"head":%s,"ledger_id":' % (canonical_bytes(before), canonical_bytes(head)))
+        write(b'%s,"rows":[' % canonical_bytes(wanted.ledger_id))
+        for number, line in enumerate(lines):
+            write((b"," if number else b"") + _row(line, is_shown=line.seq in shown_seqs))
+        write(b"]}")
+    return Part(wanted.ledger_id, len(wanted.seqs), first, head_seq, held)
+
+
+def _before(line: Line | None) -> dict[str, Any] | None:
+    return {"batch": line.batch, "chain_hash": f"sha256:{line.chain_hash}", "seq": line.seq} if line is not None else None
+
+
+def _row(line: Line, *, is_shown: bool) -> bytes:
+    hashes = f"sha256:{line.entry_hash}", f"sha256:{line.chain_hash}"
+    # A body that is no text has another hash then, so the bundle is refused when it is verified.
+    body = (line.body.decode(errors="replace"),) if is_shown else ()
+    return canonical_bytes((line.seq, line.entry_id, line.batch, *hashes, *body))
+
+
+def _lines(volume: Volume, first_seq: int, last_seq: int) -> Iterator[Line]:
+    """The lines of a ledger from one entry to another."""
+    seq = offset = 0
+    for lines in read_lines(volume.read, 0, _NO_END):
+        for raw in lines:
+            seq += 1
+            if seq > last_seq:
+                return
+            if seq >= first_seq:
+                yield _line(volume, seq, offset, raw)
+            offset += len(raw) + 1
+
+
+def _line(volume: Volume, seq: int, offset: int, raw: bytes) -> Line:
+    line = split_line(raw)
+    if line is None or line.seq != seq:
+        raise volume.damage(seq, offset, BadLine("framing", f"entry {seq}", shown(raw)))
+    return line

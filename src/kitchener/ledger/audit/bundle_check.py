@@ -1,0 +1,339 @@
+"""Verifies bundles: is what one turn's evidence says what was on record, and who says so.
+
+Needs nothing but the bundle: no ledger, no settings, and a public key only to know who signed. `verify/verify.mjs` does the
+same in another language; what only one of the two checks is listed in `docs/proof.md`, which explains the rest, too.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from kitchener.canonical import canonical_bytes
+from kitchener.errors import EntryRefused
+from kitchener.ledger.audit.bundle import FORMAT
+from kitchener.ledger.format.checks import check_body, is_moment
+from kitchener.ledger.format.lines import NO_HASH, BadLine, Line, chain_hash, other_bytes, split_line
+from kitchener.ledger.verify.checkpoint import read_head
+from kitchener.records import events
+from kitchener.signing import is_signed, signer_id
+
+_TOP: Final = ["entries", "format", "ledgers", "session_id", "turn_id"]
+_PART: Final = ["before", "head", "ledger_id", "rows"]
+_ENVELOPE: Final = ("ledger_id", "seq", "entry_id", "batch", "entry_hash", "chain_hash")
+_REF: Final = {"ledger_id", "entry_id", "entry_hash"}
+_NUMBER: Final = rb"([1-9][0-9]*)"
+_BEFORE = re.compile(rb'\{"batch":\[N,N,N\],"chain_hash":"sha256:([0-9a-f]{64})","seq":N\}'.replace(b"N", _NUMBER))
+_ENTRY_ID = re.compile(r"(E-[0-9]{4}-[0-9]{2}-[0-9]{2}-([0-9]{12,16}))(?:\.[0-9]{2})?")
+"""As references give it: a piece of an entry has two digits more."""
+_ALWAYS_SHOWN: Final = ("projection_ref", "user_message_ref", "output_ref")
+"""Fields whose entry has to be in the bundle, and not only in its chain."""
+
+
+class Misfit(BadLine):
+    """What is wrong with a bundle, and where: ledger and entry number, or a part of the bundle."""
+
+    def __init__(self, where: str, field: str, expected: str, found: str) -> None:
+        super().__init__(field, expected, found)
+        self.where = where
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.field}: expected {self.expected}, found {self.found}"
+
+
+@dataclass(slots=True)
+class ProofReport:
+    """What verifying a bundle found."""
+
+    path: str
+    """The file."""
+    turn_id: str = ""
+    entries: int = 0
+    """Entries that it shows and that are right."""
+    end: str = ""
+    """How the turn ended: `TURN_COMPLETED` or `TURN_ABORTED`."""
+    heads: list[str] = field(default_factory=list)
+    """For each ledger, who vouches for it."""
+    withheld: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    """By ledger, the entries of which only numbers and hashes are shown: first and last id of each run of neighbours. Of which
+    type they are nobody can tell; the turn's own may be among them."""
+    withheld_entries: int = 0
+    """How many these are."""
+    notes: list[str] = field(default_factory=list)
+    """What could not be checked, and why."""
+    fault: Misfit | None = None
+    """The first thing that is wrong; None: nothing."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether all of it is right."""
+        return self.fault is None
+
+
+def verify_bundle(path: Path | str, *, public_key: str | None = None) -> ProofReport:
+    """Checks a bundle. Blocks: call it in a worker thread.
+
+    Args:
+        path: its file
+        public_key: every head must be signed with this key, 64 hex digits; None: signed heads are checked with the key that
+            they name themselves, and unsigned ones are told in the report
+
+    Raises:
+        OSError: it cannot be read
+        SigningError: a head is signed, and the `crypto` extra is not installed
+    """
+    report = ProofReport(str(path))
+    try:
+        _check(Path(path).read_bytes(), public_key, report)
+    except Misfit as fault:
+        report.fault = fault
+    except (EntryRefused, RecursionError):  # what has no canonical form, or goes too deep to have one
+        report.fault = Misfit("bundle", "form", "canonical JSON of no more than 64 levels", "something that has none")
+    return report
+
+
+class _Entry(NamedTuple):
+    """An entry of which the bundle has the row."""
+
+    where: str
+    """Which one, for messages."""
+    line: Line
+    """The line of its ledger; with an empty object for its body, where the bundle does not show it."""
+    fields: dict[str, Any]
+    """What the body says; empty where it is not shown."""
+
+
+_Chains = dict[str, dict[int, _Entry]]
+"""By ledger, the entries from the first row to the head, by number."""
+
+
+def _check(data: bytes, public_key: str | None, report: ProofReport) -> None:
+    bundle = _read(data)
+    report.turn_id = bundle["turn_id"]
+    chains: _Chains = {}
+    for part in bundle["ledgers"]:
+        if not isinstance(part, dict) or sorted(part) != _PART:
+            raise Misfit("bundle", "ledgers", ", ".join(_PART), other_bytes(len(canonical_bytes(part))))
+        entries = _check_rows(part)
+        last = entries[-1].line
+        _require(last.ledger_id not in chains, "bundle", "ledgers", "each ledger once", last.ledger_id)
+        report.heads.append(_check_head(part["head"], last, public_key))
+        chains[last.ledger_id] = {entry.line.seq: entry for entry in entries}
+        _note_withheld(last.ledger_id, entries, report)
+    evidence = [entry for chain in chains.values() for entry in chain.values() if entry.fields]
+    _same("bundle", "entries", len(evidence), bundle["entries"])
+    _check_turn(bundle["session_id"], bundle["turn_id"], evidence, report)
+    _check_refs(evidence, chains, report)
+    keys = [part["head"].get("public_key") for part in bundle["ledgers"]] if public_key is None else [public_key]
+    _check_projections(evidence, {signer_id(key): key for key in keys if key is not None}, report)
+    report.entries = len(evidence)
+
+
+def _read(data: bytes) -> dict[str, Any]:
+    try:
+        bundle = orjson.loads(data)
+        is_canonical = canonical_bytes(bundle) + b"\n" == data
+    except (orjson.JSONDecodeError, EntryRefused):
+        is_canonical = False
+    if not is_canonical:
+        raise Misfit("bundle", "form", "one object of canonical JSON and a line feed", other_bytes(len(data)))
+    is_bundle = isinstance(bundle, dict) and sorted(bundle) == _TOP and bundle["format"] == FORMAT
+    fits = is_bundle and all(isinstance(bundle[key], str) for key in ("session_id", "turn_id"))
+    if not fits or not isinstance(bundle["ledgers"], list) or type(bundle["entries"]) is not int:
+        raise Misfit("bundle", "format", FORMAT, other_bytes(len(data)))
+    found: dict[str, Any] = bundle
+    return found
+
+
+def _check_rows(part: dict[str, Any]) -> list[_Entry]:
+    """The entries of one ledger, each of which follows from the one before it."""
+    rows, ledger = part["rows"], part["ledger_id"]
+    if not isinstance(rows, list) or not rows:
+        raise Misfit(str(ledger), "rows", "the chain up to the head", "none")
+    seq, batch, chain = _before(part)
+    entries, moment = list[_Entry](), ""
+    for row in rows:
+        seq += 1
+        where = f"{ledger} entry {seq}"
+        line, fields = _read_row(where, ledger, row)
+        # Of an entry that is not shown, only the day is known.
+        time = fields["timestamp"][:26] if fields else line.entry_id[2:12]
+        if time < moment[: len(time)]:
+            raise Misfit(where, "timestamp", f"not before {moment}", time)
+        number, place, size = batch
+        batch = (number + 1, 1, line.batch[2]) if place == size else (number, place + 1, size)
+        chain = chain_hash(chain, line.ledger_id, seq, line.entry_id, line.entry_hash)
+        _same(where, "seq", seq, line.seq)
+        _same(where, "entry_id", f"E-{time[:10]}-{seq:012d}", line.entry_id)
+        _same(where, "batch", [*batch], [*line.batch])
+        _same(where, "chain_hash", f"sha256:{chain}", f"sha256:{line.chain_hash}")
+        entries.append(_Entry(where, line, fields))
+        moment = max(moment, time)
+    _require(batch[1] == batch[2], where, "batch", "the end of a commit", str([*batch]))
+    return entries
+
+
+def _before(part: dict[str, Any]) -> tuple[int, tuple[int, int, int], str]:
+    """Number, commit and chain hash of the entry before the first row."""
+    if part["before"] is None:
+        return 0, (0, 1, 1), NO_HASH
+    text = canonical_bytes(part["before"])
+    found = _BEFORE.fullmatch(text)
+    if found is None:
+        raise Misfit(str(part["ledger_id"]), "before", "batch, chain_hash and seq of an entry", other_bytes(len(text)))
+    return int(found[5]), (int(found[1]), int(found[2]), int(found[3])), found[4].decode()
+
+
+def _read_row(where: str, ledger_id: Any, row: Any) -> tuple[Line, dict[str, Any]]:
+    """A row written out as the line that it stands for, and what its body says; nothing where it has none."""
+    line, size = None, len(row) if isinstance(row, list) else 0
+    is_shown = size == len(_ENVELOPE)
+    if size in (len(_ENVELOPE) - 1, len(_ENVELOPE)) and isinstance(row[-1], str):
+        envelope = zip(_ENVELOPE, [ledger_id, *row], strict=False)
+        fields = b",".join(b'"%s":%s' % (name.encode(), canonical_bytes(value)) for name, value in envelope)
+        line = split_line(b'{%s,"entry":%s}' % (fields, row[-1].encode() if is_shown else b"{}"))
+    if line is None:
+        raise Misfit(
+            where, "row", "seq, entry_id, batch, entry_hash, chain_hash, and a body", other_bytes(len(canonical_bytes(row)))
+        )
+    return line, _body(where, line) if is_shown else {}
+
+
+def _body(where: str, line: Line) -> dict[str, Any]:
+    _same(where, "entry_hash", f"sha256:{line.entry_hash}", f"sha256:{hashlib.sha256(line.body).hexdigest()}")
+    try:
+        fields: dict[str, Any] = orjson.loads(line.body)
+        check_body(fields, line.body)
+    except orjson.JSONDecodeError as error:
+        raise Misfit(where, "entry", "canonical JSON", f"{other_bytes(len(line.body))} ({error})") from error
+    except BadLine as fault:
+        raise Misfit(where, fault.field, fault.expected, fault.found) from fault
+    stamp = fields["timestamp"]
+    if not isinstance(stamp, str) or not is_moment(stamp.encode()):
+        raise Misfit(where, "timestamp", "UTC with microseconds", other_bytes(len(canonical_bytes(stamp))))
+    return fields
+
+
+def _check_head(head: Any, last: Line, public_key: str | None) -> str:
+    """Who vouches for a chain that ends with this line."""
+    where, signed = f"{last.ledger_id} head", read_head(head)
+    due = {"chain_hash": f"sha256:{last.chain_hash}", "ledger_id": last.ledger_id, "seq": last.seq}
+    if signed is None and (not isinstance(head, dict) or head.keys() != due.keys()):
+        raise Misfit(where, "form", f"a signed head, or {', '.join(due)}", other_bytes(len(canonical_bytes(head))))
+    for name, value in due.items():
+        _same(where, name, value, head[name])
+    told = f"{last.ledger_id} up to entry {last.seq}"
+    if signed is None:
+        if public_key is not None:
+            raise Misfit(where, "sig", f"a signature by {signer_id(public_key)}", "none")
+        return f"{told}: nobody, its head is not signed"
+    problem = signed.problem(public_key)
+    if problem is not None:
+        raise Misfit(where, problem.field, problem.expected, problem.found)
+    which = "the given key" if public_key is not None else "a key that the bundle itself names"
+    return f"{told}: {signed.signer} ({which}), on {signed.timestamp}"
+
+
+def _check_turn(session_id: str, turn_id: str, evidence: Sequence[_Entry], report: ProofReport) -> None:
+    """Whether it is the evidence of the turn it names, with the very entries of the executor that the turn was hashed over."""
+
+    def found(entry_type: str) -> list[dict[str, Any]]:
+        ho2m = [each.fields for each in evidence if each.line.ledger_id.startswith("HO2M:")]
+        return [fields for fields in ho2m if fields["entry_type"] == entry_type]
+
+    for entry_type, entity_id in ((events.SESSION_START, session_id), (events.TURN_STARTED, turn_id)):
+        begin = [[fields["entity_id"], fields["payload"].get("session_id")] for fields in found(entry_type)]
+        _same(turn_id, entry_type, [[entity_id, session_id]], begin)
+    sha = hashlib.sha256()
+    for each in evidence:
+        if each.line.ledger_id.startswith("HO1M:") and each.fields["payload"].get("turn_id") == turn_id:
+            sha.update(each.line.body)
+    completed = found(events.TURN_COMPLETED)
+    ends = [*completed, *found(events.TURN_ABORTED)]
+    told = [[fields["entity_id"], fields["payload"].get("session_id")] for fields in ends]
+    _same(turn_id, "end", [[turn_id, session_id]], told)
+    report.end = ends[0]["entry_type"]
+    for fields in completed:
+        _same(turn_id, "trace_hash", fields["payload"].get("trace_hash"), f"sha256:{sha.hexdigest()}")
+    if not completed:
+        report.notes.append("the turn was aborted, so no trace hash says which model and tool calls it made")
+
+
+def _note_withheld(ledger_id: str, entries: Sequence[_Entry], report: ProofReport) -> None:
+    """Takes note of the rows without a body."""
+    runs, last = list[tuple[str, str]](), 0
+    for each in entries:
+        if each.fields:
+            continue
+        report.withheld_entries += 1
+        begin = runs.pop()[0] if runs and last == each.line.seq - 1 else each.line.entry_id
+        runs.append((begin, each.line.entry_id))
+        last = each.line.seq
+    if runs:
+        report.withheld[ledger_id] = runs
+
+
+def _check_refs(evidence: Sequence[_Entry], chains: _Chains, report: ProofReport) -> None:
+    outside = 0
+    for entry in evidence:
+        for name, ref in _refs_of(entry.fields):
+            named = _ENTRY_ID.fullmatch(ref["entry_id"])
+            entry_id, seq = (named[1], int(named[2])) if named is not None else (ref["entry_id"], 0)
+            target = chains.get(ref["ledger_id"], {}).get(seq)
+            if name in _ALWAYS_SHOWN and (target is None or not target.fields):
+                raise Misfit(entry.where, name, f"{ref['ledger_id']} {entry_id} in the bundle", "not there")
+            if target is None:
+                outside += 1
+                continue
+            stands = f"{target.line.entry_id} sha256:{target.line.entry_hash}"
+            _same(entry.where, name or "ref", stands, f"{entry_id} {ref['entry_hash']}")
+    if outside:
+        report.notes.append(f"{outside} references lead out of the bundle")
+
+
+def _refs_of(fields: dict[str, Any]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """The references of an entry, and the field each stands in. What only looks like one stands in other fields."""
+    entry_type = fields["entry_type"]
+    for name in events.REF_FIELDS.get(entry_type, ()) if isinstance(entry_type, str) else ():
+        yield from _refs(fields["payload"].get(name), name)
+
+
+def _refs(value: Any, name: str) -> Iterator[tuple[str, Mapping[str, str]]]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _refs(item, name)
+    elif isinstance(value, dict):
+        if set(value) == _REF and all(isinstance(each, str) for each in value.values()):
+            yield name, value
+        else:
+            for key, item in value.items():
+                yield from _refs(item, key)
+
+
+def _check_projections(evidence: Sequence[_Entry], known: Mapping[str, str], report: ProofReport) -> None:
+    for entry in evidence:
+        payload = entry.fields["payload"]
+        authority = payload.get("authority")
+        if not isinstance(authority, dict) or authority.get("sig") is None:
+            continue
+        signer = authority.get("signer")
+        if not isinstance(signer, str) or signer not in known:
+            report.notes.append(f"{entry.where}: signed by {signer}, whose key is not known here")
+            continue
+        unsigned = canonical_bytes({key: value for key, value in payload.items() if key != "authority"})
+        if not is_signed(known[signer], unsigned, str(authority["sig"])):
+            raise Misfit(entry.where, "authority.sig", f"a signature by {signer} over this payload", str(authority["sig"]))
+
+
+def _require(is_so: bool, where: str, field: str, expected: str, found: str) -> None:
+    if not is_so:
+        raise Misfit(where, field, expected, found)
+
+
+def _same(where: str, field: str, expected: Any, found: Any) -> None:
+    if type(expected) is not type(found) or expected != found:
+        raise Misfit(where, field, str(expected), str(found))

@@ -1,0 +1,133 @@
+"""Reads a ledger in pieces: as lines, or as lines that were verified. Blocks, so it runs in a worker thread."""
+
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+
+from kitchener.ledger.disk.seals import Seal, fault_at, seal_path
+from kitchener.ledger.disk.volume import Part, Volume
+from kitchener.ledger.format.checks import Verifier
+from kitchener.ledger.format.lines import OPENING, START, BadLine, Mark, shown, split_line
+
+ReadBytes = Callable[[int, int], bytes]
+"""`(size, offset)` to the bytes there, fewer at the end of the file."""
+
+_FIRST_BYTES = 2_048
+_NO_END = 1 << 62
+_PIECE_BYTES = 1 << 18
+_MAX_LINE_BYTES = 65 << 20
+"""More than the largest entry that can be configured; a longer line is damage, and need not be held in memory to know it."""
+
+
+def read_blocks(read: ReadBytes, offset: int, end: int) -> Iterator[bytes]:
+    """The whole lines between two offsets, each with its LF, some at a time.
+
+    Raises:
+        BadLine: after all whole lines were given, where bytes remain that no LF ends
+    """
+    rest = b""
+    while offset < end and len(rest) < _MAX_LINE_BYTES:
+        piece = read(min(_PIECE_BYTES, end - offset), offset)
+        if not piece:
+            break
+        offset += len(piece)
+        last = piece.rfind(b"\n") + 1
+        if last:
+            yield rest + piece[:last]
+            rest = piece[last:]
+        else:
+            rest += piece
+    if rest:
+        raise BadLine("framing", "a line that ends with LF", shown(rest))
+
+
+def read_lines(read: ReadBytes, offset: int, end: int) -> Iterator[list[bytes]]:
+    """The same as lines, without their LF."""
+    for block in read_blocks(read, offset, end):
+        lines = block.split(b"\n")
+        lines.pop()
+        yield lines
+
+
+def verify_range(
+    verifier: Verifier,
+    volume: Volume,
+    end: int,
+    progress: Callable[[int], None] | None = None,
+    *,
+    hashes_files: bool = False,
+) -> None:
+    """Checks everything from the verifier's place up to an offset, where a commit must end.
+
+    Args:
+        verifier: what was found right so far; afterwards, how far it is right
+        volume: the ledger
+        end: how far to read
+        progress: told the offset reached, now and then
+        hashes_files: hold every segment that is read from its first byte on against all that its seal says
+
+    Raises:
+        BadLine: the line after `verifier.seq`, at `verifier.offset`, is wrong or missing
+        LedgerDamaged: a segment is not what its seal says
+    """
+    for part in volume.parts(verifier.offset, end):
+        sha = sha256() if hashes_files and part.seal is not None and part.base == verifier.offset else None
+        read = volume.read if sha is None else _passing_to(sha.update, volume.read)
+        for block in read_blocks(read, verifier.offset, part.end):
+            verifier.feed(block)
+            if progress is not None:
+                progress(verifier.offset)
+        if part.seal is not None and part.end - part.base == part.seal.length:
+            _check_seal(volume, part, part.seal, verifier, sha.hexdigest() if sha is not None else None)
+    verifier.end()
+
+
+def _passing_to(take: Callable[[bytes], None], read: ReadBytes) -> ReadBytes:
+    def read_on(size: int, offset: int) -> bytes:
+        data = read(size, offset)
+        take(data)
+        return data
+
+    return read_on
+
+
+def _check_seal(volume: Volume, part: Part, seal: Seal, verifier: Verifier, digest: str | None) -> None:
+    """Raises LedgerDamaged where a segment, found right so far, is not what its seal says."""
+    whole = verifier.whole
+    found: list[tuple[str, object, object]] = [
+        ("ledger_id", verifier.ledger_id, seal.ledger_id),
+        ("last_seq", whole.seq, seal.last_seq),
+        ("last_chain_hash", f"sha256:{whole.chain}", seal.last_chain_hash),
+    ]
+    if digest is not None:
+        first = find_line(volume.read, 1, START._replace(offset=part.base))
+        line = split_line(first[1]) if first is not None else None
+        found.append(("first_chain_hash", f"sha256:{line.chain_hash}" if line is not None else "", seal.first_chain_hash))
+        found.append(("sha256", f"sha256:{digest}", seal.sha256))
+    for field, expected, written in found:
+        if expected != written:
+            raise fault_at(seal_path(volume.path, seal.number), field, str(expected), str(written))
+
+
+def ledger_id_of(read: ReadBytes) -> str:
+    """The ledger id that a file's first line gives; "" where it gives none."""
+    name, end, _ = read(_FIRST_BYTES, 0).removeprefix(OPENING).partition(b'"')
+    return name.decode("ascii", "replace") if end and read(len(OPENING), 0) == OPENING else ""
+
+
+def find_line(read: ReadBytes, number: int, start: Mark = START) -> tuple[int, bytes] | None:
+    """Byte offset and bytes (without LF) of the line with a number, which in a ledger is its entry's; None: there is none.
+
+    Args:
+        read: a file that verifies
+        number: from 1
+        start: a place before that line
+    """
+    offset, ahead = start.offset, number - start.seq
+    for lines in read_lines(read, offset, _NO_END):
+        if ahead > len(lines):
+            ahead -= len(lines)
+            offset += sum(map(len, lines)) + len(lines)
+            continue
+        before = lines[: ahead - 1]
+        return offset + sum(map(len, before)) + len(before), lines[ahead - 1]
+    return None

@@ -1,0 +1,210 @@
+"""Seals: what vouches for the parts of a ledger that are finished and never change again.
+
+A long ledger is cut into segments of about `segment_bytes`. The file that is appended to keeps its name; finished segments lie
+in the folder `<file>.segments` beside it, each with a seal. A seal names the one before it by hash, so seals cannot be swapped,
+left out or made anew one by one. Reads and checks seals; `volume` reads across segments, `rolling` makes them. Blocks, so it
+runs in a worker thread. Explained in `docs/ledger.md`.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from kitchener.canonical import canonical_bytes
+from kitchener.errors import LedgerDamaged
+from kitchener.ledger.disk.file_ops import FileOps, path_problem
+from kitchener.ledger.format.lines import is_ledger_id, other_bytes
+
+FORMAT: Final = "kitchener-seal/1"
+FOLDER: Final = ".segments"
+"""What is added to a ledger's file name to name the folder of its finished segments."""
+NO_SEAL: Final = "sha256:" + "0" * 64
+"""What the first seal names as the one before it."""
+_MAX_BYTES: Final = 16_384
+_HASH = re.compile(r"sha256:[0-9a-f]{64}")
+_NAME = re.compile(r"([0-9]{6,})\.(seal|segment)")
+
+
+class Seal(NamedTuple):
+    """What a segment is, in words and hashes."""
+
+    format: str
+    """`kitchener-seal/1`"""
+    ledger_id: str
+    """Whose segment it is."""
+    number: int
+    """1, 2, 3 … without gaps."""
+    first_seq: int
+    """Number of its first entry."""
+    last_seq: int
+    """Number of its last entry, which ends a commit."""
+    first_chain_hash: str
+    """Chain hash of its first entry."""
+    last_chain_hash: str
+    """Chain hash of its last entry."""
+    length: int
+    """Bytes of its file."""
+    sha256: str
+    """`sha256:` and 64 hex digits over these bytes."""
+    previous: str
+    """The same over the file of the seal before; 64 zeros in the first."""
+
+    @property
+    def text(self) -> bytes:
+        """Its file: canonical JSON and LF."""
+        return canonical_bytes(self._asdict()) + b"\n"
+
+    @property
+    def hash(self) -> str:
+        """What the next seal names."""
+        return f"sha256:{sha256(self.text).hexdigest()}"
+
+
+def folder_of(path: Path) -> Path:
+    """The folder of a ledger's finished segments."""
+    return path.with_name(path.name + FOLDER)
+
+
+def seal_path(path: Path, number: int) -> Path:
+    """The file of a ledger's n-th seal."""
+    return folder_of(path) / f"{number:06d}.seal"
+
+
+def segment_path(path: Path, number: int) -> Path:
+    """The file of a ledger's n-th segment."""
+    return folder_of(path) / f"{number:06d}.segment"
+
+
+def read_seals(path: Path, ops: FileOps) -> list[Seal]:
+    """The seals of a ledger, the first one first: without gaps, each naming the one before.
+
+    Segments themselves are not looked at.
+
+    Args:
+        path: the ledger's own file
+        ops: the file system
+
+    Raises:
+        LedgerDamaged: a seal is not what was written, or one is missing
+        LedgerPathError: one cannot be read
+    """
+    tries = 3  # a writer may be making or taking away the last one, and a list that is read meanwhile may have half of it
+    while True:
+        tries -= 1
+        try:
+            return _read_all(path, ops)
+        except LedgerDamaged:
+            if not tries:
+                raise
+
+
+def has_segments(path: Path, ops: FileOps) -> bool:
+    """Whether a ledger has finished segments."""
+    return any(_numbers(path, ops).values())
+
+
+def _read_all(path: Path, ops: FileOps) -> list[Seal]:
+    numbers = _numbers(path, ops)
+    seals: list[Seal] = []
+    for number in range(1, max(numbers["seal"] | numbers["segment"], default=0) + 1):
+        if number not in numbers["seal"]:
+            raise fault_at(seal_path(path, number), "file", f"the seal of segment {number}", "nothing")
+        seals.append(_read(path, number, seals, ops))
+    return seals
+
+
+def _numbers(path: Path, ops: FileOps) -> dict[str, set[int]]:
+    """Which seals, and which segments, are there."""
+    numbers: dict[str, set[int]] = {"seal": set(), "segment": set()}
+    try:
+        names = ops.list_directory(folder_of(path))
+    except FileNotFoundError:
+        names = []
+    except OSError as error:
+        raise path_problem(folder_of(path), error) from error
+    for name in names:
+        found = _NAME.fullmatch(name)
+        if found is not None:
+            numbers[found[2]].add(int(found[1]))
+    return numbers
+
+
+def check_file(path: Path, seal: Seal, ops: FileOps) -> os.stat_result:
+    """What a segment's file is, if it can be what was sealed: a quick look.
+
+    Raises:
+        LedgerDamaged: it is missing, or has another length
+        LedgerPathError: it cannot be looked at
+    """
+    file = segment_path(path, seal.number)
+    try:
+        found = ops.stat(file)
+    except FileNotFoundError:
+        raise fault_at(file, "file", f"segment {seal.number} of {seal.ledger_id}, {seal.length} bytes", "nothing") from None
+    except OSError as error:
+        raise path_problem(file, error) from error
+    if not stat.S_ISREG(found.st_mode):
+        raise fault_at(file, "file", "a regular file", "something else")
+    if found.st_size != seal.length:
+        shorter = min(found.st_size, seal.length)
+        raise fault_at(file, "length", f"{seal.length} bytes", f"{found.st_size} bytes", offset=shorter)
+    return found
+
+
+def fault_at(path: Path, field: str, expected: str, found: str, *, offset: int = 0) -> LedgerDamaged:
+    """The error for what is wrong with a whole file."""
+    return LedgerDamaged(str(path), line=1, offset=offset, field=field, expected=expected, found=found)
+
+
+def _read(path: Path, number: int, before: Sequence[Seal], ops: FileOps) -> Seal:
+    file = seal_path(path, number)
+    try:
+        fd = ops.open(file, os.O_RDONLY)
+        try:
+            data = ops.read(fd, _MAX_BYTES, 0)
+        finally:
+            ops.close(fd)
+    except FileNotFoundError:
+        raise fault_at(file, "file", f"the seal of segment {number}", "nothing") from None
+    except OSError as error:
+        raise path_problem(file, error) from error
+    seal = _parsed(data)
+    if seal is None or seal.text != data:
+        raise fault_at(file, "framing", "a seal as it was written", other_bytes(len(data)))
+    last = before[-1] if before else None
+    for field, expected, found in (
+        ("number", number, seal.number),
+        ("ledger_id", last.ledger_id if last is not None else seal.ledger_id, seal.ledger_id),
+        ("previous", last.hash if last is not None else NO_SEAL, seal.previous),
+        ("first_seq", last.last_seq + 1 if last is not None else 1, seal.first_seq),
+    ):
+        if expected != found:
+            raise fault_at(file, field, str(expected), str(found))
+    return seal
+
+
+def _parsed(data: bytes) -> Seal | None:
+    try:
+        fields: Any = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(fields, dict) or set(fields) != set(Seal._fields):
+        return None
+    seal = Seal(**fields)
+    numbers = (seal.number, seal.first_seq, seal.last_seq, seal.length)
+    hashes = (seal.first_chain_hash, seal.last_chain_hash, seal.sha256, seal.previous)
+    is_one = (
+        seal.format == FORMAT
+        and isinstance(seal.ledger_id, str)
+        and is_ledger_id(seal.ledger_id)
+        and all(type(each) is int and each > 0 for each in numbers)
+        and seal.first_seq <= seal.last_seq
+        and all(isinstance(each, str) and _HASH.fullmatch(each) for each in hashes)
+    )
+    return seal if is_one else None

@@ -1,0 +1,290 @@
+"""A ledger's bytes as one run: its finished segments one after another, then the file that is appended to.
+
+Everyone who reads a ledger reads it through this, by offsets from the ledger's first byte; only errors name a segment's own
+file, line and offset. So an offset in the index, or of a reader under way, stays right when a segment is finished. Blocks, so
+it runs in worker threads.
+"""
+
+import os
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import accumulate
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+from kitchener.errors import LedgerDamaged, LedgerPathError
+from kitchener.ledger.disk.file_ops import FileOps, check_ledger_file, path_problem, read_or_tell
+from kitchener.ledger.disk.seals import Seal, check_file, fault_at, folder_of, read_seals, seal_path, segment_path
+from kitchener.ledger.format.lines import OPENING, BadLine
+
+_OPEN_FILES: Final = 16
+"""Segments that are kept open for reading."""
+_TRIES: Final = 100
+"""How often a ledger is opened anew because a segment was finished at that very moment."""
+_FIRST_BYTES: Final = 2_048
+
+
+class Part(NamedTuple):
+    """One file of a ledger."""
+
+    file: Path
+    """Where it is."""
+    base: int
+    """Where it begins in the ledger, bytes."""
+    end: int
+    """Where it ends."""
+    seal: Seal | None
+    """What vouches for it; None: it is still appended to."""
+
+
+class _View(NamedTuple):
+    """What the bytes are made of; replaced as a whole, because a reader may be at work."""
+
+    seals: tuple[Seal, ...]
+    ends: tuple[int, ...]
+    """Where each sealed segment ends, bytes from the ledger's start."""
+    fd: int
+    """The file that is appended to."""
+
+    @property
+    def base(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+
+class Volume:
+    """The files of one ledger, open for reading. Made by `open_volume`, or by a writer who has the lock.
+
+    Args:
+        path: the file that is appended to
+        ops: the file system
+        fd: that file, open; closed with this
+        seals: of the segments before it
+    """
+
+    def __init__(self, path: Path, ops: FileOps, fd: int, seals: Sequence[Seal]) -> None:
+        self.path = path
+        """The file that is appended to, which names the ledger."""
+        self._ops = ops
+        self._view = _view(seals, fd)
+        self._open: OrderedDict[int, int] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def seals(self) -> tuple[Seal, ...]:
+        """Of the finished segments, the first one first."""
+        return self._view.seals
+
+    @property
+    def base(self) -> int:
+        """Where the file that is appended to begins, bytes from the ledger's start."""
+        return self._view.base
+
+    @property
+    def sealed_seq(self) -> int:
+        """Number of the last entry of a finished segment: all of these are on disk. 0: there is none."""
+        seals = self._view.seals
+        return seals[-1].last_seq if seals else 0
+
+    def size(self) -> int:
+        """Length of the whole ledger, bytes, by now."""
+        view = self._view
+        return view.base + self._ops.fstat(view.fd).st_size
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Up to `size` bytes from `offset`; fewer where a segment ends, none at the end.
+
+        Raises:
+            LedgerPathError: the system cannot read them
+            LedgerDamaged: the segment is missing, or has another length than was sealed
+        """
+        view = self._view
+        if offset >= view.base:
+            return read_or_tell(self._ops, self.path, view.fd, size, offset - view.base)
+        place = bisect_right(view.ends, offset)
+        seal, local = view.seals[place], offset - (view.ends[place - 1] if place else 0)
+        with self._lock:
+            fd = self._segment(seal)
+            return read_or_tell(self._ops, segment_path(self.path, seal.number), fd, min(size, seal.length - local), local)
+
+    def parts(self, start: int, end: int) -> Iterator[Part]:
+        """The files that hold the bytes from `start` to `end`, in order; the last one is cut off there."""
+        view, base = self._view, 0
+        for seal, stop in zip(view.seals, view.ends, strict=True):
+            if stop > start and base < end:
+                yield Part(segment_path(self.path, seal.number), base, min(stop, end), seal)
+            base = stop
+        if end > base:
+            yield Part(self.path, base, end, None)
+
+    def damage(self, seq: int, offset: int, fault: BadLine) -> LedgerDamaged:
+        """The error for a wrong line.
+
+        Args:
+            seq: number of the entry that should stand there
+            offset: where the line begins, from the ledger's start
+            fault: what is wrong with it
+        """
+        file, line, local = self.locate(seq, offset)
+        return LedgerDamaged(str(file), line=line, offset=local, field=fault.field, expected=fault.expected, found=fault.found)
+
+    def locate(self, seq: int, offset: int) -> tuple[Path, int, int]:
+        """File, line and byte offset in that file, of the entry with a number and an offset in the ledger."""
+        view = self._view
+        place = bisect_right(view.ends, offset)
+        before = view.seals[place - 1] if place else None
+        file = segment_path(self.path, view.seals[place].number) if place < len(view.seals) else self.path
+        return file, seq - (before.last_seq if before is not None else 0), offset - (view.ends[place - 1] if place else 0)
+
+    def is_current(self) -> bool:
+        """Whether the file that is appended to is still the one that has the name."""
+        try:
+            found, held = self._ops.stat(self.path), self._ops.fstat(self._view.fd)
+        except OSError:
+            return True  # nothing better is to be had
+        return (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)
+
+    def sync(self) -> None:
+        """Returns when the file that is appended to is on disk; all others are."""
+        self._ops.sync(self._view.fd)
+
+    def advance(self, seal: Seal, fd: int) -> None:
+        """Goes on with another file: the one so far is now a finished segment. The writer's."""
+        old = self._view
+        with self._lock:
+            self._open[seal.number] = old.fd
+            self._view = _view((*old.seals, seal), fd)
+
+    def close(self) -> None:
+        """Closes everything."""
+        with self._lock:
+            fds = [*self._open.values(), self._view.fd]
+            self._open.clear()
+            self._view = self._view._replace(fd=-1)
+        for fd in fds:
+            if fd >= 0:
+                with suppress(OSError):  # the descriptor is gone in any case
+                    self._ops.close(fd)
+
+    def _segment(self, seal: Seal) -> int:
+        fd = self._open.get(seal.number)
+        if fd is None:
+            file = segment_path(self.path, seal.number)
+            check_file(self.path, seal, self._ops)
+            try:
+                fd = self._open[seal.number] = self._ops.open(file, os.O_RDONLY)
+            except OSError as error:
+                raise path_problem(file, error) from error
+            if len(self._open) > _OPEN_FILES:
+                self._ops.close(self._open.popitem(last=False)[1])
+        else:
+            self._open.move_to_end(seal.number)
+        return fd
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def open_volume(path: Path, ops: FileOps) -> Volume:
+    """A ledger, open for reading beside whoever writes it; seals are checked, and that their segments are there.
+
+    Raises:
+        LedgerPathError: it cannot be read
+        LedgerDamaged: a seal or segment is missing, or cannot be what was written
+    """
+    for _ in range(_TRIES):
+        try:
+            fd = ops.open(path, os.O_RDONLY)
+        except OSError as error:
+            missing = file_missing(path, ops) if isinstance(error, FileNotFoundError) else None
+            raise missing or path_problem(path, error) from error
+        volume = Volume(path, ops, fd, ())
+        try:
+            check_ledger_file(ops, path, fd)
+            seals, problem = list[Seal](), None
+            try:
+                seals = read_seals(path, ops)
+            except LedgerDamaged as error:
+                problem = error
+            # Read between two looks at the file: if it is the same, these are the seals that belong before it.
+            if not volume.is_current():
+                volume.close()
+                continue
+            if problem is not None:
+                raise problem
+            seals, _ = sorted_out(path, ops, fd, seals)
+        except BaseException:
+            volume.close()
+            raise
+        return Volume(path, ops, fd, seals)
+    raise LedgerPathError(str(path), "another file is put in its place again and again")
+
+
+def sorted_out(path: Path, ops: FileOps, fd: int, seals: Sequence[Seal]) -> tuple[list[Seal], Seal | None]:
+    """The seals of finished segments, and the one that was made for the file that is still appended to, if there is one.
+
+    Such a draft is what a crash or a failure leaves while a segment is being finished: its entries are still in the file.
+
+    Raises:
+        LedgerDamaged: the segments and the file do not belong together
+    """
+    if not seals:
+        return [], None
+    first = _first_seq(path, ops, fd)
+    finished, draft = [*seals], None
+    if first == seals[-1].first_seq:
+        draft = finished.pop()
+        size = ops.fstat(fd).st_size
+        if size < draft.length:
+            wanted = f"at least {draft.length} bytes, as {seal_path(path, draft.number).name} says"
+            raise fault_at(path, "length", wanted, f"{size} bytes, so an older copy was put in its place", offset=size)
+    for seal in finished:
+        check_file(path, seal, ops)
+        _check_begin(path, seal, ops)
+    due = finished[-1].last_seq + 1 if finished else 1
+    if first not in (None, due):
+        raise fault_at(path, "seq", f"{due}, after the segments in {folder_of(path).name}", str(first))
+    return finished, draft
+
+
+def _first_seq(path: Path, ops: FileOps, fd: int) -> int | None:
+    """The number that a file's first line gives its entry; None where it gives none."""
+    begin = read_or_tell(ops, path, fd, _FIRST_BYTES, 0)
+    if not begin.startswith(OPENING):
+        return None
+    digits, comma, _ = begin[len(OPENING) :].partition(b'","seq":')[2].partition(b",")
+    # Without what follows it, it may be half a number: the first commit of a file can be torn like any other.
+    return int(digits) if comma and digits.isdigit() and len(digits) < 20 else None
+
+
+def _check_begin(path: Path, seal: Seal, ops: FileOps) -> None:
+    """Raises LedgerDamaged where a segment's first line is not that of its first entry."""
+    file = segment_path(path, seal.number)
+    try:
+        fd = ops.open(file, os.O_RDONLY)
+        try:
+            begin = ops.read(fd, _FIRST_BYTES, 0)
+        finally:
+            ops.close(fd)
+    except OSError as error:
+        raise path_problem(file, error) from error
+    wanted = f'{{"ledger_id":"{seal.ledger_id}","seq":{seal.first_seq},'
+    if not begin.startswith(wanted.encode()):
+        raise fault_at(file, "seq", str(seal.first_seq), begin[: len(wanted) + 8].decode("ascii", "replace"))
+
+
+def file_missing(path: Path, ops: FileOps) -> LedgerDamaged | None:
+    """The error for a ledger of which only finished segments are there; None: there are none either."""
+    seals = read_seals(path, ops)
+    if not seals:
+        return None
+    return fault_at(path, "file", f"the file that goes on after entry {seals[-1].last_seq}", "nothing")
+
+
+def _view(seals: Sequence[Seal], fd: int) -> _View:
+    return _View(tuple(seals), tuple(accumulate(seal.length for seal in seals)), fd)

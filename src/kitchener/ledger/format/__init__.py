@@ -1,0 +1,1 @@
+"""Lines, bytes and hashes. Pure."""

@@ -1,0 +1,252 @@
+"""Whether a run of lines is what the writer would have written: every byte, hash, number and commit.
+
+Pure: it is handed lines and says which one is wrong and why. Most lines are right, and `bulk` says so fast; only what it does
+not find right is looked at line by line. Files are read by `scanning`; what follows from a bad line is decided by `recovery`
+and by readers.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final, NamedTuple, cast
+
+import orjson
+import rfc8785
+
+from kitchener.ledger.format.bulk import AT_ONCE, FIELDS, STRICT, Found, Standing, check_lines, size_of_commit
+from kitchener.ledger.format.lines import (
+    AFTER_BATCH,
+    START,
+    TO_BODY,
+    BadLine,
+    Mark,
+    chain_hash,
+    is_ledger_id,
+    other_bytes,
+    shown,
+    split_line,
+)
+
+Batch = list[tuple[int, int, dict[str, Any], str]]
+"""The entries of one commit: byte offset and length of each line, its decoded body, and its entry hash as hex digits."""
+
+_STAMP = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]\.[0-9]{6}(?:Z|\+00:00)")
+_BRACE: Final = ord("}")
+
+
+class _Due(NamedTuple):
+    """What the next line has to be."""
+
+    ledger_id: str
+    seq: int
+    chain: str
+    batch: int
+    place: int
+    size: int | None
+    """None where a commit begins: the line itself says how many there are."""
+    timestamp: bytes
+
+
+class Verifier:
+    """Checks lines in order, from a place that is known to be right.
+
+    Args:
+        ledger_id: whose lines they must be
+        start: where the first of them stands
+        each: called for every complete commit with the place after it and its entries
+        ended: called for every complete commit with the number of its last entry
+    """
+
+    def __init__(
+        self,
+        ledger_id: str,
+        start: Mark = START,
+        each: Callable[[Mark, Batch], None] | None = None,
+        ended: Callable[[int], None] | None = None,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.whole = start
+        """The end of the last complete commit."""
+        self._at = Standing(start.seq, start.offset, start.chain, start.batch, 0, 0, start.timestamp)
+        self._each, self._ended = each, ended
+        self._is_named = is_ledger_id(ledger_id)
+        self._entries: Batch = []
+
+    @property
+    def seq(self) -> int:
+        """Number of the last line that is right; its commit may not be complete."""
+        return self._at.seq
+
+    @property
+    def offset(self) -> int:
+        """Where the next line stands."""
+        return self._at.offset
+
+    def feed(self, block: bytes) -> None:
+        """Checks further lines, given as bytes that end with an LF.
+
+        Raises:
+            BadLine: line `seq` + 1, at `offset`, is wrong; nothing after it was looked at
+        """
+        at = 0
+        while at < len(block):
+            found = check_lines(block, at, self.ledger_id, self._at) if self._is_named else None
+            if found is None:
+                for line in block[at:].split(b"\n", AT_ONCE)[:-1]:
+                    self.take(line)
+                    at += len(line) + 1
+            else:
+                self._note(at, found)
+                at = found.stops[-1] + 1
+                del found  # its objects are done with before the next are made
+
+    def take(self, line: bytes) -> None:
+        """Checks one further line, given without its LF, closely; what `feed` says of it is the same.
+
+        Raises:
+            BadLine: it is wrong
+        """
+        self._note(0, self._look_at(line))
+
+    def _look_at(self, line: bytes) -> Found:
+        """What the next line holds; raises BadLine where it is wrong."""
+        after_batch = line.find(AFTER_BATCH)
+        before, start = self._at, after_batch + TO_BODY
+        body, number = line[start:-1], before.seq + 1
+        batch, place, size = before.batch, before.place + 1, before.size
+        if before.place == before.size:
+            batch, place, size = batch + 1, 1, size_of_commit(line, 0, after_batch)
+        given = size if place > 1 else None
+        due = _Due(self.ledger_id, number, before.chain, batch, place, given, before.timestamp.encode())
+        stamp = _checked_stamp(line, body, due)
+        entry_id, entry_hash = f"E-{stamp[:10].decode()}-{number:012d}", hashlib.sha256(body).hexdigest()
+        link = chain_hash(before.chain, self.ledger_id, number, entry_id, entry_hash)
+        head = (
+            f'{{"ledger_id":"{self.ledger_id}","seq":{number},"entry_id":"{entry_id}","batch":[{batch},{place},{size}],'
+            f'"entry_hash":"sha256:{entry_hash}","chain_hash":"sha256:{link}","entry":'
+        ).encode()
+        if not self._is_named or len(head) != start or not line.startswith(head) or line[-1] != _BRACE or place > size:
+            raise _fault(line, due)
+        fields = _fields(body)
+        after = Standing(number, before.offset + len(line) + 1, link, batch, place, size, stamp.decode())
+        return Found(after, [fields], [len(line)], [(1, link, batch)] if place == size else [], [entry_hash])
+
+    def end(self) -> None:
+        """Checks that the lines end where a commit ends; raises BadLine otherwise."""
+        if self.whole.seq != self.seq:
+            raise BadLine("batch", f"{self._at.size} entries in commit {self._at.batch}", f"{self._at.place}")
+
+    def _note(self, at: int, found: Found) -> None:
+        """Takes note of lines that are right, and passes on the commits that they complete.
+
+        Args:
+            at: where the first of them begins in what their stops are counted in
+            found: the lines
+        """
+        before, self._at = self._at, found.after
+        base = before.offset - at
+        if self._ended is not None:
+            for count, _, _ in found.ends:
+                self._ended(before.seq + count)
+        if self._each is None:
+            if found.ends:
+                self.whole = _end_of(found, -1, before.seq, base)
+            return
+        lines, begin = [], before.offset
+        for stop, fields, entry_hash in zip(found.stops, found.fields, found.hashes, strict=True):
+            lines.append((begin, base + stop + 1 - begin, fields, entry_hash))
+            begin = base + stop + 1
+        done = 0
+        for number, (count, _, _) in enumerate(found.ends):
+            entries, self._entries = [*self._entries, *lines[done:count]], []
+            done, self.whole = count, _end_of(found, number, before.seq, base)
+            self._each(self.whole, entries)
+        self._entries += lines[done:]
+
+
+def _end_of(found: Found, number: int, seq: int, base: int) -> Mark:
+    """The place where one of the commits that some lines complete ends."""
+    count, chain, batch = found.ends[number]
+    return Mark(seq + count, base + found.stops[count - 1] + 1, chain, batch, found.fields[count - 1]["timestamp"])
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    """A body as an object; raises BadLine where it is not canonical or not an entry's."""
+    try:
+        fields = orjson.loads(body)
+        if orjson.dumps(fields, option=STRICT) != body or tuple(fields) != FIELDS or type(fields["payload"]) is not dict:
+            check_body(fields, body)
+    except orjson.JSONDecodeError as error:
+        raise BadLine("entry", "canonical JSON", f"{other_bytes(len(body))} ({error})") from error
+    except orjson.JSONEncodeError as error:  # an integer that others would read as another number
+        raise BadLine("entry", "canonical JSON (RFC 8785)", f"{other_bytes(len(body))} ({error})") from error
+    return cast("dict[str, Any]", fields)
+
+
+def _batch_size(line: bytes, end: int) -> int:
+    digits = line[line.rfind(b",", 0, end) + 1 : end] if end > 0 else b""
+    return int(digits) if digits.isdigit() and len(digits) < 10 else 0
+
+
+def _checked_stamp(line: bytes, body: bytes, due: _Due) -> bytes:
+    """The time of an entry, looked at closely; raises BadLine where it cannot be that."""
+    stamp = stamp_of(body)
+    if not is_moment(stamp) or not body.endswith(b',"timestamp":"%b"}' % stamp):
+        parts = split_line(line)
+        if parts is None or not parts.fits_itself:
+            raise _fault(line, due)
+        raise BadLine("timestamp", "UTC with microseconds, e.g. 2026-02-18T10:30:00.000001+00:00", other_bytes(len(stamp)))
+    if stamp[:26] < due.timestamp[:26]:
+        raise BadLine("timestamp", f"not before {due.timestamp.decode()}", stamp.decode())
+    return stamp
+
+
+def is_moment(stamp: bytes) -> bool:
+    """Whether this is the time of an entry: UTC with microseconds, on a day that there is."""
+    if _STAMP.fullmatch(stamp) is None:
+        return False
+    try:
+        datetime.fromisoformat(stamp.decode())
+    except ValueError:
+        return False
+    return True
+
+
+def check_body(fields: dict[str, Any], body: bytes) -> None:
+    """The long way for a body that the fast encoder does not give back byte for byte."""
+    if sorted(fields) != [*FIELDS] or not isinstance(fields["payload"], dict):
+        raise BadLine("entry", "entity_id, entry_type, payload and timestamp", other_bytes(len(body)))
+    try:
+        canonical = rfc8785.dumps(fields)
+    except (ValueError, RecursionError) as error:
+        raise BadLine("entry", "canonical JSON (RFC 8785)", other_bytes(len(body))) from error
+    if canonical != body:
+        raise BadLine("entry", "canonical JSON (RFC 8785)", other_bytes(len(body)))
+
+
+def _fault(line: bytes, due: _Due) -> BadLine:
+    """What exactly is wrong with a line that is not what it has to be."""
+    parts = split_line(line)
+    if parts is None:
+        return BadLine("framing", f"entry {due.seq} of {due.ledger_id} on a line of its own", shown(line))
+    found_hash = hashlib.sha256(parts.body).hexdigest()
+    entry_id = f"E-{stamp_of(parts.body)[:10].decode('ascii', 'replace')}-{due.seq:012d}"
+    size = parts.batch[2] if due.size is None else due.size
+    link = chain_hash(due.chain, due.ledger_id, due.seq, entry_id, found_hash)
+    for field, expected, found in (
+        ("ledger_id", due.ledger_id, parts.ledger_id),
+        ("seq", str(due.seq), str(parts.seq)),
+        ("entry_hash", f"sha256:{parts.entry_hash}", f"sha256:{found_hash}"),
+        ("entry_id", entry_id, parts.entry_id),
+        ("batch", f"[{due.batch}, {due.place}, {size}]", str([*parts.batch])),
+        ("chain_hash", f"sha256:{link}", f"sha256:{parts.chain_hash}"),
+    ):
+        if expected != found:
+            return BadLine(field, expected, found)
+    return BadLine("framing", "the line as it was written", shown(line))
+
+
+def stamp_of(body: bytes) -> bytes:
+    """The time of an entry, as its body ends with it."""
+    return body[-29:-2] if body[-3:] == b'Z"}' else body[-34:-2]

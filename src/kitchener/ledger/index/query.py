@@ -1,0 +1,357 @@
+"""Finds entries: through the index where it helps, by scanning where it does not, and hands them out some at a time."""
+
+import sqlite3
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from itertools import chain, count
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from kitchener.errors import CallerError, LedgerDamaged
+from kitchener.ledger.disk.scan import read_blocks
+from kitchener.ledger.disk.volume import Volume
+from kitchener.ledger.format.follower import Follower, Run
+from kitchener.ledger.format.lines import START, BadLine, IndexKeys, Mark, Opener, StoredEntry, make_entry, read_line, shown
+from kitchener.ledger.index.index import Known, find_newest, find_places, find_stop, next_stops
+from kitchener.ledger.index.tail import HASH_DIGITS, Place, Tail, other_key, session_key
+from kitchener.ledger.verify.verification import verify_part
+
+T = TypeVar("T")
+NO_END: Final = 2**62
+"""Larger than any entry's number."""
+_TAKE_ENTRIES: Final = 256
+_TAKE_BYTES: Final = 1 << 20
+_RUN_BYTES: Final = 1 << 16
+"""Neighbours are read together up to about so many bytes."""
+_HELD_BYTES: Final = 32 << 20
+"""Lines that are held back until their chain is known to lead where it should; more than two commits of the largest size."""
+
+
+class Query(NamedTuple):
+    """Which entries are wanted. Conditions that are None always hold."""
+
+    session_id: str | None = None
+    entity_id: str | None = None
+    entry_types: frozenset[str] | None = None
+    key: str | None = None
+    after_seq: int = 0
+    up_to_seq: int = NO_END
+
+    @property
+    def index_key(self) -> str | None:
+        """The key under which the index has all the entries wanted, and perhaps more; None: only a scan finds them."""
+        if self.key is not None:
+            return other_key(self.key)
+        return session_key(self.session_id) if self.session_id is not None else None
+
+    def is_found_by_index(self, entry: StoredEntry) -> bool:
+        """Whether an entry has the key under which `index_key` finds the entries wanted."""
+        return self.key in entry.keys if self.key is not None else entry.session_id == self.session_id
+
+    def matches(self, entry: StoredEntry) -> bool:
+        """Whether an entry is wanted."""
+        return (
+            self.after_seq < entry.seq <= self.up_to_seq
+            and (self.session_id is None or entry.session_id == self.session_id)
+            and (self.key is None or self.key in entry.keys)
+            and (self.entry_types is None or entry.entry_type in self.entry_types)
+            and (self.entity_id is None or entry.entity_id == self.entity_id)
+        )
+
+
+def make_query(
+    *,
+    session_id: str | None = None,
+    entity_id: str | None = None,
+    entry_type: str | tuple[str, ...] | None = None,
+    key: str | None = None,
+    after_seq: int | None = None,
+    up_to_seq: int | None = None,
+) -> Query:
+    """The query of a caller's arguments."""
+    types = (entry_type,) if isinstance(entry_type, str) else entry_type
+    return Query(
+        session_id,
+        entity_id,
+        None if types is None else frozenset(types),
+        key,
+        after_seq or 0,
+        NO_END if up_to_seq is None else up_to_seq,
+    )
+
+
+def check_key(key: str | None, index_keys: IndexKeys | None) -> None:
+    """Refuses to look for a key where nobody said which entries have it."""
+    if key is not None and index_keys is None:
+        raise CallerError(f"entries cannot be found by key {key!r}: the ledger was opened without index_keys")
+
+
+class Catalog(Protocol):
+    """Where an index can be asked; one call at a time."""
+
+    @property
+    def tail(self) -> Tail | None:
+        """What comes after the index, if it is at hand."""
+        ...
+
+    def ask(self, question: Callable[[sqlite3.Connection, Known], T]) -> T | None:
+        """The answer to a question, or None where there is no index to be trusted."""
+        ...
+
+    def distrust(self, reason: str) -> None:
+        """The index says what the file does not: from now on `ask` gives None and `tail` is None."""
+        ...
+
+
+class _Misfit(Exception):
+    """What the index says of an entry is not what stands in the file; either may be wrong."""
+
+    def __init__(self, seq: int, offset: int, fault: BadLine) -> None:
+        super().__init__(str(fault))
+        self.seq, self.offset, self.fault = seq, offset, fault
+
+
+class Shelf:
+    """A ledger's files and its index, for reading. Blocks.
+
+    Every entry that is read is compared with what was known of it: with the hash that the index keeps of it, or, where lines
+    are scanned, with the chain up to the next place whose chain hash is known. Where the two differ, the whole file is
+    verified once; then it is known which of them is wrong.
+
+    Args:
+        volume: the files
+        ledger_id: whose they are
+        catalog: its index
+        index_keys: gives an entry's other keys
+        opener: opens sealed values
+    """
+
+    def __init__(
+        self,
+        volume: Volume,
+        ledger_id: str,
+        catalog: Catalog,
+        index_keys: IndexKeys | None,
+        opener: Opener | None,
+    ) -> None:
+        self.volume = volume
+        """The files."""
+        self._ledger_id, self._catalog = ledger_id, catalog
+        self._index_keys, self._opener = index_keys, opener
+        self._damage: LedgerDamaged | None = None
+
+    def search(self, query: Query, end: Mark) -> Iterator[StoredEntry]:
+        """The entries wanted before a place, ascending.
+
+        Raises:
+            LedgerDamaged: a line is not what was written
+        """
+        query, last = query._replace(up_to_seq=min(query.up_to_seq, end.seq)), query.after_seq
+        try:
+            for entry in self._found(query, end):
+                yield entry
+                last = entry.seq
+        except _Misfit as misfit:
+            self._settle(misfit, end)
+        else:
+            return
+        yield from self._plain_scan(query._replace(after_seq=last), end)
+
+    def newest(self, query: Query, end: Mark, limit: int) -> list[StoredEntry]:
+        """The last `limit` entries wanted before a place, ascending. Raises as `search`."""
+        if query.session_id is not None and query.key is not None:
+            return list(deque(self.search(query, end), limit))
+        query = query._replace(up_to_seq=min(query.up_to_seq, end.seq))
+        if query.index_key is None:
+            query = query._replace(after_seq=max(query.after_seq, query.up_to_seq - limit))
+            return list(self.search(query, end))
+        try:
+            return list(deque(self._found(query, end, limit), limit))
+        except _Misfit as misfit:
+            self._settle(misfit, end)
+        return list(deque(self._plain_scan(query, end), limit))
+
+    def find_stop(self, seq: int) -> Mark:
+        """A place at or before the end of entry `seq`, from which a scan for what comes after it can start."""
+        tail = self._catalog.tail
+        stop = tail.find_stop(seq) if tail is not None else None
+        return stop or self._catalog.ask(lambda index, _: find_stop(index, seq)) or START
+
+    def _found(self, query: Query, end: Mark, newest: int | None = None) -> Iterator[StoredEntry]:
+        """The entries wanted, with the help of the index; of those that it knows, only the last so many where `newest` says so.
+
+        Raises:
+            _Misfit: index and file do not say the same
+        """
+        places, start = self._look_up(query, newest)
+        yield from self._entries_at(query, places)
+        yield from self._scan(query, start, end)
+
+    def _settle(self, misfit: _Misfit, end: Mark) -> None:
+        """Returns where the file is right, so that the index is wrong and not asked again; else raises LedgerDamaged."""
+        if self._damage is None:
+            report = verify_part(self.volume, self._ledger_id, START, end.offset)
+            if report.fault is None and report.end.chain == end.chain:
+                self._catalog.distrust(str(misfit))
+                return
+            self._damage = report.fault or self.volume.damage(misfit.seq, misfit.offset, misfit.fault)
+        raise self._damage.with_traceback(None) from misfit.fault
+
+    def _plain_scan(self, query: Query, end: Mark) -> Iterator[StoredEntry]:
+        """The entries wanted, without the index."""
+        try:
+            yield from self._scan(query, START, end)
+        except _Misfit as misfit:
+            raise self.volume.damage(misfit.seq, misfit.offset, misfit.fault) from misfit.fault
+
+    def _look_up(self, query: Query, newest: int | None) -> tuple[Iterable[Place], Mark]:
+        """Where entries stand that may be wanted, and the place from which the rest must be scanned for.
+
+        Args:
+            query: which entries
+            newest: only the last so many
+        """
+        key, after, up_to = query.index_key, query.after_seq, query.up_to_seq
+        if key is None:
+            return (), self.find_stop(after)
+        # The tail first: what moves from it into the index meanwhile is then found twice, not missed.
+        tail = self._catalog.tail
+        late = tail.find(key, after, up_to) if tail is not None else []
+
+        def places(index: sqlite3.Connection, known: Known) -> tuple[Iterable[Place], Mark]:
+            to = min(up_to, known.mark.seq)
+            if newest is not None:
+                return find_newest(index, key, to, newest), known.mark
+            return find_places(index, key, after, to), known.mark
+
+        early, mark = self._catalog.ask(places) or ((), START)
+        if tail is None or not tail.start.seq <= mark.seq <= tail.end.seq:
+            return early, mark
+        late = [place for place in late if place[0] > mark.seq]
+        return chain(early, late[-newest:] if newest is not None else late), tail.end
+
+    def _scan(self, query: Query, start: Mark, end: Mark) -> Iterator[StoredEntry]:
+        """The entries wanted between two places; raises _Misfit where the lines do not lead from one to the other."""
+        while start.seq < query.up_to_seq:
+            for stop in self._next_stops(start.seq, end):
+                if start.seq < query.up_to_seq:
+                    yield from self._scan_between(query, start, stop)
+                    start = stop
+
+    def _next_stops(self, seq: int, end: Mark) -> list[Mark]:
+        """Places after entry `seq` whose chain hash is known, ascending and up to `end`; at least one."""
+        tail = self._catalog.tail
+        stops = tail.next_stops(seq) if tail is not None else []
+        stops = stops or self._catalog.ask(lambda index, known: next_stops(index, known, seq)) or []
+        return [stop for stop in stops if stop.seq < end.seq] or [end]
+
+    def _scan_between(self, query: Query, start: Mark, stop: Mark) -> Iterator[StoredEntry]:
+        follower, held, size = Follower(self._ledger_id, start), list[Run](), 0
+        try:
+            for block in read_blocks(self.volume.read, start.offset, stop.offset):
+                held += follower.feed(block)
+                size += len(block)
+                if size >= _HELD_BYTES:  # nobody knows a place that is nearer
+                    yield from self._wanted(query, held)
+                    held, size = [], 0
+            at = follower.at
+            if (at.seq, at.chain) != (stop.seq, stop.chain):
+                raise BadLine("chain_hash", f"sha256:{stop.chain} of entry {stop.seq}", f"sha256:{at.chain} of entry {at.seq}")
+        except BadLine as fault:
+            raise _Misfit(follower.at.seq + 1, follower.at.offset, fault) from fault
+        yield from self._wanted(query, held)
+
+    def _wanted(self, query: Query, runs: Iterable[Run]) -> Iterator[StoredEntry]:
+        for before, day, bodies, hashes, fault in runs:
+            first, last = max(query.after_seq - before.seq, 0), min(query.up_to_seq - before.seq, len(bodies))
+            if fault is not None and first < last:
+                raise _Misfit(before.seq + 1, before.offset, fault) from fault
+            for seq, entry_hash, body in zip(count(before.seq + first + 1), hashes[first:last], bodies[first:last]):
+                entry_id = f"E-{day}-{seq:012d}"
+                try:
+                    entry = make_entry(self._ledger_id, seq, entry_id, entry_hash, body, self._index_keys, self._opener)
+                except BadLine as fault:
+                    raise _Misfit(seq, before.offset, fault) from fault
+                if query.matches(entry):
+                    yield self._opened(entry)
+
+    def _entries_at(self, query: Query, places: Iterable[Place]) -> Iterator[StoredEntry]:
+        """The entries at these places; those of one turn mostly stand side by side, and are then read in one go."""
+        run, first, end = list[Place](), 0, 0
+        for place in places:
+            _, offset, length, _ = place
+            if offset != end or offset - first > _RUN_BYTES:
+                if run:
+                    yield from self._read_run(query, run)
+                run, first = [], offset
+            run.append(place)
+            end = offset + length
+        if run:
+            yield from self._read_run(query, run)
+
+    def _read_run(self, query: Query, run: Sequence[Place]) -> Iterator[StoredEntry]:
+        first, end = run[0][1], run[-1][1] + run[-1][2]
+        data = self.volume.read(end - first, first)
+        while first + len(data) < end and (piece := self.volume.read(end - first - len(data), first + len(data))):
+            data += piece
+        for seq, offset, length, digest in run:
+            after = offset - first + length
+            try:
+                if data[after - 1 : after] != b"\n":
+                    raise BadLine("framing", "a line that ends with LF", shown(data[offset - first : after]))
+                entry = read_line(data[offset - first : after - 1], self._ledger_id, self._index_keys, self._opener)
+                if entry.seq != seq or entry.entry_hash[HASH_DIGITS] != digest.hex():
+                    raise _other_than(seq, digest, entry)
+                if query.matches(entry):
+                    yield self._opened(entry)
+                elif not query.is_found_by_index(entry):
+                    raise BadLine(
+                        "key", f"an entry of {query.key or query.session_id!r}", "an entry that the index gives for it"
+                    )
+            except BadLine as fault:
+                raise _Misfit(seq, offset, fault) from fault
+
+    def _opened(self, entry: StoredEntry) -> StoredEntry:
+        if self._opener is not None:
+            _ = entry.payload  # opened here, where fetching a key may block
+        return entry
+
+
+def _other_than(seq: int, digest: bytes, entry: StoredEntry) -> BadLine:
+    """What tells an entry from the one of which the index knows number and hash."""
+    if entry.seq != seq:
+        return BadLine("seq", str(seq), str(entry.seq))
+    return BadLine("entry_hash", f"sha256:{digest.hex()}…, as the index has seen it", entry.entry_hash)
+
+
+class Entries(AsyncIterator[StoredEntry]):
+    """Entries as a loop asks for them. It may be left at any time.
+
+    Not an async generator: one that is left early has to be closed, and few callers would.
+    """
+
+    def __init__(
+        self, entries: Iterator[StoredEntry], run: Callable[[Callable[[], list[StoredEntry]]], Awaitable[list[StoredEntry]]]
+    ) -> None:
+        self._entries, self._run = entries, run
+        self._ready: deque[StoredEntry] = deque()
+        self._done = False
+
+    async def __anext__(self) -> StoredEntry:
+        if not self._ready:
+            if not self._done:
+                self._ready.extend(await self._run(self._take))
+            if not self._ready:
+                self._done = True
+                raise StopAsyncIteration
+        return self._ready.popleft()
+
+    def _take(self) -> list[StoredEntry]:
+        taken, size = [], 0
+        for entry in self._entries:
+            taken.append(entry)
+            size += len(entry.body)
+            if len(taken) >= _TAKE_ENTRIES or size >= _TAKE_BYTES:
+                break
+        else:
+            self._done = True
+        return taken

@@ -1,0 +1,59 @@
+"""A ledger as it was at one moment: what stood in its files by then, and what was written and not yet durable.
+
+What a caller of `LedgerClient` sees must not move while a worker thread looks it up. Blocks but for making it.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+
+from kitchener.ledger.format.lines import Mark, StoredEntry
+from kitchener.ledger.index.query import Query, make_query
+from kitchener.ledger.write.storage import Storage
+
+
+class Moment:
+    """One look at a ledger. Methods run in a worker thread.
+
+    Args:
+        storage: its files and index
+        stored: how far they are to be read
+        pending: the entries after that, in memory
+    """
+
+    __slots__ = ("_pending", "_storage", "_stored")
+
+    def __init__(self, storage: Storage, stored: Mark, pending: Sequence[StoredEntry]) -> None:
+        self._storage, self._stored, self._pending = storage, stored, pending
+
+    def search(self, query: Query) -> Iterator[StoredEntry]:
+        """The entries wanted, ascending."""
+        return chain(self._storage.search(query, self._stored), filter(query.matches, self._pending))
+
+    def newest(self, query: Query, limit: int) -> list[StoredEntry]:
+        """The last of the entries wanted, ascending."""
+        late = deque(filter(query.matches, self._pending), limit)
+        missing = limit - len(late)
+        return [*(self._storage.newest(query, self._stored, missing) if missing else ()), *late]
+
+    def known_sessions(self, session_ids: Iterable[str]) -> set[str]:
+        """Which of these sessions have entries."""
+        wanted = set(session_ids)
+        late = {entry.session_id for entry in self._pending if entry.session_id in wanted}
+        return self._storage.known_sessions(wanted, self._stored) | {each for each in late if each is not None}
+
+    def known_keys(self, keys: Iterable[str]) -> set[str]:
+        """Which of these keys have entries."""
+        wanted = set(keys)
+        late = {key for entry in self._pending for key in entry.keys if key in wanted}
+        return self._storage.known_keys(wanted, self._stored) | late
+
+    def last_of(self, keys: Iterable[str]) -> dict[str, StoredEntry]:
+        """The newest entry of each of these keys that has one."""
+        wanted = set(keys)
+        found = {key: entry for entry in self._pending for key in entry.keys if key in wanted}
+        for key in wanted.difference(found):
+            earlier = self._storage.newest(make_query(key=key), self._stored, 1)
+            if earlier:
+                found[key] = earlier[-1]
+        return found

@@ -1,0 +1,297 @@
+"""Signed heads: a ledger's last number and chain hash under a signature, so that a rebuilt chain does not pass for the first.
+
+Makes the file `<ledger>.checkpoint` beside a ledger and holds a ledger against it. A signature cannot be made again from the
+ledger, so it does not live in `index`, which may be deleted at any time. Knows nothing of entries' meaning; keys and signatures
+are `kitchener.signing`'s. Blocks, so it runs in a worker thread. Explained in `docs/proof.md`.
+"""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from kitchener.canonical import canonical_bytes
+from kitchener.errors import LedgerDamaged, LedgerTailMissing, LedgerWriteError
+from kitchener.ledger.disk.file_ops import FileOps, path_problem, write_whole
+from kitchener.ledger.disk.scan import find_line, ledger_id_of, verify_range
+from kitchener.ledger.disk.volume import Volume, open_volume
+from kitchener.ledger.format.checks import Verifier
+from kitchener.ledger.format.lines import NO_HASH, START, BadLine, Boundaries, Mark, is_ledger_id, other_bytes, split_line
+from kitchener.ledger.verify.recovery import REMEDY, check_is_crash, damage
+from kitchener.signing import Signer, is_public_key, is_signed, signer_id
+
+SUFFIX: Final = ".checkpoint"
+"""What is added to a ledger's file name to name the file of its signed head."""
+_MAX_BYTES: Final = 65_536
+_NO_COMMITS: Final = f"sha256:{NO_HASH}"
+_CHAIN = re.compile(r"sha256:[0-9a-f]{64}")
+
+FindStop = Callable[[int], Mark]
+"""A number to a place at or before the end of that entry, from which verifying can start."""
+
+
+class Checkpoint(NamedTuple):
+    """A signed head."""
+
+    ledger_id: str
+    """Whose head it is."""
+    seq: int
+    """Number of the last entry when it was signed."""
+    chain_hash: str
+    """That entry's chain hash: it stands for every entry up to it."""
+    timestamp: str
+    """When it was signed, ISO, UTC."""
+    signer: str
+    """Names the key."""
+    public_key: str
+    """Checks the signature; 64 hex digits. It proves something only to who knows whose it is."""
+    sig: str
+    """Ed25519 over `signed_bytes`; 128 hex digits."""
+    commits: str | None = None
+    """Digest over where the commits up to it end (`Boundaries`); None: an earlier version signed, which took none."""
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """What is signed: plain text, so that no JSON library is needed to check it."""
+        text = f"head|{self.ledger_id}|{self.seq}|{self.chain_hash}|{self.timestamp}"
+        return (f"kitchener/1/{text}" if self.commits is None else f"kitchener/2/{text}|{self.commits}").encode()
+
+    def as_json(self) -> dict[str, Any]:
+        """As it is written."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+    def problem(self, public_key: str | None = None) -> BadLine | None:
+        """What is wrong with its key or signature; None: nothing.
+
+        Args:
+            public_key: the key that must have signed it; None: the one it names
+        """
+        named = signer_id(self.public_key)
+        if self.signer != named:
+            return BadLine("signer", named, self.signer)
+        if public_key is not None and public_key != self.public_key:
+            return BadLine("public_key", f"{public_key} ({signer_id(public_key)})", f"{self.public_key} ({named})")
+        if not is_signed(self.public_key, self.signed_bytes, self.sig):
+            return BadLine("sig", f"a signature by {named} over this head", self.sig)
+        return None
+
+
+def sign_head(
+    ledger_id: str, seq: int, chain_hash: str, timestamp: str, signer: Signer, commits: str | None = None
+) -> Checkpoint:
+    """A head under a signature."""
+    head = Checkpoint(ledger_id, seq, chain_hash, timestamp, signer.signer, signer.public_key, "", commits)
+    return head._replace(sig=signer.sign(head.signed_bytes))
+
+
+def read_head(fields: Any) -> Checkpoint | None:
+    """A signed head out of its JSON object, or None if that has not the form of one."""
+    if not isinstance(fields, dict) or set(fields) | {"commits"} != set(Checkpoint._fields):
+        return None
+    commits = fields.get("commits", _NO_COMMITS)
+    if not isinstance(commits, str) or _CHAIN.fullmatch(commits) is None:
+        return None
+    head = Checkpoint(**fields)
+    texts = (head.ledger_id, head.chain_hash, head.timestamp, head.signer, head.sig)
+    # What is signed has them between bars, as a chain's text has the ledger's id.
+    is_one = all(isinstance(each, str) and is_ledger_id(each) for each in texts)
+    fits = is_one and type(head.seq) is int and head.seq > 0 and _CHAIN.fullmatch(head.chain_hash) is not None
+    return head if fits and is_public_key(head.public_key) else None
+
+
+def checkpoint_path(path: Path) -> Path:
+    """The file of a ledger's signed head."""
+    return path.with_name(path.name + SUFFIX)
+
+
+def read_checkpoint(path: Path) -> Checkpoint | None:
+    """The signed head beside a ledger, unchecked; None: there is none.
+
+    Raises:
+        LedgerDamaged: the file there is none
+        LedgerPathError: it cannot be read
+    """
+    file = checkpoint_path(path)
+    try:
+        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(fd, "rb") as opened:
+            data = opened.read(_MAX_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise path_problem(file, error) from error
+    try:
+        head = read_head(orjson.loads(data))
+    except orjson.JSONDecodeError:
+        head = None
+    if head is None or _written(head) != data:
+        wanted = "a signed head as it was written; bring it back from a backup"
+        raise LedgerDamaged(str(file), line=1, offset=0, field="framing", expected=wanted, found=other_bytes(len(data)))
+    return head
+
+
+def check_held(
+    held: Checkpoint | None,
+    volume: Volume,
+    ledger_id: str,
+    entries: int,
+    public_key: str | None = None,
+    *,
+    start: Mark = START,
+    boundaries: Boundaries | None = None,
+) -> LedgerDamaged | None:
+    """What is wrong with a ledger that verifies, in the light of a signed head; None: nothing.
+
+    Args:
+        held: the signed head
+        volume: the ledger's files
+        ledger_id: which ledger it is; "" where it has no entry
+        entries: how many it has
+        public_key: the key that must have signed; None: the head's own, and then no head is fine too
+        start: a place before the head's entry
+        boundaries: where the commits up to that entry end; None: nobody looked
+    """
+    if held is None:
+        if public_key is None or not entries:
+            return None
+        return _fault(
+            volume.path, "checkpoint", f"a head signed by {signer_id(public_key)}", "none; `kitchener ledger checkpoint` signs"
+        )
+    problem = held.problem(public_key)
+    if problem is not None:
+        return _fault(checkpoint_path(volume.path), problem.field, problem.expected, problem.found)
+    return _misfit(held, volume, ledger_id, entries, start) or check_boundaries(held, volume, boundaries)
+
+
+def check_boundaries(held: Checkpoint, volume: Volume, boundaries: Boundaries | None) -> LedgerDamaged | None:
+    """What is wrong with where commits end, in the light of a signed head; None: nothing, or it cannot be told."""
+    if held.commits is None or boundaries is None or boundaries.digest == held.commits:
+        return None
+    return _fault(volume.path, "commits", f"{held.commits}, as {held.signer} signed it", boundaries.digest, line=held.seq)
+
+
+def signed_seq(held: Checkpoint | None, path: Path, ledger_id: str) -> int:
+    """Number of the entry up to which a ledger is on disk as far as its signed head says; 0 where nobody signed one.
+
+    Raises:
+        LedgerDamaged: the head is another ledger's
+    """
+    if held is None:
+        return 0
+    if held.ledger_id != ledger_id:
+        raise _fault(checkpoint_path(path), "ledger_id", ledger_id, held.ledger_id)
+    return held.seq
+
+
+def check_tip(
+    held: Checkpoint | None, volume: Volume, ledger_id: str, tip: Mark, find_stop: FindStop, boundaries: Boundaries | None
+) -> None:
+    """Refuses a ledger that ends before its signed head, or has another chain there: a quick look, for opening.
+
+    Raises:
+        LedgerTailMissing: entries that were there when it was signed are gone
+        LedgerDamaged: the head is of another chain
+    """
+    if held is None:
+        return
+    misfit = _misfit(held, volume, ledger_id, tip.seq, find_stop(held.seq - 1)) or check_boundaries(held, volume, boundaries)
+    if misfit is not None:
+        raise misfit
+
+
+def sign_ledger(path: Path, signer: Signer, timestamp: str, find_stop: FindStop = lambda _: START) -> Checkpoint | None:
+    """Signs the head of a ledger and puts it beside the file, after verifying and syncing everything since the last one.
+
+    Takes no lock; what a writer is just appending is left to the next head. A head that is signed with this key already is
+    left as it is.
+
+    Args:
+        path: the ledger's file
+        signer: the key
+        timestamp: now, ISO
+        find_stop: places that need not be verified again; the start of the file where nothing is known
+
+    Returns:
+        the head; None: the ledger has no entry yet
+
+    Raises:
+        LedgerDamaged: it does not verify, or does not hold the head that was signed before; nothing is signed
+        LedgerPathError, LedgerWriteError: it cannot be read, or the head cannot be written
+    """
+    ops, held = FileOps(), read_checkpoint(path)
+    with open_volume(path, ops) as volume:
+        ledger_id = ledger_id_of(volume.read)
+        # An earlier version's head says nothing of commits: then they are looked at from the start, once.
+        goes_on = held is not None and held.commits is not None
+        start = find_stop(held.seq - 1) if held is not None and goes_on else START
+        boundaries = Boundaries(held.seq, held.commits) if held is not None and held.commits is not None else Boundaries()
+        whole = _verified(volume, ledger_id, start, boundaries)
+        misfit = check_held(held, volume, ledger_id, whole.seq, start=start)
+        if misfit is not None:
+            raise misfit
+        if held is not None and goes_on and (held.seq, held.public_key) == (whole.seq, signer.public_key):
+            return held
+        if not ledger_id or whole.seq == 0:
+            return None
+        head = sign_head(ledger_id, whole.seq, f"sha256:{whole.chain}", timestamp, signer, boundaries.digest)
+        try:
+            volume.sync()  # another process may have written what was read here, and not synced it yet
+            write_whole(ops, checkpoint_path(path), _written(head))
+        except OSError as error:
+            raise LedgerWriteError(str(checkpoint_path(path)), error.strerror or str(error)) from error
+        return head
+
+
+def _verified(volume: Volume, ledger_id: str, start: Mark, boundaries: Boundaries) -> Mark:
+    """The end of the last whole commit; raises LedgerDamaged where something before it is wrong."""
+    verifier, size = Verifier(ledger_id, start, ended=boundaries.take), volume.size()
+    try:
+        verify_range(verifier, volume, size)
+    except BadLine as fault:
+        if not ledger_id:
+            raise damage(volume, verifier, fault) from None
+        check_is_crash(volume, verifier, fault, size, 0)
+    return verifier.whole
+
+
+def _misfit(held: Checkpoint, volume: Volume, ledger_id: str, entries: int, start: Mark) -> LedgerDamaged | None:
+    path = volume.path
+    if entries and held.ledger_id != ledger_id:
+        return _fault(checkpoint_path(path), "ledger_id", ledger_id, held.ledger_id)
+    if held.seq > entries:
+        return _too_short(held, path, entries, 0)
+    found = find_line(volume.read, held.seq, start)
+    line = split_line(found[1]) if found is not None else None
+    if found is None or line is None:
+        return _too_short(held, path, entries, 0)
+    if line.batch[1] != line.batch[2]:  # a head is signed where a commit ends
+        wanted = f"the end of a commit, where {held.signer} signed"
+        return volume.damage(held.seq, found[0], BadLine("batch", wanted, str([*line.batch])))
+    chain_hash = f"sha256:{line.chain_hash}"
+    if chain_hash == held.chain_hash:
+        return None
+    return volume.damage(
+        held.seq, found[0], BadLine("chain_hash", f"{held.chain_hash}, as {held.signer} signed it", chain_hash)
+    )
+
+
+def _too_short(held: Checkpoint, path: Path, entries: int, offset: int) -> LedgerTailMissing:
+    return LedgerTailMissing(
+        str(path),
+        line=entries + 1,
+        offset=offset,
+        field="end",
+        expected=f"at least {held.seq} entries, as the head says that {held.signer} signed",
+        found=f"{entries} entries, so the end was cut off or an older copy was restored{REMEDY}",
+    )
+
+
+def _fault(path: Path, field: str, expected: str, found: str, *, line: int = 1, offset: int = 0) -> LedgerDamaged:
+    return LedgerDamaged(str(path), line=line, offset=offset, field=field, expected=expected, found=found)
+
+
+def _written(head: Checkpoint) -> bytes:
+    return canonical_bytes(head.as_json()) + b"\n"

@@ -1,0 +1,1 @@
+"""What appends to a ledger: time stamps, commit rounds, the journal, finished segments."""

@@ -1,0 +1,232 @@
+"""Commit rounds: how many callers share one write and one fsync, and in which order several ledgers become durable.
+
+A group holds the ledgers of one agent class. A round cuts all their queues at one moment, then, in one visit to a worker
+thread, writes and syncs each of them, the commit record last. So no entry of the commit record is durable before what it
+rests on. When a round starts is explained in `docs/ledger.md`.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Protocol
+
+import anyio
+from anyio.abc import TaskGroup
+
+from kitchener.cancellation import is_scope_cancelled
+from kitchener.config import LedgerConfig
+from kitchener.errors import LedgerWriteError
+from kitchener.ledger.format.lines import StoredEntry
+
+
+class Member(Protocol):
+    """A ledger, as its group sees it."""
+
+    position: int
+    """The last entry written."""
+    durable_position: int
+    """The last entry that is durable."""
+
+    def cut(self) -> Sequence[StoredEntry]:
+        """All entries that are not known to be durable; on the event loop."""
+        ...
+
+    def flush(self, entries: Sequence[StoredEntry], *, sync: bool) -> None:
+        """Writes those that are not written yet; in a worker thread."""
+        ...
+
+    def note(self) -> None:
+        """Brings the index up to what was flushed; in a worker thread."""
+        ...
+
+    def settle(self) -> None:
+        """Takes note of what is durable now; on the event loop."""
+        ...
+
+    def poison(self, problem: str) -> None:
+        """Takes no more entries; on the event loop."""
+        ...
+
+
+class _Round:
+    """One commit, from the first who asks for it until all who wait are woken."""
+
+    __slots__ = ("done", "due", "failure", "full", "is_forced", "waiters")
+
+    def __init__(self, due: float) -> None:
+        self.due = due
+        self.waiters = 0
+        self.is_forced = False
+        self.full = anyio.Event()
+        self.done = anyio.Event()
+        self.failure: LedgerWriteError | None = None
+
+
+class CommitGroup:
+    """Ledgers that are committed together.
+
+    Args:
+        members: in the order in which they become durable, the commit record last
+        config: when a round starts and what durable means
+    """
+
+    def __init__(self, members: Sequence[Member], config: LedgerConfig) -> None:
+        self._members = list(members)
+        self._config = config
+        self._waits_for_nothing = config.durability == "none"
+        self._hosts: list[TaskGroup] = []
+        self._gathering: _Round | None = None
+        self._flying: _Round | None = None
+        self._cut: dict[Member, int] = {}
+        self._runs = False
+        self._turns = 0
+        self._limiter = anyio.CapacityLimiter(1)
+
+    def host(self, tasks: TaskGroup) -> None:
+        """Rounds may run in this task group from now on."""
+        self._hosts.append(tasks)
+
+    async def leave(self, member: Member, tasks: TaskGroup) -> None:
+        """Takes a ledger out that has nothing left to commit; no round touches it or runs in its task group afterwards."""
+        self._members.remove(member)
+        self._hosts.remove(tasks)
+        if self._flying is not None:
+            await self._flying.done.wait()
+
+    def enter_turn(self) -> None:
+        """One more turn runs, so a round may wait for one more caller."""
+        self._turns += 1
+
+    def leave_turn(self) -> None:
+        """One turn less runs; a round that waited for it need not wait longer."""
+        self._turns -= 1
+        if self._gathering is not None and self._is_full(self._gathering):
+            self._gathering.full.set()
+
+    async def commit(self, *, force: bool = False) -> None:
+        """Returns when everything written before is durable, as far as `durability` promises.
+
+        Cancelled while waiting: the round goes on, and its outcome is unknown to the caller.
+
+        Args:
+            force: wait for durability whatever the configuration says, and start at once
+
+        Raises:
+            LedgerWriteError: it could not be written; the ledgers of the group take no more entries
+        """
+        if self._waits_for_nothing and not force:
+            self.request()
+            return
+        current = self._gathering
+        if current is None:
+            # Nothing new: what this caller wrote is durable, or on its way.
+            current = self._gather() if self._is_behind() else self._flying
+            if current is None:
+                return
+        if current is self._gathering:
+            current.waiters += 1
+            if force:
+                current.is_forced = True
+            if self._is_full(current):
+                current.full.set()
+        await current.done.wait()
+        if current.failure is not None:
+            raise LedgerWriteError(current.failure.path, current.failure.problem) from current.failure
+
+    def request(self) -> None:
+        """Sees to it that a round starts soon; nobody waits for it."""
+        if self._gathering is None and self._is_behind():
+            self._gather()
+
+    def _is_behind(self) -> bool:
+        """Whether there are entries that are neither durable nor in the round that is under way."""
+        for member in self._members:
+            if member.position > member.durable_position and member.position > self._cut.get(member, 0):
+                return True
+        return False
+
+    def _gather(self) -> _Round:
+        config = self._config
+        linger_ms = min(config.linger_ms, self._turns * config.linger_per_turn_ms) if self._turns > 1 else 0.0
+        current = self._gathering = _Round(anyio.current_time() + linger_ms / 1_000)
+        if not self._runs:
+            self._spawn()
+        return current
+
+    def _is_full(self, current: _Round) -> bool:
+        waiters = current.waiters
+        return waiters > 0 and (waiters >= self._turns or waiters >= self._config.batch_turns or current.is_forced)
+
+    def _spawn(self) -> None:
+        self._runs = True
+        self._hosts[-1].start_soon(self._run, self._hosts[-1])
+
+    async def _run(self, host: TaskGroup) -> None:
+        """Runs rounds until nobody asks for one."""
+        # Shielded, because others wait for the round than the one whose cancellation ends this task group. It is bounded by
+        # the linger and by the disk.
+        try:
+            with anyio.CancelScope(shield=True):
+                while self._gathering is not None and host in self._hosts:
+                    await self._linger(self._gathering)
+                    await self._perform()
+        finally:
+            self._runs = False
+            if self._gathering is not None and self._hosts:
+                self._spawn()
+
+    async def _linger(self, current: _Round) -> None:
+        if self._is_full(current):
+            return
+        seconds = current.due - anyio.current_time()
+        if seconds > 0:
+            with anyio.move_on_after(seconds):
+                await current.full.wait()
+
+    async def _perform(self) -> None:
+        current, self._gathering = self._gathering, None
+        assert current is not None
+        self._flying = current
+        # Cut in one go, so no entry can slip in between: what HO2m's entries rest on is in this round or in an earlier one.
+        cuts = [(member, member.cut()) for member in self._members]
+        self._cut = {member: member.position for member in self._members}
+        sync = self._config.durability == "fsync"
+        try:
+            await anyio.to_thread.run_sync(partial(_flush, cuts, sync), limiter=self._limiter)
+        except LedgerWriteError as error:
+            current.failure = error
+        except BaseException as error:
+            current.failure = LedgerWriteError("the commit round", repr(error))
+            if isinstance(error, anyio.get_cancelled_exc_class()) and not is_scope_cancelled():
+                raise current.failure from error  # a task group that hosts rounds would close in silence
+            raise
+        finally:
+            for member, _ in cuts:
+                member.settle()
+            if current.failure is not None:
+                problem = f"{current.failure.path}, which is committed with it, failed: {current.failure.problem}"
+                for member, _ in cuts:
+                    member.poison(problem)
+            self._flying = None
+            self._cut = {}
+            current.done.set()
+
+
+def _flush(cuts: Sequence[tuple[Member, Sequence[StoredEntry]]], sync: bool) -> None:
+    try:
+        for member, entries in cuts:
+            member.flush(entries, sync=sync)
+    finally:
+        for member, _ in cuts:
+            member.note()
+
+
+@asynccontextmanager
+async def plain_task_group() -> AsyncIterator[TaskGroup]:
+    """A task group for rounds. What its block raises leaves it as it is, not wrapped into a group of exceptions."""
+    tasks = anyio.create_task_group()
+    await tasks.__aenter__()
+    try:
+        yield tasks
+    finally:
+        await tasks.__aexit__(None, None, None)

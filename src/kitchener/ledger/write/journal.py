@@ -1,0 +1,292 @@
+"""One ledger's files, held open for writing: locked, verified, recovered, appended to, synced, and finished one by one.
+
+Everything here blocks and runs in worker threads, one call at a time; only `read` may run beside the others. Operating
+system errors end here: at opening as `LedgerPathError`, later as `LedgerWriteError`, after which nothing is written any more.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from kitchener.clock import to_datetime
+from kitchener.errors import LedgerPathError, LedgerWriteError
+from kitchener.ledger.disk.file_ops import (
+    FileOps,
+    check_ledger_file,
+    ensure_directory,
+    locked_by,
+    path_problem,
+    write_all,
+)
+from kitchener.ledger.disk.forking import watch
+from kitchener.ledger.disk.scan import ReadBytes, find_line, verify_range
+from kitchener.ledger.disk.seals import has_segments, read_seals
+from kitchener.ledger.disk.volume import Volume, file_missing
+from kitchener.ledger.format.checks import Batch, Verifier
+from kitchener.ledger.format.lines import START, BadLine, Mark, StoredEntry, render_batch, split_line
+from kitchener.ledger.index.index import Known
+from kitchener.ledger.verify.recovery import Recovered, check_is_crash, cut, tail_missing
+from kitchener.ledger.write.segments import RunningHash, make_seal, protect, put_aside, settle_seals, swap
+
+_log = structlog.get_logger(__name__)
+_PIECE_BYTES = 1 << 20
+_TRIES = 100
+"""How often a ledger is opened anew because its file was finished between opening and locking it."""
+
+
+class Journal:
+    """An open ledger. Made by `open_journal`."""
+
+    def __init__(self, volume: Volume, ops: FileOps, fd: int, ledger_id: str, identity: tuple[int, int]) -> None:
+        self.path, self.ledger_id = volume.path, ledger_id
+        self.volume = volume
+        """Its files, for reading."""
+        self.tip = START
+        """Where the next commit goes. Everything before it was handed to the operating system."""
+        self.synced = START
+        """Everything before it is on disk."""
+        self.recovered: Recovered | None = None
+        """What was cut when the file was opened."""
+        self.problem: str | None = None
+        """Why nothing is written any more; None while all is well."""
+        self._ops, self._fd = ops, fd
+        self._identity = identity
+        self._last_commit: int | None = None
+        self._hash = RunningHash(volume)
+        self._not_before = 0
+        self._process = os.getpid()
+        watch(self)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a child's copy of a journal that its parent writes."""
+        return self._process != os.getpid()
+
+    def append(self, entries: Sequence[StoredEntry]) -> list[int]:
+        """Writes one commit to the file; gives the length of each line.
+
+        Raises:
+            LedgerWriteError: now or earlier, something could not be written
+        """
+        data, lengths, chain = render_batch(entries, self.tip.chain, self.tip.batch + 1)
+        self._guarded(lambda: self._write(data))
+        self._hash.take(self.tip.offset, data)
+        last = entries[-1]
+        self.tip = Mark(last.seq, self.tip.offset + len(data), chain, self.tip.batch + 1, last.timestamp)
+        return lengths
+
+    def sync(self) -> None:
+        """Returns when all that was appended is on disk; does nothing where it is already."""
+        if self.synced.seq != self.tip.seq or self.problem is not None:
+            self._guarded(lambda: self._ops.sync(self._fd))
+            self.synced = self.tip
+
+    def poison(self, problem: str) -> None:
+        """From now on nothing is written: a ledger of the same group failed."""
+        if self.problem is None:
+            self.problem = problem
+
+    def close(self) -> None:
+        """Gives the file and its lock back; a forked child's copy leaves the lock to the parent."""
+        if self._fd >= 0 and not self.is_forked:
+            with suppress(OSError):  # it goes with the descriptor, unless a child has that, too
+                self._ops.unlock(self._fd)
+        self._fd = -1
+        self.volume.close()  # everything was synced, or refused, before
+
+    def finish_segment(self, segment_bytes: int) -> None:
+        """Finishes the file that is appended to, if it is that long, and goes on with a new one; see `rolling`.
+
+        Where that fails, the file goes on growing, and it is tried again when as much more was written.
+
+        Raises:
+            LedgerWriteError: the new file cannot be relied on, and nothing is written any more
+        """
+        if self.problem is not None:
+            return
+        length = self.tip.offset - self.volume.base
+        try:
+            self._hash.follow(self.tip.offset)
+            if length < max(segment_bytes, self._not_before):
+                return
+            self.sync()
+            self._finish_segment()
+        except (OSError, LedgerPathError) as error:
+            self._hash, self._not_before = RunningHash(self.volume), length + segment_bytes
+            _log.warning("segment not finished", path=str(self.path), reason=str(error), next_try_at_bytes=self._not_before)
+
+    def _finish_segment(self) -> None:
+        volume, ops = self.volume, self._ops
+        seal = make_seal(volume, self.ledger_id, self.tip, self._hash.finish(self.tip.offset))
+        following = put_aside(volume, ops, self._identity, seal)
+        try:
+            self._guarded(lambda: swap(self.path, ops))
+        except BaseException:
+            ops.close(following.fd)
+            raise
+        volume.advance(seal, following.fd)
+        self._fd, self._identity = following
+        self._hash, self._not_before = RunningHash(volume), 0
+        protect(self.path, ops, seal.number)
+
+    def _write(self, data: bytes) -> None:
+        found, size = self._ops.stat(self.path), self._ops.fstat(self._fd).st_size
+        if (found.st_dev, found.st_ino) != self._identity:
+            raise OSError("another file was put in its place while it was open")
+        expected = self.tip.offset - self.volume.base
+        if size != expected:
+            raise OSError(f"it is {size} bytes long instead of {expected}: somebody else wrote to it")
+        write_all(self._ops, self._fd, data)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        if self.problem is not None:
+            raise LedgerWriteError(str(self.path), self.problem)
+        try:
+            action()
+        except OSError as error:
+            # Never tried again: the kernel may have dropped the pages, and a second fsync would then succeed and lie.
+            self.problem = error.strerror or str(error)
+            raise LedgerWriteError(str(self.path), self.problem) from error
+
+    def prepare(self, known: Known, each: Callable[[Mark, Batch], None], time_us: int) -> None:
+        """Verifies and recovers the file, so that it can be served. Called once.
+
+        Args:
+            known: what the index says; its mark was found in the file, or is START
+            each: told of every commit after that mark
+            time_us: the time, for the name of a file with cut bytes
+
+        Raises:
+            LedgerDamaged: durable data does not verify
+            LedgerTailMissing: the file ends before what was durable
+            LedgerPathError: the file cannot be read, cut or synced
+        """
+        try:
+            self._verify(known, each, time_us)
+            self._make_durable(known.durable_seq)
+        except OSError as error:
+            raise path_problem(self.path, error) from error
+
+    def _verify(self, known: Known, each: Callable[[Mark, Batch], None], time_us: int) -> None:
+        def note(after: Mark, entries: Batch) -> None:
+            self._last_commit = entries[0][0]
+            each(after, entries)
+
+        volume = self.volume
+        end = volume.size()
+        verifier = Verifier(self.ledger_id, known.mark, note)
+        try:
+            verify_range(verifier, volume, end)
+        except BadLine as fault:
+            check_is_crash(volume, verifier, fault, end, known.durable_seq)
+            moment = to_datetime(time_us).strftime("%Y%m%dT%H%M%S.%fZ")
+            self.recovered = cut(volume, self._ops, self._fd, verifier.whole, end, fault, moment)
+        if verifier.whole.seq < known.durable_seq:
+            raise tail_missing(volume, verifier.whole, known.durable_seq)
+        self.tip = verifier.whole
+
+    def _make_durable(self, durable_seq: int) -> None:
+        """Puts on disk whatever a reader is going to be shown."""
+        if self.tip.seq > max(durable_seq, self.volume.sealed_seq) and self._last_commit is not None:
+            # An fsync may have failed on these pages before; then the kernel takes them for clean, and a new fsync for done.
+            self._rewrite(self._last_commit, self.tip.offset)
+        self._ops.sync(self._fd)
+        self._ops.sync_directory(self.path.parent)
+        self.synced = self.tip
+
+    def _rewrite(self, offset: int, end: int) -> None:
+        fd = self._ops.open(self.path, os.O_WRONLY)  # a descriptor that appends cannot write anywhere else
+        try:
+            found = self._ops.fstat(fd)
+            if (found.st_dev, found.st_ino) != self._identity:
+                raise LedgerPathError(str(self.path), "another file was put in its place while it was being opened")
+            while offset < end:
+                piece = self.volume.read(min(_PIECE_BYTES, end - offset), offset)
+                offset += self._ops.overwrite(fd, piece, offset - self.volume.base)
+        finally:
+            self._ops.close(fd)
+
+
+def holds(read: ReadBytes, ledger_id: str, known: Known) -> bool:
+    """Whether a file has, where an index says, the entry that the index says."""
+    mark = known.mark
+    if mark.seq == 0:
+        return False
+    line = read(mark.offset - known.last_line, known.last_line)
+    parts = split_line(line[:-1])
+    return (
+        len(line) == mark.offset - known.last_line
+        and line.endswith(b"\n")
+        and parts is not None
+        and parts.fits_itself
+        and f"sha256:{parts.entry_hash}" == known.last_hash
+        and (parts.ledger_id, parts.seq, parts.chain_hash) == (ledger_id, mark.seq, mark.chain)
+        and parts.batch[0] == mark.batch
+        and parts.batch[1] == parts.batch[2]
+    )
+
+
+def check_seen(volume: Volume, known: Known) -> None:
+    """Raises LedgerDamaged where a ledger that verifies has another chain than its index has seen on disk.
+
+    Args:
+        volume: its files
+        known: what the index says; `holds` says that the file does not have it
+    """
+    mark = known.mark
+    found = find_line(volume.read, mark.seq) if 0 < mark.seq <= known.durable_seq else None
+    line = split_line(found[1]) if found is not None else None
+    if found is not None and line is not None and line.seq == mark.seq and line.chain_hash != mark.chain:
+        expected = f"sha256:{mark.chain}, as the index has seen it (if the ledger was replaced on purpose, delete its index)"
+        raise volume.damage(mark.seq, found[0], BadLine("chain_hash", expected, f"sha256:{line.chain_hash}"))
+
+
+def open_journal(path: Path, ledger_id: str, ops: FileOps) -> Journal:
+    """A ledger's file, locked for this writer; `prepare` it before use, `close` it in any case.
+
+    Raises:
+        LedgerLocked: another writer has it
+        LedgerPathError: the path cannot hold a ledger
+    """
+    try:
+        ensure_directory(ops, path.parent)
+        for _ in range(_TRIES):
+            fd, identity = _open_and_lock(path, ops)
+            try:
+                found = ops.stat(path)
+                if (found.st_dev, found.st_ino) == identity:
+                    seals = settle_seals(path, ops, fd, read_seals(path, ops))
+                    return Journal(Volume(path, ops, fd, seals), ops, fd, ledger_id, identity)
+            except BaseException:
+                ops.close(fd)
+                raise
+            ops.close(fd)  # it was finished, and another file put in its place, before the lock was taken
+    except OSError as error:
+        raise path_problem(path, error) from error
+    raise LedgerPathError(str(path), "another file is put in its place again and again")
+
+
+def _open_and_lock(path: Path, ops: FileOps) -> tuple[int, tuple[int, int]]:
+    # A ledger whose finished segments are there has a file that goes on; to make an empty one would hide that it is gone.
+    create = 0 if has_segments(path, ops) else os.O_CREAT
+    try:
+        fd = ops.open(path, os.O_RDWR | os.O_APPEND | create)
+    except FileNotFoundError as error:
+        raise file_missing(path, ops) or error from None
+    try:
+        found = check_ledger_file(ops, path, fd)
+        _lock(path, ops, fd, found)
+    except BaseException:
+        ops.close(fd)
+        raise
+    return fd, (found.st_dev, found.st_ino)
+
+
+def _lock(path: Path, ops: FileOps, fd: int, found: os.stat_result) -> None:
+    try:
+        ops.lock(fd)
+    except BlockingIOError:
+        raise locked_by(path, found) from None

@@ -1,0 +1,204 @@
+"""Finishes a segment: seals the file that is appended to, puts it beside the ledger, and puts a new one in its place.
+
+The order makes every step either unseen or undone by whoever opens the ledger next:
+
+1. the next file is made, empty, and locked, while the present one still has the name;
+2. the seal is written and on disk;
+3. the present file gets its second name, in the folder of segments;
+4. the next file takes the ledger's name, in one step. Only now is the segment finished.
+
+Until step 4 the seal is a draft: it begins where the file begins that is still appended to, so nobody takes it for more. The
+ledger's name always leads to a file, and every entry stands in one. Blocks, so it runs in a worker thread. Explained in
+`docs/ledger.md`.
+"""
+
+import os
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from kitchener.ledger.disk.file_ops import FileOps, ensure_directory, write_whole
+from kitchener.ledger.disk.scan import find_line
+from kitchener.ledger.disk.seals import FORMAT, NO_SEAL, Seal, fault_at, folder_of, seal_path, segment_path
+from kitchener.ledger.disk.volume import Volume, sorted_out
+from kitchener.ledger.format.lines import START, Mark, split_line
+
+_log = structlog.get_logger(__name__)
+_CATCH_UP_BYTES = 4 << 20
+"""What stood in a file before it was opened is hashed so many bytes a commit, so that none takes more than a moment longer."""
+_PIECE_BYTES = 1 << 18
+_NEXT = "next"
+
+
+class RunningHash:
+    """The SHA-256 of a volume's last file, so far. Made anew for every file.
+
+    What is written is taken up as it is handed to the operating system, so finishing a file costs no more than a moment, and a
+    seal vouches for what was written: where the file is changed before it is sealed, the two do not fit. What stood in it when
+    it was opened is read.
+    """
+
+    def __init__(self, volume: Volume) -> None:
+        self._volume = volume
+        self._sha = sha256()
+        self._done = volume.base
+
+    def take(self, offset: int, data: bytes) -> None:
+        """Takes up what was written at an offset, if all before it was taken up already; `follow` reads what was not."""
+        if offset == self._done:
+            self._sha.update(data)
+            self._done += len(data)
+
+    def follow(self, end: int) -> None:
+        """Takes up some of what there is before `end` and was not taken up yet."""
+        self._read(min(end, self._done + _CATCH_UP_BYTES))
+
+    def finish(self, end: int) -> str:
+        """`sha256:…` of the file, which ends there."""
+        self._read(end)
+        return f"sha256:{self._sha.hexdigest()}"
+
+    def _read(self, end: int) -> None:
+        while self._done < end:
+            piece = self._volume.read(min(_PIECE_BYTES, end - self._done), self._done)
+            if not piece:
+                raise OSError(f"ends at byte {self._done - self._volume.base} instead of {end - self._volume.base}")
+            self._sha.update(piece)
+            self._done += len(piece)
+
+
+class Next(NamedTuple):
+    """The file that goes on after a finished segment, open and locked."""
+
+    fd: int
+    identity: tuple[int, int]
+    """Its device and inode."""
+
+
+def make_seal(volume: Volume, ledger_id: str, tip: Mark, digest: str) -> Seal:
+    """The seal of a volume's last file, which ends with `tip`."""
+    seals = volume.seals
+    first_seq = volume.sealed_seq + 1
+    found = find_line(volume.read, 1, START._replace(offset=volume.base))
+    line = split_line(found[1]) if found is not None else None
+    if line is None or line.seq != first_seq:
+        raise OSError("its first line is not what was written")
+    return Seal(
+        FORMAT,
+        ledger_id,
+        len(seals) + 1,
+        first_seq,
+        tip.seq,
+        f"sha256:{line.chain_hash}",
+        f"sha256:{tip.chain}",
+        tip.offset - volume.base,
+        digest,
+        seals[-1].hash if seals else NO_SEAL,
+    )
+
+
+def put_aside(volume: Volume, ops: FileOps, identity: tuple[int, int], seal: Seal) -> Next:
+    """Steps 1 to 3; gives the file that is to go on.
+
+    Args:
+        volume: the ledger, of which everything is on disk
+        ops: the file system
+        identity: device and inode of the file that is finished
+        seal: what vouches for it
+
+    Raises:
+        OSError: a step failed, and the ledger is as it was
+    """
+    path, folder = volume.path, folder_of(volume.path)
+    ensure_directory(ops, folder)
+    fd = _make_next(ops, folder / _NEXT)
+    try:
+        found = ops.fstat(fd)
+        write_whole(ops, seal_path(path, seal.number), seal.text)
+        segment = segment_path(path, seal.number)
+        ops.unlink(segment)  # of an attempt that failed
+        ops.link(path, segment)
+        linked = ops.stat(segment)
+        if (linked.st_dev, linked.st_ino) != identity:
+            raise OSError("another file was put in its place while it was open")
+        ops.sync_directory(folder)
+    except BaseException:
+        ops.close(fd)
+        raise
+    return Next(fd, (found.st_dev, found.st_ino))
+
+
+def swap(path: Path, ops: FileOps) -> None:
+    """Step 4. An OSError leaves open whether it was done."""
+    ops.rename(folder_of(path) / _NEXT, path)
+    # Before an entry in the new file is acknowledged, its name has to be on disk.
+    ops.sync_directory(path.parent)
+
+
+def protect(path: Path, ops: FileOps, number: int) -> None:
+    """Takes the right to write a finished segment from everybody, as far as the system lets it."""
+    try:
+        ops.protect(segment_path(path, number))
+    except OSError as error:
+        _log.warning("segment not made read-only", path=str(segment_path(path, number)), reason=str(error))
+
+
+def settle_seals(path: Path, ops: FileOps, fd: int, seals: list[Seal]) -> list[Seal]:
+    """The seals of finished segments; what a crash left of an unfinished one is taken away, for its entries are in the file.
+
+    Raises:
+        LedgerDamaged: the files do not belong together
+        OSError: a file cannot be read or taken away
+    """
+    finished, draft = sorted_out(path, ops, fd, seals)
+    if draft is not None:
+        segment = segment_path(path, draft.number)
+        begin = _digest(ops, fd, draft.length)
+        if begin != draft.sha256:
+            name = seal_path(path, draft.number).name
+            raise fault_at(path, "sha256", f"{draft.sha256} over {draft.length} bytes, as {name} says", begin)
+        _check_copy(ops, segment, draft)
+        ops.unlink(segment)
+        ops.sync_directory(folder_of(path))
+        ops.unlink(seal_path(path, draft.number))
+        ops.sync_directory(folder_of(path))
+        _log.warning("unfinished segment undone", path=str(path), number=draft.number)
+    return finished
+
+
+def _check_copy(ops: FileOps, segment: Path, draft: Seal) -> None:
+    """Raises LedgerDamaged where the file of an unfinished segment holds what the ledger's own file does not."""
+    try:
+        fd = ops.open(segment, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        found = _digest(ops, fd, draft.length)
+    finally:
+        ops.close(fd)
+    if found != draft.sha256:
+        raise fault_at(segment, "sha256", draft.sha256, found)
+
+
+def _make_next(ops: FileOps, path: Path) -> int:
+    ops.unlink(path)  # of an attempt that failed
+    fd = ops.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL)
+    try:
+        ops.lock(fd)
+    except BaseException:
+        ops.close(fd)
+        raise
+    return fd
+
+
+def _digest(ops: FileOps, fd: int, length: int) -> str:
+    sha, offset = sha256(), 0
+    while offset < length:
+        piece = ops.read(fd, min(_PIECE_BYTES, length - offset), offset)
+        if not piece:
+            break
+        sha.update(piece)
+        offset += len(piece)
+    return f"sha256:{sha.hexdigest()}"

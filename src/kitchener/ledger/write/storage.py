@@ -1,0 +1,270 @@
+"""A ledger's file and index as one thing, open for writing: the part of a ledger that blocks.
+
+The client above runs these methods in worker threads: `flush` and `note` in the thread of a commit round, `search` and
+`newest` in that of a reader.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from kitchener.config import LedgerConfig
+from kitchener.errors import LedgerWriteError
+from kitchener.ledger.disk.file_ops import FileOps, ensure_directory, path_problem
+from kitchener.ledger.format.checks import Batch
+from kitchener.ledger.format.lines import START, Boundaries, IndexKeys, Mark, Opener, StoredEntry
+from kitchener.ledger.index.index import FAULTS, Index, Known, find_known, index_path, keys_name, open_index, remove_index
+from kitchener.ledger.index.query import NO_END, Query, Shelf, make_query
+from kitchener.ledger.index.tail import Tail, other_key, session_key
+from kitchener.ledger.verify.checkpoint import check_tip, read_checkpoint, signed_seq
+from kitchener.ledger.verify.verification import VerifyReport, verify_part
+from kitchener.ledger.write.journal import Journal, check_seen, holds, open_journal
+
+_log = structlog.get_logger(__name__)
+T = TypeVar("T")
+_TAIL_ENTRIES = 16_384
+"""Entries whose places are kept in memory before the index gets them; after a crash, at most so many are indexed anew."""
+_COMMIT_ENTRIES = 8_192
+_COMMIT_BYTES = 16 << 20
+"""The largest commit; a longer queue becomes several, each durable before the next begins. Joined entries stay so."""
+
+
+class Storage:
+    """A ledger on disk. Made by `open_storage`."""
+
+    def __init__(
+        self, journal: Journal, index: Index, index_keys: IndexKeys | None, opener: Opener | None, segment_bytes: int
+    ) -> None:
+        self.journal = journal
+        self._segment_bytes = segment_bytes
+        self.opened_from = "empty"
+        self._index = index
+        self._answers = True
+        self._index_keys = index_keys
+        self.flushed = START
+        """Everything before it was flushed: read it on the event loop while another round may be writing on."""
+        self.tail: Tail | None = None
+        # Two groups may commit one ledger at a time; what the second brings is then partly written already.
+        self._lock = threading.Lock()
+        self._boundaries: Boundaries | None = None
+        self._shelf = Shelf(journal.volume, journal.ledger_id, self, index_keys, opener)
+
+    def flush(self, entries: Sequence[StoredEntry], *, sync: bool) -> None:
+        """Writes what is not written yet, in order; with `sync`, returns when it is on disk.
+
+        Raises:
+            LedgerWriteError: now or earlier, something could not be written
+        """
+        with self._lock:
+            journal = self.journal
+            if entries:
+                entries = entries[max(0, journal.tip.seq + 1 - entries[0].seq) :]
+            for commit in _commits(entries):
+                lengths = journal.append(commit)
+                if sync:
+                    journal.sync()
+                self.flushed = journal.tip
+                tail = self.tail
+                if tail is not None:
+                    tail.extend(commit, lengths, journal.tip)
+                    if tail.is_full:
+                        self._note(_TAIL_ENTRIES, journal.synced.seq)
+            if sync:
+                journal.sync()
+            if journal.problem is not None:
+                raise LedgerWriteError(str(journal.path), journal.problem)
+
+    def note(self) -> None:
+        """Tells the index what was flushed, which costs speed and not truth where it fails; finishes a segment that is full.
+
+        Raises:
+            LedgerWriteError: a segment was finished, and the file after it cannot be relied on
+        """
+        if not self._lock.acquire(blocking=False):
+            return  # another group is writing this ledger, and tells the index afterwards
+        try:
+            if self.journal.problem is None:
+                self._note(_TAIL_ENTRIES, self.journal.synced.seq)
+                self.journal.finish_segment(self._segment_bytes)
+        finally:
+            self._lock.release()
+
+    def search(self, query: Query, end: Mark) -> Iterator[StoredEntry]:
+        """The entries wanted before a place, ascending."""
+        return self._shelf.search(query, end)
+
+    def newest(self, query: Query, end: Mark, limit: int) -> list[StoredEntry]:
+        """The last `limit` entries wanted before a place, ascending."""
+        return self._shelf.newest(query, end, limit)
+
+    def known_sessions(self, session_ids: Collection[str], end: Mark) -> set[str]:
+        """Which of these sessions have entries before a place; one question for all of them."""
+        keys = {session_key(each): each for each in session_ids}
+        return self._known(keys, lambda each: make_query(session_id=each), end)
+
+    def known_keys(self, wanted: Collection[str], end: Mark) -> set[str]:
+        """The same for other keys."""
+        return self._known({other_key(each): each for each in wanted}, lambda each: make_query(key=each), end)
+
+    def _known(self, keys: Mapping[str, str], query_of: Callable[[str], Query], end: Mark) -> set[str]:
+        # The tail first: what moves from it into the index meanwhile is then found twice, not missed.
+        tail = self.tail
+        late = {each for key, each in keys.items() if tail is not None and tail.find(key, 0, NO_END)}
+        early = self.ask(lambda index, _: find_known(index, keys))
+        if early is None or tail is None:
+            return {each for each in keys.values() if self.newest(query_of(each), end, 1)}
+        return late | {keys[key] for key in early}
+
+    def verify(self, from_seq: int, end: Mark) -> VerifyReport:
+        """Checks everything from an entry, or a little before it, up to a place."""
+        start = self._shelf.find_stop(from_seq - 1)
+        return verify_part(self.journal.volume, self.journal.ledger_id, start, end.offset)
+
+    def find_stop(self, seq: int) -> Mark:
+        """A place at or before the end of an entry, from which verifying can start."""
+        return self._shelf.find_stop(seq)
+
+    def ask(self, question: Callable[[sqlite3.Connection, Known], T]) -> T | None:
+        """The answer of the index; None once it turned out to be damaged. Then files are scanned until the next opening."""
+        if not self._answers:
+            return None
+        try:
+            return question(self._index.reader(), self._index.known)
+        except FAULTS as error:
+            self.distrust(str(error))
+            return None
+
+    def distrust(self, reason: str) -> None:
+        """Asks the index nothing more, and makes it anew at the next opening."""
+        _log.warning("index is damaged", path=str(self._index.path), reason=reason)
+        self._answers, self.tail = False, None
+
+    def close(self) -> None:
+        """Puts on disk what is not, and gives file, lock and index back."""
+        try:
+            if self.journal.problem is None:
+                self.journal.sync()
+                self._note(1, self.journal.synced.seq)
+        finally:
+            self._index.close()
+            self.journal.close()
+            if not self._answers:
+                remove_index(self._index.path)
+
+    def abandon(self) -> None:
+        """Gives everything back as it is."""
+        self._index.close()
+        self.journal.close()
+
+    def prepare(self, *, full: bool, time_us: int) -> None:
+        """Verifies, recovers and indexes the file. Called once.
+
+        Args:
+            full: verify every entry, also those that the index has seen
+            time_us: the time, for the name of a file with cut bytes
+        """
+        journal, index = self.journal, self._index
+        held = read_checkpoint(journal.path)
+        signed, known = signed_seq(held, journal.path, journal.ledger_id), index.known
+        if known.mark.seq > 0 and not holds(journal.volume.read, journal.ledger_id, known):
+            is_short = known.mark.seq <= known.durable_seq and known.mark.offset > journal.volume.size()
+            seen, known = known, Known(durable_seq=known.durable_seq)
+            if is_short:
+                # Nearly sure to be refused, and then the index still says which head is missing.
+                journal.prepare(known, lambda *_: None, time_us)
+            check_seen(journal.volume, seen)
+            index.clear(known)
+        elif full:
+            known = Known(durable_seq=known.durable_seq)
+        self.tail = Tail(index.known.mark)
+        self._boundaries = Boundaries(up_to=signed) if known.mark.seq == 0 else None
+        # What a signed head names was on disk when it was signed, so no crash took it away.
+        journal.prepare(known._replace(durable_seq=max(known.durable_seq, signed)), self._take_up, time_us)
+        check_tip(held, journal.volume, journal.ledger_id, journal.tip, self.find_stop, self._boundaries)
+        self.flushed = journal.tip
+        self.opened_from = "empty" if journal.tip.seq == 0 else "checkpoint" if known.mark.seq > 0 else "full"
+        self._note(_TAIL_ENTRIES, journal.synced.seq)
+
+    def _take_up(self, after: Mark, entries: Batch) -> None:
+        """Indexes a commit that was found in the file."""
+        if self._boundaries is not None:
+            self._boundaries.take(after.seq)
+        tail = self.tail
+        if tail is None or after.seq <= tail.end.seq:
+            return
+        tail.take_up(entries, self._index_keys, after)
+        self._note(_TAIL_ENTRIES, self._index.known.durable_seq)
+
+    def _note(self, at_most: int, durable_seq: int) -> None:
+        """Moves the tail into the index where it has grown long, or else notes only what is durable."""
+        tail = self.tail
+        if tail is None:
+            return
+        try:
+            if len(tail) >= at_most or tail.is_full:
+                self._index.add(tail, durable_seq)
+                self.tail = Tail(self._index.known.mark)
+            else:
+                self._index.note_durable(durable_seq)
+        except FAULTS as error:
+            # Rows after a gap would hide the gap, so nothing more is noted until the next opening catches up.
+            _log.warning("index not written", path=str(self._index.path), reason=str(error))
+            self.tail = None
+
+
+def open_storage(
+    path: Path,
+    ledger_id: str,
+    *,
+    index_dir: Path,
+    ops: FileOps,
+    index_keys: IndexKeys | None,
+    opener: Opener | None,
+    config: LedgerConfig,
+    time_us: int,
+) -> Storage:
+    """A ledger on disk, locked, verified, recovered and indexed.
+
+    Raises:
+        LedgerLocked: another writer has it
+        LedgerPathError: it cannot be put there
+        LedgerDamaged: durable data does not verify, or is missing
+    """
+    journal = open_journal(path, ledger_id, ops)
+    try:
+        try:
+            ensure_directory(ops, index_dir)
+        except OSError as error:
+            raise path_problem(index_dir, error) from error
+        index = open_index(index_path(index_dir, ledger_id, path), ledger_id, keys_name(index_keys))
+        storage = Storage(journal, index, index_keys, opener, config.segment_bytes)
+    except BaseException:
+        journal.close()
+        raise
+    try:
+        storage.prepare(full=config.verify_on_open == "full", time_us=time_us)
+    except BaseException:
+        storage.abandon()
+        raise
+    return storage
+
+
+def _commits(entries: Sequence[StoredEntry]) -> Iterator[Sequence[StoredEntry]]:
+    """The entries in portions that one commit may hold; nearly always one."""
+    if len(entries) <= _COMMIT_ENTRIES and sum([len(entry.body) for entry in entries]) <= _COMMIT_BYTES:
+        if entries:
+            yield entries
+        return
+    start = size = 0
+    for position, entry in enumerate(entries):
+        size += len(entry.body)
+        is_full = size > _COMMIT_BYTES or position - start >= _COMMIT_ENTRIES
+        if is_full and position > start and not entries[position - 1].is_joined:
+            yield entries[start:position]
+            start, size = position, len(entry.body)
+    if start < len(entries):
+        yield entries[start:]

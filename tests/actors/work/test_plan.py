@@ -1,0 +1,273 @@
+"""Which work orders a turn needs, and what they add up to; explained in docs/work-orders.md."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kitchener.actors.work.plan import (
+    UNCLASSIFIED,
+    ChainPlan,
+    ToolRequest,
+    cost_json,
+    cost_mapping,
+    labels_of,
+    plan_chain,
+    signals_of,
+    summarize,
+    tighter,
+    total_cost,
+    vocabulary_of,
+)
+from kitchener.canonical import MAX_INTEGER, canonical_bytes
+from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError, WorkOrderType
+
+LOOK, SEND = "look", "send"
+"""A tool without effects, and one with."""
+ARGUMENTS = {"where": "there"}
+
+
+def plan(speech_act: str, request: Any = None, *, allowed: tuple[str, ...] = (LOOK, SEND), room: int = 9) -> ChainPlan:
+    classification: dict[str, Any] = {"speech_act": speech_act}
+    if request is not None:
+        classification["tool_request"] = request
+    return plan_chain(classification, allowed=allowed, read_only={LOOK} & set(allowed), room=room)
+
+
+def asks_for(tool_id: str) -> dict[str, Any]:
+    return {"tool_id": tool_id, "arguments": ARGUMENTS}
+
+
+def runs(tool_id: str) -> ChainPlan:
+    return ChainPlan(ToolRequest(tool_id, ARGUMENTS), offers_tools=False, offers_items=True)
+
+
+OFFERS = ChainPlan(None, offers_tools=True, offers_items=True)
+PLAIN = ChainPlan(None, offers_tools=False, offers_items=False)
+ITEMS_ONLY = ChainPlan(None, offers_tools=False, offers_items=True)
+"""An agent without tools may still read in full what its context shows as stubs."""
+
+
+@pytest.mark.parametrize(
+    ("speech_act", "request_for", "expected"),
+    [
+        ("greeting", None, PLAIN),
+        ("greeting", LOOK, PLAIN),
+        ("greeting", SEND, PLAIN),
+        ("farewell", SEND, PLAIN),
+        ("thanks", LOOK, PLAIN),
+        ("question", None, OFFERS),
+        ("question", LOOK, runs(LOOK)),
+        ("question", SEND, OFFERS),  # an effect needs a command
+        ("statement", SEND, OFFERS),
+        ("command", None, OFFERS),
+        ("command", LOOK, runs(LOOK)),
+        ("command", SEND, runs(SEND)),
+        ("tool_query", SEND, runs(SEND)),
+        ("request", SEND, runs(SEND)),
+        ("command", "unknown_tool", OFFERS),
+        ("", SEND, OFFERS),
+        ("COMMAND", SEND, OFFERS),  # labels are compared as they are
+    ],
+)
+def test_a_tool_runs_first_if_the_message_asks_for_it_and_may(
+    speech_act: str, request_for: str | None, expected: ChainPlan
+) -> None:
+    assert plan(speech_act, asks_for(request_for) if request_for is not None else None) == expected
+
+
+def test_an_agent_without_tools_never_runs_or_offers_any() -> None:
+    assert plan("greeting", asks_for(SEND), allowed=()) == PLAIN
+    for speech_act in ("question", "command"):
+        assert plan(speech_act, asks_for(SEND), allowed=()) == ITEMS_ONLY
+
+
+@pytest.mark.parametrize("room", [0, 1])
+def test_without_room_for_the_tool_and_the_reply_the_tool_does_not_run_first(room: int) -> None:
+    assert plan("command", asks_for(SEND), room=room) == OFFERS
+
+
+def test_with_room_for_just_the_tool_and_the_reply_it_does() -> None:
+    assert plan("command", asks_for(SEND), room=2) == runs(SEND)
+
+
+@pytest.mark.parametrize(
+    "request_value",
+    ["look", 5, [], {}, {"tool_id": 7, "arguments": {}}, {"arguments": {}}, {"tool_id": SEND, "arguments": [1]}, None],
+)
+def test_a_request_of_another_shape_is_no_request(request_value: Any) -> None:
+    assert plan("command", request_value) == OFFERS
+
+
+def test_a_request_may_leave_its_arguments_out() -> None:
+    assert plan("command", {"tool_id": SEND}) == ChainPlan(ToolRequest(SEND, {}), offers_tools=False, offers_items=True)
+
+
+def test_a_message_that_nothing_could_classify_is_offered_tools() -> None:
+    assert plan_chain(UNCLASSIFIED, allowed=(SEND,), read_only=(), room=9) == OFFERS
+
+
+def test_a_retry_is_tighter_than_what_it_retries() -> None:
+    given = Constraints(
+        prompt_contract_id="PRC-SYNTHESIZE-001", token_budget=1_000, turn_limit=8, allowed_tools=(LOOK,), domain_tags=("x",)
+    )
+    first, second = tighter(given, 1), tighter(tighter(given, 1), 2)
+    assert (first.temperature, first.token_budget, first.turn_limit, first.allowed_tools) == (0.0, 750, 0, (LOOK,))
+    assert (second.temperature, second.token_budget, second.turn_limit, second.allowed_tools) == (0.0, 562, 0, ())
+    assert second.prompt_contract_id == given.prompt_contract_id
+    assert second.domain_tags == given.domain_tags
+
+
+@pytest.mark.parametrize("budget", [1, 100, 255, 256, 257, 341, 342, 16_000])
+def test_a_retry_never_has_more_tokens_than_what_it_retries(budget: int) -> None:
+    assert 1 <= tighter(Constraints(token_budget=budget), 1).token_budget <= budget
+
+
+def work_order(number: int, wo_type: WorkOrderType, cost: Cost) -> WorkOrder:
+    wo = WorkOrder.create(
+        session_id="SES-00000001",
+        number=number,
+        turn_id="T-00000001-000001",
+        wo_type=wo_type,
+        created_at="2026-01-01T00:00:00Z",
+    )
+    return wo.dispatched(None).executing().completed({"response_text": "x"}, cost, "2026-01-01T00:00:01Z")
+
+
+CHAIN = (
+    work_order(1, "classify", Cost(input_tokens=10, output_tokens=1, llm_calls=1, elapsed_ms=5)),
+    work_order(2, "tool_call", Cost(tool_calls=2, tool_ids_used=("look", "send"), elapsed_ms=7)),
+    work_order(3, "synthesize", Cost(input_tokens=100, output_tokens=20, llm_calls=3, tool_calls=1, tool_ids_used=("look",))),
+)
+
+
+def test_a_chain_costs_what_its_work_orders_cost() -> None:
+    assert total_cost(CHAIN) == {"input_tokens": 110, "output_tokens": 21, "llm_calls": 4, "tool_calls": 3}
+    assert total_cost(()) == {"input_tokens": 0, "output_tokens": 0, "llm_calls": 0, "tool_calls": 0}
+
+
+def test_a_summary_has_every_work_order_in_order() -> None:
+    summary = summarize(CHAIN)
+    assert [(each["wo_id"], each["wo_type"], each["state"]) for each in summary] == [
+        ("WO-SES-00000001-001", "classify", "completed"),
+        ("WO-SES-00000001-002", "tool_call", "completed"),
+        ("WO-SES-00000001-003", "synthesize", "completed"),
+    ]
+    assert summary[1]["cost"] == {
+        "input_tokens": 0,
+        "output_tokens": 0,
+        "llm_calls": 0,
+        "tool_calls": 2,
+        "tool_ids_used": ["look", "send"],
+        "elapsed_ms": 7,
+    }
+
+
+def test_a_cost_on_record_reads_back_as_the_same_cost() -> None:
+    for wo in CHAIN:
+        assert Cost.model_validate(cost_mapping(wo.cost)) == wo.cost
+    assert cost_mapping(Cost()).keys() == Cost.model_fields.keys()
+
+
+def ended(wo_type: WorkOrderType, *tools: str, failed: bool = False, number: int = 1) -> WorkOrder:
+    """A work order with an end, that used these tools."""
+    wo = work_order(number, wo_type, Cost(tool_ids_used=tools, tool_calls=len(tools)))
+    return wo.failed(WorkOrderError(reason="QUALITY_GATE", detail="no")) if failed else wo
+
+
+@pytest.mark.parametrize(
+    ("classification", "chain", "expected"),
+    [
+        ({"speech_act": "question"}, [ended("synthesize")], ["intent:question", "outcome:success"]),
+        ({"speech_act": "question"}, [ended("classify")], ["intent:question", "outcome:unknown"]),
+        ({"speech_act": "question"}, [], ["intent:question", "outcome:unknown"]),
+        ({"speech_act": "question"}, [ended("synthesize", failed=True)], ["intent:question", "outcome:failed"]),
+        ({}, [ended("synthesize")], ["outcome:success"]),
+        ({"speech_act": ""}, [ended("synthesize")], ["outcome:success"]),
+        (UNCLASSIFIED, [ended("synthesize")], ["outcome:success"]),
+        (dict(UNCLASSIFIED), [ended("synthesize")], ["intent:unknown", "outcome:success"]),  # a model said so
+        (
+            {"speech_act": "command", "labels": {"task": "t", "domain": "d"}},
+            [ended("classify"), ended("tool_call", SEND), ended("synthesize", LOOK, LOOK)],
+            ["intent:command", "tool:send", "tool:look", "tool:look", "domain:d", "task:t", "outcome:success"],
+        ),
+    ],
+)
+def test_a_turn_gives_signals_of_what_was_asked_for_and_done(
+    classification: Mapping[str, Any], chain: list[WorkOrder], expected: list[str]
+) -> None:
+    assert signals_of(classification, chain) == expected
+
+
+def test_the_last_attempt_decides_the_outcome_and_all_of_them_used_their_tools() -> None:
+    first, second = ended("synthesize", LOOK, failed=True), ended("synthesize", SEND, number=2)
+    assert signals_of({}, [first, second]) == ["tool:look", "tool:send", "outcome:success"]
+    assert signals_of({}, [second, first]) == ["tool:send", "tool:look", "outcome:failed"]
+
+
+def test_a_verifier_has_no_outcome_of_its_own() -> None:
+    assert signals_of({}, [ended("synthesize"), ended("verify", failed=True, number=2)]) == ["outcome:success"]
+
+
+def test_what_a_turn_was_shown_gives_no_signal() -> None:
+    """Only the classification's own fields count: recalled lines and instructions beside them do not."""
+    beside = {"assembled_context": {"ho3_biases": ["domain:echo"]}, "domain": "echo", "instructions": "tool:echo"}
+    assert signals_of({"speech_act": "question", **beside}, [ended("synthesize")]) == ["intent:question", "outcome:success"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({"domain": "a", "task": "b"}, {"domain": "a", "task": "b"}),
+        ({"domain": ["a", "b"], "task": ("c",)}, {"domain": "a", "task": "c"}),
+        ({"domain": [], "task": ""}, {}),
+        ({"domain": None, "task": 5}, {}),
+        ({"domain": [5], "task": [None]}, {}),
+        ({"domain": [["a"]], "task": {"a": 1}}, {}),
+        ({"other": "a"}, {}),
+        ({}, {}),
+        (None, {}),
+        ("domain", {}),
+        (["domain"], {}),
+    ],
+)
+def test_a_turn_has_at_most_one_label_of_a_kind(labels: Any, expected: Mapping[str, str]) -> None:
+    assert labels_of({"speech_act": "question", "labels": labels}) == expected
+
+
+numbers = st.integers(0, MAX_INTEGER)
+costs = st.builds(
+    Cost,
+    input_tokens=numbers,
+    output_tokens=numbers,
+    llm_calls=numbers,
+    tool_calls=numbers,
+    tool_ids_used=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), max_size=3).map(tuple),
+    elapsed_ms=numbers,
+)
+
+
+@given(costs)
+def test_a_cost_is_written_in_the_canonical_form_of_its_fields(cost: Cost) -> None:
+    """It is put together without the canonical encoder, so that encoder says what it must be (docs/ledger.md)."""
+    assert orjson.dumps(cost_json(cost)) == canonical_bytes(cost_mapping(cost))
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({"domain": "travel", "task": "anything"}, {"domain": "Travel", "task": "anything"}),
+        ({"domain": [" TRAVEL ", "x"]}, {"domain": "Travel"}),
+        ({"domain": "hiv-positive", "task": ""}, {}),
+        ({"domain": ["hiv-positive", "travel"]}, {}),
+    ],
+)
+def test_labels_outside_the_vocabulary_are_none(labels: Mapping[str, Any], expected: dict[str, str]) -> None:
+    vocabulary = vocabulary_of({"domain": ("Travel",), "task": ()})
+    classification = {"speech_act": "question", "labels": labels}
+    assert labels_of(classification, vocabulary) == expected
+    kinds = [each.partition(":")[0] for each in signals_of(classification, [], vocabulary)]
+    assert [each for each in kinds if each in ("domain", "task")] == list(expected)

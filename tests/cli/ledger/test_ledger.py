@@ -1,0 +1,173 @@
+"""`kitchener ledger` and `kitchener doctor` (docs/commands.md)."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import finish, read_lines, start, write_messages
+from tests.cli.conftest import Cli
+from tests.cli.memory.gates import ASK, Gate
+
+HO2M = Path(".kitchener/HO2/ADMIN/ho2m.jsonl")
+
+
+@pytest.fixture
+def filled(cli: Cli, tmp_path: Path) -> Cli:
+    """The command line, beside ledgers with two turns."""
+    cli("run", write_messages(tmp_path / "in", ("a", "hello"), ("b", "hello")))
+    return cli
+
+
+def test_verify_checks_every_ledger_under_the_root(filled: Cli, tmp_path: Path) -> None:
+    outcome = filled("ledger", "verify", "--json")
+    assert outcome.code == 0
+    assert outcome.json["ok"] is True
+    by_id = {each["ledger_id"]: each for each in outcome.json["ledgers"]}
+    lines = read_lines(tmp_path / HO2M)
+    ho2m = by_id["HO2M:ADMIN"]
+    assert ho2m["entries"] == len(lines) > 10
+    assert ho2m["head"] == lines[-1]["chain_hash"]
+    assert ho2m["batches"] == lines[-1]["batch"][0]
+    assert ho2m["fault"] is None
+    assert by_id["HO1M:ADMIN"]["ok"] is True
+    text = filled("ledger", "verify").out
+    assert f"ok       {tmp_path / HO2M}: {len(lines)} entries, head {lines[-1]['chain_hash']}, " in text
+
+
+def test_verify_can_be_shared_between_processes(filled: Cli, tmp_path: Path) -> None:
+    """What is found is the same; short ledgers are one chunk, and no process is started for them."""
+    alone, shared = filled("ledger", "verify", "--json"), filled("ledger", "verify", "--jobs", "2", "--json")
+    assert shared.code == 0
+    for one, other in zip(alone.json["ledgers"], shared.json["ledgers"], strict=True):
+        assert {**one, "seconds": 0} == {**other, "seconds": 0}
+    assert filled("ledger", "verify", "--jobs", "0").code == 2
+
+
+def test_verify_names_where_a_ledger_was_changed_and_by_what(filled: Cli, tmp_path: Path) -> None:
+    """Exit code 6: file, line, byte offset, field, and what was expected and found."""
+    path = tmp_path / HO2M
+    lines = path.read_bytes().splitlines(keepends=True)
+    number = next(n for n, line in enumerate(lines) if b'"user_message":"hello"' in line)
+    lines[number] = lines[number].replace(b'"user_message":"hello"', b'"user_message":"hallo"')
+    path.write_bytes(b"".join(lines))
+    outcome = filled("ledger", "verify", path, "--json")
+    assert outcome.code == 6
+    (report,) = outcome.json["ledgers"]
+    fault = report["fault"]
+    assert (report["path"], report["ok"], report["entries"]) == (str(path), False, number)
+    assert (fault["line"], fault["offset"]) == (number + 1, sum(map(len, lines[:number])))
+    assert fault["field"] == "entry_hash"
+    assert fault["expected"] != fault["found"]
+    text = filled("ledger", "verify")
+    assert text.code == 6
+    assert f"damaged  {path}: line {number + 1} (byte {fault['offset']}): entry_hash: expected " in text.out
+    assert f"ok       {tmp_path / '.kitchener/HO1/ADMIN/ho1m.jsonl'}: " in text.out
+
+
+@pytest.mark.parametrize(
+    "command", [["session", "list"], ["ledger", "tail"], ["run", "in"], ["session", "end", "SES-00000000"]]
+)
+def test_a_damaged_ledger_is_refused_by_every_command(filled: Cli, tmp_path: Path, command: list[str]) -> None:
+    path = tmp_path / HO2M
+    data = bytearray(path.read_bytes())
+    data[data.index(b"SESSION_START")] ^= 1
+    path.write_bytes(data)
+    for index in (tmp_path / ".kitchener/index").iterdir():
+        index.unlink()
+    outcome = filled(*command)
+    assert (outcome.code, outcome.out) == (6, "")
+    assert outcome.err.startswith(f"kitchener: {path}: line ")
+
+
+def test_verify_takes_one_file_a_directory_or_nothing(filled: Cli, tmp_path: Path) -> None:
+    assert len(filled("ledger", "verify", HO2M, "--json").json["ledgers"]) == 1
+    assert len(filled("ledger", "verify", tmp_path / ".kitchener/HO2", "--json").json["ledgers"]) == 2
+    (tmp_path / "empty").mkdir()
+    assert filled("ledger", "verify", "--root", "empty").out == "no ledgers yet\n"
+
+
+@pytest.mark.parametrize(("arguments", "words"), [(["no.jsonl"], "no.jsonl"), (["--root", "no"], "--root = 'no'")])
+def test_verify_of_what_is_not_there_is_a_mistake(cli: Cli, arguments: list[str], words: str) -> None:
+    outcome = cli("ledger", "verify", *arguments)
+    assert outcome.code == 2
+    assert words in outcome.err
+
+
+def test_tail_gives_the_newest_entries_in_order(filled: Cli, tmp_path: Path) -> None:
+    stored = read_lines(tmp_path / HO2M)
+    entries = filled("ledger", "tail", "-n", "4", "--json").json
+    assert [each["seq"] for each in entries] == [line["seq"] for line in stored[-4:]]
+    assert [each["entry_hash"] for each in entries] == [line["entry_hash"] for line in stored[-4:]]
+    assert entries[-1]["payload"] == stored[-1]["entry"]["payload"]
+    text = filled("ledger", "tail", "-n", "1").out
+    assert f"{stored[-1]['seq']}  {entries[-1]['timestamp'][:23]}  TURN_COMPLETED     {entries[-1]['entity_id']}\n" in text
+
+
+def test_tail_filters_by_type_and_reads_other_ledgers(filled: Cli) -> None:
+    calls = filled("ledger", "tail", "--ledger", "ho1m", "--type", "LLM_CALL", "--json").json
+    assert [each["entry_type"] for each in calls] == ["LLM_CALL"] * 4
+
+
+def test_tail_of_no_ledger_says_so(cli: Cli) -> None:
+    outcome = cli("ledger", "tail")
+    assert outcome.code == 1
+    assert "there is no such ledger yet" in outcome.err
+
+
+def test_a_held_ledger_stops_writers_with_its_holder_and_no_reader(cli: Cli, tmp_path: Path) -> None:
+    """Exit code 7 names the process; reading commands work beside it."""
+    gate = Gate(tmp_path)
+    write_messages(tmp_path / "in", ("a", "hello"), ("a", ASK))
+    process = start("run", "in", cwd=tmp_path)
+    gate.wait_until_reached(process)
+    try:
+        locked = finish(start("chat", cwd=tmp_path), "hello\n")
+        assert (locked.code, locked.out) == (7, "")
+        assert f"process {process.pid}" in locked.err
+        assert locked.err.count("\n") == 1
+        (session,) = cli("session", "list", "--json").json
+        first, second = cli("session", "show", session["session_id"], "--json").json["turns"]
+        assert (first["state"], second["state"]) == ("completed", "open")
+        assert cli("ledger", "verify").code == 0
+        assert f"in use by process {process.pid}" in cli("doctor").out
+    finally:
+        gate.let_pass()
+    assert finish(process).code == 0
+
+
+class TestDoctor:
+    def test_a_fresh_machine_is_in_order_and_stays_as_it_is(self, cli: Cli, tmp_path: Path) -> None:
+        outcome = cli("doctor", "--json")
+        assert outcome.code == 0
+        found = {each["what"]: each for each in outcome.json["findings"]}
+        assert {each["state"] for each in found.values()} <= {"ok", "warn"}
+        assert found["settings"]["detail"].startswith("embedded defaults")
+        assert found["provider offline"]["detail"] == "offline, default"
+        assert " ms for 4096 bytes" in found["sync"]["detail"]
+        assert list(tmp_path.iterdir()) == []
+
+    def test_it_names_each_ledgers_head(self, filled: Cli, tmp_path: Path) -> None:
+        head = read_lines(tmp_path / HO2M)[-1]["chain_hash"]
+        found = {each["what"]: each["detail"] for each in filled("doctor", "--json").json["findings"]}
+        assert f"head {head[:19]}…, not in use" in found["ho2m ADMIN"]
+
+    def test_it_fails_where_settings_are_wrong(self, cli: Cli, tmp_path: Path) -> None:
+        (tmp_path / "kitchener.toml").write_text("[ledger]\nx = 1\n", encoding="utf-8")
+        outcome = cli("doctor", "--json")
+        assert outcome.code == 1
+        assert outcome.json["ok"] is False
+        assert {"what": "settings", "state": "fail"}.items() <= outcome.json["findings"][-1].items()
+
+    def test_it_fails_where_a_key_is_missing(self, cli: Cli, tmp_path: Path) -> None:
+        text = '[router.providers.p]\nbase_url = "http://127.0.0.1:1/v1"\nmodel = "m"\napi_key = "env:NO_SUCH_KEY"\n'
+        (tmp_path / "kitchener.toml").write_text(text, encoding="utf-8")
+        outcome = cli("doctor")
+        assert outcome.code == 1
+        assert "fail  references" in outcome.out
+        assert "environment variable NO_SUCH_KEY is not set" in outcome.out
+
+    def test_it_fails_where_the_root_is_a_file(self, cli: Cli, tmp_path: Path) -> None:
+        (tmp_path / "root").write_text("")
+        outcome = cli("doctor", "--root", "root")
+        assert outcome.code == 1
+        assert "fail  root" in outcome.out

@@ -1,0 +1,216 @@
+"""`kitchener ledger key`, `checkpoint`, `proof`, and `verify` of what they make (docs/proof.md)."""
+
+import re
+import stat
+from pathlib import Path
+
+import pytest
+
+from kitchener.errors import CallerError
+from kitchener.ledger.audit.bundle import Wanted, write_bundle
+from kitchener.ledger.verify.checkpoint import checkpoint_path
+from kitchener.sealing import Keyring
+from kitchener.signing import load_signer
+from tests.cli.commands import read_lines, write_messages
+from tests.cli.conftest import Cli
+from tests.cli.memory.memories import is_one_line
+
+HO2M = Path(".kitchener/HO2/ADMIN/ho2m.jsonl")
+SETTINGS = '[ledger]\nsigning_key = "keys/signing.pem"\n'
+
+
+@pytest.fixture
+def filled(cli: Cli, tmp_path: Path) -> Cli:
+    """The command line, beside ledgers with three turns and a key that signs."""
+    (tmp_path / "kitchener.toml").write_text(SETTINGS, encoding="utf-8")
+    assert cli("ledger", "key", "--new", "keys/signing.pem").code == 0
+    assert cli("run", write_messages(tmp_path / "in", ("a", "hello"), ("b", "hello"), ("a", "more"))).code == 0
+    return cli
+
+
+def turn_ids(tmp_path: Path) -> list[str]:
+    lines = read_lines(tmp_path / HO2M)
+    return [line["entry"]["entity_id"] for line in lines if line["entry"]["entry_type"] == "TURN_STARTED"]
+
+
+def test_a_key_is_made_once_and_shown_without_its_private_half(cli: Cli, tmp_path: Path) -> None:
+    made = cli("ledger", "key", "--new", "keys/signing.pem")
+    assert made.code == 0
+    path = tmp_path / "keys/signing.pem"
+    signer = load_signer(path)
+    assert f"public key  {signer.public_key}" in made.out
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    (tmp_path / "kitchener.toml").write_text(SETTINGS, encoding="utf-8")
+    shown = cli("ledger", "key", "--json")
+    assert shown.json == {"path": str(path), "signer": signer.signer, "public_key": signer.public_key}
+    secret = path.read_text().splitlines()[1]
+    outcomes = [made, shown, cli("config", "show"), cli("doctor"), cli("ledger", "key")]
+    assert all(secret not in each.out + each.err for each in outcomes)
+    again = cli("ledger", "key", "--new", "keys/signing.pem")
+    assert is_one_line(again, 2)
+    assert "never replaced" in again.err
+
+
+@pytest.mark.parametrize("command", [["key"], ["checkpoint"]])
+def test_without_a_key_the_commands_say_how_to_get_one(cli: Cli, command: list[str]) -> None:
+    outcome = cli("ledger", *command)
+    assert is_one_line(outcome, 2)
+    assert "kitchener ledger key --new PATH" in outcome.err
+
+
+def test_checkpoint_signs_every_head_and_verify_checks_them(filled: Cli, tmp_path: Path) -> None:
+    outcome = filled("ledger", "checkpoint", "--json")
+    assert outcome.code == 0
+    public_key = load_signer(tmp_path / "keys/signing.pem").public_key
+    head = next(each for each in outcome.json["heads"] if each["ledger_id"] == "HO2M:ADMIN")
+    last = read_lines(tmp_path / HO2M)[-1]
+    assert (head["seq"], head["chain_hash"], head["public_key"]) == (last["seq"], last["chain_hash"], public_key)
+    assert "signed   " in filled("ledger", "checkpoint").out
+    verified = filled("ledger", "verify", "--public-key", public_key, "--json")
+    assert verified.code == 0
+    signed = {each["ledger_id"]: each["checkpoint"] for each in verified.json["ledgers"] if each["entries"]}
+    assert signed["HO2M:ADMIN"] == {key: value for key, value in head.items() if key != "path"}
+    assert None not in signed.values()
+    assert f"; entry {last['seq']} signed by ed25519:" in filled("ledger", "verify").out
+
+
+def test_a_cut_tail_is_refused_by_verify_checkpoint_and_the_next_run(filled: Cli, tmp_path: Path) -> None:
+    filled("ledger", "checkpoint")
+    path = tmp_path / HO2M
+    lines = path.read_bytes().splitlines(keepends=True)
+    commits = [n for n, line in enumerate(read_lines(path), 1) if line["batch"][1] == line["batch"][2]]
+    path.write_bytes(b"".join(lines[: commits[-2]]))
+    for index in (tmp_path / ".kitchener/index").iterdir():
+        index.unlink()
+    verified = filled("ledger", "verify", "--json")
+    assert verified.code == 6
+    (fault,) = [each["fault"] for each in verified.json["ledgers"] if each["fault"]]
+    assert (fault["line"], fault["field"]) == (commits[-2] + 1, "end")
+    assert f"at least {len(lines)} entries" in fault["expected"]
+    signed = filled("ledger", "checkpoint")
+    assert signed.code == 6
+    assert "damaged  " in signed.out
+    assert filled("run", "in").code == 6
+
+
+def test_another_public_key_is_refused_and_a_wrong_one_is_a_mistake(filled: Cli) -> None:
+    filled("ledger", "checkpoint")
+    assert filled("ledger", "verify", "--public-key", "00" * 32).code == 6
+    assert is_one_line(filled("ledger", "verify", "--public-key", "abc"), 2)
+
+
+def test_proof_writes_a_bundle_that_verify_takes(filled: Cli, tmp_path: Path) -> None:
+    filled("ledger", "checkpoint")
+    (turn, *_) = turn_ids(tmp_path)
+    outcome = filled("ledger", "proof", turn, "-o", "evidence.json", "--json")
+    assert outcome.code == 0
+    path = tmp_path / "evidence.json"
+    assert outcome.json["bytes"] == path.stat().st_size
+    assert outcome.json["signed"] is True
+    assert [each["ledger_id"] for each in outcome.json["ledgers"]] == ["HO2M:ADMIN", "HO1M:ADMIN"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    public_key = load_signer(tmp_path / "keys/signing.pem").public_key
+    verified = filled("ledger", "verify", path, "--public-key", public_key, "--json")
+    assert (verified.code, verified.json["ok"], verified.json["turn_id"]) == (0, True, turn)
+    assert verified.json["entries"] == outcome.json["entries"]
+    assert all("(the given key)" in head for head in verified.json["heads"])
+    path.write_bytes(path.read_bytes().replace(b"hello", b"hallo", 1))
+    damaged = filled("ledger", "verify", path)
+    assert damaged.code == 6
+    assert damaged.out.startswith(f"damaged  {path}: ")
+
+
+def test_without_a_signature_it_says_so_plainly(filled: Cli, tmp_path: Path) -> None:
+    (turn, *_) = turn_ids(tmp_path)
+    outcome = filled("ledger", "proof", turn)
+    assert outcome.code == 0
+    assert "NOT signed" in outcome.out
+    verified = filled("ledger", "verify", f"{turn}.proof.json")
+    assert verified.code == 0
+    assert "nobody, its head is not signed" in verified.out
+    key = load_signer(tmp_path / "keys/signing.pem").public_key
+    assert filled("ledger", "verify", f"{turn}.proof.json", "--public-key", key).code == 6
+
+
+def test_a_head_that_was_signed_before_the_turn_does_not_vouch_for_it(filled: Cli, tmp_path: Path) -> None:
+    filled("ledger", "checkpoint")
+    filled("run", write_messages(tmp_path / "in2", ("late", "hello")))
+    outcome = filled("ledger", "proof", turn_ids(tmp_path)[-1], "--json")
+    assert outcome.json["signed"] is False
+
+
+def test_what_is_sealed_stays_sealed(cli: Cli, tmp_path: Path) -> None:
+    """The bundle verifies, whether its reader has a key or the subject's was destroyed."""
+    (tmp_path / "kitchener.toml").write_text('[ledger]\nkeyring = "subjects"\n', encoding="utf-8")
+    cli("run", write_messages(tmp_path / "in", ("a", "my pin is four seven")))
+    (turn,) = turn_ids(tmp_path)
+    assert cli("ledger", "proof", turn, "-o", "one.json").code == 0
+    Keyring(tmp_path / "subjects").destroy("of a")
+    assert cli("ledger", "proof", turn, "-o", "two.json").code == 0
+    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
+    assert "four seven" not in (tmp_path / "one.json").read_text()
+    assert cli("ledger", "verify", "one.json").code == 0
+
+
+def test_a_damaged_ledger_gives_no_bundle(filled: Cli, tmp_path: Path) -> None:
+    (turn, *_) = turn_ids(tmp_path)
+    filled("ledger", "checkpoint")
+    path = tmp_path / ".kitchener/HO1/ADMIN/ho1m.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"finish_reason":"stop"', b'"finish_reason":"stOp"', 1))
+    outcome = filled("ledger", "proof", turn, "-o", "evidence.json")
+    assert is_one_line(outcome, 6)
+    assert not (tmp_path / "evidence.json").exists()
+    assert sorted(each.name for each in tmp_path.glob(".evidence*")) == []
+
+
+def _with_another_digit(found: re.Match[bytes]) -> bytes:
+    return found[1] + (b"1" if found[2] == b"0" else b"0")
+
+
+def test_a_chain_that_does_not_hold_gives_no_bundle(filled: Cli, tmp_path: Path) -> None:
+    """Each entry fits its own hash, so only the bundle's own verification finds it."""
+    (turn, *_) = turn_ids(tmp_path)
+    path = tmp_path / HO2M
+    path.write_bytes(re.sub(rb'("chain_hash":"sha256:)(.)', _with_another_digit, path.read_bytes(), count=1))
+    outcome = filled("ledger", "proof", turn, "-o", "evidence.json")
+    assert is_one_line(outcome, 6)
+    assert "chain_hash" in outcome.err
+    assert "no bundle was written" in outcome.err
+    assert sorted(each.name for each in tmp_path.glob("*evidence*")) == []
+
+
+@pytest.mark.parametrize(
+    ("turn", "more", "code", "words"),
+    [
+        ("T-1", [], 2, "is not a turn id"),
+        ("T-00000000-000001", [], 1, "SES-00000000"),
+        ("LAST", [], 1, "has no turn"),
+        ("FIRST", ["-o", "no/such/place"], 2, "--output"),
+    ],
+)
+def test_what_cannot_be_proven_is_told(filled: Cli, tmp_path: Path, turn: str, more: list[str], code: int, words: str) -> None:
+    first = turn_ids(tmp_path)[0]
+    given = {"FIRST": first, "LAST": f"{first[:-6]}000099"}.get(turn, turn)
+    outcome = filled("ledger", "proof", given, *more)
+    assert is_one_line(outcome, code)
+    assert words in outcome.err
+
+
+def test_a_bundle_that_grows_too_large_is_not_written(filled: Cli, tmp_path: Path) -> None:
+    """A turn of long ago has every later entry's hashes in its bundle."""
+    path, pieces = tmp_path / HO2M, list[bytes]()
+    last = read_lines(path)[-1]
+    wanted = Wanted(path, "HO2M:ADMIN", (1, 2), (last["seq"], last["chain_hash"]))
+    write_bundle(pieces.append, "T-1", "SES-1", [wanted], max_bytes=100_000)
+    size = sum(map(len, pieces))
+    write_bundle(pieces.append, "T-1", "SES-1", [wanted], max_bytes=size)
+    with pytest.raises(CallerError, match=r"larger than .* bytes, .*--max-mib"):
+        write_bundle(pieces.append, "T-1", "SES-1", [wanted], max_bytes=size - 1)
+    assert is_one_line(filled("ledger", "proof", turn_ids(tmp_path)[0], "--max-mib", "0"), 2)
+
+
+def test_a_checkpoint_is_no_ledger(filled: Cli, tmp_path: Path) -> None:
+    before = len(filled("ledger", "verify", "--json").json["ledgers"])
+    filled("ledger", "checkpoint")
+    assert checkpoint_path(tmp_path / HO2M).exists()
+    assert len(filled("ledger", "verify", "--json").json["ledgers"]) == before

@@ -1,0 +1,602 @@
+"""Long ledgers: finished segments beside the file that is appended to, read as one ledger (docs/ledger.md, long ledgers)."""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from kitchener.config import LedgerConfig
+from kitchener.errors import ConfigError, LedgerDamaged, LedgerLocked, LedgerTailMissing
+from kitchener.ledger import LedgerEntry, LedgerReader, verify_file
+from kitchener.ledger.audit.bundle import Wanted, write_bundle
+from kitchener.ledger.disk.file_ops import FileOps
+from kitchener.ledger.disk.seals import folder_of, seal_path, segment_path
+from kitchener.ledger.format.lines import split_line
+from kitchener.ledger.verify.checkpoint import sign_ledger
+from kitchener.signing import make_key
+from tests.ledger.conftest import QUICK_DISK
+from tests.ledger.support import (
+    LEDGER,
+    Died,
+    FaultFS,
+    change,
+    fact,
+    fill,
+    forget_index,
+    numbers,
+    open_ledger,
+    segments_of,
+)
+from tests.verifier.kit import needs_node, node, refused, refused_by_kitchener_alone
+
+SMALL = segments_of(1_000, durability="os")
+"""Three entries make a segment."""
+COMMITS = (3, 3, 3, 3, 2)
+"""Four segments and two entries more."""
+GOLDEN = Path(__file__).resolve().parents[2] / "vectors" / "segmented" / "ledger.jsonl"
+MOMENT = "2026-02-18T12:00:00.000000+00:00"
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> Path:
+    """A ledger of four segments."""
+    await fill(tmp_path / "l.jsonl", COMMITS, config=SMALL)
+    return tmp_path / "l.jsonl"
+
+
+def read_back(path: Path) -> list[bytes]:
+    """All lines, the segments' first."""
+    files = [*sorted(folder_of(path).glob("*.segment")), path]
+    return b"".join(file.read_bytes() for file in files).splitlines(keepends=True)
+
+
+async def test_a_file_that_grew_long_is_put_aside_with_a_seal(path: Path) -> None:
+    """Recomputed from the bytes, as a reader of the page would do it."""
+    before, seq = "sha256:" + "0" * 64, 0
+    for number in (1, 2, 3, 4):
+        data, text = segment_path(path, number).read_bytes(), seal_path(path, number).read_bytes()
+        lines = [split_line(line) for line in data.splitlines()]
+        assert lines[0] is not None
+        assert lines[-1] is not None
+        assert json.loads(text) == {
+            "format": "kitchener-seal/1",
+            "ledger_id": LEDGER,
+            "number": number,
+            "first_seq": seq + 1,
+            "last_seq": seq + 3,
+            "first_chain_hash": f"sha256:{lines[0].chain_hash}",
+            "last_chain_hash": f"sha256:{lines[-1].chain_hash}",
+            "length": len(data),
+            "sha256": f"sha256:{hashlib.sha256(data).hexdigest()}",
+            "previous": before,
+        }
+        assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":")).encode() + b"\n"
+        before, seq = f"sha256:{hashlib.sha256(text).hexdigest()}", seq + 3
+        assert stat.S_IMODE(segment_path(path, number).stat().st_mode) == 0o400
+    assert len(path.read_bytes().splitlines()) == 2
+    assert [file.name for file in path.parent.rglob("*.jsonl")] == ["l.jsonl"]
+    assert sorted(file.suffix for file in folder_of(path).iterdir()) == [".seal"] * 4 + [".segment"] * 4
+
+
+async def test_the_lines_are_those_of_a_ledger_in_one_file(path: Path, tmp_path: Path) -> None:
+    """Segments change where lines stand, and nothing in them."""
+    whole = await fill(tmp_path / "whole" / "l.jsonl", COMMITS)
+    assert b"".join(read_back(path)) == whole
+
+
+async def test_a_seal_vouches_for_what_was_written_also_where_the_file_was_changed_before(tmp_path: Path) -> None:
+    path = tmp_path / "l.jsonl"
+    async with open_ledger(path, config=segments_of(1_500, durability="os")) as ledger:
+        await ledger.write(fact(1))
+        await ledger.write(fact(2))
+        await ledger.commit()
+        written = path.read_bytes()
+        with path.open("r+b") as file:
+            file.seek(-4, os.SEEK_END)
+            file.write(bytes([written[-4] ^ 1]))
+        for number in range(3, 6):
+            await ledger.write(fact(number))
+        await ledger.commit()
+    segment, seal = segment_path(path, 1).read_bytes(), json.loads(seal_path(path, 1).read_bytes())
+    assert segment[: len(written)] != written
+    assert seal["sha256"] == f"sha256:{hashlib.sha256(written + segment[len(written) :]).hexdigest()}"
+    assert not verify_file(path).ok
+
+
+async def test_what_stood_in_a_file_when_it_was_opened_is_sealed_with_what_follows(tmp_path: Path) -> None:
+    """More than one commit hashes of it."""
+    path, config = tmp_path / "l.jsonl", segments_of(10 << 20, durability="os")
+    big = LedgerEntry("NOTE", "x", {"text": "y" * 1_000_000})
+    for commits in (9, 1, 4):
+        async with open_ledger(path, config=config) as ledger:
+            for _ in range(commits):
+                await ledger.write(big)
+                await ledger.commit()
+    seal, data = json.loads(seal_path(path, 1).read_bytes()), segment_path(path, 1).read_bytes()
+    assert (seal["last_seq"], seal["sha256"]) == (11, f"sha256:{hashlib.sha256(data).hexdigest()}")
+    assert verify_file(path).ok
+
+
+async def test_opening_takes_the_index_for_what_it_is_and_reads_no_finished_segment(path: Path) -> None:
+    """Counted, not timed: of each segment the seal and the begin of its first line."""
+    ops = FaultFS()
+    async with open_ledger(path, config=SMALL, file_ops=ops) as ledger:
+        assert ledger.opened_from == "checkpoint"
+        assert ledger.position == 14
+    reads = [name for kind, name in ops.log if kind == "read"]
+    assert {name: reads.count(name) for name in reads if name.endswith(".segment")} == {
+        f"00000{number}.segment": 1 for number in (1, 2, 3, 4)
+    }
+    forget_index(path)
+    async with open_ledger(path, config=SMALL) as ledger:
+        assert ledger.opened_from == "full"
+        assert await numbers(ledger.read()) == [*range(1, 15)]
+
+
+async def test_reading_goes_across(path: Path) -> None:
+    async with open_ledger(path, config=SMALL) as ledger, LedgerReader.open(path) as reader:
+        for store in (ledger, reader):
+            assert await numbers(store.read(session_id="SES-0a1b2c3d", after_seq=4, up_to_seq=13)) == [*range(5, 14)]
+            assert await numbers(store.read(entry_type="WO_PLANNED", limit=7)) == [*range(1, 8)]
+            assert [entry.seq for entry in await store.last(limit=6)] == [*range(9, 15)]
+            entry = await store.get(4)
+            assert entry is not None
+            assert entry.payload["n"] == 4
+            report = await store.verify()
+            assert (report.ok, report.entries, report.batches) == (True, 14, 5)
+            assert (await store.verify(8)).ok
+
+
+async def test_a_reader_goes_on_while_segments_are_finished_under_its_hands(path: Path) -> None:
+    async with open_ledger(path, config=SMALL) as ledger, LedgerReader.open(path) as reader:
+        late = reader.read(after_seq=1)
+        assert (await anext(late)).seq == 2
+        for _ in range(8):
+            await ledger.write(fact(ledger.position + 1))
+            await ledger.write(fact(ledger.position + 1))
+            await ledger.commit()
+            assert await numbers(reader.read(after_seq=12)) == [*range(13, ledger.position + 1)]
+            entry = await reader.get(2)
+            assert entry is not None
+            assert entry.seq == 2
+        assert await numbers(late) == [*range(3, 15)]
+        assert reader.position == 30
+        assert (await reader.verify()).entries == 30
+        assert await numbers(ledger.read(up_to_seq=9)) == [*range(1, 10)]
+
+
+async def test_a_head_is_signed_and_held_across_segments(path: Path, tmp_path: Path) -> None:
+    signer = make_key(tmp_path / "signing.pem")
+    first = sign_ledger(path, signer, MOMENT)
+    assert first is not None
+    assert first.seq == 14
+    await fill(path, [3, 3], config=SMALL)
+    assert verify_file(path).checkpoint == first
+    second = sign_ledger(path, signer, MOMENT)
+    assert second is not None
+    assert second.seq == 20
+    assert verify_file(path, public_key=signer.public_key).ok
+
+
+async def test_evidence_is_taken_from_several_segments(path: Path) -> None:
+    head = verify_file(path).head
+    pieces: list[bytes] = []
+    write_bundle(pieces.append, "T-1", "SES-1", [Wanted(path, LEDGER, (2, 8, 14), (14, head))], max_bytes=1 << 20)
+    part = json.loads(b"".join(pieces))["ledgers"][0]
+    bodies = [line.partition(b',"entry":')[2][:-2].decode() for line in read_back(path)]
+    assert [row[5] for row in part["rows"] if len(row) == 6] == [bodies[1], bodies[7], bodies[13]]
+    assert [row[0] for row in part["rows"]] == [*range(2, 15)]
+
+
+async def test_the_golden_ledger_is_written_read_and_verified_as_ever(tmp_path: Path) -> None:
+    """Checked in: what one version wrote, all later ones read, and write again byte for byte."""
+    path = tmp_path / GOLDEN.name
+    shutil.copytree(GOLDEN.parent, tmp_path, dirs_exist_ok=True)
+    assert verify_file(GOLDEN).entries == 14
+    async with open_ledger(path, config=SMALL) as ledger:
+        assert [entry.payload["n"] async for entry in ledger.read()] == [*range(1, 15)]
+    again = tmp_path / "again" / GOLDEN.name
+    await fill(again, COMMITS, config=SMALL)
+    for file in (GOLDEN, *sorted(folder_of(GOLDEN).iterdir())):
+        assert (again.parent / file.relative_to(GOLDEN.parent)).read_bytes() == file.read_bytes()
+
+
+@needs_node
+def test_the_golden_ledger_is_right_to_the_other_verifier_too() -> None:
+    assert refused([GOLDEN]) == []
+
+
+async def test_what_a_session_costs_does_not_depend_on_the_ledgers_length(tmp_path: Path) -> None:
+    """Reads are counted, not times: opening, and reading one session, in ledgers of which one is ten times as long."""
+    counted = []
+    for length in (300, 3_000):
+        path, ops = tmp_path / str(length) / "l.jsonl", FaultFS()
+        config = segments_of(100_000, durability="os")
+        async with open_ledger(path, config=config) as ledger:
+            for number in range(length):
+                wanted = number % 3 == 0 and number < 30
+                await ledger.write(fact(number, "SES-aaaaaaaa" if wanted else f"SES-{number:08x}"))
+                if number % 10 == 9:
+                    await ledger.commit()
+        async with open_ledger(path, config=config, file_ops=ops) as ledger:
+            opening = [name for kind, name in ops.log if kind == "read" and not name.endswith(("seal", "segment"))]
+            ops.log.clear()
+            assert await numbers(ledger.read(session_id="SES-aaaaaaaa")) == [*range(1, 31, 3)]
+            counted.append((len(opening), [kind for kind, _ in ops.log].count("read")))
+        assert len(list(folder_of(path).glob("*.segment"))) == (12 if length == 3_000 else 1)
+    assert counted[0] == counted[1] == (2, 10)
+
+
+# --- what is wrong is refused -------------------------------------------------------------------------------------------------
+
+
+def flip(file: Path, at: int) -> None:
+    os.chmod(file, 0o600)
+    change(file, lambda data: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+
+
+def exchange(one: Path, other: Path) -> None:
+    aside = one.with_name("aside")
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
+
+
+def remove(*files: Path) -> None:
+    for file in files:
+        file.unlink()
+
+
+def remake(path: Path, number: int, **changes: object) -> None:
+    """A seal made anew by somebody who can write the folder: right in itself."""
+    fields = json.loads(seal_path(path, number).read_bytes()) | changes
+    seal_path(path, number).write_bytes(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode() + b"\n")
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str, str, bool]] = {
+    "a bit in a segment": (lambda path: flip(segment_path(path, 2), 500), "000002.segment", "", False),
+    "a segment cut": (lambda path: os.truncate(segment_path(path, 2), 800), "000002.segment", "length", True),
+    "a segment grown": (lambda path: os.truncate(segment_path(path, 3), 9_000), "000003.segment", "length", True),
+    "a segment gone": (lambda path: segment_path(path, 3).unlink(), "000003.segment", "file", True),
+    "a seal gone": (lambda path: seal_path(path, 3).unlink(), "000003.seal", "file", True),
+    "the last seal gone": (lambda path: seal_path(path, 4).unlink(), "000004.seal", "file", True),
+    "segments exchanged": (
+        lambda path: exchange(segment_path(path, 2), segment_path(path, 3)),
+        "000002.segment",
+        "",
+        True,
+    ),
+    "seals exchanged": (lambda path: exchange(seal_path(path, 2), seal_path(path, 3)), "000002.seal", "number", True),
+    "a seal with a byte more": (
+        lambda path: change(seal_path(path, 1), lambda data: data + b"\n"),
+        "000001.seal",
+        "framing",
+        True,
+    ),
+    "a seal of another length": (lambda path: remake(path, 4, length=999), "000004.segment", "length", True),
+    "a seal made anew": (lambda path: remake(path, 2, sha256="sha256:" + "a" * 64), "000003.seal", "previous", True),
+    "the last seal made anew": (lambda path: remake(path, 4, sha256="sha256:" + "a" * 64), "000004.seal", "sha256", False),
+    "another first chain hash": (
+        lambda path: remake(path, 4, first_chain_hash="sha256:" + "a" * 64),
+        "000004.seal",
+        "first_chain_hash",
+        False,
+    ),
+    "another last chain hash": (
+        lambda path: remake(path, 4, last_chain_hash="sha256:" + "a" * 64),
+        "000004.seal",
+        "last_chain_hash",
+        False,
+    ),
+    "another last number": (lambda path: remake(path, 4, last_seq=13), "l.jsonl", "seq", True),
+    "another ledger's seal": (lambda path: remake(path, 2, ledger_id="OTHER"), "000002.seal", "ledger_id", True),
+    "seal and segment gone from the end": (
+        lambda path: remove(seal_path(path, 4), segment_path(path, 4)),
+        "l.jsonl",
+        "seq",
+        True,
+    ),
+    "all segments gone": (lambda path: shutil.rmtree(folder_of(path)), "l.jsonl", "seq", True),
+    "the file gone": (lambda path: path.unlink(), "l.jsonl", "file", True),
+    "an older file": (
+        lambda path: change(path, lambda _: b"".join(read_back(path)[9:11])),
+        "l.jsonl",
+        "length",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_damage_is_told_with_the_file_it_is_in(path: Path, damage: str) -> None:
+    do, name, field, is_seen_at_once = DAMAGES[damage]
+    do(path)
+    before = {file: file.read_bytes() for file in path.parent.rglob("*") if file.is_file() and "index" not in str(file)}
+    report = verify_file(path)
+    assert report.fault is not None
+    assert Path(report.fault.path).name == name
+    assert report.fault.field == field or not field
+    if is_seen_at_once:
+        with pytest.raises(LedgerDamaged):
+            async with open_ledger(path, config=SMALL):
+                pytest.fail("it was opened")
+        with pytest.raises(LedgerDamaged):
+            async with LedgerReader.open(path):
+                pytest.fail("it was opened")
+    assert {file: file.read_bytes() for file in before} == before
+
+
+@needs_node
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_the_other_verifier_says_the_same_of_every_line(path: Path, damage: str) -> None:
+    """Seals it does not read (docs/proof.md)."""
+    assert refused([path]) == []
+    lines = read_back(path)
+    DAMAGES[damage][0](path)
+    if not path.exists():
+        assert node([path])[0].startswith("damaged")
+    elif read_back(path) == lines:
+        assert refused_by_kitchener_alone([path]) == [path]
+    else:
+        assert refused([path]) == [path]
+
+
+@needs_node
+async def test_an_unfinished_segment_is_no_fault_to_either_verifier(path: Path) -> None:
+    last = segment_path(path, 4).read_bytes()
+    change(path, lambda data: last + data)  # as if the file had never been swapped, and had grown
+    assert refused([path]) == []
+    assert verify_file(path).entries == 14
+    change(path, lambda data: data[:-1])
+    assert refused([path]) == [path]
+
+
+async def test_a_fault_in_a_segment_has_that_files_line_and_offset(path: Path) -> None:
+    lines = segment_path(path, 2).read_bytes().splitlines(keepends=True)
+    flip(segment_path(path, 2), len(lines[0]) + len(lines[1]) - 20)
+    report = verify_file(path)
+    assert report.fault is not None
+    found = (report.fault.path, report.fault.line, report.fault.offset, report.fault.field)
+    assert found == (str(segment_path(path, 2)), 2, len(lines[0]), "entry_hash")
+    assert report.entries == 4
+    async with open_ledger(path, config=SMALL) as ledger:  # the index vouches for it; who reads it is told
+        assert await numbers(ledger.read(up_to_seq=4)) == [1, 2, 3, 4]
+        with pytest.raises(LedgerDamaged) as raised:
+            await numbers(ledger.read())
+        assert (raised.value.path, raised.value.line, raised.value.offset) == found[:3]
+    forget_index(path)
+    with pytest.raises(LedgerDamaged, match=r"000002\.segment: line 2"):
+        async with open_ledger(path, config=SMALL):
+            pytest.fail("it was opened")
+
+
+async def test_every_bit_of_a_segment_and_a_seal_is_guarded(path: Path) -> None:
+    for file in (segment_path(path, 2), seal_path(path, 2)):
+        os.chmod(file, 0o600)
+        data = file.read_bytes()
+        for at in range(len(data)):
+            file.write_bytes(data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :])
+            assert not verify_file(path).ok
+        file.write_bytes(data)
+    assert verify_file(path).ok
+
+
+async def test_what_is_missing_behind_the_segments_is_missed(path: Path) -> None:
+    change(path, lambda _: b"")
+    with pytest.raises(LedgerTailMissing, match="at least 14 entries") as raised:
+        async with open_ledger(path, config=SMALL):
+            pytest.fail("it was opened")
+    assert (raised.value.path, raised.value.line, raised.value.offset) == (str(path), 1, 0)
+
+
+async def test_a_torn_last_commit_is_cut_off_the_new_file_only(path: Path) -> None:
+    change(path, lambda data: data[:-30])
+    forget_index(path)
+    async with open_ledger(path, config=SMALL) as ledger:
+        assert ledger.recovered is not None
+        assert (ledger.recovered.after_seq, ledger.recovered.offset) == (12, 0)
+        assert ledger.position == 12
+    assert path.read_bytes() == b""
+    assert verify_file(path).entries == 12
+
+
+async def test_the_first_commit_of_a_new_file_may_be_torn_anywhere(path: Path) -> None:
+    """Also in the middle of its number, 13, which is then no wrong number."""
+    data = path.read_bytes()
+    for length in [*range(1, 60), *range(60, len(data), 40)]:
+        path.write_bytes(data[:length])
+        forget_index(path)
+        async with LedgerReader.open(path) as reader:
+            assert await numbers(reader.read()) == [*range(1, 13)]
+        async with open_ledger(path, config=SMALL) as ledger:
+            assert ledger.position == 12
+            assert ledger.recovered is not None
+
+
+# --- finishing a segment ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_crash_while_a_segment_is_finished_is_undone_also_in_a_copy(tmp_path: Path) -> None:
+    """The process dies at each call; then the hard link is a second file, as after `cp -r`."""
+    drafts = 0
+    for at in range(1, 200):
+        path = tmp_path / str(at) / "l.jsonl"
+        await fill(path, [3], config=SMALL)
+        ops = FaultFS(at)
+
+        async def die(path: Path = path, ops: FaultFS = ops) -> None:
+            async with open_ledger(path, config=SMALL, file_ops=ops) as ledger:
+                for number in (4, 5, 6):
+                    await ledger.write(fact(number))
+                await ledger.commit()
+
+        try:
+            await die()
+        except* Died:
+            pass
+        if ops.calls < at:
+            break
+        copy = tmp_path / f"copy{at}"
+        shutil.copytree(path.parent, copy)
+        shutil.rmtree(path.parent)
+        drafts += seal_path(copy / "l.jsonl", 2).exists()
+        async with LedgerReader.open(copy / "l.jsonl") as reader:
+            seen = await numbers(reader.read())
+        assert seen in ([1, 2, 3], [1, 2, 3, 4, 5, 6])
+        async with open_ledger(copy / "l.jsonl", config=SMALL) as ledger:
+            assert await numbers(ledger.read()) == seen
+            for _ in range(3):
+                await ledger.write(fact(ledger.position + 1))
+            await ledger.commit()
+        assert verify_file(copy / "l.jsonl").entries == len(seen) + 3
+    assert at > 30
+    assert drafts > 5
+
+
+async def test_an_unfinished_segment_that_holds_something_else_is_not_taken_away(path: Path) -> None:
+    """It may be the only place where these bytes are."""
+    last = segment_path(path, 4).read_bytes()
+    change(path, lambda _: last)  # as if the file had never been swapped
+    os.chmod(segment_path(path, 4), 0o600)
+    change(segment_path(path, 4), lambda data: data[::-1])
+    with pytest.raises(LedgerDamaged, match=r"000004\.segment.*sha256"):
+        async with open_ledger(path, config=SMALL):
+            pytest.fail("it was opened")
+    change(path, lambda data: data[:-10] + b"?" + data[-9:])
+    with pytest.raises(LedgerDamaged, match=r"l\.jsonl: line 1.*sha256.*as 000004\.seal says"):
+        async with open_ledger(path, config=SMALL):
+            pytest.fail("it was opened")
+    assert seal_path(path, 4).exists()
+
+
+async def test_where_files_cannot_be_linked_the_ledger_goes_on_in_one(tmp_path: Path) -> None:
+    class Unlinked(FaultFS):
+        def link(self, path: Path, other: Path) -> None:
+            self.log.append(("link", other.name))
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    path, ops = tmp_path / "l.jsonl", Unlinked()
+    with capture_logs() as logs:
+        await fill(path, [1] * 24, config=SMALL, file_ops=ops)
+    # Not after each commit, but whenever it has grown by as much again.
+    assert [kind for kind, _ in ops.log].count("link") == 8
+    assert {log["event"] for log in logs} == {"segment not finished"}
+    assert verify_file(path).entries == 24
+    async with open_ledger(path, config=SMALL) as ledger:
+        assert await numbers(ledger.read()) == [*range(1, 25)]
+        await ledger.write(fact(25))
+        await ledger.commit()
+    assert json.loads(seal_path(path, 1).read_bytes())["last_seq"] == 25
+    assert verify_file(path).entries == 25
+
+
+async def test_who_opened_the_file_before_it_was_finished_does_not_take_its_lock_for_the_ledgers(tmp_path: Path) -> None:
+    """Between opening and locking, the other process finishes a segment and closes; or it goes on."""
+    path, done = tmp_path / "l.jsonl", tmp_path / "done" / "l.jsonl"
+    await fill(path, [2], config=SMALL)
+    shutil.copytree(tmp_path, done.parent)
+    await fill(done, [2, 1], config=SMALL)
+    assert seal_path(done, 1).exists()
+
+    class Late(FileOps):
+        swaps = 0
+
+        def lock(self, fd: int) -> None:
+            if not self.swaps and os.fstat(fd).st_ino == path.stat().st_ino:
+                self.swaps += 1
+                folder_of(done).rename(folder_of(path))
+                os.link(path, path.with_name("old"))  # its inode must not come back as another file's
+                done.rename(path)
+            super().lock(fd)
+
+    ops = Late()
+    async with open_ledger(path, config=SMALL, file_ops=ops) as ledger:
+        assert ops.swaps == 1
+        assert ledger.position == 5
+        with pytest.raises(LedgerLocked):
+            async with open_ledger(path):
+                pytest.fail("it was opened")
+        await ledger.write(fact(6))
+    assert verify_file(path).entries == 6
+
+
+async def test_the_lock_passes_to_the_next_file(path: Path) -> None:
+    async with open_ledger(path, config=SMALL) as ledger:
+        for _ in range(3):
+            await ledger.write(fact(ledger.position + 1))
+            await ledger.commit()
+        assert seal_path(path, 5).exists()
+        with pytest.raises(LedgerLocked):
+            async with open_ledger(path, config=SMALL):
+                pytest.fail("it was opened")
+
+
+def test_segments_cannot_be_made_so_small_that_there_are_too_many() -> None:
+    with pytest.raises((ConfigError, ValueError), match="segment_bytes"):
+        LedgerConfig(segment_bytes=1_048_575)
+    assert LedgerConfig(segment_bytes=1_048_576).segment_bytes == 1_048_576
+    assert LedgerConfig().segment_bytes == 64 * 1_048_576
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("commit"), st.integers(1, 5)),
+        st.tuples(st.just("reopen"), st.booleans()),
+        st.tuples(st.just("die"), st.integers(1, 40)),
+        st.tuples(st.just("copy"), st.just(0)),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=60)
+@given(steps=steps, segment_bytes=st.sampled_from([1, 900, 2_500]))
+async def test_a_ledger_in_segments_is_a_list_that_survives(steps: list[tuple[str, int]], segment_bytes: int) -> None:
+    """Against a plain list: what was committed is there after every crash, and nothing but what was written."""
+    config = segments_of(segment_bytes, durability="os")
+    with TemporaryDirectory(dir=QUICK_DISK) as name:
+        path, model, copies = Path(name) / "0" / "l.jsonl", list[int](), 0
+        for step, value in steps:
+            if step == "reopen" and value:
+                forget_index(path)
+            if step == "copy":
+                copies += 1
+                if path.parent.exists():
+                    shutil.copytree(path.parent, Path(name) / str(copies))
+                path = Path(name) / str(copies) / "l.jsonl"
+            more = value if step == "commit" else 2
+            try:
+                await write_more(path, model, more, config, FaultFS(value if step == "die" else None))
+            except* Died:
+                pass
+            before = len(model)
+            if not path.exists():
+                assert not model
+                continue
+            async with LedgerReader.open(path) as reader:
+                model = await numbers(reader.read())
+            assert model == [*range(1, len(model) + 1)]
+            assert len(model) in (before, before + more)
+        if path.exists():
+            report = verify_file(path)
+            assert (report.fault, report.entries) == (None, len(model))
+
+
+async def write_more(path: Path, expected: list[int], more: int, config: LedgerConfig, ops: FaultFS) -> None:
+    """One commit, after a look at what is there."""
+    async with open_ledger(path, config=config, file_ops=ops) as ledger:
+        assert await numbers(ledger.read()) == expected
+        for _ in range(more):
+            await ledger.write(fact(ledger.position + 1))
+        await ledger.commit()
