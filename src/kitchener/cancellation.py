@@ -18,6 +18,11 @@ def is_scope_cancelled() -> bool:
     return anyio.current_effective_deadline() == float("-inf")
 
 
+def is_cancellation(error: BaseException) -> bool:
+    """Whether an event loop cancels by this exception: the running one, or the other one in a thread of somebody's own."""
+    return not isinstance(error, Exception) and type(error).__module__.partition(".")[0] in ("asyncio", "trio")
+
+
 def is_own_failure(error: BaseException) -> bool:
     """Whether the code that was called failed by itself, whatever it raised.
 

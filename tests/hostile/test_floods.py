@@ -39,9 +39,7 @@ def han_text(number: int, chars: int) -> str:
 
 def held_by_indexes() -> int:
     """Bytes that the modules of the lexical index hold."""
-    modules = [
-        tracemalloc.Filter(inclusive=True, filename_pattern=f"*/kitchener/context/lexical{each}.py") for each in ("", "_*")
-    ]
+    modules = [tracemalloc.Filter(inclusive=True, filename_pattern="*/kitchener/context/lexical/*.py")]
     found = tracemalloc.take_snapshot().filter_traces(modules).statistics("filename")
     return sum(each.size for each in found)
 

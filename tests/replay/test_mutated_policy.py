@@ -23,8 +23,9 @@ def test_every_pure_module_is_mutated() -> None:
     """What is named pure in pyproject.toml, or stands in `context`, is tried or left out for a reason."""
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
     pure = next(each["source_modules"] for each in tools["importlinter"]["contracts"] if each["id"] == "pure")
-    files = (ROOT / "src/kitchener/context").glob("*.py")
-    context = {f"context.{path.stem}" for path in files if path.stem != "__init__"}
+    package = ROOT / "src/kitchener"
+    files = (package / "context").rglob("*.py")
+    context = {".".join(path.relative_to(package).with_suffix("").parts) for path in files if path.stem != "__init__"}
     assert {each.removeprefix("kitchener.") for each in pure} | context <= set(POLICY) | NO_POLICY.keys()
     assert set(POLICY).isdisjoint(NO_POLICY)
 

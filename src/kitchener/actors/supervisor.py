@@ -101,7 +101,7 @@ class HO2Supervisor:
         limits = self._host.limits
         self.agent_class, self.config = agent_class, config
         self._ledgers = ledgers
-        memory_config = ho3_memory.config if ho3_memory is not None else None
+        memory_config = ho3_memory.config if ho3_memory is not None and config.ho3_enabled else None
         ruleset_hash = self._host.ruleset_hash or policy_identity(config, memory_config)
         authority = None
         if config.context_mode != "off":

@@ -13,7 +13,7 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from kitchener.cancellation import is_scope_cancelled
+from kitchener.cancellation import is_cancellation, is_scope_cancelled
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
 from kitchener.ledger.format.lines import StoredEntry
@@ -197,7 +197,7 @@ class CommitGroup:
             current.failure = error
         except BaseException as error:
             current.failure = LedgerWriteError("the commit round", repr(error))
-            if isinstance(error, anyio.get_cancelled_exc_class()) and not is_scope_cancelled():
+            if is_cancellation(error) and not is_scope_cancelled():
                 raise current.failure from error  # a task group that hosts rounds would close in silence
             raise
         finally:
