@@ -2,8 +2,8 @@
 
     python -m tests.replay.golden_roots            records this version's root anew (until it is released, policy may change)
 
-A root is kept as `golden/<version>.tar.xz`: settings and ledgers, without the index, which is derived. `0.1.0` was recorded before
-a policy had one identity, `0.1.0-identity` after; both replay identical, the first as recorded under another policy.
+A root is kept as `golden/<version>.tar.xz`: settings and ledgers, without the index, which is derived. `0.1.0` was recorded
+before a policy had one identity, `0.1.0-identity` after; both replay identical, the first as recorded under another policy.
 """
 
 import argparse
