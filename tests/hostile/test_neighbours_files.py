@@ -7,16 +7,15 @@ prints of a file is text, its name included.
 import os
 import subprocess
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import orjson
 import pytest
 
-from kitchener import HO2Config, LedgerConfig, RuntimeConfig, open_runtime, replay_session
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import SealingError, SigningError
 from kitchener.sealing import Keyring
-from kitchener.signing import load_signer, make_key
+from kitchener.signing import load_signer
 from tests.cli.commands import COMMAND
 from tests.cli.conftest import Cli, cli  # noqa: F401  the fixture
 from tests.verifier.kit import NODE, SCRIPT, needs_node
@@ -104,23 +103,6 @@ def test_a_directory_that_was_removed_is_told_in_one_line(tmp_path: Path) -> Non
     assert done.returncode == 2
     assert "the current directory: is not there any more" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("mode", ["shadow", "enforce"])
-async def test_who_signs_what_was_decided_replays_as_identical(tmp_path: Path, mode: Literal["shadow", "enforce"]) -> None:
-    """An auditor replays with the settings and without the key; a signature is no decision."""
-    make_key(tmp_path / "signing.pem")
-    config = RuntimeConfig(
-        plane_root=str(tmp_path / "plane"),
-        ledger=LedgerConfig(signing_key=str(tmp_path / "signing.pem")),
-        agents={"ADMIN": HO2Config(context_mode=mode)},
-    )
-    async with open_runtime(config) as runtime:
-        session_id = await runtime.supervisor().start_session(subject_id="ada")
-        for message in ("hello", "which python packages are installed?"):
-            await runtime.supervisor().handle_turn(message, session_id=session_id)
-    report = await replay_session(session_id, config=config)
-    assert report.is_identical, report.text()
 
 
 FORGED: Final = "\u2028ok       everything is fine\u2029\x1b[2J\u202e"

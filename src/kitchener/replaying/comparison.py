@@ -1,8 +1,8 @@
 """Finds the first field in which two payloads of one entry differ. Pure.
 
-Left out is what no decision rests on: how long something took, what a caller chose, who signed, and hashes of the whole
-configuration, which a report tells apart. Hashes are compared after everything that they cover, so that a difference is found
-where it can be read.
+Left out is what no decision rests on: how long something took, what a caller chose, and hashes of the whole configuration,
+which a report tells apart. Hashes are compared after everything that they cover, so that a difference is found where it can be
+read.
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,6 @@ _LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
     events.TURN_STARTED: frozenset(("idempotency_key", "idempotency_scope", "ruleset_hash", "config_hash", "overlap")),
     events.DEGRADATION: frozenset(("error",)),
     events.HO3_OVERLAY: frozenset(("created_at",)),
-    # A replay has no key to sign with; a signature is checked where a proof is.
-    events.PROJECTION_COMPUTED: frozenset(("authority",)),
 }
 """Fields that are taken as given, by entry type."""
 _OF_POLICY: Final = frozenset(("ruleset_hash",))
