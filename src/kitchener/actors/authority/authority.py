@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
+from kitchener.actors.authority.index_cache import IndexCache
 from kitchener.actors.authority.ranking import TurnRanking
 from kitchener.actors.authority.recorded_projections import RecordedBases
 from kitchener.actors.authority.shared_intents import SharedIntents
@@ -130,6 +131,7 @@ class ContextAuthority:
         self._ranking = TurnRanking(self.ruleset)
         self.projector = Projector(self.ruleset, rank=self._rank, offer=self._offer)
         self._mode: Literal["enforce", "shadow"] = "shadow" if self.is_shadow else "enforce"
+        self._indexes = IndexCache()
         self.shared = SharedIntents(ledgers)
         self.recalling = SubjectTurns(ledgers, self.projector.estimate, self.ruleset.ranking_postings)
 
@@ -210,6 +212,7 @@ class ContextAuthority:
             tokens_left=tokens_left,
             mode=self._mode,
         )
+        self._indexes.used(thread.ranking.words)
         thread.projection = projection
         return projection, render(projection, self.projector.estimate, elsewhere=SHOWN_ELSEWHERE)
 

@@ -33,7 +33,7 @@ class TurnWords:
         postings: places of words that one ranking looks at
     """
 
-    __slots__ = ("_ends", "_index", "_last", "_owners", "_postings", "turns")
+    __slots__ = ("__weakref__", "_ends", "_index", "_last", "_owners", "_postings", "turns")
 
     def __init__(self, postings: int) -> None:
         self._postings = postings
@@ -47,6 +47,15 @@ class TurnWords:
     def note(self, item: Item) -> None:
         """Takes note of the newest turn."""
         self.turns.append(item)
+
+    @property
+    def held_terms(self) -> int:
+        """Different terms that the index holds now."""
+        return self._index.terms if self._index is not None else 0
+
+    def release(self) -> None:
+        """Drops the index. The next ranking builds the same one again from the turns."""
+        self._index, self._owners, self._ends, self._last = None, [], [], ("", 0, 0, _NONE)
 
     def rank(self, message: str, wanted: int, among: int) -> RankedTurns:
         """The turns that answer to a message, among the first so many; of the others nothing is known then.
@@ -117,6 +126,11 @@ class TurnRanking:
                 self._words.note(turns[number])
         self._taken = len(turns)
         self._words, self._among = subject if subject is not None else (self._words, len(turns))
+
+    @property
+    def words(self) -> TurnWords:
+        """The words that it ranks by."""
+        return self._words
 
     def answering(self, message: str) -> Iterator[Item]:
         """The turns that share a word with a message, or stand next to something that does, best first."""

@@ -162,6 +162,11 @@ class LexicalTurns:
     def __len__(self) -> int:
         return len(self._terms)
 
+    @property
+    def terms(self) -> int:
+        """Different terms that are held."""
+        return len(self._once) + len(self._often)
+
     def append(self, turn: LexicalTurn) -> int:
         """Add the newest turn; its position. The work grows with the turn's length, not with that of the history."""
         position, words = len(self._terms), words_of(turn.text.casefold())
