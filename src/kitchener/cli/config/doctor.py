@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 import anyio
+import anyio.to_thread
 
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import Json, LedgerName, Options, Places
@@ -21,6 +22,7 @@ from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.config import RuntimeConfig, described_key, shown_address, shown_reference
 from kitchener.errors import ConfigError, KitchenerError
 from kitchener.ledger.disk.file_ops import FileOps, locked_by
+from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.plain_names import shown_path
 from kitchener.runtime.loading import EMBEDDED, LoadedConfig, check_config
 
@@ -175,12 +177,16 @@ async def _ledger(places: Places, agent_class: str, name: LedgerName) -> Finding
     try:
         async with places.reader(agent_class, name) as reader:
             seq, chain_hash = reader.head() if reader is not None else (0, "")
+        signed = await anyio.to_thread.run_sync(read_checkpoint, path)
     except KitchenerError as error:
         return Finding(what, "fail", str(error))
     held = _holder(path)
+    head = f"head {chain_hash[:19]}…"
+    if signed is not None:
+        head += f", entry {signed.seq:,} signed by {signed.signer}"
     use = f"in use by {held}" if held else "not in use"
     size = path.stat().st_size
-    return Finding(what, "ok", f"{seq:,} entries, {size:,} bytes, head {chain_hash[:19]}…, {use}")
+    return Finding(what, "ok", f"{seq:,} entries, {size:,} bytes, {head}, {use}")
 
 
 def _holder(path: Path) -> str | None:
