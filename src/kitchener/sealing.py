@@ -9,7 +9,6 @@ import hashlib
 import hmac
 import json
 import os
-import stat
 import threading
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +21,8 @@ import orjson
 
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import SealingError
+from kitchener.plain_names import shown_path
+from kitchener.small_files import NOT_REGULAR, read_regular
 
 MARK: Final = "$sealed"
 """The one key of a sealed value."""
@@ -31,7 +32,7 @@ _NONCE_BYTES: Final = 12
 _CACHED_KEYS: Final = 4_096
 _MAX_FILE_BYTES: Final = 65_536
 """How much of a key file or a note is read or overwritten; both are far smaller."""
-_NO_FILE: Final = "is not a regular file; remove it, and restore the file from a backup"
+_REMEDY: Final = "; remove it, and restore the file from a backup"
 _ERASURES: Final = "erasing"
 """Directory within a keyring: the erasures that were begun and not finished."""
 
@@ -227,14 +228,16 @@ class Keyring:
 
     def _noted(self, path: Path) -> Erasure:
         with _os_errors(path):
-            text = _read_regular(path)
-        if text is None:
-            raise SealingError(f"{path}: {_NO_FILE}")
+            text = read_regular(path, _MAX_FILE_BYTES, follows_links=False)
         try:
             stored = json.loads(text)
-            return Erasure(str(stored["subject_id"]), str(stored["kid"]), str(stored["begun_at"]))
+            noted = Erasure(str(stored["subject_id"]), str(stored["kid"]), str(stored["begun_at"]))
+            own_path = self._note_path(noted.subject_id)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise SealingError(f"{path}: is not the note of an erasure ({type(error).__name__})") from None
+        if path != own_path:  # a copy of a note, or one that somebody made up: it must not have another key destroyed
+            raise SealingError(f"{path}: is the note of another subject's erasure than its name says; remove it")
+        return noted
 
     def _note_path(self, subject_id: str) -> Path:
         return self._directory / _ERASURES / f"{self._path(subject_id).stem}.json"
@@ -261,11 +264,9 @@ class Keyring:
     def _read_file(self, path: Path) -> SubjectKey | str | None:
         """The key in a file, or what is wrong with the file; None where there is none."""
         try:
-            text = _read_regular(path)
+            text = read_regular(path, _MAX_FILE_BYTES, follows_links=False)
         except FileNotFoundError:
             return None
-        if text is None:
-            return _NO_FILE
         try:
             stored = json.loads(text)
             secret = _decoded(stored["key"])
@@ -406,13 +407,6 @@ def _decoded(text: str) -> bytes:
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
-def _read_regular(path: Path) -> bytes | None:
-    """The beginning of a file, which holds all of a key or note. None: it is no file, and reading it could wait for ever."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(fd, "rb") as file:
-        return file.read(_MAX_FILE_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else None
-
-
 def _shred(path: Path) -> None:
     """Overwrites a file, then removes it: a file system that reuses the blocks in place holds no copy either."""
     fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -451,4 +445,5 @@ def _os_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SealingError(f"{path}: {error.strerror or error}") from error
+        where = Path(shown_path(str(path.parent))) / path.name
+        raise SealingError(f"{where}: {error.strerror or error}{_REMEDY if error.strerror == NOT_REGULAR else ''}") from error

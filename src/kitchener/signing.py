@@ -9,13 +9,14 @@ Explained in `docs/proof.md`.
 import hashlib
 import os
 import re
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from kitchener.errors import SigningError
+from kitchener.plain_names import shown_path
+from kitchener.small_files import open_regular
 
 _SCHEME: Final = "ed25519:"
 _MAX_BYTES: Final = 4_096
@@ -127,15 +128,11 @@ def _signer(key: Any) -> Signer:  # an Ed25519PrivateKey of a library that may n
 
 
 def _read_private(path: Path) -> bytes:
-    with _os_errors(path):
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe would wait
-        with os.fdopen(fd, "rb") as file:
-            mode = os.fstat(fd).st_mode
-            if not stat.S_ISREG(mode):
-                raise SigningError(f"{path}: is not a regular file; name the key file itself")
-            if mode & 0o077:
-                raise SigningError(f"{path}: others than its owner can use it (mode {mode & 0o777:04o}); chmod 600 it")
-            return file.read(_MAX_BYTES)
+    with _os_errors(path), open_regular(path, follows_links=False) as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if mode & 0o077:
+            raise SigningError(f"{path}: others than its owner can use it (mode {mode & 0o777:04o}); chmod 600 it")
+        return file.read(_MAX_BYTES)
 
 
 def _ed25519() -> Any:
@@ -153,6 +150,8 @@ def _os_errors(path: Path) -> Iterator[None]:
     except FileExistsError as error:
         raise SigningError(f"{path}: there is a file already; a key is never replaced, name another path") from error
     except FileNotFoundError as error:
-        raise SigningError(f"{path}: there is no such file; make a key with `kitchener ledger key --new PATH`") from error
+        raise SigningError(
+            f"{shown_path(str(path))}: there is no such file; make a key with `kitchener ledger key --new PATH`"
+        ) from error
     except OSError as error:
-        raise SigningError(f"{path}: {error.strerror or error}") from error
+        raise SigningError(f"{shown_path(str(path))}: {error.strerror or error}") from error

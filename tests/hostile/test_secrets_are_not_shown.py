@@ -63,6 +63,15 @@ MISPLACED: Final = {
     "as a number's value": provider(f'{LOCAL}max_concurrency = "{KEY}"'),
     "as the default provider": f'[router]\ndefault_provider = "{KEY}"',
     "as a fallback": f'[router.fallbacks]\noffline = ["{KEY}"]',
+    "as who has a fallback": f'[router.fallbacks]\n"{KEY}" = ["offline"]',
+    "as the tag of a route": f'[router.domain_tag_routes."{KEY}"]\nprovider_id = "nobody"',
+    "as the name of a model with a price": f'[router.prices."{KEY}"]\ninput_per_million = "much"',
+    "as the name of a provider": f'[router.providers."{KEY}"]\nkind = "openai_compatible"',
+    "as the name of a provider beside a mistake": f'[router]\ndefault_provider = "x"\n[router.providers."{KEY}"]\n{LOCAL}',
+    "as a kind of gate": f'[memory.gate_overrides."{KEY}"]\ncount = 0',
+    "as the router's file": f'[router]\nfile = "{KEY}"',
+    "in the path of the router's file": f'[router]\nfile = "/nowhere/{KEY}.json"',
+    "after a semicolon in the address": provider(f'base_url = "http://127.0.0.1:1/v1;{KEY}"\nmodel = "m"'),
     "as a route": f'[router.domain_tag_routes.x]\nprovider_id = "{KEY}"',
     "as the router": f'router = "{KEY}"',
     "as the router's file beside others": f'[router]\nfile = "{KEY}"\ndefault_model = "m"',
@@ -86,6 +95,61 @@ def test_no_command_shows_a_key_that_stands_in_a_wrong_place(cli: Cli, where: st
             assert secret[:12] not in said, f"{command}: {said}"
         assert "Traceback" not in said
     assert cli("config", "check").code == 2
+
+
+LEADS_NOWHERE: Final = {
+    "prompt_dir": f'[agents.ADMIN]\nprompt_dir = "{KEY}"',
+    "a path in prompt_dir": f'[agents.ADMIN]\nprompt_dir = "/nowhere/{KEY}/prompts"',
+    "attention_templates": f'[agents.ADMIN]\nattention_templates = "{KEY}"',
+    "signing_key": f'[ledger]\nsigning_key = "{KEY}"',
+    "keyring": f'[ledger]\nkeyring = "/proc/{KEY}"',
+    "tools": f'[agents.ADMIN]\ntools = ["{KEY}:{KEY}"]',
+    "tools without a module": f'[agents.ADMIN]\ntools = [":{KEY}"]',
+    "an attribute of a module": f'[agents.ADMIN]\ntools = ["json:{KEY}"]',
+}
+
+
+@pytest.mark.parametrize("where", LEADS_NOWHERE)
+def test_a_key_in_place_of_a_path_or_a_tool_is_not_shown(cli: Cli, where: str) -> None:  # noqa: F811
+    """What is there is known when it is opened, so `config check` takes these settings."""
+    Path("kitchener.toml").write_text(LEADS_NOWHERE[where], encoding="utf-8")
+    for command in (*COMMANDS, ("ledger", "checkpoint"), ("ledger", "key"), ("subject", "erase", "ada", "--yes")):
+        outcome = cli(*command, stdin=b"hello\n")
+        said = outcome.out + outcome.err
+        assert KEY[:12] not in said, f"{command}: {said}"
+        assert "Traceback" not in said
+    assert cli("chat", stdin=b"hello\n").code in (1, 2)
+
+
+def test_a_key_that_names_a_provider_is_not_listed(cli: Cli) -> None:  # noqa: F811
+    tables = [f'[router.providers."{name}"]\n{LOCAL}' for name in (KEY, KEY[::-1], "local-2")]
+    prices = f'[router.prices."{KEY}"]\ninput_per_million = 1.0\noutput_per_million = 1.0\n'
+    Path("kitchener.toml").write_text("".join([*tables, prices]), encoding="utf-8")
+    for command in COMMANDS:
+        outcome = cli(*command)
+        assert KEY[:12] not in outcome.out + outcome.err, command
+        assert KEY[::-1][:12] not in outcome.out + outcome.err, command
+    assert len(json.loads(cli("config", "show", "--json").out)["router"]["providers"]) == 3
+    assert "local-2" in cli("config", "check").out
+
+
+def test_what_a_person_typed_is_still_shown(cli: Cli) -> None:  # noqa: F811
+    for text, told in (
+        ('[router]\nfile = "settings/router-2.json"', "settings/router-2.json"),
+        ('[router.fallbacks]\nmy-gpt4o = ["offline"]', "router.fallbacks.my-gpt4o"),
+        ('[router.prices."openai:gpt-4o-2024-08-06"]\ninput_per_million = "x"', "gpt-4o-2024-08-06"),
+        (provider('base_url = "http://127.0.0.1:65536/v1"\nmodel = "m"'), "must name a port between 1 and 65535"),
+        (provider('base_url = "http://127.0.0.1:0/v1"\nmodel = "m"'), "must name a port between 1 and 65535"),
+    ):
+        Path("kitchener.toml").write_text(text, encoding="utf-8")
+        assert told in cli("config", "check").err
+    for text, told in (
+        ('[agents.ADMIN]\nprompt_dir = "my_prompts/v2"', "my_prompts/v2/manifest.json"),
+        ('[ledger]\nsigning_key = "keys/signing.pem"', "keys/signing.pem"),
+        ('[agents.ADMIN]\ntools = ["my_bot.tools:list_packages"]', "my_bot.tools:list_packages"),
+    ):
+        Path("kitchener.toml").write_text(text, encoding="utf-8")
+        assert told in cli("chat", stdin=b"hello\n").err
 
 
 @pytest.mark.parametrize("name", ["ROUTER__PROVIDERS__P__API_KEY", "LEDGER__DURABILITY", "LIMITS__MAX_RUNNING_TURNS", "ROUTER"])

@@ -249,7 +249,7 @@ class TestRouterFile:
         [
             ('{"domain_tag_routs": {}}', "domain_tag_routs", "unknown key; the closest known one is 'domain_tag_routes'"),
             ('{"default_provider": "x"}', "default_provider", "no such provider; there are: offline"),
-            ('{"domain_tag_routes": {"a b": {"provider_id": "x"}}}', 'domain_tag_routes."a b".provider_id', "no such provider"),
+            ('{"domain_tag_routes": {"a.b": {"provider_id": "x"}}}', 'domain_tag_routes."a.b".provider_id', "no such provider"),
             ('{"fallbacks": {"offline": ["x"]}}', "fallbacks.offline[0]", "no such provider"),
             ('{"providers": {"p": {"timeout_s": 0}}}', "providers.p.timeout_s", "must be greater than 0"),
             ('{"providers": {"p": {"timeout_s": 1e99}}}', "providers.p.timeout_s", "must be less than or equal to 86400"),

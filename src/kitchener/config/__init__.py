@@ -21,6 +21,7 @@ from kitchener.config.parsing import (
     dotted_key,
     parse_settings,
     read_settings_file,
+    toml_key,
     without_secrets,
 )
 from kitchener.config.shown import (
@@ -29,7 +30,7 @@ from kitchener.config.shown import (
     described,
     described_key,
     described_name,
-    is_plain_name,
+    described_names,
     is_reference,
     shown_address,
     shown_reference,
@@ -56,12 +57,13 @@ __all__ = [
     "described",
     "described_key",
     "described_name",
+    "described_names",
     "dotted_key",
-    "is_plain_name",
     "is_reference",
     "parse_settings",
     "read_settings_file",
     "shown_address",
     "shown_reference",
+    "toml_key",
     "without_secrets",
 ]

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from kitchener.config.parsing import Settings, dotted_key, parse_settings, read_settings_file
-from kitchener.config.shown import described_name
+from kitchener.config.shown import described_name, described_names
 from kitchener.errors import ConfigError
 
 Positive = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
@@ -223,7 +223,7 @@ class RouterConfig(Settings):
         known = {"offline", *router.providers, *given}
         for key, provider_id in router.named_providers():
             if provider_id not in known:
-                there_are = f"no such provider; there are: {', '.join(sorted(known))}"
+                there_are = f"no such provider; there are: {described_names(known)}"
                 raise ConfigError(str(path), key, described_name(provider_id), there_are)
         return router
 

@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
 from kitchener.config.shown import described, described_key, shown_settings
 from kitchener.errors import ConfigError
+from kitchener.plain_names import shown_path
 
 
 class Settings(BaseModel):
@@ -70,7 +71,7 @@ def parse_settings(
         first = error.errors(include_url=False)[0]
         at = tuple(part for part in first["loc"] if part != "[key]")
         named = _source_of(at, source, origins)
-        raise ConfigError(named, _shown_place(first, at), _shown(first, at), _expected(first, model, at)) from None
+        raise ConfigError(named, dotted_key(at), _shown(first, at), _expected(first, model, at)) from None
 
 
 def read_settings_file(path: str | Path) -> dict[str, Any]:
@@ -126,14 +127,14 @@ def check_values(value: Any, source: str, at: Location = ()) -> None:
             to_json(value)
         except (PydanticSerializationError, ValueError):
             expected = f"{described(value)} has no form in a settings file"
-            raise ConfigError(source, _shown_keys(at), "", expected) from None
+            raise ConfigError(source, dotted_key(at), "", expected) from None
 
 
 def _check_text(text: str, source: str, at: Location, found: str) -> None:
     if "\0" in text:
-        raise ConfigError(source, _shown_keys(at), "", f"{found} a character NUL")
+        raise ConfigError(source, dotted_key(at), "", f"{found} a character NUL")
     if not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text):
-        raise ConfigError(source, _shown_keys(at), "", f"{found} bytes that are not UTF-8, or half of a surrogate pair")
+        raise ConfigError(source, dotted_key(at), "", f"{found} bytes that are not UTF-8, or half of a surrogate pair")
 
 
 def _read_text(path: str | Path) -> str:
@@ -146,9 +147,9 @@ def _read_text(path: str | Path) -> str:
     except UnicodeDecodeError as error:
         raise ConfigError(str(path), "", "", f"is not UTF-8 text (byte {error.start})") from None
     except OSError as error:
-        raise ConfigError(str(path), "", "", f"cannot be read: {error.strerror or error}") from error
+        raise ConfigError(shown_path(str(path)), "", "", f"cannot be read: {error.strerror or error}") from error
     except ValueError:
-        raise ConfigError(str(path), "", "", "cannot be read: no file has such a name") from None
+        raise ConfigError(shown_path(str(path)), "", "", "cannot be read: no file has such a name") from None
 
 
 def _parse_toml(text: str, source: str) -> dict[str, Any]:
@@ -163,7 +164,7 @@ def _source_of(at: Location, source: str, origins: Mapping[Location, str] | None
     return next((origins[end] for end in ends if end in origins), source) if origins else source
 
 
-def dotted_key(at: Location) -> str:
+def toml_key(at: Location) -> str:
     """The location as one would write it in a file: `agents."RESIDENT:bo".tools[0]`."""
     text = ""
     for part in at:
@@ -175,20 +176,14 @@ def dotted_key(at: Location) -> str:
     return text
 
 
+def dotted_key(at: Location) -> str:
+    """As `toml_key`, for errors: of a name that may be a secret itself, its length."""
+    return toml_key(tuple(part if isinstance(part, int) else described_key(part) for part in at))
+
+
 def _quoting_hint(text: str) -> str:
     is_bare = _UNQUOTED_AGENT.search(text)
     return '; write [agents."RESIDENT:bo"] with quotes, which a class with a colon needs' if is_bare else ""
-
-
-def _shown_place(error: ErrorDetails, at: Location) -> str:
-    """The key that is wrong. One that is unknown may be a secret itself; then only what may be said of it."""
-    if error["type"] != "extra_forbidden":
-        return _shown_keys(at)
-    return _shown_keys((*at[:-1], described_key(str(at[-1]))))
-
-
-def _shown_keys(at: Location) -> str:
-    return dotted_key(tuple(part if len(str(part)) <= _SHOWN_KEY_CHARS else described_key(str(part)) for part in at))
 
 
 def _shown(error: ErrorDetails, at: Location) -> str:

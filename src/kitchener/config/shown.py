@@ -7,17 +7,30 @@ router and the commands all go by these rules.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
+
+from kitchener.plain_names import counted, is_plain_name, shown_path
 
 _REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:[^\s\x00][^\x00]*")
-_WORD = re.compile(r"[A-Za-z]{0,20}|(?=.{1,8}$)[A-Za-z]*[0-9]{1,3}[A-Za-z]*")
-"""A part of a name that a person chose: letters, or few characters with few digits. Keys are longer and mixed."""
 _HARMLESS = re.compile(r"[a-z_]{1,24}|[A-Z_]{1,16}|[0-9]{1,6}")
 _NOT_IN_ADDRESS = re.compile(r"[\s\x00-\x1f\x7f\\]")
-_MAX_NAME: Final = 64
+_PATHS: Final = frozenset(
+    (
+        "plane_root",
+        "keyring",
+        "signing_key",
+        "memory_dir",
+        "ho3_memory_dir",
+        "prompt_dir",
+        "attention_templates",
+        "ho1m_path",
+        "ho2m_path",
+    )
+)
+"""Settings that hold a path which may lead nowhere."""
 _MAX_BITS: Final = 64
 HIDDEN: Final = "(not shown)"
 """Stands for a reference that does not look like one."""
@@ -28,11 +41,6 @@ REFERENCE: Final = "must be a reference, `env:NAME` or `file:/path`, never the k
 def is_reference(text: str) -> bool:
     """Whether a text has the form of a reference: `env:` and the name of a variable, or `file:` and a path."""
     return _REFERENCE.fullmatch(text) is not None
-
-
-def is_plain_name(text: str) -> bool:
-    """Whether a name looks as if a person chose it, not as if it were a key: words between underscores."""
-    return len(text) <= _MAX_NAME and text != "" and all(_WORD.fullmatch(word) for word in text.split("_"))
 
 
 def shown_reference(reference: str) -> str:
@@ -51,12 +59,14 @@ def address_problem(url: str) -> str | None:
         return "must not hold a user or password; use `api_key` with a reference"
     try:
         parts = urlsplit(url)
-        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, or half a pair of brackets
+        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:  # half a pair of brackets
         is_whole = False
     if not is_whole or _NOT_IN_ADDRESS.search(url):
         return "must begin with http:// or https:// and a host, and have no blanks"
-    return "must end with its path; a key goes to `api_key`, as a reference" if "?" in url or "#" in url else None
+    if not _has_possible_port(parts):
+        return "must name a port between 1 and 65535, or none"
+    return "must end with its path; a key goes to `api_key`, as a reference" if any(each in url for each in "?#;") else None
 
 
 def shown_address(url: str) -> str:
@@ -67,7 +77,7 @@ def shown_address(url: str) -> str:
 def described(value: object) -> str:
     """A value as an error may tell it: what kind it is, and the value itself only where it cannot be a key."""
     if isinstance(value, str):
-        return json.dumps(value) if _HARMLESS.fullmatch(value) else f"a text of {_counted(len(value), 'character')}"
+        return json.dumps(value) if _HARMLESS.fullmatch(value) else f"a text of {counted(len(value), 'character')}"
     if isinstance(value, Mapping):
         return "a table"
     if isinstance(value, list | tuple):
@@ -86,16 +96,46 @@ def described_name(name: str) -> str:
 
 def described_key(key: str) -> str:
     """An unknown key, or what may be said of it."""
-    return key if is_plain_name(key) else f"a key of {_counted(len(key), 'character')}"
+    return key if is_plain_name(key) else f"a key of {counted(len(key), 'character')}"
+
+
+def described_names(names: Iterable[str]) -> str:
+    """The names that there are, in order, each as `described_key` has it."""
+    return ", ".join(map(described_key, sorted(names)))
 
 
 def shown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as JSON types, whole or a table of them, with providers' references and addresses as they may be shown."""
+    """Settings as JSON types, whole or a table of them, as they may be shown.
+
+    Of the whole, names and paths are shown by the rules for errors; of the router alone, references and addresses.
+    """
     shown = dict(settings)
     if "router" in settings:
-        shown["router"] = shown_settings(settings["router"])
+        router = shown_settings(settings["router"])
+        shown = {key: _shown_table(value, key) for key, value in settings.items()}
+        shown["router"] = {key: _with_shown_names(value) for key, value in router.items()}
     elif "providers" in settings:
         shown["providers"] = {name: _shown_provider(each) for name, each in settings["providers"].items()}
+    return shown
+
+
+def _shown_table(value: Any, key: str = "") -> Any:
+    """A table with the paths and the names of tools in it as they may be shown."""
+    if isinstance(value, Mapping):
+        return {name: _shown_table(each, name) for name, each in value.items()}
+    if key in _PATHS and value is not None:
+        return shown_path(value)
+    return list(map(described_key, value)) if key == "tools" and value is not None else value
+
+
+def _with_shown_names(value: Any) -> Any:
+    """A table whose names the user chose, with those that may be shown; the others are told apart by numbers."""
+    if not isinstance(value, Mapping):
+        return value
+    shown: dict[str, Any] = {}
+    for number, (name, each) in enumerate(value.items(), 1):
+        named = described_key(name)
+        shown[named if named == name else f"{named} ({number})"] = each
     return shown
 
 
@@ -108,12 +148,15 @@ def _shown_provider(provider: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
+def _has_possible_port(parts: SplitResult) -> bool:
+    try:
+        return parts.port != 0
+    except ValueError:  # no number, or one beyond 65535
+        return False
+
+
 def _is_file(path: str) -> bool:
     try:
         return Path(path).is_file()
     except (OSError, ValueError):
         return False
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -16,6 +16,7 @@ from kitchener.config import (
     address_problem,
     described,
     described_name,
+    described_names,
     dotted_key,
     is_reference,
 )
@@ -96,7 +97,7 @@ def plan_route(provider_id: str | None, model_id: str | None, domain_tags: tuple
 def _first(provider_id: str | None, model_id: str | None, domain_tags: tuple[str, ...], config: RouterConfig) -> Candidate:
     if provider_id is not None:
         if provider_id not in config.providers:
-            known = ", ".join(sorted(config.providers))
+            known = described_names(config.providers)
             raise ProviderError(provider_id, "bad_request", f"no provider of this name is configured; there are: {known}")
         return Candidate(provider_id, model_id or _own_model(provider_id, config), "explicit")
     for tag in domain_tags:
@@ -129,7 +130,7 @@ def check_router(
     known = {"offline", *config.providers, *given}
     for key, provider_id in config.named_providers():
         if provider_id not in known:
-            expected = f"no such provider; there are: {', '.join(sorted(known))}"
+            expected = f"no such provider; there are: {described_names(known)}"
             raise ConfigError(source, f"{dotted_key(at)}.{key}" if at else key, described_name(provider_id), expected)
     _check_fallbacks(config, source, at)
     for provider_id, provider in config.providers.items():

@@ -25,15 +25,16 @@ from kitchener.config import (
     described_key,
     described_name,
     dotted_key,
-    is_plain_name,
     parse_settings,
     read_settings_file,
     shown_reference,
 )
 from kitchener.config.parsing import MAX_SETTINGS_BYTES
 from kitchener.errors import ConfigError
+from kitchener.gateway.providers.opening import MAX_KEY_BYTES
 from kitchener.gateway.routing import check_router
 from kitchener.ids import is_agent_class
+from kitchener.small_files import read_regular
 
 PREFIX: Final = "KITCHENER_"
 """Every environment variable that begins so is a setting; `__` stands between the keys."""
@@ -52,8 +53,6 @@ _PATH_KEYS: Final[tuple[tuple[str, ...], ...]] = (
     ("agents", "*", "ho3_memory_dir"),
     ("agents", "*", "ho1m_path"),
 )
-_MAX_KEY_BYTES: Final = 65_536
-"""Largest file that may hold the key of a provider, bytes."""
 _SHOWN_VARIABLE_CHARS: Final = 128
 _KEY_FILE: Final = ("router", "providers", "*", "api_key")
 
@@ -169,10 +168,8 @@ class _Layers:
 
 def _check_agent_class(name: str, given: object, source: str) -> None:
     if not is_agent_class(name):
-        is_plain = all(part == "" or is_plain_name(part) for part in name.replace("/", ":").split(":"))
-        named = name if is_plain else described_key(name)
         expected = 'no such agent class; it is ADMIN or RESIDENT:<name>, as in [agents."RESIDENT:bo"]'
-        raise ConfigError(source, dotted_key(("agents", named)), "", expected)
+        raise ConfigError(source, dotted_key(("agents", name)), "", expected)
     if given != name:
         expected = f"must be {name!r}, the name of its table, or be left out"
         raise ConfigError(source, dotted_key(("agents", name, "agent_class")), described_name(str(given)), expected)
@@ -310,11 +307,10 @@ def _check_key(provider: ProviderConfig, source: str, key: str, environ: Mapping
         raise ConfigError(source, key, shown, f"environment variable {named} is not set")
     if kind == "file":
         try:
-            with Path(name).open("rb") as file:
-                found = file.read(_MAX_KEY_BYTES + 1)
+            found = read_regular(Path(name), MAX_KEY_BYTES + 1)
         except OSError as error:
             raise ConfigError(source, key, shown, f"cannot be read: {error.strerror or error}") from None
         if not found.strip():
             raise ConfigError(source, key, shown, "the file is empty")
-        if len(found) > _MAX_KEY_BYTES:
-            raise ConfigError(source, key, shown, f"is larger than {_MAX_KEY_BYTES:,} bytes, so it is no key")
+        if len(found) > MAX_KEY_BYTES:
+            raise ConfigError(source, key, shown, f"is larger than {MAX_KEY_BYTES:,} bytes, so it is no key")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from kitchener.config import dotted_key
+from kitchener.config import toml_key
 from kitchener.errors import CallerError, NotOnRecord
 from kitchener.ids import memory_namespace, session_of_turn
 from kitchener.ledger import StoredEntry
@@ -237,7 +237,7 @@ async def _memory_of(replays: Replays, turn: TurnTape, subject_id: str) -> Subje
     """Everything known of the turn's subject."""
     recorded, agent_class = replays.recorded, replays.agent_class
     if recorded.memory is None:
-        table = dotted_key(("agents", agent_class))
+        table = toml_key(("agents", agent_class))
         raise NotOnRecord(
             f"long-term memory of {agent_class} is off, so no turn is shown a learned line;"
             f" `ho3_enabled = true` below [{table}] of kitchener.toml turns it on"

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kitchener.config import described, described_key
 from kitchener.errors import ConfigError
+from kitchener.small_files import read_regular
 
 _MAX_BYTES: Final = 65_536
 """Largest template, bytes. The shipped ones have 600."""
@@ -106,8 +107,7 @@ def resolve_template(templates: Sequence[AttentionTemplate], agent_class: str) -
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
+        data = read_regular(path, _MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(str(path), "", "", f"cannot be read: {error.strerror or error}") from error
     if len(data) > _MAX_BYTES:

@@ -22,9 +22,13 @@ from kitchener.actors.executor.packs import PackTemplate, compile_pack, fence, p
 from kitchener.canonical import NOTHING, Opening, canonical_bytes, canonical_digest, digest
 from kitchener.config import described, described_key
 from kitchener.errors import PromptError
+from kitchener.plain_names import shown_path
 from kitchener.records.prompt import Message
+from kitchener.small_files import read_regular
 
 MANIFEST: Final = "manifest.json"
+MAX_SOURCE_BYTES: Final = 1_048_576
+"""Largest file of a prompt directory, bytes. The shipped ones have a few thousand."""
 MAX_ERROR_CHARS: Final = 600
 """Longest description of a value that breaks a schema; it is shown to the model and stored."""
 
@@ -188,7 +192,7 @@ class PromptLibrary:
         """Writes `manifest.json` with the hash of every contract and pack in `directory`: run it after each edit."""
         root = Path(directory)
         names = sorted(path.name for path in root.iterdir() if _FILE_NAME.fullmatch(path.name))
-        manifest = {name: digest((root / name).read_bytes()) for name in names}
+        manifest = {name: digest(_bytes(root / name)) for name in names}
         (root / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
     @property
@@ -254,9 +258,13 @@ def _read(root: Traversable | Path) -> dict[str, _Source]:
 
 def _bytes(file: Traversable | Path) -> bytes:
     try:
-        return file.read_bytes()
+        data = read_regular(file, MAX_SOURCE_BYTES + 1) if isinstance(file, Path) else file.read_bytes()
     except OSError as error:
-        raise PromptError(f"{file}: expected a readable file, found: {error.strerror or error}") from error
+        where = shown_path(str(file))
+        raise PromptError(f"{where}: expected a readable file, found: {error.strerror or error}") from error
+    if len(data) > MAX_SOURCE_BYTES:
+        raise PromptError(f"{file}: expected at most {MAX_SOURCE_BYTES:,} bytes, found more")
+    return data
 
 
 def _text(data: bytes, file: str) -> str:

@@ -25,6 +25,7 @@ from kitchener.actors.tools.schema import code_of, read_signature, summary
 from kitchener.cancellation import is_scope_cancelled
 from kitchener.canonical import canonical_digest
 from kitchener.errors import ToolError
+from kitchener.plain_names import counted, is_plain_name
 from kitchener.records.prompt import ToolSpec
 
 P = ParamSpec("P")
@@ -363,20 +364,23 @@ def load_tools(names: Iterable[str]) -> tuple[Tool[..., Any], ...]:
 
 def _load(name: str) -> Tool[..., Any]:
     module_name, colon, attribute = name.partition(":")
+    shown = repr(name) if is_plain_name(name) else f"of {counted(len(name), 'character')}"
     if not (module_name and colon and attribute):
-        raise ToolError(f"tool {name!r}: expected module:attribute, such as my_bot.tools:list_packages")
+        raise ToolError(f"tool {shown}: expected module:attribute, such as my_bot.tools:list_packages")
     try:
         found: Any = importlib.import_module(module_name)
     except ImportError as error:
-        raise ToolError(f"tool {name!r}: module {module_name!r} cannot be imported: {error}") from error
+        if not is_plain_name(name):  # it may be a secret in the wrong place, which the error of Python would quote
+            raise ToolError(f"tool {shown}: its module cannot be imported") from None
+        raise ToolError(f"tool {shown}: module {module_name!r} cannot be imported: {error}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise ToolError(f"tool {name!r}: {module_name!r} has no attribute {attribute!r}")
+            raise ToolError(f"tool {shown}: its module has no such attribute")
         found = getattr(found, part)
     if isinstance(found, Tool):
         return found
     if not callable(found):
-        raise ToolError(f"tool {name!r}: expected a tool or a function, found {type(found).__name__}")
+        raise ToolError(f"tool {shown}: expected a tool or a function, found {type(found).__name__}")
     return Tool(found)
 
 

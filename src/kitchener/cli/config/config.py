@@ -10,7 +10,7 @@ from kitchener.cli.config.toml import toml_lines, toml_value
 from kitchener.cli.exits import OK, USAGE
 from kitchener.cli.options import Json, Options
 from kitchener.cli.terminal.output import meaning, print_json, print_text
-from kitchener.config import RuntimeConfig, Settings, without_secrets
+from kitchener.config import RuntimeConfig, Settings, described_key, without_secrets
 from kitchener.errors import ConfigError
 from kitchener.gateway.routing import check_router
 from kitchener.runtime.loading import check_config
@@ -41,7 +41,7 @@ def check(*, options: Options = _EVERYTHING, json: Json = False) -> int:
         print_json({"ok": False, **facts})
         return USAGE
     config = loaded.config
-    agents, providers = sorted(config.agents), sorted(config.router.providers)
+    agents, providers = sorted(config.agents), [described_key(each) for each in sorted(config.router.providers)]
     if json:
         print_json({"ok": True, "source": loaded.source, "agents": agents, "providers": providers})
     else:

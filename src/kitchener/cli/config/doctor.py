@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Final, Literal
 
 import anyio
+import anyio.to_thread
 
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import Json, LedgerName, Options, Places
 from kitchener.cli.terminal.output import print_json, print_text
-from kitchener.config import RuntimeConfig, shown_address, shown_reference
+from kitchener.config import RuntimeConfig, described_key, shown_address, shown_reference
 from kitchener.errors import ConfigError, KitchenerError
 from kitchener.ledger.disk.file_ops import FileOps, locked_by
+from kitchener.ledger.verify.checkpoint import read_checkpoint
+from kitchener.plain_names import shown_path
 from kitchener.runtime.loading import EMBEDDED, LoadedConfig, check_config
 
 _SYNCS: Final = 11
@@ -110,7 +113,7 @@ def _root(root: Path) -> Iterator[Finding]:
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         yield Finding("root", "fail", f"{there} cannot be written to by this user")
         return
-    yield Finding("root", "ok", f"{root}{note}")
+    yield Finding("root", "ok", f"{shown_path(str(root))}{note}")
     yield from _file_system(there)
 
 
@@ -149,7 +152,7 @@ def _providers(config: RuntimeConfig, *, is_checked: bool) -> Iterator[Finding]:
             facts.append(provider.api_key and shown_reference(provider.api_key))
         if provider_id == router.default_provider:
             facts.append("default")
-        yield Finding(f"provider {provider_id}", "ok", ", ".join(fact for fact in facts if fact))
+        yield Finding(f"provider {described_key(provider_id)}", "ok", ", ".join(fact for fact in facts if fact))
 
 
 async def _ledgers(config: RuntimeConfig) -> list[Finding]:
@@ -161,7 +164,7 @@ async def _ledgers(config: RuntimeConfig) -> list[Finding]:
             found.setdefault(places.ledger(agent_class, name), (agent_class, name))
     findings = [await _ledger(places, *found[path]) for path in found if path.exists()]
     if not findings:
-        return [Finding("ledgers", "ok", f"none under {places.root} yet")]
+        return [Finding("ledgers", "ok", f"none under {shown_path(str(places.root))} yet")]
     index = [path for path in (places.root / "index").glob("*.sqlite") if path.is_file()]
     size = sum(path.stat().st_size for path in index)
     detail = f"{len(index)} files, {size:,} bytes; derived from the ledgers, made again where they are missing"
@@ -174,12 +177,16 @@ async def _ledger(places: Places, agent_class: str, name: LedgerName) -> Finding
     try:
         async with places.reader(agent_class, name) as reader:
             seq, chain_hash = reader.head() if reader is not None else (0, "")
+        signed = await anyio.to_thread.run_sync(read_checkpoint, path)
     except KitchenerError as error:
         return Finding(what, "fail", str(error))
     held = _holder(path)
+    head = f"head {chain_hash[:19]}…"
+    if signed is not None:
+        head += f", entry {signed.seq:,} signed by {signed.signer}"
     use = f"in use by {held}" if held else "not in use"
     size = path.stat().st_size
-    return Finding(what, "ok", f"{seq:,} entries, {size:,} bytes, head {chain_hash[:19]}…, {use}")
+    return Finding(what, "ok", f"{seq:,} entries, {size:,} bytes, {head}, {use}")
 
 
 def _holder(path: Path) -> str | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from kitchener.config import dotted_key
+from kitchener.config import toml_key
 
 
 def toml_value(value: Any) -> str:
@@ -16,7 +16,7 @@ def toml_value(value: Any) -> str:
         # A basic string of TOML takes every escape of JSON; DEL is the one character that JSON leaves bare.
         return orjson.dumps(value).decode().replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{dotted_key((key,))} = {toml_value(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{toml_key((key,))} = {toml_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml_value, value)) + "]"
     return repr(value)
@@ -28,8 +28,8 @@ def toml_lines(tables: Mapping[str, Any], at: tuple[str, ...] = ()) -> Iterator[
     inner = {key: value for key, value in tables.items() if isinstance(value, Mapping)}
     if at and (own or not inner):
         yield ""
-        yield f"[{dotted_key(at)}]"
+        yield f"[{toml_key(at)}]"
     for key, value in own.items():
-        yield f"{dotted_key((key,))} = {toml_value(value)}"
+        yield f"{toml_key((key,))} = {toml_value(value)}"
     for key, value in inner.items():
         yield from toml_lines(value, (*at, key))

@@ -14,7 +14,7 @@ from kitchener.cli.context.past import context_path, open_reader, read_past
 from kitchener.cli.options import Places
 from kitchener.cli.terminal.output import UNREADABLE, one_line
 from kitchener.cli.terminal.progress import progress_bar
-from kitchener.config import dotted_key
+from kitchener.config import toml_key
 from kitchener.context import ProjectionLists, base_ref, read_lists
 from kitchener.errors import NotOnRecord
 from kitchener.ledger import LedgerReader, StoredEntry
@@ -114,7 +114,7 @@ class ShadowReport:
     def lines(self) -> Iterator[str]:
         """The same for a reader."""
         if not self.turns:
-            table = dotted_key(("agents", self.agent_class))
+            table = toml_key(("agents", self.agent_class))
             yield f"no turn of {self.session_id or self.agent_class} was decided in shadow"
             yield f'  = help: `context_mode = "shadow"` below [{table}] of kitchener.toml turns it on, for turns after that'
             return

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from kitchener.cli.context.project import Projected
 from kitchener.cli.terminal.output import one_line, table_lines
-from kitchener.config import dotted_key
+from kitchener.config import toml_key
 from kitchener.context import ContextState, Flag, Placed, Projection
 from kitchener.context.fold.lifecycle import IntentRecord
 
@@ -34,7 +34,7 @@ def intent_words(state: ContextState, intent_id: str | None) -> str:
 
 def how_to_turn_on(agent_class: str) -> str:
     """What to write where, so that the Context Authority decides."""
-    table = dotted_key(("agents", agent_class))
+    table = toml_key(("agents", agent_class))
     return f'`context_mode = "enforce"` below [{table}] of kitchener.toml turns the Context Authority on'
 
 

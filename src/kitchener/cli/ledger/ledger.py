@@ -3,6 +3,7 @@
 Signing and proving stand in `proof.py`.
 """
 
+import os
 import sys
 from collections import deque
 from functools import partial
@@ -15,14 +16,15 @@ import anyio.to_thread
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from kitchener.cli.exits import DAMAGED, OK
+from kitchener.cli.exits import DAMAGED, NEGATIVE, OK
 from kitchener.cli.ledger.accept_head import accept_head
 from kitchener.cli.ledger.proof import PublicKey, checkpoint, is_bundle, key, proof, public_key_of, verify_proof
 from kitchener.cli.options import Json, LedgerName, Options, Places
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import one_line, print_json, print_text, say_instead
-from kitchener.errors import ConfigError, KitchenerError
+from kitchener.errors import ConfigError, KitchenerError, LedgerPathError
 from kitchener.ledger import StoredEntry, VerifyReport, verify_ledger
+from kitchener.ledger.verify.verification import unreadable
 
 app = App(name="ledger", help="Verify ledgers, look into them, sign their heads and prove what they say.")
 for command in (accept_head, checkpoint, key, proof):
@@ -45,6 +47,7 @@ def verify(
     """Recompute every hash of every ledger under the root, or of one file. Signed heads and bundles are checked too.
 
     Names file, line, byte offset, field, and what was expected and found, of the first fault of each file, and exits with 6.
+    A directory in which there is no ledger is told, with exit code 1.
     Nothing is changed, and a process that writes is not disturbed.
 
     For example:
@@ -93,7 +96,10 @@ async def _verify(options: Options, path: Path | None, public_key: str | None, j
     reports = []
     for number, file in enumerate(files, 1):
         progress = _Progress(f"{number}/{len(files)}  {file}")
-        report = await verify_ledger(file, jobs=jobs, progress=progress, public_key=public_key)
+        try:
+            report = await verify_ledger(file, jobs=jobs, progress=progress, public_key=public_key)
+        except LedgerPathError as error:
+            report = unreadable(file, error)
         progress.clear()
         reports.append(report)
         if not is_json:
@@ -102,8 +108,9 @@ async def _verify(options: Options, path: Path | None, public_key: str | None, j
     if is_json:
         print_json({"ok": is_fine, "ledgers": [_report_as_json(report) for report in reports]})
     elif not reports:
-        print_text("no ledgers yet")
-    return OK if is_fine else DAMAGED
+        print_text("no ledgers yet" if path is None else f"no ledgers in {path}")
+    # Who names a directory expects ledgers there; a new root has none.
+    return DAMAGED if not is_fine else OK if reports or path is None else NEGATIVE
 
 
 def _files(options: Options, path: Path | None) -> list[Path]:
@@ -112,6 +119,8 @@ def _files(options: Options, path: Path | None) -> list[Path]:
         if options.root is not None and not places.root.is_dir():
             raise ConfigError("--root", "", repr(str(options.root)), "is not a directory")
         return list(places.ledgers())
+    if not os.path.lexists(path):
+        raise LedgerPathError(str(path), "there is no such file")
     return sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
 
 

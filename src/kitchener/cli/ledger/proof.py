@@ -17,7 +17,7 @@ from kitchener.cli.options import Json, Options, Places
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.written_files import check_output, write_whole
 from kitchener.clock import SystemClock, iso
-from kitchener.errors import ConfigError, LedgerDamaged, SigningError
+from kitchener.errors import ConfigError, LedgerDamaged, LedgerError, LedgerPathError, SigningError
 from kitchener.ids import session_of_turn
 from kitchener.ledger import Checkpoint
 from kitchener.ledger.audit.bundle import Part, Wanted, write_bundle
@@ -77,11 +77,11 @@ def checkpoint(*, options: Options = _EVERYTHING, json: Json = False) -> int:
     """
     signer = load_signer(_key_file(options))
     heads: list[tuple[Path, Checkpoint]] = []
-    faults: list[LedgerDamaged] = []
+    faults: list[LedgerError] = []
     for path in Places(options.load().config).ledgers():
         try:
             head = sign_ledger(path, signer, iso(SystemClock().time_us()))
-        except LedgerDamaged as fault:
+        except (LedgerDamaged, LedgerPathError) as fault:
             faults.append(fault)
             continue
         if head is not None:
@@ -189,7 +189,7 @@ def _key_file(options: Options) -> Path:
     return Path(path)
 
 
-def _tell_heads(signer: Signer, heads: list[tuple[Path, Checkpoint]], faults: list[LedgerDamaged], *, is_json: bool) -> None:
+def _tell_heads(signer: Signer, heads: list[tuple[Path, Checkpoint]], faults: list[LedgerError], *, is_json: bool) -> None:
     if is_json:
         signed = [{"path": str(path), **head.as_json()} for path, head in heads]
         print_json({"ok": not faults, "signer": signer.signer, "heads": signed, "faults": [str(fault) for fault in faults]})

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from kitchener.cli.options import Options, Places
-from kitchener.config import SIGNAL_KINDS, HO3MemoryConfig, dotted_key
+from kitchener.config import SIGNAL_KINDS, HO3MemoryConfig, toml_key
 from kitchener.errors import CallerError, NotOnRecord, UnknownArtifact
 from kitchener.ids import check_recorded_subject, memory_namespace, split_namespace
 from kitchener.memory import HO3Memory, MemoryReader
@@ -169,7 +169,7 @@ class MemoryPlace:
 
     def how_to_turn_on(self) -> str:
         """What to write where, so that the class learns."""
-        table = dotted_key(("agents", self.agent_class))
+        table = toml_key(("agents", self.agent_class))
         return (
             f"long-term memory of {self.agent_class} is off; `ho3_enabled = true` below [{table}] of kitchener.toml turns it on"
         )

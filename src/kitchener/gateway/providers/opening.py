@@ -8,13 +8,17 @@ import os
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 from kitchener.config import REFERENCE, ProviderConfig, RouterConfig, dotted_key, shown_reference
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway.providers.offline.model import OfflineProvider
 from kitchener.records.prompt import PromptRequest, PromptResponse, Provider
+from kitchener.small_files import read_regular
 
-_SOURCE = "configuration"
+MAX_KEY_BYTES: Final = 65_536
+"""Largest file that may hold the key of a provider, bytes."""
+_SOURCE: Final = "configuration"
 
 
 @asynccontextmanager
@@ -84,7 +88,8 @@ def read_secret(reference: str | None, key: str) -> str | None:
 
 def _read(path: str) -> tuple[str | None, str]:
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8"), ""
+        data = read_regular(Path(path).expanduser(), MAX_KEY_BYTES + 1)
+        return (data.decode(), "") if len(data) <= MAX_KEY_BYTES else (None, f"is larger than {MAX_KEY_BYTES:,} bytes")
     except OSError as error:
         return None, f"cannot be read: {error.strerror or error}"
     except UnicodeDecodeError:

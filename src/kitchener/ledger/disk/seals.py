@@ -167,6 +167,8 @@ def _read(path: Path, number: int, before: Sequence[Seal], ops: FileOps) -> Seal
     try:
         fd = ops.open(file, os.O_RDONLY)
         try:
+            if not stat.S_ISREG(ops.fstat(fd).st_mode):
+                raise fault_at(file, "file", "a regular file", "something else")
             data = ops.read(fd, _MAX_BYTES, 0)
         finally:
             ops.close(fd)

@@ -5,7 +5,6 @@ ledger, so it does not live in `index`, which may be deleted at any time. Knows 
 are `kitchener.signing`'s. Blocks, so it runs in a worker thread. Explained in `docs/proof.md`.
 """
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from kitchener.ledger.format.checks import Verifier
 from kitchener.ledger.format.lines import NO_HASH, START, BadLine, Boundaries, Mark, is_ledger_id, other_bytes, split_line
 from kitchener.ledger.verify.recovery import REMEDY, check_is_crash, damage
 from kitchener.signing import Signer, is_public_key, is_signed, signer_id
+from kitchener.small_files import read_regular
 
 SUFFIX: Final = ".checkpoint"
 """What is added to a ledger's file name to name the file of its signed head."""
@@ -116,9 +116,7 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
     """
     file = checkpoint_path(path)
     try:
-        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(fd, "rb") as opened:
-            data = opened.read(_MAX_BYTES)
+        data = read_regular(file, _MAX_BYTES, follows_links=False)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple, Self
 
-from kitchener.errors import LedgerDamaged
+from kitchener.errors import LedgerDamaged, LedgerPathError
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.disk.scan import ledger_id_of, verify_range
 from kitchener.ledger.disk.volume import Volume, open_volume
@@ -97,13 +97,23 @@ def verify_file(
     try:
         volume = open_volume(path, ops)
     except LedgerDamaged as error:
-        return VerifyReport(str(path), "", 0, 0, f"sha256:{NO_HASH}", error, 0.0, START)
+        return _nothing_read(path, error)
     with volume:
         size = volume.size()
         note = None if progress is None else (lambda done: progress(done, size))
         boundaries = head.boundaries()
         report = verify_part(volume, ledger_id_of(volume.read), START, size, note, ended=boundaries.take)
         return head.held_against(report, volume, public_key, boundaries)
+
+
+def unreadable(path: Path, error: LedgerPathError) -> VerifyReport:
+    """The report on a ledger of which nothing can be read, because something else stands at a path of it."""
+    fault = LedgerDamaged(error.path, line=1, offset=0, field="file", expected="a file that can be read", found=error.problem)
+    return _nothing_read(path, fault)
+
+
+def _nothing_read(path: Path, fault: LedgerDamaged) -> VerifyReport:
+    return VerifyReport(str(path), "", 0, 0, f"sha256:{NO_HASH}", fault, 0.0, START)
 
 
 def verify_part(
