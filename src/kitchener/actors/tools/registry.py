@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial, update_wrapper
-from threading import Lock
+from threading import Lock, current_thread
 from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
 
 import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
+from kitchener.actors.mailbox.calling_chain import enter_tool
 from kitchener.actors.mailbox.mailbox import ASKERS_CONTEXT
 from kitchener.actors.tools.results import ToolOutcome, failure, outcome_of
 from kitchener.actors.tools.schema import code_of, read_signature, summary
@@ -250,11 +251,14 @@ class ToolRegistry:
             return ToolOutcome(error=bound)
         found = self._tools[tool_id]
         limit_s = found.timeout_s if found.timeout_s is not None else self._timeout_s
-        job = _Job(found.prepared(bound, call), self._max_result_bytes, call.subject_id)
-        with anyio.CancelScope(deadline=min(anyio.current_time() + limit_s, call.deadline)):
-            if found.is_async:
-                return await job.run_async()
-            return await self._run_in_thread(job, found.tool_id)
+        job = _Job(found.prepared(bound, call), self._max_result_bytes, call.subject_id, found.tool_id)
+        try:
+            with anyio.CancelScope(deadline=min(anyio.current_time() + limit_s, call.deadline)):
+                if found.is_async:
+                    return await job.run_async()
+                return await self._run_in_thread(job, found.tool_id)
+        finally:
+            job.tool_run.has_ended = True  # what it has left behind is a caller of its own from now on
         return ToolOutcome(error=_late(found, limit_s, started=found.is_async or job.has_begun))
 
     async def _run_in_thread(self, job: "_Job", tool_id: str) -> ToolOutcome:
@@ -292,11 +296,12 @@ class _Job:
     scope or task group that it enters and never leaves, or its own cancellation, would else hit the next one's work order.
     """
 
-    def __init__(self, work: Callable[[], Any], max_result_bytes: int, subject_id: str = "") -> None:
-        self.subject_id = subject_id
+    def __init__(self, work: Callable[[], Any], max_result_bytes: int, subject_id: str, tool_id: str) -> None:
+        self.subject_id, self._tool_id = subject_id, tool_id
         self._work, self._max_result_bytes = work, max_result_bytes
         asker = ASKERS_CONTEXT.get()
         self._context = asker.copy() if asker is not None else copy_context()
+        self.tool_run = enter_tool(self._context)
         self._lock = Lock()
         self._is_given_up = False
         self.has_begun = self.has_ended = False
@@ -333,11 +338,14 @@ class _Job:
             if self._is_given_up:
                 return ToolOutcome(error="not started")
             self.has_begun = True
+        thread = current_thread()
+        idle_name, thread.name = thread.name, f"tool {self._tool_id!r}"  # whoever looks for what still runs finds it
         try:
             return self._context.run(lambda: outcome_of(self._work(), self._max_result_bytes))
         except BaseException as error:  # noqa: BLE001 - nobody interrupts a thread
             return failure(error)
         finally:
+            thread.name = idle_name
             self.has_ended = True
 
     def is_left_behind(self) -> bool:
