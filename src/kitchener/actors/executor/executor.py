@@ -87,9 +87,8 @@ class HO1Executor:
         value, output_bytes = output
         if reply is not None and run.makes_reply:
             text = value.get(REPLY_KEY)
-            await reply.finish(
-                text if isinstance(text, str) else ""
-            )  # a contract may allow other types; the quality gate does not
+            # A contract may allow other types; the quality gate does not.
+            await reply.finish(text if isinstance(text, str) else "")
         now_us = self._clock.time_us()
         cost = run.cost(now_us)
         await run.record_completed(output_bytes, cost)
