@@ -1,4 +1,4 @@
-"""What a supervisor is put together from beside its own parts: what a runtime lends it, and its memory."""
+"""Connects a supervisor to the resources of its runtime and to its long-term memory."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -17,18 +17,18 @@ from kitchener.signing import Signer
 
 @dataclass(slots=True)
 class Host:
-    """What a runtime lends to its supervisors; one assembled by hand works with the defaults.
+    """The resources that a runtime shares with its supervisors. A supervisor assembled by hand uses the defaults.
 
     Attributes:
-        limits: the bounds of the process
-        limiter: running turns of all supervisors of the runtime
-        listeners: who reads the text of which work order; shared with the executor
-        tasks: where streamed turns run; None where there is no runtime
-        afterwards: where consolidation runs once the reply is delivered; None where there is no runtime
-        ready: waits until the ledgers are open; None where they are
-        signer: signs projections; None where no key is configured
-        ruleset_hash: identity of the policy; None: that of the settings. A replay, whose settings lift some limits, lends
-            the identity of the settings that it was given
+        limits: the limits of the process
+        limiter: limits the running turns of all supervisors of the runtime; None: the supervisor makes its own
+        listeners: listeners for streamed text by work order id; shared with the executor
+        tasks: the task group of streamed turns; None without a runtime
+        afterwards: runs consolidations after the reply; None without a runtime
+        ready: waits until the ledgers are open; None: they are open
+        signer: signs projections; None: no key is configured
+        ruleset_hash: identity of the policy; None: computed from the settings. A replay lifts some limits, so it passes the
+            identity of the original settings
     """
 
     limits: LimitsConfig = field(default_factory=LimitsConfig)
@@ -42,7 +42,11 @@ class Host:
 
 
 def turn_memory(agent_class: str, config: HO2Config, ledgers: Ledgers, memory: LongTermMemory | None) -> TurnMemory | None:
-    """The memory as turns use it; None where it is off."""
+    """Returns the memory operations for turns; None if memory is off.
+
+    Raises:
+        CallerError: commits of `ledgers` do not include the memory's ledgers
+    """
     if memory is None or not config.ho3_enabled:
         return None
     own: tuple[LedgerClient, ...] = getattr(memory, "ledgers", ())
@@ -54,7 +58,11 @@ def turn_memory(agent_class: str, config: HO2Config, ledgers: Ledgers, memory: L
 
 
 def afterwards_of(config: HO2Config, host: Host) -> Afterwards | None:
-    """Where consolidation runs by itself; None where the program starts it."""
+    """Returns what runs automatic consolidations; None if `consolidation` is "manual".
+
+    Raises:
+        CallerError: `consolidation` is "auto" and there is no runtime
+    """
     if config.consolidation == "auto" and host.afterwards is None:
         raise CallerError('consolidation = "auto" needs a runtime (open_runtime); by hand there is run_consolidation')
     return None if config.consolidation == "manual" else host.afterwards

@@ -1,6 +1,7 @@
-"""How a supervisor lets go of a subject who is erased while it runs: nothing new is taken, what runs ends, nothing is kept.
+"""Stops a subject's turns and evicts its data from memory while the runtime erases the subject.
 
-Others' turns go on meanwhile. What happens to the ledgers and the key is the runtime's matter. Explained in `docs/erasure.md`.
+New calls of the subject are refused, and its running turns are cancelled. Turns of other subjects go on. The runtime handles
+the ledgers and the key. Explained in `docs/erasure.md`.
 """
 
 import anyio
@@ -15,14 +16,14 @@ from kitchener.errors import Overloaded, ReentrantTurn
 
 
 class Leaving:
-    """One agent class's part in an erasure.
+    """The steps of an erasure in one agent class.
 
     Args:
-        sessions: of the agent class
-        admission: their queues
-        consolidator: learns about subjects; None: nobody does
-        authority: keeps subjects' turns for recall; None: it is off
-        limits: how long a cancelled turn may take
+        sessions: the sessions of the agent class
+        admission: the queues of the sessions
+        consolidator: runs consolidations; None if memory is off
+        authority: caches subjects' turns for recall; None if it is off
+        limits: `abort_grace_s` limits how long a cancelled turn may take
     """
 
     def __init__(
@@ -37,15 +38,15 @@ class Leaving:
         self._authority, self._grace_s = authority, limits.abort_grace_s
 
     def bar(self, subject_id: str) -> None:
-        """Takes nothing of the subject from now on, until `end`."""
+        """Refuses all calls of the subject until `end`."""
         self._sessions.barred.add(subject_id)
 
     async def begin(self, subject_id: str, namespace: str) -> None:
-        """Takes nothing of the subject from now on, and returns when nothing of theirs runs; `end` must follow.
+        """Refuses all calls of the subject, and returns when none of its turns or consolidations runs. `end` must follow.
 
         Raises:
-            ReentrantTurn: a tool of the subject's own turn asks for it
-            Overloaded: a turn, or a consolidation, did not end in time
+            ReentrantTurn: the caller is a tool of the subject's own turn
+            Overloaded: a turn or a consolidation did not end in time
         """
         sessions = self._sessions.active_of(subject_id)
         for session in sessions:
@@ -55,7 +56,7 @@ class Leaving:
                 )
         self.bar(subject_id)
         for session in sessions:
-            # Twice: once for the turn to be aborted, once for those in line to find that they are not let in.
+            # Twice the grace: once for the running turn to abort, once for the waiting calls to be refused.
             await self._admission.expel(session, anyio.current_time() + 2 * self._grace_s)
         if self._consolidator is not None:
             with anyio.move_on_after(2 * self._grace_s) as waiting:
@@ -64,14 +65,14 @@ class Leaving:
                 raise Overloaded(f"a consolidation about {subject_id!r}", 1)
 
     def forget(self, subject_id: str) -> None:
-        """Drops what is kept of the subject in memory."""
+        """Evicts the subject's sessions and cached turns from memory."""
         for session in self._sessions.active_of(subject_id):
             self._sessions.put_away(session)
         if self._authority is not None:
             self._authority.recalling.forget(subject_id)
 
     def end(self, subject_id: str, namespace: str) -> None:
-        """Takes the subject's calls again: they may begin anew."""
+        """Accepts the subject's calls again, for new sessions."""
         self._sessions.barred.discard(subject_id)
         if self._consolidator is not None:
             self._consolidator.unbar(namespace)

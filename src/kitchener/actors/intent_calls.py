@@ -1,6 +1,7 @@
-"""The users' own say about intents: declare, fork, close, abandon, reopen, and settle a conflict. Through the session's FIFO.
+"""Turns a caller's requests about intents into events: declare, fork, close, abandon, reopen, and resolve a conflict.
 
-Each call is checked against what the session's ledger says before anything is written. Explained in `docs/context.md`.
+Each call waits in the session's FIFO queue. It is checked against the session's ledger before anything is written. Explained
+in `docs/context.md`.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,12 +24,12 @@ _Make = Callable[[SessionIntents, SessionThread], list[IntentEvent]]
 
 
 class IntentCalls:
-    """What `HO2Supervisor` offers about intents.
+    """Implements the intent methods of `HO2Supervisor`.
 
     Args:
         sessions: the sessions of the agent class
-        admission: their queues
-        authority: None where it is off, or decides beside the turn only: then there are no intents to speak of
+        admission: the queues of the sessions
+        authority: the Context Authority; None if it is off. If it is off or in `shadow`, every call is refused
     """
 
     def __init__(self, sessions: SessionDirectory, admission: Admission, authority: ContextAuthority | None) -> None:
@@ -57,7 +58,7 @@ class IntentCalls:
         return IntentId(events[0].entity_id)
 
     async def fork(self, session_id: str, intent_id: str, objectives: Sequence[str], active: int | None) -> list[IntentId]:
-        """Declares children of an intent, one of which may go on by itself; returns their ids."""
+        """Forks an intent into children and returns their ids. `active` is the position of the child that becomes active."""
         _check_list("objectives", objectives)
         if not objectives:
             raise CallerError("objectives is empty: expected one for each child")
@@ -76,7 +77,7 @@ class IntentCalls:
             for objective in objectives:
                 new = next_intent_id(intents._replace(intents=known))
                 child = declared(intents, new, objective, parent_intent_id=intent_id, created_by="user")
-                known[new] = known[intent_id]  # only to keep its id from being given out again
+                known[new] = known[intent_id]  # reserves the id, so that the next child gets another one
                 children.append(child)
             ids = [child.entity_id for child in children]
             chosen = ids[active] if active is not None else None
@@ -96,12 +97,12 @@ class IntentCalls:
         await self._write(session_id, lambda intents, _: [abandoned(intent_id, reason)])
 
     async def reopen(self, session_id: str, intent_id: str, reason: str) -> None:
-        """Reopens an intent that was closed or gave way to another."""
+        """Reopens an intent that was closed or superseded."""
         check_text("reason", reason)
         await self._write(session_id, lambda intents, _: [reopened(intent_id, reason)])
 
     async def keep(self, session_id: str, intent_id: str) -> None:
-        """Settles a conflict: all other competing intents give way to this one."""
+        """Resolves a conflict: this intent supersedes all other competing intents."""
 
         def made(intents: SessionIntents, thread: SessionThread) -> list[IntentEvent]:
             assert self._authority is not None
@@ -127,10 +128,10 @@ class IntentCalls:
                 raise SessionEnded(session_id)
             await authority.follow_shared(thread, session_id, session.subject_id, authority.shared.position)
             first = authority.first_intent(thread, session_id) if thread.state.turns else None
-            if first is not None:  # the session is older than the Authority: its turns so far have an intent of their own
+            if first is not None:  # the session has turns from a time without the Authority; they get an intent of their own
                 await self._append(authority, session, thread, [first])
             made = make(SessionIntents(session.session_id, "", thread.state.intents), thread)
-            # All of it or nothing: a fork without its children, or a conflict settled by half, would be another decision.
+            # Written all together or not at all. A fork without its children would be a different decision.
             await self._append(authority, session, thread, made)
             await session.commit()
         return made
@@ -149,12 +150,13 @@ class IntentCalls:
 
 
 MAX_CHILDREN: Final = 100
-"""Intents that one fork declares: each is compared with all others of the session, and later turns name those that compete."""
+"""Most intents that one fork declares. Each is compared with all others of the session, and later turns list the competing
+ones."""
 
 
 def _shared_scope(event: IntentEvent, thread: SessionThread) -> str | None:
-    """The scope that an event's entry says, so that other sessions find it; None: it is its session's own matter."""
-    if event.entry_type == INTENT_FORKED:  # says which child goes on there
+    """The scope to write into an event's entry, so that other sessions find it; None: the intent is not shared."""
+    if event.entry_type == INTENT_FORKED:  # names the active child of its own session only
         return None
     known = thread.state.intents.get(event.entity_id)
     scope = str(event.payload.get("scope", known.facts.scope if known is not None else "SESSION"))
@@ -162,7 +164,7 @@ def _shared_scope(event: IntentEvent, thread: SessionThread) -> str | None:
 
 
 def _check_list(what: str, texts: Sequence[str]) -> None:
-    if isinstance(texts, str) or not isinstance(texts, Sequence):  # a text is a sequence of texts too
+    if isinstance(texts, str) or not isinstance(texts, Sequence):  # a str is also a sequence of str
         raise CallerError(f"{what} = {texts!r:.80}: expected a list of texts")
 
 

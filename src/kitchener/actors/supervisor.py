@@ -1,8 +1,8 @@
 """HO2: plans turns as chains of work orders and owns the sessions of one agent class. It never calls a model.
 
-This is the page a reader starts from. Each step of a message's way is one line here and an object in a file of its own:
-`requests.py` (can it be right?), `idempotency.py` (has this been answered?), `directory.py` (whose conversation is it?),
-`admission.py` (may it run now?), `turn.py` (what happens in it). Explained in `docs/turn.md`.
+Start reading here. Each step in handling a message is one line in this file and an object in a file of its own:
+`requests.py` validates the arguments, `idempotency.py` finds an earlier answer, `directory.py` finds the session,
+`admission.py` decides when the turn runs, and `turn.py` runs it. Explained in `docs/turn.md`.
 """
 
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -62,22 +62,22 @@ from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
 
 
 class HO2Supervisor:
-    """One agent class: its sessions, its turns.
+    """Runs the sessions and turns of one agent class.
 
     Args:
         agent_class: `ADMIN` or `RESIDENT:<name>`
         ho1_executor: runs work orders
-        ledgers: the agent class's own
-        token_budgeter: keeps the books of sessions, turns and work orders
-        config: policies and bounds
-        ho3_memory: long-term memory; used only where `ho3_enabled` is set
-        attention: gathers context; None: from the session's own history, by the template that serves the class
-        degraded_call: answers when HO1 is broken; None: the turn says that it could not
-        tools: what the executor may run; None: nothing
-        context_items: its built-in tool that reads what the context shows as stubs; None: there is none
-        clock: time of day
-        ids: fresh session ids
-        host: what the runtime lends
+        ledgers: the ledgers of this agent class
+        token_budgeter: tracks the token budgets of sessions, turns and work orders
+        config: policies and limits
+        ho3_memory: long-term memory; used only if `ho3_enabled` is set
+        attention: gathers context; None: from the session's own history, with the agent class's template
+        degraded_call: answers when HO1 is broken; None: the turn replies with an apology
+        tools: tools that the executor may run; None: no tools
+        context_items: the executor's built-in tool that reads stubs in full; None: no such tool
+        clock: time of day; None: the system clock
+        ids: source of new session ids; None: random ids
+        host: resources shared by the runtime; None: the defaults of `Host`
     """
 
     def __init__(  # noqa: PLR0913  assembled in one place by the runtime, by hand in tests; all by keyword
@@ -147,20 +147,21 @@ class HO2Supervisor:
         )
         self._afterwards = afterwards_of(config, self._host)
         self.leaving = Leaving(self._sessions, self._admission, self._consolidator, authority, self._host.limits)
-        """Lets go of a subject who is erased; for the runtime."""
+        """Stops and evicts a subject's sessions for an erasure. The runtime calls it."""
 
     async def start_session(
         self, session_id: str | None = None, *, subject_id: str | None = None, external_id: str | None = None
     ) -> SessionId:
-        """A session that takes turns: a new one, or the open one of this id. Started twice is started once.
+        """Starts a session, or returns the open session with this id. Starting a session twice has no further effect.
 
         Args:
-            session_id: `SES-` and 8 to 32 lower-case hex digits; None draws a fresh one
-            subject_id: whose conversation; None: an anonymous subject of this session alone
-            external_id: a name of the caller's own, kept on `SESSION_START`; subjects do not share theirs
+            session_id: `SES-` and 8 to 32 lower-case hex digits; None: a new random id
+            subject_id: the subject of the conversation; None: an anonymous subject of this session only
+            external_id: the caller's own name for the session, recorded in `SESSION_START`; separate for each subject
 
         Raises:
-            SessionEnded, SessionMismatch: the id is taken
+            SessionEnded: a session with this id has ended
+            SessionMismatch: a session with this id belongs to another subject
         """
         if session_id is not None:
             check_session_id(session_id)
@@ -174,27 +175,31 @@ class HO2Supervisor:
         return session.session_id
 
     async def find_external(self, external_id: str, *, subject_id: str | None = None) -> SessionId | None:
-        """The newest session that this subject started with this external id, or None.
+        """Returns the id of the subject's newest session with this external id, or None.
 
         Args:
-            external_id: the name that was given to `start_session`
-            subject_id: whose session; None: one that was started without a subject
+            external_id: the name that was passed to `start_session`
+            subject_id: the session's subject; None: a session that was started without a subject
         """
         check_name("external_id", external_id)
         await self._ready()
         return await self._sessions.by_external_id(external_id, subject_id)
 
     async def session(self, session_id: str) -> SessionManager:
-        """The session with its history and counters; brought back from the ledger if need be."""
+        """Returns the session with its history and counters, activated from the ledger if it is passive."""
         check_session_id(session_id)
         await self._ready()
         return await self._sessions.find(session_id)
 
     async def end_session(self, session_id: str, *, reason: str = "ended") -> None:
-        """Ends the session after the messages that already wait for it; it takes no more turns. The reason is kept plainly.
+        """Ends the session after the messages that are already queued. The session then takes no more turns.
+
+        Args:
+            session_id: the session to end
+            reason: recorded in `SESSION_END`, never encrypted
 
         Raises:
-            ReentrantTurn: a tool of the session's own turn asks for it
+            ReentrantTurn: the caller is a tool of the session's own turn
         """
         check_session_id(session_id)
         check_text("reason", reason)
@@ -215,24 +220,24 @@ class HO2Supervisor:
         memory: bool = True,
         deadline: float | None = None,
     ) -> TurnResult:
-        """The reply to a message, on record and durable.
+        """Returns the reply to a message after its record is durable.
 
-        Cancelling this call cancels the turn, its work order and its model call; the session stays usable.
+        Cancelling this call cancels the turn, its work order and its model call. The session stays usable.
 
         Args:
-            message: text; what else a user may send is not part of this version
-            session_id: which conversation; None starts one
-            subject_id: whose; must fit the session's
-            idempotency_key: the same key with the same message has one turn, also after a restart
+            message: text; other content is not supported
+            session_id: the session; None: starts a new session
+            subject_id: the subject of the conversation; must match the session's subject
+            idempotency_key: a message sent again with the same key runs one turn only, also after a restart
             memory: False: this turn neither reads nor writes long-term memory
-            deadline: seconds from now for the whole call, waiting included; None: `turn_deadline_s` once it runs
+            deadline: seconds from now for the whole call, including time in queues; None: `turn_deadline_s` from its start
 
         Raises:
-            CallerError: the call cannot be right (its subclasses say why); nothing was started
-            Overloaded: it could not run before the admission deadline; nothing was started
-            TurnTimeout, TurnReplaced: it was aborted
-            LedgerError: its record could not be made durable
-            ActorStopped: something that it called was cancelled, and not by you
+            CallerError: an argument is wrong (its subclasses say why); nothing was started
+            Overloaded: the turn could not start before the admission deadline; nothing was started
+            TurnTimeout, TurnReplaced: the turn was aborted
+            LedgerError: the turn's record could not be made durable
+            ActorStopped: a part that the turn called was cancelled, but not by the caller
         """
         with raises_cut_off("the turn"):
             result = await self._handle(message, turn_call(session_id, subject_id, idempotency_key, memory, deadline), None)
@@ -242,17 +247,19 @@ class HO2Supervisor:
     async def run_consolidation(
         self, signal_ids: Sequence[str], *, namespace: str, gate_ts: str | None = None
     ) -> list[WorkOrder]:
-        """Learns from signals whose gates are open as of now: one work order each, in its last state; the others give none.
+        """Consolidates the signals whose gates are open now, and returns one finished work order for each of them.
+
+        A signal whose gate is closed gives no work order.
 
         Args:
             signal_ids: candidates, such as `TurnResult.consolidation_candidates`
-            namespace: whose: `agent_class/subject_id`, both percent-encoded
-            gate_ts: when their gates opened, ISO time with a zone; None: now
+            namespace: the memory namespace: `agent_class/subject_id`, both percent-encoded
+            gate_ts: when the gates opened, ISO time with a zone; None: now
 
         Raises:
-            CallerError: long-term memory is off, the namespace is another agent class's, or the time has no zone
-            LedgerError: what was learned could not be recorded
-            ActorStopped: something that it called was cancelled, and not by you
+            CallerError: long-term memory is off, the namespace belongs to another agent class, or the time has no zone
+            LedgerError: a consolidation could not be recorded
+            ActorStopped: a part that the consolidation called was cancelled, but not by the caller
         """
         await self._ready()
         if self._consolidator is None:
@@ -261,9 +268,9 @@ class HO2Supervisor:
             return await self._consolidator.run(signal_ids, namespace=namespace, gate_ts=gate_ts)
 
     async def recover(self) -> None:
-        """Ends what a crash left open and no session comes back to: consolidations. A runtime calls it before its first turn.
+        """Ends the consolidations that a crash left open. A runtime calls this before its first turn.
 
-        What was open in a session is closed when the session is next used.
+        A turn that a crash left open is closed when its session is next activated.
         """
         if self._consolidator is not None:
             await self._consolidator.recover()
@@ -277,11 +284,11 @@ class HO2Supervisor:
         parent_intent_id: str | None = None,
         targets: Sequence[str] = (),
     ) -> IntentId:
-        """Declares what the session is about, and returns the intent's id. A second live one competes with the first.
+        """Declares an intent of the session and returns its id. A second live intent competes with the first.
 
         Raises:
-            CallerError: the Context Authority does not decide here, or an argument is wrong
-            InvalidLifecycle: the parent is unknown
+            CallerError: `context_mode` is not "enforce", or an argument is wrong
+            InvalidLifecycle: the parent intent was never declared
         """
         await self._ready()
         return await self._intents.declare(session_id, objective, scope=scope, parent=parent_intent_id, targets=targets)
@@ -289,27 +296,34 @@ class HO2Supervisor:
     async def fork_intent(
         self, session_id: str, intent_id: str, objectives: Sequence[str], *, active: int | None = None
     ) -> list[IntentId]:
-        """Lets an intent go on in children, one for each objective; `active` is the position of the one that goes on first."""
+        """Forks an intent into children, one for each objective, and returns their ids.
+
+        Args:
+            session_id: the session of the intent
+            intent_id: the intent to fork
+            objectives: one text for each child
+            active: position in `objectives` of the child that becomes active; None: no child is chosen
+        """
         await self._ready()
         return await self._intents.fork(session_id, intent_id, objectives, active)
 
     async def close_intent(self, session_id: str, intent_id: str, outcome: str) -> None:
-        """Closes an intent; its turns are no longer shown."""
+        """Closes an intent. The model no longer sees its turns."""
         await self._ready()
         await self._intents.close(session_id, intent_id, outcome)
 
     async def abandon_intent(self, session_id: str, intent_id: str, reason: str) -> None:
-        """Gives an intent up."""
+        """Abandons an intent and records the reason."""
         await self._ready()
         await self._intents.abandon(session_id, intent_id, reason)
 
     async def reopen_intent(self, session_id: str, intent_id: str, reason: str) -> None:
-        """Brings an intent back that was closed or gave way to another, with its turns."""
+        """Reopens an intent that was closed or superseded, together with its turns."""
         await self._ready()
         await self._intents.reopen(session_id, intent_id, reason)
 
     async def resolve_conflict(self, session_id: str, *, keep: str) -> None:
-        """Settles which of several competing intents goes on; the others give way to it."""
+        """Resolves a conflict between competing intents: `keep` stays live and supersedes the others."""
         await self._ready()
         await self._intents.keep(session_id, keep)
 
@@ -323,9 +337,10 @@ class HO2Supervisor:
         memory: bool = True,
         deadline: float | None = None,
     ) -> AsyncIterator[TurnUpdate]:
-        """The same turn, told as it happens; the last update is `TurnCompleted`. Leaving the iterator cancels the turn.
+        """Runs a turn like `handle_turn` and yields its updates; the last one is `TurnCompleted`.
 
-        Text is provisional until the turn completes: `TextRetracted` takes back what a failed attempt had said.
+        The arguments and errors are those of `handle_turn`. Leaving the iterator cancels the turn. Text is provisional until
+        the turn completes: `TextRetracted` withdraws the text of a failed attempt.
         """
         if self._host.tasks is None:
             raise CallerError("stream_turn needs a runtime (open_runtime); a supervisor assembled by hand has handle_turn")
@@ -346,7 +361,7 @@ class HO2Supervisor:
         return self._admitted(message, call, update) if key is None else self._once(key, message, call, update)
 
     async def _once(self, key: str, message: str, call: TurnCall, update: UpdateListener | None) -> TurnResult:
-        """The key's one result: of an earlier turn, or of this one."""
+        """Returns the single result of an idempotency key, from an earlier turn or from a new one."""
         await self._ready()
         return await self._keys.answer(
             key,
@@ -359,7 +374,7 @@ class HO2Supervisor:
     async def _admitted(
         self, message: str, call: TurnCall, update: UpdateListener | None, on_session: OnSession | None = None
     ) -> TurnResult:
-        """Through the session's queue and the runtime's limit, then the turn."""
+        """Waits in the session's queue and for the runtime's limit, then runs the turn."""
         await self._ready()
         check_size(message, self._ledgers.ho2m.config)
         if call.session_id is None:
@@ -375,7 +390,7 @@ class HO2Supervisor:
         try:
             queue = await self._admission.enter(session, message, call, nested=bool(links))
             try:
-                session.check_open()  # a call that was before this message in the session's queue may have ended it
+                session.check_open()  # an earlier call in the session's queue may have ended the session
                 self._sessions.check(session.subject_id)
                 return await self._run(session, queue, message, call, update)
             finally:
@@ -386,7 +401,7 @@ class HO2Supervisor:
     async def _run(
         self, session: SessionManager, queue: SessionQueue, message: str, call: TurnCall, update: UpdateListener | None
     ) -> TurnResult:
-        """The turn under its deadline: recorded from `TURN_STARTED` to `TURN_COMPLETED`, or closed with `TURN_ABORTED`."""
+        """Runs the turn under its deadline. The record ends with `TURN_COMPLETED` or `TURN_ABORTED`."""
         started = self._parts.loop_time()
         deadline = call.deadline if call.deadline is not None else started + self.config.turn_deadline_s
         turn = Turn(self._parts, session, message, deadline, update)
@@ -411,22 +426,29 @@ class HO2Supervisor:
         raise await self._cut_off(session, turn, queue, deadline - started)
 
     def _consolidate_after(self, result: TurnResult) -> None:
-        """The reply is delivered: whatever its turn found ripe is learned now, by a task that nobody waits for."""
+        """Starts the consolidation of the turn's open gates in a background task, after the reply was delivered."""
         if result.consolidation_candidates and self._afterwards is not None and self._consolidator is not None:
             crossed = self._parts.take_crossed(result.turn_id)
-            if crossed is not None:  # else this reply is a copy, and the turn itself saw to it
+            if crossed is not None:  # None: the reply is a copy, and the original turn started the consolidation
                 work = partial(self._consolidator.run, result.consolidation_candidates, is_asked_for=False)
                 self._afterwards.start(partial(work, namespace=crossed.namespace, gate_ts=crossed.gate_ts))
 
     async def _commit_late(self, result: TurnResult) -> TurnResult:
-        """A complete turn is never aborted: whatever cut off the wait for its commit, the commit is waited for."""
+        """Returns the result once the commit is durable. A completed turn is never aborted, even if its wait was cut off.
+
+        Raises:
+            CommitUnknown: the commit took longer than `abort_grace_s`
+        """
         with anyio.move_on_after(self._host.limits.abort_grace_s, shield=True):
             await self._ledgers.commit()
             return result
         raise CommitUnknown(result.turn_id)
 
     async def _cut_off(self, session: SessionManager, turn: Turn, queue: SessionQueue, seconds: float) -> Exception:
-        """Closes a turn whose scope was cancelled: by an erasure, a newer message, a shutdown, or its deadline."""
+        """Aborts a turn whose scope was cancelled, and returns the error for its caller.
+
+        The cause is an erasure, a newer message, a shutdown, or the turn's deadline.
+        """
         if session.subject_id in self._sessions.barred:
             await self._abort(turn, "cancelled")
             return SubjectErased(session.subject_id)
@@ -440,9 +462,9 @@ class HO2Supervisor:
         return TurnTimeout(turn.turn_id, seconds)
 
     async def _abort(self, turn: Turn, reason: str) -> None:
-        """The one clean-up that a cancellation waits for, and it is bounded."""
+        """Records the abort. A cancellation waits for this clean-up alone, for at most `abort_grace_s`."""
         with anyio.CancelScope(deadline=anyio.current_time() + self._host.limits.abort_grace_s, shield=True):
-            with suppress(LedgerWriteError):  # the failure that is on its way to the caller already says so
+            with suppress(LedgerWriteError):  # the caller already gets the error that caused the abort
                 await turn.abort(reason)
 
     def _cancel_reason(self) -> str:

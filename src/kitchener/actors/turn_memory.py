@@ -1,8 +1,7 @@
-"""What a turn does with long-term memory: recall before it answers, learn from what the subject did afterwards.
+"""Connects a turn to long-term memory: recalls learned lines before the reply, and logs the turn's signals after it.
 
-It asks the memory by READ and LOG and decides nothing by itself: which lines speak is `select_biases`, which signals a turn
-gives is `plan.py`. A memory that fails costs the turn what it would have remembered, never its reply. Explained in
-`docs/memory.md`.
+It uses the memory's READ and LOG and makes no decisions: `select_biases` chooses the lines, and `plan.py` the signals. If the
+memory fails, the turn goes on without it. Explained in `docs/memory.md`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +27,7 @@ logger = structlog.get_logger(__name__)
 
 
 class LongTermMemory(Protocol):
-    """What HO2 sees of the memory; `HO3Memory` is one. What each method means and raises is said there."""
+    """The memory's interface for HO2. `HO3Memory` implements it and documents each method and its errors."""
 
     config: HO3MemoryConfig
 
@@ -46,27 +45,27 @@ class LongTermMemory(Protocol):
         *,
         namespace: str,
     ) -> str:
-        """Logs one event."""
+        """Logs one event of a signal and returns its event id."""
         ...
 
     def stored_id(self, signal_id: str, *, namespace: str) -> str:
-        """A signal's id as a ledger may hold it."""
+        """The form of a signal's id that ledgers store."""
         ...
 
     async def check_gate(
         self, signal_id: str, as_of_ts: str | None = None, *, up_to: Mapping[str, int] | None = None, namespace: str
     ) -> GateResult:
-        """Whether a signal is ready to be learned from."""
+        """Checks the gate of a signal."""
         ...
 
     async def read_active_biases(
         self, as_of_ts: str | None = None, *, up_to: Mapping[str, int] | None = None, namespace: str
     ) -> list[Overlay]:
-        """What was learned and still speaks."""
+        """The active overlays."""
         ...
 
     async def read_overlays(self, signal_id: str | None = None, active_only: bool = True, *, namespace: str) -> list[Overlay]:
-        """What was learned."""
+        """The overlays of a signal, or of all signals."""
         ...
 
     async def read_signals(
@@ -78,7 +77,7 @@ class LongTermMemory(Protocol):
         up_to: Mapping[str, int] | None = None,
         namespace: str,
     ) -> list[SignalAccumulator]:
-        """What recurs."""
+        """The counts of signals."""
         ...
 
     async def read_events(
@@ -89,61 +88,68 @@ class LongTermMemory(Protocol):
         up_to: Mapping[str, int] | None = None,
         namespace: str,
     ) -> list[RecordedEvent]:
-        """Events with what came beside them."""
+        """Events with the signals that were logged beside them."""
         ...
 
     async def read_refs(self, keys: Iterable[str], *, namespace: str) -> Mapping[str, tuple[Ref, str]]:
-        """The entries of artifacts, with their times."""
+        """The ledger entries of artifacts, with their times."""
         ...
 
     async def log_overlay(self, overlay: Overlay | Mapping[str, Any], *, namespace: str) -> str:
-        """Logs what was learned."""
+        """Logs an overlay and returns its id."""
         ...
 
     async def last_turn_id(self, session_id: str) -> str | None:
-        """The turn of a session's newest signal."""
+        """The turn id of a session's newest signal; None if the session has none."""
         ...
 
 
 class Learned(NamedTuple):
-    """What a turn added to the memory, and what the gates said to it."""
+    """The open gates after a turn's signals were logged."""
 
     candidates: tuple[str, ...]
-    """Signals whose gate is open, as the ledgers hold their ids."""
+    """Signals whose gate is open, with ids in the form that ledgers store."""
     gate_ts: str | None
-    """The moment as of which the gates were read: the turn's last signal entry; None: it gave no signal."""
+    """As of when the gates were read, ISO time: that of the turn's last signal entry; None: the turn gave no signal."""
     positions: Mapping[str, int]
-    """The places up to which they were read."""
+    """Ledger positions up to which the gates were read."""
 
 
 class Crossed(NamedTuple):
-    """What a turn found ripe to be learned from."""
+    """The open gates of a turn, kept for the consolidation after its reply."""
 
     namespace: str
-    """Whose."""
+    """The memory namespace, `agent_class/subject_id`."""
     gate_ts: str
-    """As of which moment."""
+    """As of when the gates were read, ISO time."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnMemory:
-    """The memory, as the turns of one agent class use it."""
+    """The memory operations of the turns of one agent class."""
 
     memory: LongTermMemory
     ledgers: Ledgers
     agent_class: str
     config: HO2Config
     kinds: frozenset[str]
-    """The kinds of signals there are."""
+    """The allowed kinds of signals."""
 
     def namespace_of(self, subject_id: str) -> str:
-        """Where a subject's memory is."""
+        """The memory namespace of a subject."""
         return _namespace(self.agent_class, subject_id)
 
     async def recall(
         self, subject_id: str, labels: Mapping[str, str], turn_ts: str, positions: Mapping[str, int]
     ) -> Sequence[Overlay]:
-        """The learned lines that speak in a turn, best first, as of its start."""
+        """Selects the learned lines for a turn, best first, as of the turn's start.
+
+        Args:
+            subject_id: the subject
+            labels: the turn's labels by kind
+            turn_ts: when the turn started, ISO time
+            positions: ledger positions up to which the turn may read
+        """
         namespace = self.namespace_of(subject_id)
         active = await self.memory.read_active_biases(turn_ts, up_to=positions, namespace=namespace)
         if not active:
@@ -154,17 +160,17 @@ class TurnMemory:
         return [by_key[each["artifact_id"] or each["overlay_id"]] for each in chosen]
 
     async def refs_of(self, subject_id: str, keys: Sequence[str]) -> Mapping[str, tuple[Ref, str]]:
-        """The entries of learned lines, by artifact id."""
+        """The ledger entries of learned lines, with their times, by artifact id."""
         return await self.memory.read_refs(keys, namespace=self.namespace_of(subject_id))
 
     async def learn(self, session_id: str, subject_id: str, turn_id: str, signal_ids: Sequence[str]) -> Learned:
-        """Logs the signals of a turn, then reads the gate of each, which sees them."""
+        """Logs the signals of a turn, then checks the gate of each signal. The gates count these signals."""
         namespace, counted = self.namespace_of(subject_id), dict[str, int]()
         for raw in signal_ids:
             try:
                 signal_id = normalise(raw, self.kinds)
             except InvalidSignal as error:
-                # Not what it was: a label may be the very words of what was said.
+                # Logs only the reason, because a label may repeat the user's words.
                 logger.info("signal dropped", turn_id=turn_id, reason=error.expected)
                 continue
             n = counted[signal_id] = counted.get(signal_id, 0) + 1
@@ -181,20 +187,20 @@ class TurnMemory:
         return Learned(tuple(crossed), gate_ts, positions)
 
 
-_namespace = lru_cache(4_096)(memory_namespace)  # a turn asks three times
+_namespace = lru_cache(4_096)(memory_namespace)  # called three times in a turn
 
 
 def _both_spellings(label: str) -> tuple[str, ...]:
-    """A label as the model gave it, and as it stands in signals, from which the labels of artifacts may be taken."""
+    """A label in the model's spelling and in that of signals, because artifacts may use either."""
     return tuple(dict.fromkeys(filter(None, (label, normalise_value(label)))))
 
 
 def bias_fragments(overlays: Sequence[Overlay], estimator: str) -> tuple[ContextFragment, ...]:
-    """The learned lines as pieces of context; their text stands beside the gathered one."""
+    """The learned lines as context fragments. A prompt shows them beside the gathered text, not in it."""
     return tuple(
         ContextFragment(BIAS, overlay.key, overlay.line, estimate_tokens(overlay.line, estimator)) for overlay in overlays
     )
 
 
 BIAS = "HO3M"
-"""The source of a learned line among the fragments of a context."""
+"""The `source` of a context fragment that is a learned line."""

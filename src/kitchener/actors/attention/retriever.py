@@ -1,8 +1,7 @@
-"""Gathers material for a turn within budgets of tokens, reads and time, and lays it out as one text.
+"""Gathers context fragments for a turn within budgets of tokens, reads and time, and joins them into one text.
 
-It fails open: a budget that runs out, or a reader that fails, leaves a smaller context and says what cut it. Where the
-material comes from is a `ContextProvider`'s matter; which part of it the model may see is decided above. Explained in
-`docs/attention.md`.
+It fails open: if a budget runs out or a reader fails, the context is smaller and names the cause. A `ContextProvider` supplies
+the fragments. The turn decides whether the model sees them. Explained in `docs/attention.md`.
 """
 
 import re
@@ -38,30 +37,30 @@ _COMMON = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ContextFragment:
-    """One piece of gathered material."""
+    """One piece of gathered context."""
 
     source: str
-    """Where it comes from: `HO2M`, `standing_rule` …"""
+    """The kind of source: `HO2M`, `standing_rule` …"""
     source_id: str
-    """Its id there: a turn id, a rule's number."""
+    """The id in the source: a turn id or a rule's number."""
     content: str
     """The text."""
     token_estimate: int
-    """Its size."""
+    """Estimated size of the text in tokens."""
     relevance_score: float = 1.0
-    """1 for what is shown whatever the message; else the share of the message's words found in it."""
+    """1 for a fragment that is shown with every message; else the share of the message's words found in it."""
     ref: Ref | None = None
-    """The ledger entry it is taken from."""
+    """The ledger entry of the fragment; None: it has none."""
     ref_json: orjson.Fragment | None = field(default=None, compare=False, repr=False)
-    """The ref as it is written in every turn that shows the fragment; None: it is made when it is needed."""
+    """The ref as cached JSON; None: encoded when it is needed."""
 
     def as_mapping(self) -> dict[str, Any]:
-        """Source, id and size as JSON types; the content stands in the text, once."""
+        """Source, id and size as JSON types. The content is omitted, because the context's text contains it."""
         return {"source": self.source, "source_id": self.source_id, "token_estimate": self.token_estimate}
 
 
 class BudgetUsed(NamedTuple):
-    """What gathering used, and which bound cut it."""
+    """What gathering used of its budgets, and which limit cut it; `cut_by` is None if none did."""
 
     tokens: int = 0
     queries: int = 0
@@ -70,22 +69,22 @@ class BudgetUsed(NamedTuple):
 
 
 class AttentionContext(NamedTuple):
-    """Gathered material, laid out."""
+    """The context of a turn: its text and the fragments in it."""
 
     context_text: str = ""
     """The text for the model."""
     context_hash: str = EMPTY_HASH
     """`sha256:` of the text."""
     fragments: tuple[ContextFragment, ...] = ()
-    """What it is made of."""
+    """The fragments in the text."""
     template_id: str = ""
-    """The template that set the bounds."""
+    """The attention template that set the limits."""
     budget_used: BudgetUsed = BudgetUsed()
-    """What gathering used."""
+    """What gathering used of its budgets."""
     biases: tuple[ContextFragment, ...] = ()
-    """Learned lines, best first; their text stands beside the context's."""
+    """Learned lines, best first. They are shown beside `context_text`, not in it."""
     projection_ref: Ref | None = None
-    """The projection that it is; None: it was gathered."""
+    """The recorded projection that this context shows; None: attention gathered it."""
 
     def as_assembled(self) -> dict[str, Any]:
         """The `assembled_context` of a work order."""
@@ -100,7 +99,7 @@ class AttentionContext(NamedTuple):
 
 
 class ContextProvider(Protocol):
-    """Where material comes from. One that never waits may say so with a true `never_waits`, and gets no time limit."""
+    """Supplies context fragments. A provider that never waits may set `never_waits = True` and then gets no time limit."""
 
     async def read_ledger_entries(self, session_id: str, *, limit: int) -> Sequence[ContextFragment]:
         """The session's newest turns, oldest first."""
@@ -111,23 +110,23 @@ class ContextProvider(Protocol):
         ...
 
     async def read_registry(self) -> Sequence[ContextFragment]:
-        """Configured material that holds in every turn."""
+        """Configured fragments that apply in every turn."""
         ...
 
 
 _Gathered = tuple[list[Sequence[ContextFragment]], int, CutBy | None]
-"""What the readers gave, in how many milliseconds, and which bound cut it."""
+"""The results of the reads, the elapsed milliseconds, and the limit that cut gathering."""
 
 _source_id = attrgetter("source_id")
 
 
 class AttentionRetriever:
-    """Gathers within the tighter of the template's and the agent's bounds.
+    """Gathers context within the tighter of the template's and the agent's limits.
 
     Args:
-        context_provider: where material comes from
-        config: the agent's bounds
-        template: the template that serves the agent
+        context_provider: supplies the fragments
+        config: the agent's limits
+        template: the attention template of the agent class
     """
 
     def __init__(self, context_provider: ContextProvider, config: HO2Config, template: AttentionTemplate) -> None:
@@ -140,7 +139,7 @@ class AttentionRetriever:
         self._timeout_s = min(config.attention_timeout_ms, template.budget.timeout_ms) / 1_000
 
     async def horizontal_scan(self, session_id: str, query: str) -> AttentionContext:
-        """The session's newest turns and those that match the query, oldest first."""
+        """Gathers the session's newest turns and the turns that match the query, oldest first."""
         recent_turns, max_matches = self._recent_turns, self._max_matches
         reads: list[Callable[[], Any]] = []
         if recent_turns:
@@ -156,7 +155,7 @@ class AttentionRetriever:
         return self._laid_out([*reversed(recent), *matches], len(lists), elapsed_ms, cut_by)
 
     async def priority_probe(self) -> AttentionContext:
-        """What holds in every turn: the standing rules."""
+        """Gathers the fragments that apply in every turn: the standing rules."""
         lists, elapsed_ms, cut_by = await self._gather([self._provider.read_registry])
         return self._laid_out(lists[0] if lists else (), len(lists), elapsed_ms, cut_by)
 
@@ -167,9 +166,9 @@ class AttentionRetriever:
         user_message: str,
         classification: Mapping[str, Any],
     ) -> AttentionContext:
-        """Both merged into one context: priority first, each source once, cut to the token budget.
+        """Merges both contexts into one: `priority` first, without duplicates, cut to the token budget.
 
-        The message and its classification are not repeated in the text: they stand in the work order beside it.
+        The text does not repeat the message and its classification, because the work order contains them.
         """
         if not priority.fragments and priority.budget_used.cut_by is None:
             return horizontal
@@ -179,7 +178,7 @@ class AttentionRetriever:
         return self._laid_out(list(merged.values()), queries, elapsed_ms, first.cut_by or second.cut_by)
 
     def _gather(self, reads: Sequence[Callable[[], Any]]) -> Coroutine[Any, Any, _Gathered]:
-        """The results of as many reads as the bounds allow; a failing reader ends it."""
+        """Runs as many reads as the limits allow. A read that fails ends the gathering."""
         return self._read_all(reads, []) if self._never_waits else self._read_in_time(reads)
 
     async def _read_in_time(self, reads: Sequence[Callable[[], Any]]) -> _Gathered:
@@ -191,13 +190,13 @@ class AttentionRetriever:
         return lists, int((anyio.current_time() - started) * 1_000), cut_by
 
     async def _read_all(self, reads: Sequence[Callable[[], Any]], lists: list[Sequence[ContextFragment]]) -> _Gathered:
-        """Adds the results to the list as they come, so that what was found before the time ran out is kept."""
+        """Appends each result to `lists`, so that results from before a timeout are kept."""
         for read in reads:
             if len(lists) >= self._max_queries:
                 return lists, 0, "queries"
             try:
                 lists.append(await read())
-            except BaseException as error:  # a user's reader; a smaller context is better than no reply
+            except BaseException as error:  # a user's provider may raise anything; a smaller context is better than no reply
                 if not is_own_failure(error):
                     raise
                 logger.warning("context reader failed", error=origin_of(error))
@@ -207,7 +206,7 @@ class AttentionRetriever:
     def _laid_out(
         self, admitted_first: Iterable[ContextFragment], queries: int, elapsed_ms: int, cut_by: CutBy | None
     ) -> AttentionContext:
-        """The fragments that fit, admitted in the order given and shown in the order of their ids, rules first."""
+        """Builds a context of the fragments that fit. They are admitted in the order given and shown by id, rules first."""
         tokens, kept = 0, []
         for fragment in admitted_first:
             if tokens + fragment.token_estimate > self._max_tokens:
@@ -219,7 +218,7 @@ class AttentionRetriever:
         if not kept:
             return AttentionContext(template_id=self.template_id, budget_used=used)
         kept.sort(key=_source_id)
-        # Standing rules are shown as instructions already; they count here, so that the record says they were in force.
+        # The instructions already show the standing rules. They stay among the fragments, so that the record lists them.
         texts = [fragment.content for fragment in kept if fragment.source != STANDING_RULE]
         if len(texts) < len(kept):
             kept.sort(key=_is_no_rule)
@@ -231,7 +230,7 @@ STANDING_RULE: Final = "standing_rule"
 
 
 def standing_rule_fragments(rules: Sequence[str], estimator: str) -> tuple[ContextFragment, ...]:
-    """The configured rules as fragments, numbered from 1."""
+    """The configured rules as fragments with the ids `INV-1`, `INV-2` …"""
     return tuple(
         ContextFragment(
             STANDING_RULE,
@@ -245,7 +244,7 @@ def standing_rule_fragments(rules: Sequence[str], estimator: str) -> tuple[Conte
 
 
 def words_of(text: str) -> frozenset[str]:
-    """The words of a text that lexical matching looks at."""
+    """The words of a text for lexical matching: lower case, at least three characters, without common English words."""
     return frozenset(_WORD.findall(text.lower())) - _COMMON
 
 

@@ -1,7 +1,8 @@
-"""Attention templates: which material is gathered for an agent class, and within which bounds. JSON files, read once.
+"""Reads the JSON files of attention templates and chooses the template of an agent class.
 
-The shipped ones stand beside this module; a directory of own ones is laid over them by id. The most specific `applies_to`
-serves an agent class; `ATT-DEFAULT-001` serves where nothing else does.
+A template says what is gathered for an agent class, and within which limits. Templates ship with the package; a user's
+directory can override or add templates by id. The template with the most specific `applies_to` applies; `ATT-DEFAULT-001`
+applies if no other does.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from kitchener.errors import ConfigError
 from kitchener.small_files import read_regular
 
 _MAX_BYTES: Final = 65_536
-"""Largest template, bytes. The shipped ones have 600."""
+"""Largest template file, bytes. The shipped templates have about 600 bytes."""
 
 
 class _Part(BaseModel):
@@ -24,65 +25,68 @@ class _Part(BaseModel):
 
 
 class AppliesTo(_Part):
-    """Whom a template serves."""
+    """The agent classes and tiers of a template."""
 
     agent_class: tuple[str, ...] = Field(min_length=1)
-    """Agent classes; `RESIDENT:*` is every resident, `*` everybody."""
+    """Agent classes; `RESIDENT:*` means every resident, `*` every agent class."""
     tier: tuple[Literal["ho2"], ...] = ("ho2",)
     """Tiers; only HO2 gathers context."""
 
 
 class Pipeline(_Part):
-    """What is gathered and how it is laid out."""
+    """What is gathered, and in which order it is shown."""
 
     tier_select: tuple[Literal["ho2m"], ...] = ("ho2m",)
     """Ledgers that are read."""
     registry_scan: tuple[Literal["standing_rules"], ...] = ("standing_rules",)
-    """Configured material that is added."""
+    """Configured fragments that are added."""
     structuring: Literal["chronological"] = "chronological"
     """Order of the gathered turns in the text."""
 
 
 class TemplateBudget(_Part):
-    """Bounds; the agent's own configuration may be tighter."""
+    """Limits of gathering; the agent's own configuration may set tighter ones."""
 
     max_context_tokens: int = Field(ge=1)
-    """Tokens of gathered context."""
+    """Most tokens of gathered context."""
     max_queries: int = Field(ge=1)
-    """Reads."""
+    """Most reads from the provider."""
     timeout_ms: int = Field(ge=1)
-    """Milliseconds."""
+    """Longest time for the reads, milliseconds."""
 
 
 class Fallback(_Part):
-    """What happens when gathering comes up short. Attention fails open, so there is one way each."""
+    """What happens if gathering finds too little. Attention fails open, so each case has one option."""
 
     on_timeout: Literal["return_partial"] = "return_partial"
-    """Past the time: what was found is used."""
+    """After a timeout, the fragments found so far are used."""
     on_empty: Literal["proceed_empty"] = "proceed_empty"
-    """Nothing found: the turn goes on without."""
+    """Without fragments, the turn continues with an empty context."""
 
 
 class AttentionTemplate(_Part):
-    """One template."""
+    """The contents of one template file."""
 
     template_id: str = Field(pattern=r"^ATT-[A-Z0-9-]+$")
-    """Its id; a file of the same id in an own directory replaces the shipped one."""
+    """The template's id. In a user's directory, a template with the id of a shipped one replaces it."""
     applies_to: AppliesTo
-    """Whom it serves."""
+    """The agent classes that use the template."""
     pipeline: Pipeline
     """What is gathered."""
     budget: TemplateBudget
-    """Within which bounds."""
+    """Limits of gathering."""
     fallback: Fallback = Field(default_factory=Fallback)
-    """What happens otherwise."""
+    """What happens if gathering finds too little."""
 
 
 def load_templates(directory: str | None = None) -> tuple[AttentionTemplate, ...]:
-    """The shipped templates with those of a directory laid over them, by id.
+    """Loads the shipped templates, and those of `directory`, which override by id.
+
+    Args:
+        directory: the user's `*.json` templates; None: only the shipped ones
 
     Raises:
-        ConfigError: the directory or a file in it is not right; names the file and the field
+        ConfigError: the directory or a file in it is invalid; names the file and the field
     """
     shipped = files("kitchener.actors").joinpath("assets", "attention")
     found = {t.template_id: t for t in (_parse(f.name, f.read_bytes()) for f in shipped.iterdir() if f.name.endswith(".json"))}
@@ -97,7 +101,10 @@ def load_templates(directory: str | None = None) -> tuple[AttentionTemplate, ...
 
 
 def resolve_template(templates: Sequence[AttentionTemplate], agent_class: str) -> AttentionTemplate:
-    """The template that serves an agent class: named exactly, else by `RESIDENT:*`, else by `*`; ties by id."""
+    """Returns the template of an agent class: one that names it, else one for `RESIDENT:*`, else one for `*`.
+
+    If several match equally, the one with the lowest id applies.
+    """
     for wanted in (agent_class, f"{agent_class.split(':', 1)[0]}:*", "*"):
         for template in templates:
             if wanted in template.applies_to.agent_class:
@@ -119,7 +126,7 @@ def _parse(source: str, data: bytes) -> AttentionTemplate:
     try:
         return AttentionTemplate.model_validate_json(data)
     except ValidationError as error:
-        # Whatever the file is, nothing of its words is shown: a wrong path may lead to somebody's secrets.
+        # The error quotes nothing from the file, because a wrong path may point to a file with secrets.
         first = error.errors(include_url=False, include_input=False)[0]
         key = ".".join(described_key(str(part)) for part in first["loc"])
         raise ConfigError(source, key, "", first["msg"]) from None

@@ -1,1 +1,1 @@
-"""The Context Authority in a running session: its input is kept here, its decisions go on record here."""
+"""Runs the Context Authority in sessions: keeps its input and records its decisions."""

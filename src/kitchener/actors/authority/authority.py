@@ -1,8 +1,8 @@
-"""The Context Authority in a running session: folds its events as they are written, decides, and puts decisions on record.
+"""Folds a session's entries into the input of the Context Authority, and records the Authority's decisions.
 
-The deciding itself is pure and stands in `kitchener.context`; here its input is kept and its output written. In `enforce` the
-intents' life cycle goes to HO2m and the projection is what the model sees; in `shadow` both go to the context ledger alone and
-change nothing. Explained in `docs/context.md`.
+The decisions themselves are pure code in `kitchener.context`. In `enforce` the intents' events go to HO2m, and the model sees
+the projection. In `shadow` decisions and projections go only to the context ledger and change nothing. Explained in
+`docs/context.md`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,18 +45,18 @@ from kitchener.records.ref import Ref
 from kitchener.signing import Signer
 
 SHOWN_ELSEWHERE: Final = ("rule", "bias")
-"""Kinds of items that a prompt shows in places of their own: rules among the instructions, learned lines in their block."""
+"""Kinds of items that a prompt shows outside the context: rules in the instructions, learned lines in a block of their own."""
 _OF_A_TURN: Final = (events.WO_PLANNED, events.TURN_COMPLETED)
 _LEAVES: Final = (events.INTENT_SUPERSEDED, events.INTENT_CLOSED, events.INTENT_ABANDONED)
 
 
 class SessionThread:
-    """What the Authority keeps of one active session. Owned by its `SessionManager`.
+    """The Authority's state of one active session. Owned by its `SessionManager`.
 
     Args:
-        state: the session's fold
+        state: the fold of the session's entries
         ruleset: the policy
-        is_shadow: a turn that no real intent claims belongs, with its work orders, to the shadow's intent
+        is_shadow: whether a turn without a recorded intent, and its work orders, belong to the shadow's intent
     """
 
     __slots__ = (
@@ -76,25 +76,25 @@ class SessionThread:
         self._ruleset = ruleset
         self.is_shadow = is_shadow
         self.bases: dict[str | None, Base] = {}
-        """The last projection on record under each intent."""
+        """The last recorded projection of each intent."""
         self.intent_id: str | None = None
-        """The intent that the running turn serves."""
+        """The intent of the running turn; None without an active intent."""
         self.last_left: str | None = None
-        """The intent that was closed, abandoned or gave way last."""
+        """The intent that was closed, abandoned or superseded last; None if there is none."""
         self.projection: Projection | None = None
-        """What the running turn's model is shown."""
+        """The projection of the running turn; None before it is computed."""
         self.ranking = TurnRanking(ruleset)
         self.shared_to = 0
-        """Up to where other sessions' entries about shared intents were taken."""
+        """Position in HO2m up to which other sessions' entries about shared intents were applied."""
 
     @property
     def prior_intent_id(self) -> str | None:
-        """The intent that was left last, to which a message may go back; None where it is live, or there is none."""
+        """The intent that was left last, which a message may reopen; None if it is live again or there is none."""
         record = self.state.intents.get(self.last_left or "")
         return self.last_left if record is not None and not record.is_live else None
 
     def apply(self, entry_type: str, entity_id: str, timestamp: str, payload: Mapping[str, Any], ref: Ref) -> None:
-        """Takes an entry as it is written, or as it is read back."""
+        """Applies an entry of the session when it is written or read back."""
         if self.is_shadow and entry_type in _OF_A_TURN and payload.get("intent_id") is None:
             payload = {**payload, "intent_id": self.intent_id}
         event = make_event(entry_type, entity_id, timestamp, payload, ref)
@@ -107,21 +107,21 @@ class SessionThread:
             self.intent_id = resolve_active(self.state, self._ruleset).active
 
     def apply_decision(self, entry: StoredEntry) -> None:
-        """Takes a decision that the shadow made earlier."""
+        """Applies a recorded decision of the shadow."""
         decided = entry.payload.get("events")
-        for number, each in enumerate(decided if isinstance(decided, list) else ()):  # sealed, and its key gone: none
+        for number, each in enumerate(decided if isinstance(decided, list) else ()):  # not a list if the subject was erased
             self.apply(each["entry_type"], each["entity_id"], entry.timestamp, each["payload"], _part(entry.ref, number))
         self.intent_id = entry.payload.get("intent_id")
 
 
 class ContextAuthority:
-    """The Authority of one agent class; nothing of it is made where `context_mode` is `off`.
+    """The Authority of one agent class; not created if `context_mode` is `off`.
 
     Args:
         config: mode and policy
-        ledgers: where decisions go
-        signer: signs projections; None: they are not signed
-        ruleset_hash: identity of the policy, for what goes on record; empty where nothing does
+        ledgers: decisions are recorded here
+        signer: signs projections; None: projections are not signed
+        ruleset_hash: identity of the policy, recorded with each decision; "" if nothing is recorded
     """
 
     def __init__(self, config: HO2Config, ledgers: Ledgers, signer: Signer | None = None, *, ruleset_hash: str = "") -> None:
@@ -136,11 +136,16 @@ class ContextAuthority:
         self.recalling = SubjectTurns(ledgers, self.projector.estimate, self.ruleset.ranking_postings)
 
     def thread(self, session_id: str) -> SessionThread:
-        """The thread of a session that begins."""
+        """Returns the thread of a new session."""
         return SessionThread(ContextState(self.projector.estimate, session_id), self.ruleset, is_shadow=self.is_shadow)
 
     async def read_back(self, session_id: str, entries: Iterable[StoredEntry]) -> SessionThread:
-        """The thread of a session that comes back from the ledgers: the same fold over the same entries."""
+        """Rebuilds the thread of a session from the ledgers, by the same fold over the same entries.
+
+        Args:
+            session_id: the session
+            entries: the session's entries in HO2m, in order
+        """
         thread, bases = self.thread(session_id), RecordedBases()
         decided: dict[str, list[StoredEntry]] = {}
         async for entry in self._ledgers.context.read(session_id=session_id):
@@ -157,18 +162,21 @@ class ContextAuthority:
         return thread
 
     async def follow_shared(self, thread: SessionThread, session_id: str, subject_id: str, position: int) -> None:
-        """Lets a session's thread take what other sessions wrote about the subject's shared intents, up to a position."""
+        """Applies other sessions' entries about the subject's shared intents to a thread, up to a position of HO2m."""
         for entry in await self.shared.news(session_id, subject_id, thread.shared_to, position):
             payload = events.read_payload(entry.entry_type, entry.payload)
             thread.apply(entry.entry_type, entry.entity_id, entry.timestamp, payload, entry.ref)
         thread.shared_to = max(thread.shared_to, position)
 
     def resolve(self, thread: SessionThread) -> Resolution:
-        """The active intent of a session, or what stands in the way."""
+        """Returns the active intent of a session, or why there is none."""
         return resolve_active(thread.state, self.ruleset)
 
     def first_intent(self, thread: SessionThread, session_id: str, turn_id: str = "") -> IntentEvent | None:
-        """The declaration that a session lacks: of a first intent, or of one for turns held without the Authority."""
+        """Returns the declaration of an intent that the session needs, or None.
+
+        A session needs a first intent, and an intent for its turns from a time without the Authority.
+        """
         state, is_bridge = thread.state, self.ruleset.intent_mode == "bridge"
         session, has_past = SessionIntents(session_id, turn_id, state.intents), bool(state.turns)
         if not any(state.is_own_session(each) for each in state.intents.values()):
@@ -181,10 +189,10 @@ class ContextAuthority:
         return bridge_declaration(session, adopts_turns=True, parent_intent_id=found.active)
 
     def check(self, thread: SessionThread, made: Iterable[IntentEvent], timestamp: str) -> None:
-        """Refuses events of which one could not follow the session's ledger and those before it; ask before writing them.
+        """Checks that each event is valid after the session's ledger and the events before it. Call it before writing them.
 
         Raises:
-            InvalidLifecycle: it would be an impossible life
+            InvalidLifecycle: an event is invalid in its intent's state
         """
         read = [make_event(each.entry_type, each.entity_id, timestamp, each.payload, _NO_REF) for each in made]
         found = first_intent_problem([each for each in read if each is not None], thread.state.intents)
@@ -201,7 +209,7 @@ class ContextAuthority:
         recalled: Sequence[Item],
         tokens_left: int | None,
     ) -> tuple[Projection, Rendering]:
-        """What the model is shown, and its text."""
+        """Computes the projection of the running turn and its text."""
         self._ranking = thread.ranking
         projection = self.projector.project(
             thread.state,
@@ -224,7 +232,7 @@ class ContextAuthority:
         timestamp: str,
         transition_refs: Sequence[Ref],
     ) -> Ref:
-        """Writes `PROJECTION_COMPUTED`: references and hashes, as a change of the last one where there is one."""
+        """Writes `PROJECTION_COMPUTED` with references and hashes, as edits of the intent's last projection if there is one."""
         projection, rendering = shown
         payload = projection_payload(
             projection,
@@ -245,7 +253,7 @@ class ContextAuthority:
         return ref
 
     async def record_flags(self, base: Mapping[str, Any], flags: Iterable[Flag], timestamp: str, intent_id: str | None) -> None:
-        """Writes `CONFLICT_FLAG` for each of them."""
+        """Writes a `CONFLICT_FLAG` entry for each flag."""
         for flag in flags:
             payload = conflict_flag_payload(
                 flag, timestamp=timestamp, intent_id=intent_id, ruleset_hash=self.ruleset.ruleset_hash
@@ -260,14 +268,14 @@ class ContextAuthority:
         step: Literal["before", "after"],
         decided_after: str,
     ) -> None:
-        """Writes `INTENT_SHADOW_DECISION` and lets the shadow's own state follow it.
+        """Writes `INTENT_SHADOW_DECISION` and applies it to the shadow's own state.
 
         Args:
-            thread: the session's
-            base: what every payload carries
-            decision: what was decided
-            step: before the reply or after it: which of the decision's events this entry is about
-            decided_after: the session's last entry in HO2m, after which the decision was made
+            thread: the session's thread
+            base: the fields that every payload carries
+            decision: the decision
+            step: whether to record the decision's events from before the reply or after it
+            decided_after: id of the session's last entry in HO2m when the decision was made
         """
         intent_id = decision.intent_id
         decided = decision.before_turn if step == "before" else decision.after_turn
@@ -287,15 +295,20 @@ class ContextAuthority:
         thread.intent_id = intent_id
 
     def _rank(self, message: str, items: Sequence[Item]) -> Iterable[int]:
-        # One ranking for the class, as the projector wants it; the session's own index is set before each projection.
+        # The projector takes one ranking function for the agent class; `project` sets the session's ranking first.
         return self._ranking.rank(message, items)
 
     def _offer(self, items: Sequence[Item]) -> None:
-        """Nothing has to be noted where nothing is ranked: the ranking follows all turns of its session anyway."""
+        """Does nothing, because the ranking already follows all turns of its session."""
 
 
 def ruleset_of(config: HO2Config, ruleset_hash: str = "") -> Ruleset:
-    """The knobs of an agent class, under the identity of its whole policy where one is given."""
+    """Returns the context policy of an agent class.
+
+    Args:
+        config: the settings of the agent class
+        ruleset_hash: identity of the whole policy; "" if nothing is recorded
+    """
     return Ruleset(
         intent_mode=config.intent_mode,
         intent_conflict_policy=config.intent_conflict_policy,
@@ -322,5 +335,5 @@ _NO_REF: Final = Ref("", "", "")
 
 
 def _part(ref: Ref, number: int) -> Ref:
-    """The reference of one event of a decision that is a single entry."""
+    """Returns the reference of one event inside the entry of a shadow decision."""
     return Ref(ref.ledger_id, f"{ref.entry_id}.{number:02d}", ref.entry_hash)

@@ -1,8 +1,8 @@
-"""Ranks turns against a message: their words, fed in the order of the ledger, and whose words a session's turn looks at.
+"""Ranks turns against a message by the words that they share.
 
-How well a turn ranks depends on the other turns in the index. So all of the session's turns are in it, whatever intent they
-belong to, or all of the subject's where those may be recalled: what was ranked before, and whether the process was restarted
-since, makes no difference.
+A turn's rank depends on the other turns in the index. So the index holds all turns of the session, across intents, or all turns
+of the subject if the policy may recall them. Turns enter in the order of the ledger. So neither earlier rankings nor a restart
+change the result.
 """
 
 from bisect import bisect_left
@@ -18,19 +18,19 @@ _place_of: Final = attrgetter("place")
 
 
 class RankedTurns(NamedTuple):
-    """What answers to a message."""
+    """The result of ranking turns against a message."""
 
     numbers: list[int]
-    """Numbers of turns, best first, each once."""
+    """Numbers of the turns, best first, without duplicates."""
     matched: Sequence[int]
-    """Places of words in those that share one with the message, or stand next to something that does."""
+    """Index positions of the texts that share a word with the message or are next to one that does."""
 
 
 class TurnWords:
-    """The words of turns. They are noted as they come and read when something is ranked: where all turns fit, none is read.
+    """An index of the words of turns. Noted turns are indexed on the first ranking after they were noted.
 
     Args:
-        postings: places of words that one ranking looks at
+        postings: most word occurrences that one ranking reads
     """
 
     __slots__ = ("__weakref__", "_ends", "_index", "_last", "_owners", "_postings", "turns")
@@ -42,10 +42,10 @@ class TurnWords:
         self._ends: list[int] = []
         self._last: tuple[str, int, int, RankedTurns] = ("", 0, 0, _NONE)
         self.turns: list[Item] = []
-        """The turns in order; a turn's number is its place here."""
+        """The turns in order; a turn's number is its index in this list."""
 
     def note(self, item: Item) -> None:
-        """Takes note of the newest turn."""
+        """Appends the newest turn."""
         self.turns.append(item)
 
     @property
@@ -58,14 +58,14 @@ class TurnWords:
         self._index, self._owners, self._ends, self._last = None, [], [], ("", 0, 0, _NONE)
 
     def rank(self, message: str, wanted: int, among: int) -> RankedTurns:
-        """The turns that answer to a message, among the first so many; of the others nothing is known then.
+        """Ranks the first `among` turns against a message. Later turns have no effect.
 
         Args:
-            message: what is asked
-            wanted: so many are likely to be shown
-            among: how many of the turns that were noted there were when it was asked
+            message: the user's message
+            wanted: how many turns are likely to be shown
+            among: how many turns had been noted when the message arrived
         """
-        if self._last[:3] != (message, wanted, among):  # else the same turn asks for it again
+        if self._last[:3] != (message, wanted, among):  # one turn may ask for the same ranking twice
             self._last = (message, wanted, among, self._ranked(message, wanted, among) if among else _NONE)
         return self._last[3]
 
@@ -74,12 +74,12 @@ class TurnWords:
         return RankedTurns([*dict.fromkeys(map(self._owners.__getitem__, ranked.order))], ranked.matched)
 
     def matched(self, ranked: RankedTurns) -> Iterator[Item]:
-        """The turns that share a word with the message, or stand next to something that does, best first."""
+        """The turns with a text in `ranked.matched`, best first."""
         numbers = set(map(self._owners.__getitem__, ranked.matched))
         return (self.turns[number] for number in ranked.numbers if number in numbers)
 
     def _read(self) -> LexicalIndex:
-        """The index, with all that was noted."""
+        """Returns the index after adding all turns that were noted since the last call."""
         index = self._index
         if index is None:
             index = self._index = LexicalIndex(postings=self._postings)
@@ -93,10 +93,10 @@ class TurnWords:
 
 
 class TurnRanking:
-    """What one session's turns are ranked by: their own words, or those of all turns of the subject.
+    """Ranks the turns of one session, in an index of these turns or of all turns of the subject.
 
     Args:
-        ruleset: how much a ranking may look at, and how much room there is for what it finds
+        ruleset: sets the limit of postings and the token budget of the context
     """
 
     __slots__ = ("_among", "_budget", "_postings", "_taken", "_tokens", "_turns", "_words")
@@ -108,15 +108,15 @@ class TurnRanking:
         self._taken = self._tokens = self._among = 0
 
     def follow(self, state: ContextState, subject: tuple[TurnWords, int] | None = None) -> None:
-        """Takes note of what is new; to be called in each turn before anything is ranked.
+        """Adds the session's new turns. Call it in each turn before any ranking.
 
         Args:
-            state: the session's fold
-            subject: the words of all turns of its subject, and how many of them there were when the turn began; None: the
-                session's own are enough
+            state: the fold of the session's entries
+            subject: the index of all turns of the subject, and how many there were when the turn started; None: only the
+                session's turns are ranked
         """
         turns, is_own = state.turn_list, subject is None
-        if turns is not self._turns:  # folded again: an entry was declared void, or came late
+        if turns is not self._turns:  # the state was folded again, because an entry became invalid or arrived late
             self._turns, self._taken, self._tokens = turns, 0, 0
             if is_own:
                 self._words = TurnWords(self._postings)
@@ -133,19 +133,19 @@ class TurnRanking:
         return self._words
 
     def answering(self, message: str) -> Iterator[Item]:
-        """The turns that share a word with a message, or stand next to something that does, best first."""
+        """The turns that share a word with the message, or have a neighbour that does, best first."""
         return self._words.matched(self._best(message))
 
     def _best(self, message: str) -> RankedTurns:
-        # What turns take on average says how many of them there will be room for.
+        # Estimates how many turns fit the budget from the average size of a turn.
         wanted = self._budget * self._taken // self._tokens if self._tokens else 0
         return self._words.rank(message, wanted, self._among)
 
     def rank(self, message: str, items: Sequence[Item]) -> Iterator[int]:
-        """Positions in `items`, best first, then all turns, the newest first; so some come twice.
+        """Yields positions in `items`, best first, and then those of all turns, newest first. Some positions come twice.
 
         Args:
-            message: what is asked
+            message: the user's message
             items: turns of the session by age, then evidence
         """
         evidence: dict[str, int] = {}
@@ -156,7 +156,7 @@ class TurnRanking:
         turns = self._words.turns
         for number in self._best(message).numbers:
             item = turns[number]
-            if number < count and items[number] is item:  # most sessions have one intent, and all their turns belong to it
+            if number < count and items[number] is item:  # the usual case: all turns belong to one intent
                 yield number
             elif item.entity_id in evidence:
                 yield evidence[item.entity_id]
@@ -168,7 +168,7 @@ class TurnRanking:
 
 
 def _said(text: str) -> Iterator[tuple[str, str]]:
-    """The two sides of a turn's text."""
+    """Splits a turn's text into the user's message and the assistant's reply, each with its speaker."""
     user, _, assistant = text.removeprefix(_USER).partition(_ASSISTANT)
     yield "user", user
     if assistant:

@@ -1,7 +1,7 @@
-"""To which projections on record the next one of a session may refer, read back from the context ledger.
+"""Rebuilds the last projection of each intent of a session from the context ledger.
 
-A projection is recorded as a change of the one before it under the same intent. Here those changes are followed forward, so
-that a session of thousands of turns comes back in one pass over its projections.
+A projection is recorded as edits of the intent's previous projection. This module applies the edits in the order of the
+ledger, so that one pass over the projections is enough.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,13 +24,13 @@ class _Last(NamedTuple):
 
 
 class RecordedBases:
-    """The last projection under each intent, and what was eligible in it. Takes projections in the order of the ledger."""
+    """The last projection of each intent, with its eligible items. Reads projections in the order of the ledger."""
 
     def __init__(self) -> None:
         self._last: dict[str | None, _Last] = {}
 
     def read(self, entry: StoredEntry) -> None:
-        """Takes a `PROJECTION_COMPUTED`. One that cannot be followed is no base: the next is then written out."""
+        """Reads a `PROJECTION_COMPUTED` entry. If its edits do not apply, the intent's next projection is written in full."""
         intent_id = entry.payload.get("intent_id")
         try:
             eligible = self._eligible(entry.payload, self._last.get(intent_id))
@@ -41,7 +41,7 @@ class RecordedBases:
             self._last[intent_id] = _Last(entry.ref, eligible)
 
     def all(self) -> dict[str | None, Base]:
-        """What there is to refer to, by intent."""
+        """The last projection of each intent, as a base for the next one."""
         return {intent_id: Base(last.ref, tuple(last.eligible)) for intent_id, last in self._last.items()}
 
     def _eligible(self, payload: Mapping[str, Any], last: _Last | None) -> list[Ref]:
@@ -54,7 +54,7 @@ class RecordedBases:
 
 
 def _changed(before: list[Ref], edits: Sequence[Any]) -> list[Ref]:
-    """The list that some edits make of the one before it; where it only grows, it is the same list, grown."""
+    """Applies edits to a list of references. If they only append, `before` itself is extended and returned."""
     if edits and edits[0] == [0, len(before)] and all(isinstance(step, Mapping) for step in edits[1:]):
         for step in edits[1:]:
             before += read_refs(step["add"])

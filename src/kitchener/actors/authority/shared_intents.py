@@ -1,8 +1,8 @@
-"""Intents that belong to a subject and not to one session: what other sessions say of them, read at recorded positions.
+"""Reads what other sessions wrote about the shared intents of a subject, up to a recorded position of HO2m.
 
-A PROJECT, ARTIFACT or GLOBAL intent is declared in one session and may be above the intents of any other session of the same
-agent class and subject. Its life is the order of the ledger, whoever writes it, and a turn sees of it what stood in HO2m when
-the turn began. Explained in `docs/context.md`.
+A PROJECT, ARTIFACT or GLOBAL intent is declared in one session. It may be the parent of intents in any other session of the
+same agent class and subject. All sessions may change it; the order of their entries in the ledger decides. A turn sees the
+entries that HO2m had when the turn started. Explained in `docs/context.md`.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from kitchener.records import events
 
 
 class SharedIntents:
-    """The way from the ledger to the sessions of one agent class. Costs nothing while no intent of the class is shared.
+    """Reads the shared intents of one agent class. Reads no entries while no intent of the class is shared.
 
     Args:
-        ledgers: where their entries are
+        ledgers: the ledgers of the agent class
     """
 
     def __init__(self, ledgers: Ledgers) -> None:
@@ -25,21 +25,22 @@ class SharedIntents:
         self._has_any: bool | None = None
         self._written: dict[str, int] = {}
         self.lock = anyio.Lock()
-        """Held from a look at what is shared to the entry that rests on it: of two sessions that close an intent, one does."""
+        """Held from reading the shared intents until the entry that depends on them is written. So two sessions cannot both
+        close one intent."""
 
     @property
     def position(self) -> int:
-        """Where HO2m stands now."""
+        """The current position of HO2m."""
         return self._ledgers.positions()[self._ledgers.ho2m.ledger_id]
 
     async def news(self, session_id: str, subject_id: str, after: int, position: int) -> Sequence[StoredEntry]:
-        """What other sessions wrote about a subject's shared intents, in the order of the ledger.
+        """Returns other sessions' entries about a subject's shared intents, in the order of the ledger.
 
         Args:
-            session_id: whose own entries are left out
-            subject_id: whose intents
-            after: up to where the session has taken it; 0: it has taken nothing yet
-            position: where HO2m stood when the turn began; later entries are left for the next turn
+            session_id: the session whose own entries are left out
+            subject_id: the subject of the intents
+            after: position up to which the session has read such entries; 0: it has read none
+            position: position of HO2m when the turn started; the next turn reads later entries
         """
         if not await self._may_be_news(subject_id, after):
             return ()
@@ -47,7 +48,7 @@ class SharedIntents:
         return [entry async for entry in found if entry.session_id != session_id]
 
     def wrote(self, subject_id: str) -> None:
-        """Takes note that this process wrote an entry about a shared intent of a subject."""
+        """Notes that this process wrote an entry about a shared intent of the subject, so that `news` reads it."""
         self._has_any = True
         self._written[subject_id] = self.position
 

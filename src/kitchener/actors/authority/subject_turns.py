@@ -1,8 +1,7 @@
-"""Completed turns beyond the active intent, as evidence that a projection may recall: the session's, or the subject's.
+"""Reads the completed turns of a subject from HO2m, as evidence that a projection may recall.
 
-A subject's turns and their words are read from HO2m once, through its index, and kept up to date as turns complete; all its
-sessions look at the same ones, and how many are kept in memory is bounded. What a turn may recall ends where the ledger stood
-when it began.
+The turns and their words are read once, through the ledger's index, and then updated as turns complete. All sessions of the
+subject share them, and their size in memory is limited. A turn can recall only turns that HO2m had when the turn started.
 """
 
 from bisect import bisect_right
@@ -17,16 +16,16 @@ from kitchener.records import events
 from kitchener.records.spoken import turn_text
 
 MAX_CHARS: Final = 16_777_216
-"""Characters of the turns of all subjects together; beyond it the longest unused subjects are released."""
+"""Most characters of turns in memory, for all subjects together. Beyond it the least recently used subjects are evicted."""
 
 
 class SubjectView(NamedTuple):
-    """The turns of one subject as they stood at one moment."""
+    """The turns of one subject at one position of HO2m."""
 
     words: TurnWords
-    """Of all that were read; of those that were completed since, too."""
+    """The words of all turns read so far, including turns after the position."""
     known: int
-    """So many of their turns, the first ones, were there."""
+    """How many of these turns, counted from the first, existed at the position."""
 
 
 class _Turns:
@@ -41,12 +40,12 @@ class _Turns:
 
 
 class SubjectTurns:
-    """The turns of the subjects in use, oldest first.
+    """Caches the turns of recently used subjects, oldest turn first.
 
     Args:
-        ledgers: where the turns are
-        estimate: how their tokens are counted
-        postings: places of words that one ranking looks at
+        ledgers: the ledgers with the turns
+        estimate: estimates the tokens of a turn
+        postings: most word occurrences that one ranking reads
     """
 
     def __init__(self, ledgers: Ledgers, estimate: Estimator, postings: int) -> None:
@@ -55,11 +54,11 @@ class SubjectTurns:
         self._held = 0
 
     async def of(self, subject_id: str, position: int) -> SubjectView:
-        """The completed turns of a subject.
+        """Returns the completed turns of a subject.
 
         Args:
-            subject_id: whose
-            position: where HO2m stood when the turn began that asks; later turns do not count
+            subject_id: the subject
+            position: position of HO2m when the asking turn started; later turns do not count
         """
         kept = self._subjects.get(subject_id)
         if kept is None:
@@ -70,24 +69,24 @@ class SubjectTurns:
         return SubjectView(kept.words, bisect_right(kept.places, position))
 
     def forget(self, subject_id: str) -> None:
-        """Puts a subject's turns away; asked for again, they are read again."""
+        """Evicts a subject's turns from memory. The next `of` reads them again."""
         dropped = self._subjects.pop(subject_id, None)
         self._held -= dropped.chars if dropped is not None else 0
 
     async def _read_on(self, subject_id: str, kept: _Turns, position: int) -> None:
-        """Takes the turns that were completed since."""
+        """Reads the turns that were completed since the last read."""
         ho2m = self._ledgers.ho2m
         completed = ho2m.read(key=events.subject_index_key(subject_id), after_seq=kept.read_to, up_to_seq=position)
         found = [entry async for entry in completed]
         started = await ho2m.last_of(events.turn_index_key(entry.entity_id) for entry in found) if found else {}
         for entry in found:
             item = self._item(entry, started.get(events.turn_index_key(entry.entity_id)))
-            if item is not None and item.entity_id not in kept.ids:  # else another session's turn read it meanwhile
+            if item is not None and item.entity_id not in kept.ids:  # another session's turn may have read it meanwhile
                 kept.ids.add(item.entity_id)
                 kept.places.append(entry.seq)
                 kept.words.note(item)
                 kept.chars += len(item.text)
-                if self._subjects.get(subject_id) is kept:  # else it was released while it was being read
+                if self._subjects.get(subject_id) is kept:  # it may have been evicted during the read
                     self._held += len(item.text)
         kept.read_to = max(kept.read_to, position)
         while self._held > MAX_CHARS and len(self._subjects) > 1:

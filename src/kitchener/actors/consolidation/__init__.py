@@ -1,1 +1,1 @@
-"""What is learned after the reply: one work order for each signal whose gate is open."""
+"""Consolidation after the reply: one work order for each signal whose gate is open."""

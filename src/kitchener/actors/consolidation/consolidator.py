@@ -1,8 +1,8 @@
-"""Consolidation: after the reply, one work order for each signal whose gate is open, and what came of it into the memory.
+"""Turns signals with an open gate into overlays in the memory, with one work order for each signal, after the reply.
 
-It is a turn of no conversation: it runs under a pseudo-session of its own, in the background lane, and whatever goes wrong with
-it is on record and in the log, never in a reply. What a model says is taken only if it can stand as a learned line. Explained
-in `docs/memory.md`.
+A consolidation belongs to no conversation. It runs in a pseudo-session of its own, in the background lane. Its failures are
+recorded and logged, and never reach a reply. A model's answer is stored only if it is a valid learned line. Explained in
+`docs/memory.md`.
 """
 
 from collections import OrderedDict
@@ -39,9 +39,9 @@ class Consolidator:
     """Runs the consolidations of one agent class.
 
     Args:
-        agent_class: whose subjects
-        parts: what its turns work with
-        memory: where the signals are and the overlays go
+        agent_class: the agent class
+        parts: the components that all turns of the agent class share
+        memory: holds the signals and stores the overlays
         abort_grace_s: how long a cancelled consolidation may take to record its end, seconds
     """
 
@@ -64,16 +64,16 @@ class Consolidator:
     async def run(
         self, signal_ids: Sequence[str], *, namespace: str, gate_ts: str | None = None, is_asked_for: bool = True
     ) -> list[WorkOrder]:
-        """One work order for each signal whose gate is open as of now, in its last state; the others give none.
+        """Consolidates the signals whose gates are open now, and returns their finished work orders.
 
         Args:
             signal_ids: candidates
-            namespace: whose; one of this agent class
-            gate_ts: when their gates opened, ISO time; None: now
-            is_asked_for: False: a signal that failed a moment ago waits for its back-off
+            namespace: the memory namespace; must belong to this agent class
+            gate_ts: when the gates opened, ISO time; None: now
+            is_asked_for: True: also a signal that failed lately; False: such a signal waits for its back-off
 
         Raises:
-            CallerError: the namespace is another agent class's
+            CallerError: the namespace belongs to another agent class
         """
         agent_class, subject_id = split_namespace(namespace)
         if agent_class != self._agent_class:
@@ -82,7 +82,7 @@ class Consolidator:
         done = []
         for each in dict.fromkeys(signal_ids):
             gate = await self._memory.check_gate(each, namespace=namespace)
-            signal_id = gate.signal_id  # in words: a caller may spell it in several ways
+            signal_id = gate.signal_id  # in normal form: a caller may spell it in several ways
             key = (namespace, signal_id)
             is_due = gate.crossed and namespace not in self._barred
             if not is_due or key in self._running or (not is_asked_for and self._must_wait(key)):
@@ -93,7 +93,7 @@ class Consolidator:
                 with scope:
                     wo = await self._consolidate(namespace, SubjectId(subject_id), signal_id, gate_ts)
             except Exception:
-                self._note(key, failed=True)  # what cannot be written now is not tried again with every turn
+                self._note(key, failed=True)  # backs off, so that a write error is not repeated with every turn
                 raise
             finally:
                 del self._running[key]
@@ -106,7 +106,7 @@ class Consolidator:
         return done
 
     async def bar(self, namespace: str) -> None:
-        """Learns nothing more in a namespace until `unbar`; what is under way is cancelled, and has ended on return."""
+        """Stops consolidation in a namespace until `unbar`. Cancels what runs there, and returns when it has ended."""
         self._barred.add(namespace)
         while running := [scope for key, scope in self._running.items() if key[0] == namespace]:
             for scope in running:
@@ -115,17 +115,20 @@ class Consolidator:
             await self._left.wait()
 
     def unbar(self, namespace: str) -> None:
-        """Learns in a namespace again."""
+        """Allows consolidation in a namespace again."""
         self._barred.discard(namespace)
 
     async def recover(self) -> None:
-        """Ends what a crash left open, once; a runtime does it before its first turn."""
+        """Ends the consolidations that a crash left open. Later calls do nothing. A runtime calls it before its first turn."""
         await self._recovery.close_all()
 
     async def _consolidate(
         self, namespace: str, subject_id: SubjectId, signal_id: str, gate_ts: str | None
     ) -> WorkOrder | None:
-        """The work order of a signal whose gate is open; None where its window has one, be it one from before a crash."""
+        """Consolidates one signal whose gate is open.
+
+        Returns None if the signal was already consolidated in this gate window, also before a crash, or if it has no events.
+        """
         opened = gate_ts if gate_ts is not None else self._parts.now()
         window_key = gate_window_key(opened, self._memory.config.gate_window_hours)
         stored_id = self._memory.stored_id(signal_id, namespace=namespace)
@@ -143,12 +146,12 @@ class Consolidator:
         return await self._dispatch(case, number)
 
     async def _was_erased(self, subject_id: str, entry: StoredEntry) -> bool:
-        """Whether the subject was erased after an entry: what was learned then counts as not learned."""
+        """Whether the subject was erased after this entry. If so, the consolidation no longer counts."""
         erased = await self._parts.ledgers.ho2m.last(key=events.erased_index_key(subject_id))
         return bool(erased) and erased[-1].seq > entry.seq
 
     async def _dispatch(self, case: Case, number: int) -> WorkOrder:
-        """Plans, executes and books the work order, and logs what was learned."""
+        """Plans and executes the work order, debits its budget, and logs the overlay."""
         ledgers, budgeter = self._parts.ledgers, self._parts.budgeter
         scope = (case.session_id,)
         wo = WorkOrder.create(
@@ -183,10 +186,10 @@ class Consolidator:
             budgeter.release(scope)
 
     async def _input_of(self, case: Case) -> dict[str, Any]:
-        """What the model is shown: the counts, and the newest events with what the subject said."""
+        """The input of the model: the counts, and the newest events with the subject's messages."""
         evidence = case.evidence
         newest = evidence.event_ids[-self._parts.config.consolidation_recent_events :]
-        # Nothing that other turns log meanwhile, so that whoever looks later finds the same.
+        # Read at the recorded position, so that a later reader finds the same events whatever other turns log meanwhile.
         shown = await self._memory.read_events(newest, up_to={SIGNALS: case.signals_position}, namespace=case.namespace)
         messages = await self._messages_of(event.turn_id for event in shown if event.turn_id is not None)
         recent = [
@@ -210,7 +213,7 @@ class Consolidator:
         }
 
     async def _messages_of(self, turns: Iterable[str]) -> dict[str, str]:
-        """What the subject said in some turns, shortened, by turn."""
+        """The subject's messages by turn, each cut to `consolidation_message_chars`."""
         keys = {events.turn_index_key(turn): turn for turn in turns}
         limit, messages = self._parts.config.consolidation_message_chars, dict[str, str]()
         for key, entry in (await self._parts.ledgers.ho2m.last_of(keys)).items() if keys else ():
@@ -220,7 +223,11 @@ class Consolidator:
         return messages
 
     async def _plan(self, case: Case, wo: WorkOrder) -> tuple[WorkOrder, int]:
-        """Writes `WO_PLANNED` with what a later start needs to finish it; returns the tokens that it takes."""
+        """Writes `WO_PLANNED` with the facts that a recovery needs.
+
+        Returns:
+            The planned work order, and the estimated tokens of its input and reply.
+        """
         data = canonical_bytes([wo.input_context, wo.prior_results], at="input_context")
         ref = await self._write(
             case,
@@ -245,14 +252,14 @@ class Consolidator:
         return wo.replaced({"planned_ref": ref}), -(-len(data) // 3) + self._parts.config.reply_reserve
 
     async def _execute(self, case: Case, wo: WorkOrder) -> WorkOrder:
-        """The work order as HO1 leaves it; whatever HO1 does, it has an end."""
+        """Executes the work order. It returns completed or failed, even if HO1 raises or times out."""
         dispatched = wo.dispatched(wo.planned_ref)
         try:
             with anyio.fail_after(self._parts.config.consolidation_deadline_s):
                 done = await self._parts.executor.execute(dispatched)
         except TimeoutError:
             return dispatched.failed(WorkOrderError(reason="TIMEOUT", detail="consolidation_deadline_s has passed"))
-        except BaseException as error:  # whatever HO1 raises ends this work order and nothing else
+        except BaseException as error:  # an error of HO1 ends only this work order
             if not is_own_failure(error):
                 raise
             return dispatched.failed(WorkOrderError(reason="EXECUTOR", detail=storable(words_of(error))))
@@ -261,9 +268,9 @@ class Consolidator:
         return dispatched.failed(WorkOrderError(reason="EXECUTOR", detail=f"the executor left it {done.state}"))
 
     async def _settle(self, case: Case, wo: WorkOrder, trace: Sequence[StoredEntry]) -> WorkOrder:
-        """Logs what was learned and closes the work order; an answer that cannot stand as a learned line fails it."""
+        """Logs the overlay and records the end of the work order. An invalid learned line fails the work order."""
         if wo.state == "completed" and wo.output_result is not None:
-            # The plan and the answer first: a crash must not leave an overlay that no work order on record accounts for.
+            # Commits the plan and the answer first, so that a crash cannot leave an overlay without a recorded work order.
             await self._parts.ledgers.commit()
             try:
                 await self._memory.log_overlay(overlay_of(case, wo.output_result, trace), namespace=case.namespace)
@@ -287,7 +294,7 @@ class Consolidator:
         return wo.abandoned()
 
     async def _next_number(self, session_id: str) -> int:
-        """One more than every number that either ledger knows: a crash may have left HO1m without the plan in HO2m."""
+        """One more than the highest number in HO2m and HO1m. After a crash, HO1m may be ahead of HO2m."""
         newest = [
             *await self._parts.ledgers.ho2m.last(session_id=session_id),
             *await self._parts.ledgers.ho1m.last(session_id=session_id),
@@ -302,7 +309,7 @@ class Consolidator:
         return key in self._failures and self._parts.loop_time() < self._failures[key][1]
 
     def _note(self, key: tuple[str, str], *, failed: bool) -> None:
-        """Doubles the wait with each failure in a row; a success ends it."""
+        """Doubles the back-off with each failure in a row; a success resets it."""
         times, _ = self._failures.pop(key, (0, 0.0))
         if failed:
             config = self._parts.config
@@ -313,11 +320,11 @@ class Consolidator:
 
 
 class Afterwards:
-    """Work that begins when a reply is delivered: bounded, waited for by `Runtime.drain`, ended by a shutdown.
+    """Background work that starts after a reply was delivered. `Runtime.drain` waits for it; a shutdown cancels it.
 
     Args:
-        tasks: where it runs; each piece in a task of its own
-        limit: pieces that may be pending; what comes beyond is left out
+        tasks: the task group that runs it, each job in its own task
+        limit: most pending jobs; further jobs are dropped with a warning in the log
     """
 
     def __init__(self, tasks: TaskGroup, limit: int) -> None:
@@ -328,23 +335,23 @@ class Afterwards:
         self.pending = 0
 
     def start(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Begins a piece of work with the next turn of the event loop."""
+        """Starts a job in a new task, or drops it if the limit is reached or `cancel` was called."""
         if self.pending >= self._limit or self._is_closed:
             logger.warning("consolidation left out", pending=self.pending, limit=self._limit)
             return
         self.pending += 1
         scope = anyio.CancelScope()
-        self._scopes.add(scope)  # from here on, not from its first step: a shutdown may come in between
+        self._scopes.add(scope)  # now and not at the task's first step, because a shutdown may come first
         self._tasks.start_soon(self._run, work, scope)
 
     async def wait_idle(self) -> None:
-        """Returns when nothing is pending."""
+        """Returns when no job is pending."""
         while self.pending:
             self._idle = self._idle or anyio.Event()
             await self._idle.wait()
 
     def cancel(self) -> None:
-        """Ends what is pending, and takes no more."""
+        """Cancels all pending jobs and accepts no more."""
         self._is_closed = True
         for scope in self._scopes:
             scope.cancel()
@@ -353,7 +360,7 @@ class Afterwards:
         try:
             with scope:
                 await work()
-        except BaseException as error:  # a consolidation that fails is on record and in the log, never in a reply
+        except BaseException as error:  # a failed consolidation must not reach a reply
             if not is_own_failure(error):
                 raise
             logger.error("consolidation failed", error=origin_of(error))

@@ -1,6 +1,6 @@
-"""What a consolidation's answer teaches, as an overlay. Pure.
+"""Turns a consolidation's answer into an overlay. Pure.
 
-The model chooses words, labels and weights; what it was learned from is counted here and never taken from its answer.
+The model chooses words, labels and weights. The sources come from the counted signals, never from the model's answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,28 +22,34 @@ _UNKNOWN: Final = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One signal that is to be learned from, as everything about it was when its gate opened."""
+    """One signal to consolidate, with the facts from when its gate opened."""
 
     namespace: str
-    """Whose memory."""
+    """The memory namespace, `agent_class/subject_id`."""
     subject_id: SubjectId
-    """Who it is about."""
+    """The subject of the namespace."""
     signal_id: str
-    """What recurred, in words."""
+    """The signal's id in plain text."""
     stored_id: str
-    """The same as the ledgers hold it."""
+    """The signal's id in the form that the ledgers store."""
     gate_ts: str
-    """When its gate opened, ISO time: the end of its window."""
+    """When the gate opened, ISO time: the end of the overlay's window."""
     session_id: SessionId
-    """The pseudo-session that it runs under."""
+    """The pseudo-session of the consolidation."""
     signals_position: int
-    """The newest signal entry that was counted."""
+    """Position of the newest signal entry that was counted."""
     evidence: SignalAccumulator
-    """What was counted."""
+    """The counted events of the signal."""
 
 
 def overlay_of(case: Case, output: Mapping[str, Any], trace: Sequence[StoredEntry]) -> dict[str, Any]:
-    """What the model said, as an overlay; the sources are counted, never what it claims."""
+    """Builds the overlay from the model's output. Its sources are the counted events, never the model's claims.
+
+    Args:
+        case: the signal and its counted events
+        output: the output of the work order
+        trace: HO1's entries of the work order, in order
+    """
     call = next((entry.payload for entry in reversed(trace) if entry.entry_type == events.LLM_CALL), {})
     given = output.get("labels") or {}
     labels = {kind: _tidy_labels(given.get(kind)) for kind in ("domain", "task")}
@@ -77,7 +83,7 @@ def _tidy_labels(labels: Any) -> tuple[str, ...]:
 
 
 def recorded_output(trace: Sequence[StoredEntry]) -> dict[str, Any] | None:
-    """The output of a work order that HO1 had completed, out of its ledger."""
+    """Reads the output of a completed work order from HO1's entries; None if it was not completed or cannot be read."""
     if not trace or trace[-1].entry_type != events.WO_COMPLETED:
         return None
     call = next((entry.payload for entry in reversed(trace) if entry.entry_type == events.LLM_CALL), None)

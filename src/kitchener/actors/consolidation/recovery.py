@@ -1,7 +1,7 @@
-"""What a crash left of consolidations: each work order that was begun and not ended gets its end, and none is done twice.
+"""Ends the consolidations that a crash left open, without asking a model twice for the same answer.
 
-An answer that HO1m has on record becomes the overlay that it would have become; one that has become it already is only closed;
-anything else is abandoned, and the signal's gate is still open for a new work order. Explained in `docs/survival.md`.
+If HO1m has the recorded answer, recovery logs its overlay, unless the overlay is already there, and completes the work order.
+Otherwise it abandons the work order; the signal's gate stays open for a new one. Explained in `docs/survival.md`.
 """
 
 from datetime import datetime
@@ -34,8 +34,8 @@ class LessonRecovery:
     """Ends consolidations of an earlier process.
 
     Args:
-        parts: what the agent class works with
-        memory: where the signals are and the overlays go
+        parts: the components that all turns of the agent class share
+        memory: holds the signals and stores the overlays
     """
 
     def __init__(self, parts: TurnParts, memory: LongTermMemory) -> None:
@@ -44,8 +44,11 @@ class LessonRecovery:
         self._running: anyio.Lock | None = None
 
     async def close_all(self) -> None:
-        """Ends every consolidation that a crash left open. The first call does it; later ones wait for that and do nothing."""
-        if self._is_done or not self._parts.ledgers.is_sole_writer:  # else it may be under way elsewhere, or was once: a replay
+        """Ends every consolidation that a crash left open. The first call does the work; later calls only wait for it.
+
+        Does nothing in a replay or if another process may write the ledgers, where a consolidation may still be running.
+        """
+        if self._is_done or not self._parts.ledgers.is_sole_writer:
             return
         self._running = self._running or anyio.Lock()
         async with self._running:
@@ -60,9 +63,9 @@ class LessonRecovery:
             self._is_done = True
 
     async def _planned_lately(self) -> list[StoredEntry]:
-        """The consolidations that may have been under way when the ledger's last entry was written.
+        """The plans of all consolidations that may have been running when the ledger's last entry was written.
 
-        None lives longer than its deadline and the commit that ends it, so older ones need not be looked at.
+        No consolidation runs longer than its deadline and its final commit, so older plans need no check.
         """
         ho2m = self._parts.ledgers.ho2m
         longest_us = int(2 * self._parts.config.consolidation_deadline_s * 1_000_000)
@@ -75,13 +78,13 @@ class LessonRecovery:
             limit *= 4
 
     async def take_up(self, newest: StoredEntry) -> bool:
-        """Gives a consolidation its end if it has none, so that no model is asked twice for the same answer.
+        """Ends a consolidation that is still open, so that no model is asked twice for the same answer.
 
         Args:
-            newest: the last entry in HO2m of its pseudo-session
+            newest: the last entry of the consolidation's pseudo-session in HO2m
 
         Returns:
-            whether its lesson is learned: now, or before
+            Whether an open consolidation was completed with its overlay in the memory; False if it was already closed
         """
         if newest.entry_type not in _OPEN:
             return False
@@ -113,16 +116,16 @@ class LessonRecovery:
         return True
 
     async def _is_learned(self, planned: StoredEntry, trace: list[StoredEntry]) -> bool:
-        """Whether the overlay is in the memory, be it only now, out of the answer on record.
+        """Whether the overlay is in the memory. If it is missing, logs it from the recorded answer first.
 
         Raises:
-            CallerError, EntryRefused, EntryTooLarge: that answer cannot stand as a learned line
+            CallerError, EntryRefused, EntryTooLarge: the recorded answer is not a valid learned line
         """
         facts = planned.payload.get("consolidates")
-        if not isinstance(facts, dict) or not facts.keys() >= _FACTS:  # another program's
+        if not isinstance(facts, dict) or not facts.keys() >= _FACTS:  # written by another program
             return False
         namespace, signal_id, gate_ts = facts["namespace"], facts["signal_id"], facts["gate_ts"]
-        # Looked for first, also among those that somebody took out of use since: logging one again would bring it back.
+        # Checked first, and among inactive overlays too: logging an overlay again would make it active again.
         known = await self._memory.read_overlays(signal_id, active_only=False, namespace=namespace)
         opened = us_of(gate_ts, "gate_ts")
         if any(each.window_end is not None and us_of(each.window_end, "window_end") == opened for each in known):

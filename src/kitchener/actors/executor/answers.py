@@ -1,7 +1,7 @@
 """Turns a model's answer into the output of a work order.
 
-Pure. It knows nothing of schemas, ledgers or streams: `executor.py` checks and records what comes out here, `replies.py` reads
-an answer that is still growing. Explained in `docs/work-orders.md`.
+Pure. It knows nothing of schemas, ledgers or streams: `executor.py` checks and records the output, and `replies.py` reads an
+answer that is still streaming. Explained in `docs/work-orders.md`.
 """
 
 import re
@@ -14,7 +14,7 @@ from kitchener.canonical import parse_json
 from kitchener.records.prompt import PromptResponse
 
 REPLY_KEY: Final = "response_text"
-"""The key of a synthesize answer that holds what the user is shown."""
+"""The key of a synthesize answer that holds the reply to the user."""
 
 _FENCE: Final = "```"
 _FENCE_LINE: Final = re.compile(r"```(?:json)?[ \t]*+\n", re.IGNORECASE)
@@ -23,18 +23,18 @@ _BROKEN_REPLY: Final = re.compile(r'\s*+(?:```(?:json)?\s*+)?\{\s*+"', re.IGNORE
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """An answer in which no JSON object could be found."""
+    """An answer without a JSON object."""
 
     problem: str
-    """What is wrong, in words that a model can act on."""
+    """A description of the problem that a model can act on."""
 
 
 def read_answer(response: PromptResponse, *, plain_text: bool) -> dict[str, Any] | Unreadable:
-    """The object that the model answered with: structured if the provider gave it, else parsed from the text.
+    """Returns the object in the model's answer: the provider's structured form, or else parsed from the text.
 
     Args:
         response: the answer
-        plain_text: whether text that is no JSON object stands for `{"response_text": text}`
+        plain_text: whether to read text that is not a JSON object as `{"response_text": text}`
     """
     if response.structured is not None:
         return response.structured
@@ -42,7 +42,7 @@ def read_answer(response: PromptResponse, *, plain_text: bool) -> dict[str, Any]
     try:
         value = parse_json(_unfenced(text))
     except ValueError as error:
-        # An object cut off in the middle is a broken answer; shown as it is, the user would see half a JSON text.
+        # A truncated object is a broken answer. As plain text, it would show the user half a JSON object.
         if plain_text and not _BROKEN_REPLY.match(text):
             return {REPLY_KEY: text}
         return Unreadable(f"the answer is not JSON: {error}")
@@ -54,13 +54,13 @@ def read_answer(response: PromptResponse, *, plain_text: bool) -> dict[str, Any]
 
 
 def is_stored_by_text(response: PromptResponse) -> bool:
-    """Whether the text of an answer already holds its structured form, so that it need not be stored twice."""
+    """Whether the text of an answer already contains its structured form, so that storing the text is enough."""
     if response.structured is None:
         return True
     try:
         found: Any = orjson.loads(_unfenced(response.text))
         return bool(found == response.structured)
-    except (orjson.JSONDecodeError, RecursionError):  # of values too deep to be compared; storing them refuses them
+    except (orjson.JSONDecodeError, RecursionError):  # for values too deep to compare, which the ledger refuses
         return False
 
 

@@ -1,7 +1,7 @@
-"""One run of one work order: its model calls and tool calls, each on record, and what they cost.
+"""Makes and records the model calls and tool calls of one work order, and adds up their cost.
 
-It knows how a step is made and recorded, not which step comes next: that is `executor.py`. Below are the gateway's protocol,
-`registry.py` and the ledger. What is recorded is listed in `docs/work-orders.md`.
+`executor.py` decides which step comes next; this module does not. It uses the gateway's protocol, `registry.py` and the
+ledger. `docs/work-orders.md` lists the recorded entries.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -37,13 +37,13 @@ from kitchener.records.ref import Ref
 from kitchener.records.work_order import NO_COST, Cost, FailureReason, WorkOrder, WorkOrderError
 
 NO_TOOL: Final = "(none)"
-"""Stands on record for the name of a tool that the model asked for and that is none."""
+"""Recorded in place of a tool name that is not among the allowed tools."""
 _entry = tuple.__new__
-"""What calling `LedgerEntry` does, in half the time; eight times a turn."""
+"""Creates a `LedgerEntry` in half the time of the constructor; used eight times in a turn."""
 
 
 class WorkOrderFailed(Exception):
-    """The work order fails; caught by the executor, which returns it as a result."""
+    """Ends the work order as failed. The executor catches it and returns the failure as a result."""
 
     def __init__(self, reason: FailureReason, detail: str, provider_reason: str | None = None) -> None:
         self.error = WorkOrderError(reason=reason, detail=detail, provider_reason=provider_reason)
@@ -52,7 +52,7 @@ class WorkOrderFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What every execution of one executor uses."""
+    """The components that all executions of one executor share."""
 
     ledgers: Ledgers
     gateway: PromptGateway
@@ -64,7 +64,7 @@ class Surroundings:
 
 
 class Execution:
-    """The steps of one work order, in the order in which they are asked for."""
+    """Runs the steps of one work order in the order of the calls."""
 
     __slots__ = (
         "_base",
@@ -89,11 +89,11 @@ class Execution:
     )
 
     makes_reply: bool
-    """Whether its output is the reply to the user."""
+    """Whether the work order's output is the reply to the user."""
 
     def __init__(self, surroundings: Surroundings, work_order: WorkOrder, reply: ReplyStream | None) -> None:
         self._surroundings, self._wo, self._reply = surroundings, work_order, reply
-        known = work_order.__dict__  # reading a field of a model takes five times as long
+        known = work_order.__dict__  # reading a field through the model takes five times as long
         self._wo_id, self._subject_id, self._limits = known["wo_id"], known["subject_id"], known["constraints"].__dict__
         self._ledger = surroundings.ledgers.ho1m
         self.makes_reply = known["wo_type"] == "synthesize"
@@ -107,7 +107,7 @@ class Execution:
         limit_ms = self._limits["timeout_ms"]
         if limit_ms is not None:
             self._deadline = surroundings.now() + limit_ms / 1_000
-        else:  # a deadline that stands around this task is passed down, never extended
+        else:  # never later than the deadline of the scope around this task
             self._deadline = min(anyio.current_time() + surroundings.turn_deadline_s, anyio.current_effective_deadline())
         self._started_us = surroundings.clock.time_us()
         planned = known["planned_ref"]
@@ -118,12 +118,15 @@ class Execution:
         self._tool_ids: list[str] = []
 
     def record(self, entry_type: str, fields: dict[str, Any]) -> Awaitable[Ref]:
-        """Writes one entry about this work order; gives its reference when it is awaited. `fields` gets what all carry."""
+        """Writes one entry about this work order and returns its reference when awaited.
+
+        Adds the fields that all payloads carry to `fields` in place.
+        """
         fields |= self._base
         return self._ledger.write(_entry(LedgerEntry, (entry_type, self._wo_id, fields)))
 
     def record_completed(self, output_bytes: bytes, cost: Cost) -> Awaitable[Ref]:
-        """Writes where the output stands, its hash, and what it cost."""
+        """Writes `WO_COMPLETED` with the reference and the hash of the output, and the cost."""
         if self._output_ref is None:
             raise ExecutorError(f"work order {self._wo_id} has an output but no entry that holds it")
         return self.record(
@@ -136,8 +139,12 @@ class Execution:
         )
 
     def cost(self, now_us: int) -> Cost:
-        """What was used so far."""
-        # Counted here, and the tokens were written as integers with each call: nothing is left to validate.
+        """The cost of the work order so far.
+
+        Args:
+            now_us: the time of day, microseconds
+        """
+        # No validation is needed: the counts come from this object, and each recorded call had integer tokens.
         return NO_COST.replaced(
             {
                 "input_tokens": self._input_tokens,
@@ -152,7 +159,7 @@ class Execution:
     async def call_model(
         self, contract: CompiledContract, variables: Mapping[str, Any], messages: Sequence[Message], tools: Toolset
     ) -> PromptResponse:
-        """One recorded model call.
+        """Makes and records one model call.
 
         Raises:
             WorkOrderFailed: no tokens are left, the provider failed, or its answer cannot be stored
@@ -189,7 +196,7 @@ class Execution:
         return response
 
     async def run_tool(self, tool_id: str, arguments: Mapping[str, Any]) -> ToolOutcome:
-        """One recorded tool call. Whatever goes wrong with the tool is its outcome, never an exception."""
+        """Makes and records one tool call. Any failure of the tool is part of its outcome, never an exception."""
         self._tool_calls_begun += 1
         call, tools = self._tool_calls_begun, self._surroundings.tools
         problem = self._tool_problem(tool_id, arguments)
@@ -211,7 +218,7 @@ class Execution:
                 problem = f"its arguments are too large to be recorded: {error}"
         if problem is None:
             if not read_only:
-                # After a crash, this entry alone says that the tool's effect may have happened.
+                # After a crash, only this entry shows that the tool may have had its effect.
                 await self._surroundings.ledgers.commit()
             self._tool_ids.append(tool_id)
             outcome = await tools.run(tool_id, arguments, self._tool_call(key))
@@ -223,7 +230,7 @@ class Execution:
         return outcome
 
     def on_attempt(self, attempt: Attempt) -> Awaitable[Ref]:
-        """Records an attempt of the gateway as it happens."""
+        """Records the start or the failure of an attempt of the gateway."""
         fields: dict[str, Any] = {
             "call": attempt.call,
             "attempt": attempt.attempt,
@@ -286,7 +293,7 @@ class Execution:
                 else:
                     response = item
         finally:
-            # A listener that is cancelled or fails leaves the stream half read; its connection must not stay open.
+            # If the listener fails or is cancelled, the stream is only partly read. Close it so that its connection ends.
             if (close := getattr(stream, "aclose", None)) is not None:
                 await close()
         if response is None:
@@ -315,7 +322,7 @@ class Execution:
         }
 
     async def _record_tool(self, call: int, tool_id: str, outcome: ToolOutcome) -> ToolOutcome:
-        # A name that is none of those allowed is the model's own words; the error, which may be sealed, has them.
+        # A name that is not allowed is text by the model. It is recorded only in the error, which may be sealed.
         named = tool_id if tool_id in self._wo.constraints.allowed_tools else NO_TOOL
         fields: dict[str, Any] = {"call": call, "tool_id": named}
         try:
@@ -327,12 +334,12 @@ class Execution:
         return outcome
 
     def _tool_problem(self, tool_id: str, arguments: Mapping[str, Any]) -> str | None:
-        """Why this call must not run, or None."""
+        """Returns why this call must not run, or None."""
         allowed = self._wo.constraints.allowed_tools
         if tool_id not in allowed:
             return f"tool {tool_id!r} is not allowed here; allowed are {sorted(allowed)}"
         try:
-            canonical_bytes(arguments, at="arguments")  # before they are validated: this bounds their depth
+            canonical_bytes(arguments, at="arguments")  # before validation, because this limits their depth
         except EntryRefused as error:
             return str(error)
         bound = self._surroundings.tools.validate(tool_id, arguments)

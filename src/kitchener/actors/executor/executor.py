@@ -1,8 +1,8 @@
-"""HO1: runs one work order. It renders the prompt, asks the model, runs tools, checks the output and has it repaired once.
+"""HO1: turns a dispatched work order into a completed or failed one, and records every step in HO1's ledger.
 
-A dispatched work order goes in, a completed or failed one comes out, and HO1's ledger holds every step between. It plans
-nothing, keeps no session and decides no policy. Neighbours: the supervisor above sees `HO1ExecutorProtocol` only; each step is
-made and recorded in `execution.py`, prompts come from `prompts.py`. Explained in `docs/work-orders.md`.
+It renders the prompt, calls the model, runs tools, and checks the output. It asks the model once to repair an invalid output.
+It plans nothing, keeps no session and decides no policy. The supervisor sees only `HO1ExecutorProtocol`. `execution.py` makes
+and records each step; prompts come from `prompts.py`. Explained in `docs/work-orders.md`.
 """
 
 import json
@@ -32,16 +32,16 @@ _REPAIR: Final = (
 
 
 class HO1Executor:
-    """Runs work orders, any number at a time; holds nothing between them.
+    """Runs any number of work orders at a time and keeps no state between them.
 
     Args:
-        ledgers: HO1's ledger gets the records; `commit` is awaited before a tool with effects runs
-        gateway: who calls models
-        prompts: the contracts
-        tools: the tools there are; each work order names those it may use
-        clock: the time of day, for `completed_at` and `elapsed_ms`
-        config: `turn_deadline_s` bounds a work order without its own `timeout_ms`
-        listeners: who watches which work order, by `wo_id`; looked at when a work order begins
+        ledgers: records go to HO1's ledger; a commit is awaited before a tool with effects runs
+        gateway: calls the models
+        prompts: the prompt contracts
+        tools: all tools; each work order names the tools that it may use
+        clock: time of day, for `completed_at` and `elapsed_ms`
+        config: `turn_deadline_s` limits a work order without its own `timeout_ms`
+        listeners: listeners for streamed updates by `wo_id`, read when a work order starts; None: no listeners
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class HO1Executor:
         self._timestamps = TimestampText()
 
     async def execute(self, work_order: WorkOrder) -> WorkOrder:
-        """The work order completed or failed; every step of it is in HO1's ledger, though not yet durable.
+        """Returns the work order, completed or failed. Every step is in HO1's ledger, but not yet durable.
 
-        Failures of models, tools and outputs are results. Cancellation passes through and leaves what was recorded.
+        Failures of models, tools and outputs are results. Cancellation passes through and keeps the entries written so far.
 
         Raises:
             InvalidTransition: the work order is not dispatched
-            PromptError: its contract does not exist, or the pack uses a variable that the input left out
+            PromptError: its contract does not exist, or the pack uses a variable that the input lacks
         """
         work_order = work_order.executing()
         wo_id, wo_type = work_order.wo_id, work_order.wo_type
@@ -87,14 +87,15 @@ class HO1Executor:
         value, output_bytes = output
         if reply is not None and run.makes_reply:
             text = value.get(REPLY_KEY)
-            await reply.finish(text if isinstance(text, str) else "")  # a contract may let it be anything; the gate will not
+            # A contract may allow other types; the quality gate does not.
+            await reply.finish(text if isinstance(text, str) else "")
         now_us = self._clock.time_us()
         cost = run.cost(now_us)
         await run.record_completed(output_bytes, cost)
         return work_order.completed(value, cost, self._timestamps.render(now_us))
 
     async def _run_tool(self, run: Execution, wo: WorkOrder) -> "_Output":
-        """The output of the one tool that HO2 chose."""
+        """Runs the tool that HO2 chose and returns its output."""
         tool_id, arguments = wo.input_context.get("tool_id"), wo.input_context.get("arguments", {})
         if not isinstance(tool_id, str) or not isinstance(arguments, dict):
             raise WorkOrderFailed(
@@ -107,7 +108,7 @@ class HO1Executor:
         return output, canonical_bytes(output, at="output")
 
     async def _ask_model(self, run: Execution, wo: WorkOrder) -> "_Output":
-        """The output of a model under the work order's contract, repaired once if need be."""
+        """Returns a model's output that fits the work order's contract, after one repair if necessary."""
         contract_id = wo.constraints.prompt_contract_id
         if contract_id is None:
             raise PromptError(f"work order {wo.wo_id} of type {wo.wo_type!r} names no prompt_contract_id")
@@ -135,7 +136,7 @@ class HO1Executor:
     async def _repaired(
         self, run: Execution, contract: CompiledContract, variables: Mapping[str, Any], messages: Sequence[Message]
     ) -> "_Output":
-        """The output of the answer to a conversation that ends with what was wrong with the last one."""
+        """Returns the output of one more model call, whose last message says why the first answer was invalid."""
         response = await run.call_model(contract, variables, messages, NO_TOOLS)
         output = _checked(contract, response, plain_text=run.makes_reply)
         if isinstance(output, str):
@@ -153,7 +154,11 @@ class HO1Executor:
         tools: Toolset,
         rounds: int,
     ) -> PromptResponse:
-        """The model's last answer, after it has had the tools it asked for. `messages` grows by what was said."""
+        """Returns the model's last answer, after running the tools that it asked for.
+
+        Appends each answer and each tool result to `messages`, except the last answer. After `rounds` answers with tool calls
+        the model is called once more without tools.
+        """
         for _ in range(rounds):
             response = await run.call_model(contract, variables, messages, tools)
             if not response.tool_uses:
@@ -174,16 +179,16 @@ class HO1Executor:
 
 
 _Output = tuple[dict[str, Any], bytes]
-"""An output and its canonical bytes."""
+"""An output and its canonical JSON bytes."""
 
 
 def _checked(contract: CompiledContract, response: PromptResponse, *, plain_text: bool) -> _Output | str:
-    """The output in an answer, or what is wrong with it."""
+    """Returns the output in an answer, or a description of what is wrong with the answer."""
     output = read_answer(response, plain_text=plain_text)
     if isinstance(output, Unreadable):
         return output.problem
     try:
-        data = canonical_bytes(output, at="output")  # before it is validated: this bounds its depth
+        data = canonical_bytes(output, at="output")  # before validation, because this limits its depth
     except EntryRefused as error:
         return str(error)
     problem = contract.output_problem(output)
@@ -191,7 +196,7 @@ def _checked(contract: CompiledContract, response: PromptResponse, *, plain_text
 
 
 def _as_text(response: PromptResponse) -> str:
-    """What the model said, as it is shown to it again."""
+    """The model's answer as text for a repair request."""
     if response.text or response.structured is None:
         return response.text
     return json.dumps(response.structured, ensure_ascii=False)

@@ -1,9 +1,9 @@
 """Turns the text of a prompt pack into a function from validated variables to the text of a prompt.
 
-A pack has two parts, divided by a marker line. The part above it holds instructions: it becomes the system message, and only
-trusted variables may stand in it. The part below holds data: it becomes the user message, and every value in it is put
-between delimiters that the value cannot contain. Neighbours: `prompts.py` loads packs and contracts and calls this module;
-nothing here knows files, contracts or models. Explained in `docs/prompts.md`.
+A pack has two parts, divided by a marker line. The part above the marker holds instructions. It becomes the system message
+and may use only trusted variables. The part below holds data. It becomes the user message, and every value in it stands
+between delimiters that the value cannot contain. `prompts.py` loads packs and contracts and calls this module. This module
+knows no files, contracts or models. Explained in `docs/prompts.md`.
 """
 
 import ast
@@ -24,28 +24,28 @@ MARKER: Final = "=== DATA ==="
 """The line between the instruction part and the data part of a pack."""
 
 INSTRUCTION_VARIABLES: Final = frozenset(("instructions",))
-"""Variables that whoever runs the agent wrote, so that they may stand among the instructions. All others are data."""
+"""Variables written by the agent's operator. Only these may be used in the instruction part; all others are data."""
 
 _FENCE_DIGITS: Final = 16
 _NUMBERS: Final = frozenset((int, float, bool))
 _EMIT: Final = "emit the value"  # not an identifier, so that no template can name it
 
-# Not the canonical form, which some values do not have; equal values give equal text. Most values take a faster way to it.
+# Not the canonical form, because some values have none. Equal values give equal text. `plain_json` encodes most values first.
 _JSON: Final = json.JSONEncoder(
     sort_keys=True, ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
 ).encode
 
 Variables = Mapping[str, Any]
 Emit = Callable[[Any], str]
-"""Gives the text that stands for a value: the value itself among instructions, a fenced value among data."""
+"""Returns the prompt text for a value: the plain value in instructions, a fenced value in data."""
 
 
 def fence(turn_id: str, value: Any) -> str:
-    """`value` between two lines that it cannot contain; equal arguments give equal text.
+    """Returns `value` between two delimiter lines that it cannot contain. Equal arguments give equal text.
 
-    The delimiter comes from SHA-256 of turn id and content, and is derived again while it occurs in the content. So whoever
-    writes the content cannot write its end. Text stands as it is, objects and lists as JSON with sorted keys. Numbers and
-    booleans need no delimiter, as they can say nothing.
+    The delimiter is derived from the SHA-256 of turn id and content, and again as long as it occurs in the content. So the
+    author of the content cannot write its end. Text stays unchanged; objects and lists become JSON with sorted keys. Numbers
+    and booleans get no delimiter, because they cannot carry instructions.
 
     Raises:
         PromptError: the value has no JSON form
@@ -64,7 +64,11 @@ def fence(turn_id: str, value: Any) -> str:
 
 
 def plain(value: Any) -> str:
-    """`value` as text without delimiters: for instructions, which are trusted."""
+    """Returns `value` as text without delimiters, for trusted instructions.
+
+    Raises:
+        PromptError: the value has no JSON form
+    """
     if isinstance(value, str):
         return value
     try:
@@ -74,11 +78,10 @@ def plain(value: Any) -> str:
 
 
 class Part:
-    """One compiled half of a pack.
+    """One compiled part of a pack.
 
-    Most parts are literal text, values and simple choices; those are compiled to one Python expression, which takes a
-    twentieth of the time of the template engine. A part with loops, filters or arithmetic goes through the engine. Both give
-    the same text.
+    A part of literal text, values and simple conditions is compiled to one Python expression, which renders in a twentieth of
+    the template engine's time. The engine renders a part with loops, filters or arithmetic. Both give the same text.
     """
 
     __slots__ = ("_expression", "_template", "names")
@@ -97,11 +100,11 @@ class Part:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is rendered without the template engine."""
+        """Whether the part is rendered without the template engine."""
         return self._expression is not None
 
     def render(self, variables: Variables, emit: Emit) -> str:
-        """The text of this part; raises PromptError where a variable is missing."""
+        """Returns the text of this part. Raises PromptError if a variable is missing."""
         if self._expression is None:
             return self.render_with_engine(variables, emit)
         try:
@@ -110,7 +113,7 @@ class Part:
             raise PromptError(f"the prompt pack cannot be rendered: a variable or key is missing: {error}") from error
 
     def render_with_engine(self, variables: Variables, emit: Emit) -> str:
-        """The same text, through the template engine."""
+        """Renders the part with the template engine. The text equals that of `render`."""
         try:
             return self._template.render({**variables, _EMIT: emit})
         except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
@@ -119,22 +122,22 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class PackTemplate:
-    """Both compiled halves of a pack."""
+    """Both compiled parts of a pack."""
 
     instruction: Part
     data: Part
 
 
 def compile_pack(text: str, *, file: str) -> PackTemplate:
-    """The two halves of a pack's text, compiled.
+    """Compiles both parts of a pack's text.
 
     Args:
         text: the pack
-        file: how errors call it
+        file: the pack's name in errors
 
     Raises:
-        PromptError: the marker is missing or repeated, a half is empty or not a valid template, or a variable that is data
-            stands among the instructions
+        PromptError: the marker is missing or repeated, a part is empty or not a valid template, or the instruction part uses a
+            data variable
     """
     lines = text.splitlines()
     if lines.count(MARKER) != 1:
@@ -157,9 +160,9 @@ def compile_pack(text: str, *, file: str) -> PackTemplate:
 
 @pass_context
 def _emit(context: Context, value: Any) -> str:
-    """What the engine calls for each value that it puts out."""
+    """Converts each value that the engine outputs into prompt text."""
     if isinstance(value, Undefined):
-        return str(value)  # raises, and names the variable
+        return str(value)  # raises an error that names the variable
     emit: Emit = context[_EMIT]
     return emit(value)
 
@@ -168,14 +171,14 @@ def _engine() -> ImmutableSandboxedEnvironment:
     engine = ImmutableSandboxedEnvironment(
         autoescape=False, undefined=StrictUndefined, finalize=_emit, trim_blocks=True, lstrip_blocks=True
     )
-    # What is left cannot draw a random number, so that equal variables give equal text.
+    # Without these, no template can draw a random number, so equal variables give equal text.
     engine.globals.clear()
     del engine.filters["random"]
     return engine
 
 
 _ENGINE: Final = _engine()
-# A filter block, a macro call or an include could change or forge delimiters after values were put between them.
+# A filter block, a macro call or an include could change or forge the delimiters around values.
 _STATEMENTS: Final = (nodes.Output, nodes.If, nodes.For, nodes.Assign)
 
 
@@ -189,16 +192,16 @@ def _refuse_statements(tree: nodes.Template, file: str) -> None:
 
 
 def _compiled(body: Sequence[nodes.Node]) -> Callable[[Variables, Emit], str] | None:
-    """The body as a function, or None if it needs the engine."""
+    """Compiles the body to a function. Returns None if the body needs the engine."""
     text = _text(body)
     if text is None:
         return None
     tree = ast.Expression(ast.Lambda(_ARGUMENTS, text))
     try:
         code = compile(ast.fix_missing_locations(tree), "<prompt pack>", "eval")
-    except RecursionError:  # hundreds of conditions, one within the other
+    except RecursionError:  # hundreds of nested conditions
         return None
-    # Nothing that a pack says is parsed as Python: its texts and names are constants in a tree that was made here.
+    # No text of a pack is parsed as Python: its texts and names are constants in the tree that this module builds.
     function: Callable[[Variables, Emit], str] = eval(code, {"has": _has})
     return function
 
@@ -209,7 +212,7 @@ _ARGUMENTS: Final = ast.arguments(
 
 
 def _text(body: Sequence[nodes.Node]) -> ast.expr | None:
-    """The expression for the text of the body."""
+    """The expression for the text of the body, or None if it needs the engine."""
     pieces: list[ast.expr] = []
     for node in body:
         if isinstance(node, nodes.Output):
@@ -238,17 +241,17 @@ def _choice(node: nodes.If) -> ast.expr | None:
 
 
 def _path(node: nodes.Node) -> tuple[str, ...] | None:
-    """The keys of `a.b.c`, or None if it is anything else."""
+    """The keys of a path such as `a.b.c`; None for any other node."""
     if isinstance(node, nodes.Name):
         return (node.name,)
-    # `x.items` is a method of a dict, not its key; the engine knows what to do with it.
+    # `x.items` is a method of a dict, not a key, so the engine handles it.
     if isinstance(node, nodes.Getattr) and not hasattr(dict, node.attr) and (parent := _path(node.node)) is not None:
         return (*parent, node.attr)
     return None
 
 
 def _test(node: nodes.Node) -> ast.expr | None:
-    """The expression for a condition."""
+    """The expression for a condition, or None if it needs the engine."""
     if (path := _path(node)) is not None:
         return _value(path)
     if (known := _known(node)) is not None:
@@ -269,7 +272,7 @@ def _test(node: nodes.Node) -> ast.expr | None:
 
 
 def _known(node: nodes.Node) -> tuple[str, ...] | None:
-    """The path of `a.b is defined`, or None if it is anything else."""
+    """The path of a test such as `a.b is defined`; None for any other node."""
     return _path(node.node) if isinstance(node, nodes.Test) and node.name == "defined" else None
 
 

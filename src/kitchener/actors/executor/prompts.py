@@ -1,9 +1,8 @@
-"""Prompt contracts and packs: loads them, checks them against their manifest, compiles everything once at start.
+"""Turns the files of prompt contracts and packs into compiled contracts, once at start, and checks them against a manifest.
 
-A contract (`PRC-*.json`) names a pack, the limits of a call and the schemas of what goes in and comes out; a pack
-(`PRM-*.txt`) is the text. Both ship with the package; a directory of the user's overrides or adds by id. Neighbours:
-`packs.py` compiles texts, `executor.py` renders and checks with what is made here. It knows no model and no
-ledger. Explained in `docs/prompts.md`.
+A contract (`PRC-*.json`) names a pack, the limits of a call, and the input and output schemas. A pack (`PRM-*.txt`) is the
+text. Both ship with the package; a user's directory can override or add files by id. `packs.py` compiles the texts, and
+`executor.py` uses the contracts. This module knows no model and no ledger. Explained in `docs/prompts.md`.
 """
 
 import json
@@ -30,20 +29,20 @@ MANIFEST: Final = "manifest.json"
 MAX_SOURCE_BYTES: Final = 1_048_576
 """Largest file of a prompt directory, bytes. The shipped ones have a few thousand."""
 MAX_ERROR_CHARS: Final = 600
-"""Longest description of a value that breaks a schema; it is shown to the model and stored."""
+"""Longest description of a schema violation, in characters. The description is shown to the model and recorded."""
 
 _FILE_NAME: Final = re.compile(r"(PRM-[A-Z0-9-]{1,64})\.txt|(PRC-[A-Z0-9-]{1,64})\.json")
 
 
 class Boundary(BaseModel):
-    """Limits of one call under a contract."""
+    """Limits of one model call under a contract."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     max_tokens: Annotated[int, Field(ge=1)]
     """Largest answer, tokens."""
     temperature: Annotated[float, Field(ge=0, le=2)]
-    """Sampling temperature, unless the work order names one."""
+    """Sampling temperature, 0 to 2; a work order may set another one."""
 
 
 class _ContractFile(BaseModel):
@@ -57,13 +56,13 @@ class _ContractFile(BaseModel):
 
 
 class CompiledContract:
-    """A contract with its pack, ready for use: nothing is parsed or compiled per call.
+    """A contract with its compiled schemas and pack. A call parses and compiles nothing.
 
     Attributes:
         contract_id: `PRC-…`
         prompt_pack_version: pack id, `@` and the first 8 hex digits of the pack's hash
         boundary: limits of one call
-        input_schema, output_schema: as the contract's file has them
+        input_schema, output_schema: the schemas of the contract's file
     """
 
     def __init__(self, spec: _ContractFile, pack: PackTemplate, pack_hash: str, *, file: str) -> None:
@@ -80,21 +79,21 @@ class CompiledContract:
         self._system: _System | None = None
 
     def input_problem(self, variables: Mapping[str, Any]) -> str | None:
-        """What in `variables` breaks the input schema, or None."""
+        """Returns how `variables` violates the input schema, or None."""
         return _problem(self._input, variables)
 
     def output_problem(self, output: Any) -> str | None:
-        """What in `output` breaks the output schema, or None."""
+        """Returns how `output` violates the output schema, or None."""
         return _problem(self._output, output)
 
     def render(self, variables: Mapping[str, Any], turn_id: str) -> tuple[Message, Message]:
-        """The system and the user message for these variables; the same arguments give the same bytes.
+        """Returns the system and the user message for these variables. Equal arguments give equal bytes.
 
         Raises:
-            PromptError: the pack uses a variable that is not there
+            PromptError: the pack uses a variable that is missing
             EntryRefused: a value has no JSON form
         """
-        # The instruction part holds no variable but `instructions`, which seldom changes; so the last message is kept.
+        # `instructions` is the only variable of the instruction part and seldom changes, so the last message is cached.
         system, instructions = self._system, variables.get("instructions")
         if system is None or system.instructions != instructions:
             message = Message("system", self._pack.instruction.render(variables, plain))
@@ -111,10 +110,10 @@ class CompiledContract:
         temperature: float,
         max_tokens: int,
     ) -> bytes:
-        """Canonical JSON of what determines an answer; a ledger makes the request's hash of it (`content_digest`).
+        """Returns the canonical JSON of everything that determines an answer. A ledger hashes it (`content_digest`).
 
-        It is the array of contract id, pack version, messages, digest of the offered tools, digest of the output schema, the
-        model asked for, temperature and largest answer. The deadline, ids and streaming are not in it.
+        It is the array of contract id, pack version, messages, digest of the offered tools, digest of the output schema,
+        requested model, temperature and `max_tokens`. It excludes the deadline, ids and streaming.
         """
         opening, rest = self.request_parts(
             tuple(messages), tools_digest=tools_digest, model_id=model_id, temperature=temperature, max_tokens=max_tokens
@@ -130,26 +129,26 @@ class CompiledContract:
         temperature: float,
         max_tokens: int,
     ) -> tuple[Opening, bytes]:
-        """`request_bytes` in two parts: what requests under this contract begin with, and what is this request's own."""
+        """Returns `request_bytes` in two parts: the opening that requests under this contract share, and the rest."""
         tail = _hash_tail(tools_digest, self._schema_digest, model_id, temperature, max_tokens)
         system = self._system
-        if system is not None and messages and messages[0] is system.message:  # long, and the same in nearly every request
+        if system is not None and messages and messages[0] is system.message:  # long, and equal in nearly every request
             return system.opening, b",".join([b"", *map(_encoded, messages[1:])]) + b"]" + tail
         return NOTHING, self._hash_head + b"[" + b",".join(map(_encoded, messages)) + b"]" + tail
 
 
 class _System(NamedTuple):
-    """The system message of a contract for one text of instructions."""
+    """The cached system message of a contract for one value of `instructions`."""
 
     instructions: Any
     message: Message
     opening: Opening
-    """What a request with this message begins with, up to and with it."""
+    """The start of a request's bytes, up to and including this message."""
 
 
 def _encoded(message: Message) -> bytes:
-    """Canonical JSON of a message."""
-    if message.role == "user":  # it has nothing but its text, so no object need be made and walked over
+    """Returns the canonical JSON of a message."""
+    if message.role == "user":  # it has only its text, so it needs no intermediate object
         return b'{"content":' + canonical_bytes(message.content) + b',"role":"user"}'
     return canonical_bytes(message.as_mapping())
 
@@ -162,14 +161,16 @@ class PromptLibrary:
 
     @classmethod
     def load(cls, directory: str | None = None) -> Self:
-        """The shipped contracts and packs, and over them those of `directory`. Reads files: not for the event loop.
+        """Loads the shipped contracts and packs, and those of `directory`, which override by id.
+
+        It reads files, so do not call it in the event loop.
 
         Args:
-            directory: contracts and packs of the user's, with a `manifest.json`; None: the shipped ones only
+            directory: the user's contracts and packs, with a `manifest.json`; None: only the shipped ones
 
         Raises:
-            PromptError: a file is missing, not listed or not readable, has another hash than the manifest says, is not
-                valid, or names a pack or a variable that is not there; says which file, what was expected, what was found
+            PromptError: a file is missing, unlisted, unreadable or invalid, its hash differs from the manifest, or it names an
+                unknown pack or variable. The error says which file, what was expected and what was found
         """
         sources = _sources(directory)
         packs = {name: source for name, source in sources.items() if name.startswith("PRM-")}
@@ -189,7 +190,7 @@ class PromptLibrary:
 
     @staticmethod
     def write_manifest(directory: str) -> None:
-        """Writes `manifest.json` with the hash of every contract and pack in `directory`: run it after each edit."""
+        """Writes `manifest.json` with the hash of every contract and pack in `directory`. Call it after each edit."""
         root = Path(directory)
         names = sorted(path.name for path in root.iterdir() if _FILE_NAME.fullmatch(path.name))
         manifest = {name: digest(_bytes(root / name)) for name in names}
@@ -201,7 +202,7 @@ class PromptLibrary:
         return tuple(sorted(self._contracts))
 
     def contract(self, contract_id: str) -> CompiledContract:
-        """The contract of this id; raises PromptError if there is none."""
+        """Returns the contract with this id. Raises PromptError if there is none."""
         try:
             return self._contracts[contract_id]
         except KeyError:
@@ -209,10 +210,10 @@ class PromptLibrary:
 
 
 def sources_digest(directory: str | None = None) -> str:
-    """One hash over the shipped contracts and packs and, laid over them by id, those of `directory`.
+    """Returns one hash over the shipped contracts and packs, and those of `directory`, which override by id.
 
     Raises:
-        PromptError: a file is missing, not listed or not readable, or has another hash than the manifest says
+        PromptError: a file is missing, unlisted or unreadable, or its hash differs from the manifest
     """
     return canonical_digest({source_id: source.hash for source_id, source in _sources(directory).items()}, at="prompts")
 
@@ -223,7 +224,7 @@ def _sources(directory: str | None) -> "dict[str, _Source]":
 
 
 class _Source:
-    """The text of one listed file whose hash is right."""
+    """The text of one file whose hash matches the manifest."""
 
     __slots__ = ("file", "hash", "text")
 
@@ -232,14 +233,14 @@ class _Source:
 
 
 def _read(root: Traversable | Path) -> dict[str, _Source]:
-    """Every contract and pack of a directory by id, each checked against the directory's manifest."""
+    """Reads every contract and pack of a directory, by id, and checks each against the directory's manifest."""
     manifest_file = root / MANIFEST
     manifest = _json_object(_bytes(manifest_file), str(manifest_file))
     listed: dict[str, _Source] = {}
     for name, expected in manifest.items():
         match = _FILE_NAME.fullmatch(name)
         if match is None:
-            # Another program's manifest may hold anything, so only a name that is nearly right is repeated.
+            # Another program's manifest may hold anything, so the error repeats a name only if it resembles a valid one.
             named = repr(name) if "PRM-" in name or "PRC-" in name else described_key(name)
             raise PromptError(f"{manifest_file}: expected names such as PRM-MY-001.txt or PRC-MY-001.json, found {named}")
         file = root / name
@@ -309,7 +310,7 @@ def _check_variables(spec: _ContractFile, template: PackTemplate, pack_file: str
 
 
 def _validator(schema: dict[str, Any], where: str) -> Any:
-    """The compiled schema. It may refer to nothing outside itself: a fetched schema could change under a running agent."""
+    """Compiles a schema. It must not refer to other files, because a fetched schema could change while the agent runs."""
 
     def refuse(uri: str) -> Any:
         raise ValueError(f"{uri} lies outside this file")
@@ -322,10 +323,10 @@ def _validator(schema: dict[str, Any], where: str) -> Any:
 
 
 def _problem(validator: Any, value: Any) -> str | None:
-    """What in a value breaks the schema, or None; a value that the validator cannot even look at breaks it."""
+    """Returns how a value violates the schema, or None. A value that the validator cannot read violates it too."""
     try:
         return None if validator.is_valid(value) else _first_problem(validator, value)
-    except ValueError as error:  # too deep, or of a type that JSON does not have
+    except ValueError as error:  # too deep, or of a type without a JSON form
         return f"the whole value: {error}"
 
 

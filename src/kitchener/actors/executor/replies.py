@@ -1,7 +1,7 @@
-"""Turns an answer that is still growing into updates for whoever watches the turn.
+"""Turns a model's streaming answer into text updates for the listener of a turn.
 
-Neighbours: `execution.py` feeds it what the gateway streams; `answers.py` reads the same answer once it is whole. It knows no
-ledger: what it tells is provisional. Explained in `docs/work-orders.md`.
+`execution.py` feeds it the pieces that the gateway streams; `answers.py` reads the complete answer. It knows no ledger: its
+updates are provisional. Explained in `docs/work-orders.md`.
 """
 
 import re
@@ -14,7 +14,7 @@ from kitchener.records.turn import TextDelta, TextRetracted, ToolRan, UpdateList
 
 
 class ReplyStream:
-    """Tells one listener the text of one work order's reply, so that what it holds in the end is the reply itself."""
+    """Sends the text of one work order's reply to a listener. The text of all updates together is the final reply."""
 
     def __init__(self, wo_id: str, listener: UpdateListener) -> None:
         self._wo_id, self._listener = wo_id, listener
@@ -22,19 +22,24 @@ class ReplyStream:
         self._attempt = 1
 
     async def piece(self, attempt: int, text: str) -> None:
-        """Some more of the answer."""
+        """Sends the reply text in the next piece of the answer.
+
+        Args:
+            attempt: number of the gateway's attempt, from 1
+            text: the piece of the answer
+        """
         self._attempt = attempt
         if new := self._text.feed(text):
             await self._listener(TextDelta(self._wo_id, attempt, new))
 
     async def void(self) -> None:
-        """What was told is void: the answer is made anew, was no reply, or will not come."""
+        """Retracts the text sent so far, because the answer is restarted, is not the reply, or failed."""
         if self._text.given:
             await self._listener(TextRetracted(self._wo_id))
         self._text = ReplyText()
 
     async def finish(self, reply: str) -> None:
-        """The reply is known: tells what is missing, or takes back what does not fit and tells all of it."""
+        """Sends the rest of the final reply. If the text sent so far does not match, retracts it and sends the whole reply."""
         if not reply.startswith(self._text.given):
             await self.void()
         if rest := reply[len(self._text.given) :]:
@@ -42,16 +47,15 @@ class ReplyStream:
             self._text.note(rest)
 
     async def tool_ran(self, tool_id: str, *, is_error: bool) -> None:
-        """A tool ended."""
+        """Sends the update for a finished tool."""
         await self._listener(ToolRan(self._wo_id, tool_id, is_error))
 
 
 class ReplyText:
-    """Takes the pieces of a growing answer and gives the pieces of the reply in it.
+    """Extracts the reply from the pieces of a streaming answer.
 
-    An answer that is a JSON object is searched for the text of its top-level `response_text`, escapes decoded; any other
-    answer is the reply itself. What cannot be decided yet is held back, so what was given out once is right as long as the
-    answer stays what it looked like. Each piece is read once, however many there are.
+    In an answer that is a JSON object, the reply is the decoded text of the top-level `response_text`. Any other answer is the
+    reply itself. Text is held back until its role is certain. Each piece is read once.
     """
 
     def __init__(self) -> None:
@@ -63,12 +67,12 @@ class ReplyText:
 
     @property
     def given(self) -> str:
-        """All that was given out, for the caller to compare with the final reply."""
+        """All reply text returned so far, for comparison with the final reply."""
         self._given = ["".join(self._given)]
         return self._given[0]
 
     def feed(self, piece: str) -> str:
-        """The new text of the reply in `piece`; "" if there is none yet."""
+        """Returns the new reply text in `piece`, or "" if there is none."""
         rest = piece
         if self._mode == "undecided":
             decided, rest = self._opening.feed(piece)
@@ -88,12 +92,12 @@ class ReplyText:
         return rest
 
     def note(self, given: str) -> None:
-        """Takes note of a piece of the reply that was given out."""
+        """Adds a piece of the reply to `given`."""
         if given:
             self._given.append(given)
 
     def _decoded(self, piece: str) -> str:
-        """The decoded part of a piece of the string; an escape that is not whole is kept for the next piece."""
+        """Decodes a piece of the JSON string. An incomplete escape is kept for the next piece."""
         held, at = self._escape + piece, 0
         out: list[str] = []
         while found := _STRING_PART.match(held, at):
@@ -102,17 +106,17 @@ class ReplyText:
                 try:
                     part = orjson.loads(f'"{part}"')
                 except orjson.JSONDecodeError:
-                    self._mode = "over"  # no valid string; the caller sees the rest in the final reply or not at all
+                    self._mode = "over"  # not a valid string; the rest can come only with the final reply
                     break
             out.append(part)
             at = found.end()
         self._escape = held[at : at + _MAX_ESCAPE_CHARS]
         if self._escape.startswith('"') or len(self._escape) == _MAX_ESCAPE_CHARS:
-            self._mode = "over"  # the string has ended, or holds an escape that there is not
+            self._mode = "over"  # the string has ended, or holds an invalid escape
         return "".join(out)
 
 
-# Plain text; or an escape; or two escapes that are the halves of one character. A first half waits for its second.
+# Plain text, an escape, or a surrogate pair of two escapes. A high surrogate waits for the escape after it.
 _STRING_PART: Final = re.compile(
     r'[^"\\]+'
     r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4}"
@@ -121,11 +125,11 @@ _STRING_PART: Final = re.compile(
     r"|\\[^u]"
 )
 _MAX_ESCAPE_CHARS: Final = 12
-"""Of the longest escape, two halves of one character."""
+"""Length of the longest escape, a surrogate pair."""
 
 
 class _Opening:
-    """Reads the beginning of an answer until it is known whether it is an object, in a fence or not, or plain text."""
+    """Reads the start of an answer until it is clear whether the answer is plain text or an object, with or without a fence."""
 
     def __init__(self) -> None:
         self._read: list[str] = []
@@ -133,7 +137,12 @@ class _Opening:
         self._fence = ""
 
     def feed(self, piece: str) -> tuple[Literal["plain", "object"] | None, str]:
-        """What the answer is, None while that cannot be told, and what is to be read on: all of it if it is plain."""
+        """Reads the next piece of the answer.
+
+        Returns:
+            The kind of answer, or None while it is unclear, and the text left to read. For a plain answer this is the whole
+            text so far; for an object it starts at the opening brace.
+        """
         self._read.append(piece)
         for at, char in enumerate(piece):
             if self._step in ("before", "body"):
@@ -152,7 +161,7 @@ class _Opening:
         return True
 
     def _goes_on(self, char: str) -> bool:
-        """Whether the line is still one that may open a fence around JSON."""
+        """Whether the line can still be the opening of a fence around JSON."""
         is_whole = self._fence in ("```", "```json")
         if is_whole and char == "\n":
             self._step = "body"
@@ -166,7 +175,7 @@ class _Opening:
 
 
 class _KeyScan:
-    """Walks over the start of a JSON object until the text of `response_text` begins."""
+    """Scans a JSON object until the text of the top-level `response_text` begins."""
 
     def __init__(self) -> None:
         self._where: Literal["outside", "string", "escape", "value"] = "outside"
@@ -174,7 +183,12 @@ class _KeyScan:
         self._key = ""
 
     def feed(self, piece: str) -> tuple[Literal["text", "over"] | None, str]:
-        """Whether the text begins in this piece, and what stands behind its quote; "over" where it will not come."""
+        """Scans the next piece of the object.
+
+        Returns:
+            "text" and the rest of the piece after the opening quote; "over" if the text cannot come any more; None if it has
+            not begun yet.
+        """
         at = 0
         while at < len(piece):
             if self._where == "value":
@@ -204,7 +218,7 @@ class _KeyScan:
         elif token in ("}", "]"):
             self._depth -= 1
         elif self._depth == 1 and token == ":" and self._key == REPLY_KEY:
-            self._where = "value"  # what a top-level key is called is what stands before its colon
+            self._where = "value"  # the string before a top-level colon is a key
         elif self._depth == 1 and token == ",":
             self._key = ""
 
@@ -216,7 +230,7 @@ class _KeyScan:
             return
         elif token == "\\":
             self._where = "escape"
-        if self._depth == 1 and len(self._key) <= len(REPLY_KEY):  # a longer one is another key, whatever follows
+        if self._depth == 1 and len(self._key) <= len(REPLY_KEY):  # a longer key cannot be `response_text`
             self._key += token[: len(REPLY_KEY) + 1]
 
 

@@ -1,1 +1,1 @@
-"""Bounded mailboxes, and the components hosted behind them."""
+"""Bounded mailboxes and the components that they host."""

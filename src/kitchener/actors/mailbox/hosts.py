@@ -1,8 +1,7 @@
-"""The executor and the gateway behind their mailboxes: each offers the very method of the component that it hosts.
+"""Hosts the executor and the gateway behind mailboxes. Each host has the same methods as the component that it hosts.
 
-Which lane takes a message, and how a stream of items comes back, is decided here; queues, workers and failures are the
-mailbox's (`mailbox.py`). Above stand the supervisor and the executor, who see the protocols only. Explained in
-`docs/actors.md`.
+A host chooses the lane of a message and returns the items of a stream. `mailbox.py` owns queues, workers and failures.
+The callers, the supervisor and the executor, see only the protocols. Explained in `docs/actors.md`.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine
@@ -19,10 +18,10 @@ from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
 
 
 class HostedExecutor:
-    """An executor behind its mailbox: the same protocol, bounded, in lanes.
+    """An executor behind a mailbox with bounded lanes; implements `HO1ExecutorProtocol`.
 
-    Consolidation takes the background lane. A turn that a tool started takes a lane of its own depth, so that no slot waits for
-    itself.
+    Consolidation uses the background lane. A turn that a tool started uses a lane for its nesting depth. So a nested turn
+    never waits for a slot that its own caller holds.
     """
 
     def __init__(self, mailbox: Mailbox[WorkOrder, WorkOrder]) -> None:
@@ -30,16 +29,16 @@ class HostedExecutor:
 
     @staticmethod
     def hosting(executor: HO1ExecutorProtocol, **bounds: Any) -> Mailbox[WorkOrder, WorkOrder]:
-        """A mailbox for the executor; open it, then wrap it."""
+        """Returns a mailbox for the executor. Open the mailbox, then pass it to `HostedExecutor`."""
         return Mailbox(executor.execute, origin=lambda work_order: work_order.subject_id, **bounds)
 
     def execute(self, work_order: WorkOrder) -> Coroutine[Any, Any, WorkOrder]:
-        """The executed work order; see `HO1ExecutorProtocol`. The caller holds the deadline."""
+        """Returns the executed work order; see `HO1ExecutorProtocol`. The caller enforces the deadline."""
         return self._mailbox.ask_within(work_order, lane=self.lane_of(work_order))
 
     @staticmethod
     def lane_of(work_order: WorkOrder) -> str:
-        """The lane that takes this work order."""
+        """The lane for this work order: background, interactive, or `nested-<depth>`."""
         if work_order.wo_type == "consolidate":
             return BACKGROUND
         depth = len(calling_chain())
@@ -47,16 +46,16 @@ class HostedExecutor:
 
 
 class GatewayCall(NamedTuple):
-    """One request on its way to the gateway's worker."""
+    """One request to the gateway, as a mailbox message."""
 
     request: PromptRequest
     on_attempt: OnAttempt
     sink: MemoryObjectSendStream[StreamItem] | None
-    """Where stream items go; None for a plain completion."""
+    """Receives the stream items; None for a plain completion."""
 
 
 class HostedGateway:
-    """A gateway behind its mailbox: the same protocol, bounded."""
+    """A gateway behind a bounded mailbox; implements `PromptGateway`."""
 
     def __init__(self, mailbox: Mailbox[GatewayCall, Any], *, stream_buffer: int) -> None:
         self._mailbox = mailbox
@@ -64,7 +63,10 @@ class HostedGateway:
 
     @staticmethod
     def hosting(gateway: PromptGateway, **bounds: Any) -> Mailbox[GatewayCall, Any]:
-        """A mailbox for the gateway; open it, then wrap it. It replies with the response, to a stream with nothing."""
+        """Returns a mailbox for the gateway. Open the mailbox, then pass it to `HostedGateway`.
+
+        The mailbox replies with the response, or with None after a stream.
+        """
 
         async def pass_on(call: GatewayCall, sink: MemoryObjectSendStream[StreamItem]) -> None:
             stream = cast(AsyncGenerator[StreamItem, None], gateway.stream(call.request, on_attempt=call.on_attempt))
@@ -73,7 +75,7 @@ class HostedGateway:
                     try:
                         await sink.send(item)
                     except anyio.BrokenResourceError:
-                        return  # the reader has gone
+                        return  # the reader has closed its end
 
         def serve(call: GatewayCall) -> Awaitable[Any]:
             if call.sink is not None:
@@ -83,11 +85,11 @@ class HostedGateway:
         return Mailbox(serve, origin=lambda call: call.request.subject_id, **bounds)
 
     def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> Coroutine[Any, Any, PromptResponse]:
-        """The model's answer; see `PromptGateway`."""
+        """Returns the model's answer; see `PromptGateway`."""
         return self._mailbox.ask_here(GatewayCall(request, on_attempt, None))
 
     async def stream(self, request: PromptRequest, *, on_attempt: OnAttempt) -> AsyncIterator[StreamItem]:
-        """The answer as it is being made; see `PromptGateway`. A slow reader holds the provider back."""
+        """Yields the answer as the provider produces it; see `PromptGateway`. A slow reader slows down the provider."""
         send, receive = anyio.create_memory_object_stream[StreamItem](self._stream_buffer)
         envelope: Envelope[GatewayCall, Any] | None = None
         with send, receive:

@@ -1,18 +1,18 @@
-"""Hosts a plain component's one method behind a bounded mailbox.
+"""Queues messages for one method of a component and runs the method in a limited number of workers.
 
-A component (`HO1Executor`, `LLMGateway`) knows nothing of mailboxes. A `Mailbox` gives it lanes: each lane has a bounded queue
-and a limited number of workers. `ask` puts an envelope into the lane and waits for the one-shot reply. What the
-mailbox does not know: what the messages mean. Above it stand the hosts (`hosts.py`); below it only anyio.
+A component (`HO1Executor`, `LLMGateway`) knows nothing of mailboxes. A `Mailbox` gives the component lanes. Each lane has a
+bounded queue and a limited number of workers. `ask` puts an envelope into a lane and waits for its one reply. A mailbox does
+not know what its messages mean. The hosts (`hosts.py`) use it; it uses only anyio.
 
 Guarantees, explained in `docs/actors.md`:
 
-- Either the reply, or an error, or the asker's cancellation; a pending reply is never forgotten, also when the actor ends.
-- A cancelled asker cancels its own message's handler and nobody else's, and waits (bounded) until that has stopped.
-- A message whose asker is gone before work started is dropped, and its handler never runs.
-- A handler that raises an unexpected error fails its own asker only; its worker starts afresh with the next message.
-  `max_restarts` such errors inside the window stop the actor with the last one as the cause. Where messages have an origin,
-  all errors with messages of one origin count as one: nobody stops the actor for others.
-- A cancellation that comes from no scope of the mailbox, as of a task that the handler waited for, fails that one message.
+- Each ask ends with the reply, an error, or the asker's cancellation. No pending reply is lost when the actor ends.
+- A cancelled asker cancels the handler of its own message only. It waits until that handler has stopped, for a limited time.
+- If the asker is cancelled before work starts, the message is dropped and its handler never runs.
+- An unexpected error of a handler fails its own asker only; the worker continues with the next message. `max_restarts` such
+  errors inside the window stop the actor, with the last error as the cause. If messages have an origin, all errors of one
+  origin count as one, so that no single origin can stop the actor for others.
+- A cancellation from outside the mailbox's scopes, such as that of a task that the handler awaited, fails that message only.
 """
 
 import traceback
@@ -39,7 +39,7 @@ Asked = TypeVar("Asked")
 Replied = TypeVar("Replied")
 
 ASKERS_CONTEXT: ContextVar[Context | None] = ContextVar("ASKERS_CONTEXT", default=None)
-"""The context variables of whoever sent the message that is being handled; None outside of a worker. Tools run with them."""
+"""The context variables of the asker whose message is being handled; None outside of a worker. Tools run in this context."""
 
 _FAILED_IN = "failed in the actor "
 INTERACTIVE = "interactive"
@@ -48,19 +48,19 @@ BACKGROUND = "background"
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
-    """The bounds of one lane."""
+    """The limits of one lane."""
 
     concurrency: int
     """Messages handled at the same time."""
     capacity: int
-    """Messages that may wait; further askers wait for room."""
+    """Messages in the queue; further askers wait for room."""
     idle_workers: int = 256
-    """Workers kept for the next message; more than these end when they have nothing to do."""
+    """Idle workers kept for later messages; a worker beyond this number ends when the queue is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneStatistics:
-    """A lane's state at one moment."""
+    """Message and worker counts of a lane at one moment."""
 
     waiting: int
     running: int
@@ -69,7 +69,7 @@ class LaneStatistics:
 
 
 class Envelope(Wakeup, Generic[Asked, Replied]):
-    """A message on its way: with its asker's calling chain and the slot for its one reply, which wakes the asker."""
+    """A message with its asker's calling chain and the slot for its one reply. Filling the slot wakes the asker."""
 
     __slots__ = ("chain", "context", "error", "is_abandoned", "message", "on_done", "reply", "scope", "stopped")
 
@@ -83,13 +83,13 @@ class Envelope(Wakeup, Generic[Asked, Replied]):
         self.reply: Replied | None = None
         self.error: BaseException | None = None
         self.scope: anyio.CancelScope | None = None
-        """Of the worker that has begun with it; cancelling it ends that worker and nothing else."""
+        """The cancel scope of the worker that handles the message; None before a worker takes it."""
         self.is_abandoned = False
         self.stopped: anyio.Event | None = None
-        """What the asker waits for after it has abandoned a message that is being handled."""
+        """Set when the handler of an abandoned message has stopped; None unless the asker waits for that."""
 
     def finish(self, reply: Replied | None = None, error: BaseException | None = None) -> None:
-        """Fills the reply slot, once."""
+        """Fills the reply slot; later calls have no effect."""
         if not self.is_set:
             self.reply, self.error = reply, error
             self.set()
@@ -102,9 +102,9 @@ class Envelope(Wakeup, Generic[Asked, Replied]):
 class _Lane:
     """A lane's queue and workers.
 
-    Workers are called one at a time, and each that comes calls two more while messages are left. So a burst has its workers
-    after a few rounds of the event loop, and where the handler does not wait, as with a model in this process, one worker
-    that is called once serves all of it.
+    Workers are woken one at a time. Each woken worker wakes two more while messages are left, so a burst gets all its workers
+    after a few rounds of the event loop. If the handler never waits, as with a model in this process, one worker serves the
+    whole burst.
     """
 
     __slots__ = ("coming", "idle", "limits", "queue", "room", "woken", "workers")
@@ -113,22 +113,22 @@ class _Lane:
         self.limits = limits
         self.queue: deque[Envelope[Any, Any]] = deque()
         self.idle: list[Wakeup] = []
-        """What each parked worker waits for."""
+        """One wakeup for each idle worker."""
         self.room: deque[tuple[Envelope[Any, Any], Wakeup]] = deque()
-        """Askers that wait for room, in order; their envelopes are moved into the queue for them."""
+        """Askers that wait for room, in order, with their envelopes."""
         self.workers = 0
         self.coming = 0
-        """Workers that were called and have not looked into the queue yet."""
+        """Workers that were started or woken and have not looked into the queue yet."""
         self.woken = 0
-        """Those of them that had been idle."""
+        """Woken workers among `coming`; the others were newly started."""
 
     def is_full(self) -> bool:
-        """Whether there is no room for another message; what an idle worker is going to take needs none."""
+        """Whether the queue has no room. A message that an idle worker will take needs no room."""
         waiting, capacity = len(self.queue), self.limits.capacity
         return waiting >= capacity and waiting >= capacity + len(self.idle) + self.woken
 
     def fill(self) -> None:
-        """Moves envelopes that wait for room into the queue, as far as there is room."""
+        """Moves waiting envelopes into the queue until it is full."""
         while self.room and not self.is_full():
             envelope, place = self.room.popleft()
             self.queue.append(envelope)
@@ -140,11 +140,11 @@ class Mailbox(Generic[Asked, Replied]):
 
     Args:
         handler: the component's method; runs in a worker task of this mailbox
-        name: for errors and logs
-        lanes: the lanes by name; a lane asked for by another name gets the limits of `interactive`
-        max_restarts, restart_window_s: how many unexpected errors of the handler stop the actor
+        name: the actor's name in errors and logs
+        lanes: the lanes by name; a lane with another name gets the limits of `interactive`
+        max_restarts, restart_window_s: number of unexpected errors within this many seconds that stops the actor
         abort_grace_s: how long a cancelled asker waits for its handler to stop, seconds
-        origin: on whose behalf a message is; None: each message is on its own behalf
+        origin: returns the origin of a message, such as its subject; None: each error counts by itself
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Mailbox(Generic[Asked, Replied]):
         self._lanes.update((lane, _Lane(limits)) for lane, limits in lanes.items())
         self._max_restarts = max_restarts
         self._failures: deque[tuple[float, object]] = deque()
-        """When the actor failed inside the window, and on whose behalf: each origin once."""
+        """Time and origin of each failure inside the window; one failure for each origin."""
         self._restart_window_s = restart_window_s
         self._abort_grace_s = abort_grace_s
         self._tasks: TaskGroup | None = None
@@ -175,10 +175,10 @@ class Mailbox(Generic[Asked, Replied]):
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator["Mailbox[Asked, Replied]"]:
-        """Takes messages while the context is open. Replies still pending when it closes become `ActorStopped`.
+        """Accepts messages while the context is open. On exit, pending replies fail with `ActorStopped`.
 
         Raises:
-            ExceptionGroup: of one `ActorStopped`, if the handler failed too often; the last failure is its cause
+            ExceptionGroup: holds one `ActorStopped` if the handler failed too often; the last failure is its cause
         """
         self._signal = signals()
         try:
@@ -193,18 +193,18 @@ class Mailbox(Generic[Asked, Replied]):
             self._drop_all()
 
     async def ask(self, message: Asked, *, deadline: float, lane: str = INTERACTIVE) -> Replied:
-        """The handler's reply to the message.
+        """Returns the handler's reply to the message.
 
         Args:
-            message: handed to the handler as it is
+            message: passed to the handler unchanged
             deadline: on the event loop's clock, seconds; covers waiting for room, for a worker and for the reply
-            lane: which lane takes it
+            lane: the lane of the message
 
         Raises:
             Overloaded: no room before the deadline; the handler never saw the message
             TimeoutError: no reply before the deadline; the handler was cancelled
             ActorStopped: the actor ended first
-            Exception: whatever the handler raised
+            Exception: any error that the handler raised
         """
         envelope: Envelope[Asked, Replied] | None = None
         with anyio.CancelScope(deadline=deadline):
@@ -215,7 +215,7 @@ class Mailbox(Generic[Asked, Replied]):
         raise TimeoutError(f"{self._name} did not reply before the deadline")
 
     async def ask_within(self, message: Asked, *, lane: str = INTERACTIVE) -> Replied:
-        """As `ask`, for a caller that already runs inside a scope with the right deadline."""
+        """Like `ask`, but without a deadline. The caller runs inside a scope with a deadline."""
         envelope: Envelope[Asked, Replied] = Envelope(message, self._signal())
         box = self._lanes[lane]
         if not self._put(box, envelope):
@@ -223,10 +223,10 @@ class Mailbox(Generic[Asked, Replied]):
         return await self.reply(envelope)
 
     async def ask_here(self, message: Asked, *, lane: str = INTERACTIVE) -> Replied:
-        """As `ask_within`, but while a worker's place is free and nobody waits, the handler runs in the asker's own task.
+        """Like `ask_within`, but runs the handler in the asker's own task if a worker slot is free and no message waits.
 
-        That saves two switches of tasks. Bounds, order and the counting of failures are the same; the asker's cancellation
-        is the handler's, and an actor that closes waits for such an asker as for any other caller of its own.
+        This saves two task switches. Limits, order and failure counts are the same. Cancelling the asker cancels the handler
+        directly. The actor does not cancel such a handler when it closes.
         """
         box = self._lanes[lane]
         if self._tasks is None or self._fatal is not None:
@@ -253,9 +253,12 @@ class Mailbox(Generic[Asked, Replied]):
     async def post(
         self, message: Asked, *, lane: str = INTERACTIVE, on_done: Callable[[], None] | None = None
     ) -> Envelope[Asked, Replied]:
-        """Puts the message into the lane, waiting for room if it is full; `reply` or `abandon` must follow.
+        """Puts the message into the lane, after waiting for room if the lane is full. `reply` or `abandon` must follow.
 
-        `on_done` is called when the reply slot is filled, whoever fills it.
+        Args:
+            message: passed to the handler unchanged
+            lane: the lane of the message
+            on_done: called when the reply slot is filled, also with an error; None: no call
         """
         envelope: Envelope[Asked, Replied] = Envelope(message, self._signal(), on_done)
         box = self._lanes[lane]
@@ -264,7 +267,7 @@ class Mailbox(Generic[Asked, Replied]):
         return envelope
 
     async def reply(self, envelope: Envelope[Asked, Replied]) -> Replied:
-        """Waits for the reply to a posted message; being cancelled here abandons it."""
+        """Waits for the reply to a posted message. Cancelling this call abandons the message."""
         if not envelope.is_set:
             try:
                 await envelope
@@ -276,11 +279,14 @@ class Mailbox(Generic[Asked, Replied]):
         return envelope.reply  # type: ignore[return-value]  # set whenever error is None and done is set
 
     async def abandon(self, envelope: Envelope[Asked, Replied]) -> None:
-        """Nobody waits for this reply any more: drops the message, or cancels its handler and waits until it stopped."""
+        """Drops a message whose reply is no longer needed, or cancels its handler and waits until the handler has stopped.
+
+        The wait ends after `abort_grace_s`.
+        """
         if envelope.is_set:
             return
         envelope.is_abandoned = True
-        if envelope.scope is None:  # nobody has begun with it
+        if envelope.scope is None:  # no worker has taken it
             envelope.finish(error=self._stopped())
             for lane in self._lanes.values():
                 if envelope in lane.queue:
@@ -293,7 +299,7 @@ class Mailbox(Generic[Asked, Replied]):
             await stopped.wait()
 
     def statistics(self) -> dict[str, LaneStatistics]:
-        """Each lane's queue and workers now."""
+        """The current counts of each lane."""
         return {
             name: LaneStatistics(
                 max(0, len(lane.queue) - len(lane.idle) - lane.woken),
@@ -305,7 +311,7 @@ class Mailbox(Generic[Asked, Replied]):
         }
 
     def _put(self, lane: _Lane, envelope: Envelope[Any, Any]) -> bool:
-        """Puts the envelope into the lane; False: there is no room."""
+        """Appends the envelope to the lane's queue. Returns False if the queue is full."""
         if self._tasks is None or self._fatal is not None:
             raise self._stopped()
         if lane.room or lane.is_full():
@@ -335,7 +341,7 @@ class Mailbox(Generic[Asked, Replied]):
             self._call_worker(lane)
 
     def _call_worker(self, lane: _Lane) -> None:
-        """Has one more worker look into the queue, if there is a message for it and a place to work."""
+        """Wakes or starts one more worker if a message and a worker slot are available."""
         if len(lane.queue) <= lane.coming or self._fatal is not None:
             return
         if lane.idle:
@@ -345,7 +351,7 @@ class Mailbox(Generic[Asked, Replied]):
         elif lane.workers < lane.limits.concurrency and self._tasks is not None:
             lane.coming += 1
             lane.workers += 1
-            # A worker serves many askers, so it starts with no context variables of the one who happened to call it.
+            # A worker serves many askers, so it starts without the context variables of the asker that started it.
             Context().run(partial(self._tasks.start_soon, self._work, lane, name=f"{self._name} worker"))
 
     async def _work(self, lane: _Lane) -> None:
@@ -354,12 +360,12 @@ class Mailbox(Generic[Asked, Replied]):
         except anyio.get_cancelled_exc_class():
             if is_scope_cancelled():
                 raise
-            # Else the task group would take the end of one worker for its own, and close in silence.
+            # Otherwise the task group would treat this cancellation as its own and close without an error.
             logger.error("actor's worker was cancelled by something else", actor=self._name)
         self._call_worker(lane)
 
     async def _serve(self, lane: _Lane) -> None:
-        """Takes one message after the other, until the worker is told to end or is not needed."""
+        """Handles messages one after the other, until the worker is cancelled or is one idle worker too many."""
         envelope: Envelope[Asked, Replied] | None = None
         lane.coming -= 1
         has_come = True
@@ -390,7 +396,7 @@ class Mailbox(Generic[Asked, Replied]):
                 envelope.finish(error=self._stopped())
 
     async def _park(self, lane: _Lane) -> None:
-        """Waits until the worker is called."""
+        """Waits as an idle worker until a message wakes it."""
         wake = Wakeup(self._signal())
         lane.idle.append(wake)
         try:
@@ -409,8 +415,8 @@ class Mailbox(Generic[Asked, Replied]):
             reply = await self._handler(envelope.message)
         except KitchenerError as error:
             envelope.finish(error=error)  # an answer, not a failure of the actor
-        except BaseException as error:  # the actor's loop: the one place that outlives a bug
-            # The task is the mailbox's own: only its scopes may cancel what runs in it.
+        except BaseException as error:  # the actor's loop must survive a bug in the handler
+            # This task belongs to the mailbox, so only the mailbox's scopes may cancel it.
             is_cancelled = isinstance(error, anyio.get_cancelled_exc_class()) and not is_scope_cancelled()
             if not is_cancelled and not is_own_failure(error):
                 raise
@@ -421,12 +427,12 @@ class Mailbox(Generic[Asked, Replied]):
             envelope.finish(reply)
 
     def _noted(self, error: BaseException, message: Asked) -> Exception:
-        """What the asker is told of an unexpected error, which counts from now on."""
+        """Counts an unexpected error and returns the exception for the asker."""
         if not isinstance(error, Exception):
-            error = cut_off(self._name, error)  # raised as it is, it would end the task of whoever asked
+            error = cut_off(self._name, error)  # unchanged, it would end the asker's task
         if not any(note.startswith(_FAILED_IN) for note in getattr(error, "__notes__", ())):
             self._note_failure(error, message)
-        return error  # with a note: the bug of another actor, which has counted it, on its way to whoever asked
+        return error  # an error with a note comes from another actor, which has already counted it
 
     def _note_failure(self, error: Exception, message: Asked) -> None:
         error.add_note(f"{_FAILED_IN}{self._name}")

@@ -1,8 +1,8 @@
-"""Wakes one task from another, once: what an `anyio.Event` does for any number of tasks, for less.
+"""Lets one task wake one other task, once. An `anyio.Event` does this for any number of tasks.
 
-Every work order and every turn that has to wait goes to sleep on one. On asyncio it is the event loop's own future, which is
-what an `anyio.Event` makes two objects and two coroutines around; other backends have their events. Neighbours: the mailbox
-(`mailbox.py`) and the queue of turns (`admission.py`) above, only anyio below.
+Every work order and every turn that has to wait awaits a `Wakeup`. On asyncio a `Wakeup` uses a future of the event loop. An
+`anyio.Event` would add two objects and two coroutines around that future. On other backends a `Wakeup` uses an
+`anyio.Event`. The mailbox (`mailbox.py`) and the queue of turns (`admission.py`) use this module; it uses only anyio.
 """
 
 from collections.abc import Callable, Generator
@@ -13,50 +13,50 @@ from anyio.lowlevel import current_token
 
 
 class Signal(Protocol):
-    """What a task sleeps on: an asyncio future, or something that looks like one. Cancelling the sleeper may cancel it."""
+    """An asyncio future, or an object with the same methods, that a task awaits. Cancelling the task may cancel the signal."""
 
     def done(self) -> bool:
-        """Whether it was set or cancelled."""
+        """Whether the signal was set or cancelled."""
         ...
 
     def set_result(self, result: None, /) -> object:
-        """Wakes the sleeper; an error where it is done."""
+        """Wakes the awaiting task. Raises an error if the signal is done."""
         ...
 
     def __await__(self) -> Generator[Any, None, object]:
-        """Returns when it is set."""
+        """Returns when the signal is set."""
         ...
 
 
 class Wakeup:
-    """A call that one task waits for, by `await`, and others give with `set`. It is awaited once.
+    """An event that one task awaits, once, and other tasks set.
 
     Args:
-        signal: a fresh one, of `signals()`
+        signal: a new signal from the factory that `signals` returns
     """
 
     __slots__ = ("_signal", "is_set")
 
     is_set: bool
-    """Whether the call was given, also if its waiter has gone."""
+    """Whether `set` was called, even if no task waits any more."""
 
     def __init__(self, signal: Signal) -> None:
         self._signal = signal
         self.is_set = False
 
     def set(self) -> None:
-        """Gives the call. A second one does nothing."""
+        """Wakes the waiting task. Later calls have no effect."""
         self.is_set = True
         if not self._signal.done():
             self._signal.set_result(None)
 
     def __await__(self) -> Generator[Any, None, object]:
-        """Returns when the call is given, or was; being cancelled is final, also for the signal."""
+        """Returns when `set` was called. After a cancellation it cannot be awaited again."""
         return self._signal.__await__()
 
 
 class EventSignal:
-    """A signal on any backend."""
+    """A `Signal` for any backend, based on an `anyio.Event`."""
 
     __slots__ = ("_event",)
 
@@ -64,24 +64,24 @@ class EventSignal:
         self._event = anyio.Event()
 
     def done(self) -> bool:
-        """Whether it was set."""
+        """Whether the event was set."""
         return self._event.is_set()
 
     def set_result(self, _: None, /) -> None:
-        """Wakes the sleeper."""
+        """Wakes the awaiting task."""
         self._event.set()
 
     def __await__(self) -> Generator[Any, None, None]:
-        """Returns when it is set."""
+        """Returns when the event is set."""
         return self._event.wait().__await__()
 
 
 def signals() -> Callable[[], Signal]:
-    """What makes signals for an object that stays with one event loop; outside of one, what makes them for any."""
+    """Returns a factory of signals for the running event loop; outside of an event loop, a factory of `EventSignal`."""
     try:
         loop = current_token().native_token
     except anyio.NoEventLoopError:
         return EventSignal
-    # An asyncio loop makes its futures; trio's token has nothing of the kind.
+    # An asyncio loop creates futures; trio's token has no such method.
     make: Callable[[], Signal] = getattr(loop, "create_future", EventSignal)
     return make

@@ -1,8 +1,8 @@
-"""Who may run a turn, and when: the session's own FIFO first, then the runtime's limit of running turns, fair to subjects.
+"""Decides when a message may run its turn: first the session's FIFO queue, then the runtime's limit of running turns.
 
-Both are bounded and both waits end at the admission deadline. Whatever is turned away is recorded as `TURN_REJECTED`
-and consumes no turn number, so that no input is lost silently. What a turn does is not known here. Explained in
-`docs/sessions.md`.
+Both queues are bounded, and both waits end at the admission deadline. The limit is fair to subjects. A refused message is
+recorded as `TURN_REJECTED` and takes no turn number, so that no input is lost silently. This module does not know what a turn
+does. Explained in `docs/sessions.md`.
 """
 
 from collections import OrderedDict, deque
@@ -24,11 +24,11 @@ RejectReason = Literal["busy", "overloaded", "replaced"]
 
 
 class TurnLimiter:
-    """At most so many turns run at once, of all sessions of a runtime; others wait, and only so many.
+    """Limits how many turns of a runtime run at once and how many wait.
 
-    Subjects are served in turn, and in order within a subject. One subject leaves an eighth of the slots and a quarter of the
-    places in line to others, so nobody keeps everybody out, however many sessions they open or streams they stop reading.
-    Also counts running turns for a shutdown that waits for them.
+    Subjects are served round-robin, and the turns of one subject in order. One subject can take at most seven eighths of the
+    slots and three quarters of the queue, rounded up. So no subject can block all others, even with many sessions or unread
+    streams. A shutdown uses the limiter to cancel running turns and to wait for their end.
     """
 
     def __init__(self, max_running: int, max_waiting: int) -> None:
@@ -36,9 +36,9 @@ class TurnLimiter:
         self._max_waiting = max_waiting
         self._running_share, self._waiting_share = max_running - max_running // 8, max_waiting - max_waiting // 4
         self._lines: OrderedDict[str, deque[Wakeup]] = OrderedDict()
-        """Who waits, by subject, in the order in which subjects are served."""
+        """Waiting turns by subject, in the order in which subjects are served."""
         self._running_of: dict[str, int] = {}
-        """Slots by subject, of those who hold one."""
+        """Slots held by each subject; a subject without a slot is absent."""
         self._closed = False
         self._idle: anyio.Event | None = None
         self.running = self.waiting = 0
@@ -47,25 +47,33 @@ class TurnLimiter:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no turns are admitted any more."""
+        """Whether `close` was called, so that no more turns are admitted."""
         return self._closed
 
     def try_enter(self, subject_id: str = "") -> bool:
-        """Takes a slot, as `enter`, if one is free for this subject."""
+        """Takes a slot if one is free for this subject, without waiting. Returns whether it took one.
+
+        Raises:
+            RuntimeClosed: no more turns are admitted
+        """
         if self._closed:
             raise RuntimeClosed("the runtime is shutting down and takes no more turns")
-        # While a slot is free, all who wait have their share of slots: nobody is overtaken.
+        # If turns wait while a slot is free, their subjects hold their full share. So this turn overtakes none of them.
         if self.running >= self._max_running or self._running_of.get(subject_id, 0) >= self._running_share:
             return False
         self._take(subject_id)
         return True
 
     async def enter(self, deadline: float, subject_id: str = "") -> None:
-        """Takes a slot; the caller must `leave`.
+        """Takes a slot, after waiting for one if necessary. The caller must call `leave`.
+
+        Args:
+            deadline: on the event loop's clock, seconds
+            subject_id: the subject whose share the slot counts against
 
         Raises:
-            Overloaded: too many wait, or too many of this subject, or the deadline passed; nothing was taken
-            RuntimeClosed: no turns are admitted any more
+            Overloaded: the queue or the subject's share of it is full, or the deadline passed; no slot was taken
+            RuntimeClosed: no more turns are admitted
         """
         if self.try_enter(subject_id):
             return
@@ -80,7 +88,7 @@ class TurnLimiter:
                 await place
         except BaseException:
             if place.is_set:
-                self.leave(subject_id)  # the slot was ours just now: hand it on
+                self.leave(subject_id)  # the slot was granted already: pass it on
             raise
         finally:
             if not place.is_set:
@@ -92,7 +100,7 @@ class TurnLimiter:
             raise RuntimeClosed("the runtime is shutting down and takes no more turns")
 
     def leave(self, subject_id: str = "") -> None:
-        """Gives the slot to the next in line."""
+        """Releases a slot and grants it to the next waiting turn."""
         self.running -= 1
         held = self._running_of[subject_id] - 1
         if held:
@@ -105,18 +113,18 @@ class TurnLimiter:
             self._tell_if_idle()
 
     def close(self) -> None:
-        """Admits nothing more; those in line are turned away."""
+        """Admits no more turns. Waiting turns fail with `RuntimeClosed`."""
         self._closed = True
         for subject_id in list(self._lines):
             while subject_id in self._lines:
-                self._give(subject_id)  # each of them gives its slot back on waking
+                self._give(subject_id)  # each waiter releases its slot when it wakes
 
     def _take(self, subject_id: str) -> None:
         self.running += 1
         self._running_of[subject_id] = self._running_of.get(subject_id, 0) + 1
 
     def _serve(self) -> None:
-        """Gives a free slot to the first subject in line who has less than its share; at most one has all of it."""
+        """Grants a free slot to the first waiting subject below its share."""
         for subject_id in self._lines:
             if self._running_of.get(subject_id, 0) < self._running_share:
                 self._give(subject_id)
@@ -138,11 +146,11 @@ class TurnLimiter:
             del self._lines[subject_id]
 
     def track(self, scope: anyio.CancelScope) -> None:
-        """A running turn's scope, so that a shutdown can end it."""
+        """Registers a running turn's scope for `cancel_running`."""
         self._scopes.add(scope)
 
     def untrack(self, scope: anyio.CancelScope) -> None:
-        """The turn of this scope is over."""
+        """Removes the scope of a turn that is over."""
         self._scopes.discard(scope)
         if self._idle is not None:
             self._tell_if_idle()
@@ -165,16 +173,16 @@ class TurnLimiter:
 
 
 class SessionQueue:
-    """The queue of one session: who runs, who waits. Exists only while somebody does."""
+    """The running call and the waiting calls of one session. It exists only while there is at least one call."""
 
     __slots__ = ("is_replaced", "scope", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[_Place] = deque()
         self.scope: anyio.CancelScope | None = None
-        """Of the running turn, once it has one."""
+        """The running turn's cancel scope; None until the turn has one."""
         self.is_replaced = False
-        """The running turn was cancelled in favour of a newer message."""
+        """Whether a newer message replaced the running turn."""
 
 
 class _Place:
@@ -187,10 +195,10 @@ class _Place:
 
 
 class Admission:
-    """Lets messages of a session in, one at a time, by the session's overlap policy.
+    """Admits the messages of each session one at a time, by the overlap policy.
 
     Args:
-        config: policy, queue length, admission deadline
+        config: overlap policy, queue length and admission deadline
         limiter: the runtime's limit of running turns
     """
 
@@ -200,12 +208,13 @@ class Admission:
         self._now = loop_clock()
 
     async def enter(self, session: SessionManager, message: str, call: TurnCall, *, nested: bool) -> SessionQueue:
-        """Takes the session, and a slot of the runtime, for a turn; `leave` must follow.
+        """Takes the session and a slot of the runtime for a turn. The caller must call `leave`.
 
-        A nested turn takes no slot: the turn that waits for it holds one already.
+        A nested turn takes no slot, because the turn that waits for it already holds one.
 
         Raises:
-            SessionBusy, Overloaded, TurnReplaced, RuntimeClosed: not admitted; recorded, nothing was started
+            SessionBusy, Overloaded, TurnReplaced: not admitted; recorded as `TURN_REJECTED`, nothing was started
+            RuntimeClosed: the runtime is shutting down; nothing was recorded or started
         """
         deadline = self._now() + self._config.admission_deadline_s
         if call.deadline is not None:
@@ -228,14 +237,14 @@ class Admission:
         return queue
 
     def leave(self, session: SessionManager, *, nested: bool) -> None:
-        """Gives back what `enter` took."""
+        """Releases the session and the slot that `enter` took."""
         if not nested:
             self._limiter.leave(session.subject_id)
         self._leave_session(session)
 
     @asynccontextmanager
     async def call(self, session: SessionManager) -> AsyncIterator[None]:
-        """Holds the session for a call that is not a turn, through the same FIFO."""
+        """Holds the session for a call that is not a turn. The call waits in the session's FIFO queue like a turn."""
         await self._enter_session(session, self._now() + self._config.admission_deadline_s, is_turn=False)
         try:
             yield
@@ -243,10 +252,10 @@ class Admission:
             self._leave_session(session)
 
     async def expel(self, session: SessionManager, deadline: float) -> None:
-        """Cancels the session's running turn, and returns when nobody holds the session or waits for it any more.
+        """Cancels the session's running turn and returns when no call holds the session or waits for it.
 
         Raises:
-            Overloaded: somebody still did at the deadline
+            Overloaded: a call still held the session at the deadline
         """
         queue: SessionQueue | None = session.admission
         if queue is None:
@@ -278,7 +287,7 @@ class Admission:
                 await place.granted.wait()
         except BaseException:
             if place.granted.is_set() and not place.is_replaced:
-                self._leave_session(session)  # it was our turn just now: hand it on
+                self._leave_session(session)  # the session was granted already: pass it on
             raise
         finally:
             if not place.granted.is_set():
@@ -290,7 +299,7 @@ class Admission:
 
     @staticmethod
     def _replace(queue: SessionQueue) -> None:
-        """Cancels the running turn and turns away those in line: only the newest message counts."""
+        """Cancels the running turn and rejects the waiting turns, because only the newest message counts."""
         for place in [place for place in queue.waiting if place.is_turn]:
             queue.waiting.remove(place)
             place.is_replaced = True

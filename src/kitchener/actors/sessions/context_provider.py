@@ -1,6 +1,6 @@
-"""What attention gathers where nobody says otherwise: the session's own turns, and the standing rules.
+"""Turns an active session and the standing rules into context fragments: the default `ContextProvider`.
 
-Above stands `retriever.py`, which asks; below it the active sessions (`directory.py`). Explained in `docs/attention.md`.
+`retriever.py` calls it; it reads the active sessions (`directory.py`). Explained in `docs/attention.md`.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from kitchener.config import HO2Config
 
 
 class SessionContext:
-    """The default `ContextProvider`: the newest turns that the session keeps in memory, and the standing rules.
+    """Provides the newest turns that the session keeps in memory, and the standing rules.
 
-    It never reads a file: an active session's window is the fold of its ledger.
+    It never reads a file, because an active session holds these turns in memory.
     """
 
     never_waits = True
@@ -31,10 +31,10 @@ class SessionContext:
         return [past.fragment for past in state.newest(limit)] if state is not None else ()
 
     async def search_text(self, session_id: str, query: str, *, limit: int) -> Sequence[ContextFragment]:
-        """The session's earlier turns that share words with the query: most of them first, newer before older."""
+        """The session's older turns that share words with the query: most shared words first, then newest first."""
         state = self._sessions.state(session_id)
         if state is None or (earlier := len(state.window) - self._recent_turns) <= 0:
-            return ()  # all of them are shown anyway
+            return ()  # all turns are among the newest, which are shown anyway
         wanted = words_of(query)
         older = islice(state.window, earlier)
         scored = [(len(common), past.turn_id, past.fragment) for past in older if (common := wanted & past.words)]

@@ -1,8 +1,8 @@
-"""Sessions as virtual actors: found by id at any time, activated from the ledger, put away when idle.
+"""Finds sessions by id: activates them from the ledger when they are needed, and passivates them when they are idle.
 
-`SessionManager` is one active session: its state, its entries in HO2m, its counters. `SessionDirectory` holds the active
-ones and brings others back from the ledger, closing explicitly what a crash left open. Who may run a turn when is
-`admission.py`'s matter. Explained in `docs/sessions.md`.
+`SessionManager` is one active session: its state, its counters, and the writer of its entries in HO2m. `SessionDirectory`
+holds the active sessions and activates others from the ledger. On activation it closes a turn that a crash left open.
+`admission.py` decides when a turn may run. Explained in `docs/sessions.md`.
 """
 
 from collections import OrderedDict, deque
@@ -41,18 +41,18 @@ from kitchener.records.ref import Ref
 
 logger = structlog.get_logger(__name__)
 _entry: Final = tuple.__new__
-"""What calling `LedgerEntry` does, in half the time; ten times a turn."""
+"""Creates a `LedgerEntry` in half the time of the constructor; used ten times in a turn."""
 
 
 class SessionManager:
-    """One active session. One turn at a time; its state is the fold of its entries.
+    """One active session. It runs one turn at a time; its state is the fold of its entries.
 
     Args:
-        state: what the ledger says of it
-        agent_class: whose session
-        ledgers: where its entries go
-        config: bounds of the history in memory
-        clock: for the time of its entries' payloads
+        state: the session's state as folded from the ledger
+        agent_class: the session's agent class
+        ledgers: the session's entries are written here
+        config: limits of the history in memory
+        clock: time of day for the payloads of entries
     """
 
     __slots__ = (
@@ -75,21 +75,21 @@ class SessionManager:
         self.session_id = state.session_id
         """The session's id."""
         self.subject_id = state.subject_id
-        """Whose conversation it is."""
+        """The subject of the conversation."""
         self._base = {"session_id": self.session_id, "subject_id": self.subject_id, "v": VERSION}
         self._agent_class = agent_class
         self._ledgers, self._ho2m = ledgers, ledgers.ho2m
         self._config = config
         self._clock = clock
         self.admission: Any = None
-        """The session's queue, while it has one; owned by `admission.py`."""
+        """The session's queue, owned by `admission.py`; None while no call holds the session."""
         self.last_used = 0.0
         self.thread: SessionThread | None = None
-        """What the Context Authority keeps of the session; None where it is off."""
+        """The Context Authority's state of the session; None if the Authority is off."""
         state.window = deque(state.window, maxlen=config.attention_window_turns)
 
     def check_open(self) -> None:
-        """Raises SessionEnded or SubjectErased where the session takes no more turns."""
+        """Raises SessionEnded or SubjectErased if the session takes no more turns."""
         if self.state.is_erased:
             raise SubjectErased(self.subject_id, self.session_id)
         if self.state.is_ended:
@@ -97,36 +97,43 @@ class SessionManager:
 
     @property
     def history(self) -> list[tuple[str, str]]:
-        """The newest turns as (user message, response), oldest first; bounded by `attention_window_turns`."""
+        """The newest turns as (user message, response), oldest first; at most `attention_window_turns`."""
         return [(past.user_message, past.response) for past in self.state.window]
 
     @property
     def wo_sequence(self) -> int:
-        """Number of the last work order."""
+        """Number of the last work order; 0 if there is none."""
         return self.state.wo_count
 
     def next_wo_number(self) -> int:
-        """The next work order's number, from 1."""
+        """Increments and returns the number of work orders; the first is 1."""
         self.state.wo_count += 1
         return self.state.wo_count
 
     def next_wo_id(self) -> WorkOrderId:
-        """The next work order's id."""
+        """Takes the next work order number and returns it as an id."""
         return work_order_id(self.session_id, self.next_wo_number())
 
     def next_turn_id(self) -> TurnId:
-        """The id that the next turn will have."""
+        """The id of the next turn. The turn count stays unchanged."""
         return turn_id(self.session_id, self.state.turn_count + 1)
 
     async def start_session(self, *, expected_head: EntryId | None = None) -> Ref:
-        """Writes `SESSION_START`; with "" as expected head refused as `StaleHead` if the session has entries already."""
+        """Writes `SESSION_START`.
+
+        Args:
+            expected_head: the session's expected last entry, "" for a session without entries; None: not checked
+
+        Raises:
+            StaleHead: the session's last entry is another one
+        """
         fields: dict[str, Any] = {"agent_class": self._agent_class}
         if self.state.external_id is not None:
             fields["external_id"] = self.state.external_id
         return await self.write(events.SESSION_START, self.session_id, fields, expected_head=expected_head)
 
     async def end_session(self, session_id: str, turn_count: int, total_cost: Mapping[str, int], reason: str = "ended") -> Ref:
-        """Writes `SESSION_END` and waits until it is durable."""
+        """Writes `SESSION_END` and returns when the entry is durable."""
         fields = {"turn_count": turn_count, "total_cost": dict(total_cost), "reason": reason}
         ref = await self.write(events.SESSION_END, session_id, fields)
         self.state.is_ended = True
@@ -146,7 +153,7 @@ class SessionManager:
         self.state.completed_turns += 1
 
     def fields_of(self, turn: str | None) -> dict[str, Any]:
-        """What every payload about a turn carries, or about the session itself where there is no turn."""
+        """The fields that every payload about a turn carries; None: those of a payload about the session itself."""
         return self._base if turn is None else {**self._base, "turn_id": turn}
 
     def write(
@@ -158,21 +165,24 @@ class SessionManager:
         turn: str | None = None,
         expected_head: EntryId | None = None,
     ) -> Awaitable[Ref]:
-        """Writes an entry of this session to HO2m, with what every payload carries; gives its reference when it is awaited."""
+        """Writes an entry of this session to HO2m and returns its reference when awaited.
+
+        The payload gets `fields` and the fields that every payload carries.
+        """
         return self.append(entry_type, entity_id, {**self.fields_of(turn), **fields}, expected_head)
 
     async def append(
         self, entry_type: str, entity_id: str, payload: dict[str, Any], expected_head: EntryId | None = None
     ) -> Ref:
-        """Writes an entry whose payload is complete: `fields_of` its turn and its own."""
+        """Writes an entry with a complete payload, which includes `fields_of` its turn."""
         ref = await self._ho2m.write(_entry(LedgerEntry, (entry_type, entity_id, payload)), expected_head=expected_head)
-        self.state.head = ref.entry_id  # type: ignore[assignment]  # `EntryId(…)` is a call, and says nothing at run time
+        self.state.head = ref.entry_id  # type: ignore[assignment]  # an `EntryId(…)` call would only cost time
         if self.thread is not None and entry_type in FOLDED_TYPES:
             self.thread.apply(entry_type, entity_id, self._ho2m.last_timestamp, payload, ref)
         return ref
 
     async def write_all(self, made: Iterable[tuple[str, str, Mapping[str, Any]]], *, turn: str | None = None) -> list[Ref]:
-        """Writes entries, each as type, entity and fields, in one commit: after a crash all of them are there, or none."""
+        """Writes entries, each given as type, entity and fields, in one commit. After a crash all or none of them exist."""
         carried = self.fields_of(turn)
         entries = [LedgerEntry(kind, entity_id, {**carried, **fields}) for kind, entity_id, fields in made]
         stored = await self._ho2m.write_all(entries)
@@ -184,30 +194,30 @@ class SessionManager:
         return refs
 
     async def commit(self) -> None:
-        """Returns when what was written is durable."""
+        """Returns when all written entries are durable."""
         await self._ledgers.commit()
 
     def request_commit(self) -> None:
-        """Makes what was written durable soon, without waiting for it."""
+        """Requests a commit of the written entries without waiting for it."""
         self._ledgers.request_commit()
 
     def now(self) -> str:
-        """The clock's time as ISO text."""
+        """The time of day as ISO text."""
         return iso(self._clock.time_us())
 
 
 class SessionDirectory:
-    """The active sessions of one agent class, and the way to all others.
+    """Holds the active sessions of one agent class and activates others from the ledger.
 
     Args:
-        agent_class: whose sessions
-        ledgers: where they are recorded
-        config: idle time, window, ids
+        agent_class: the agent class of the sessions
+        ledgers: the ledgers of the agent class
+        config: idle time, history window and session ids
         clock: time of day
-        ids: fresh session ids
-        max_active: sessions in memory; beyond it the longest idle are put away
-        authority: decides what the model sees; None where it is off
-        memory: knows turns whose signals outlived their start; None where it is not used
+        ids: source of new session ids
+        max_active: sessions in memory; beyond this number the longest idle ones are passivated
+        authority: the Context Authority; None if it is off
+        memory: may know a turn whose start a crash lost, by its signals; None if memory is not used
     """
 
     def __init__(
@@ -234,64 +244,71 @@ class SessionDirectory:
         self._now = loop_clock()
         self._activating: dict[str, anyio.Event] = {}
         self.barred: set[str] = set()
-        """Subjects who are being erased: no session of theirs is given out."""
+        """Subjects that are being erased. `find` and `start` refuse their sessions."""
 
     def __len__(self) -> int:
         return len(self._active)
 
     async def find(self, session_id: str, *, subject_id: str | None = None) -> SessionManager:
-        """The session, active; brought back from the ledger if need be.
+        """Returns the active session, and activates it from the ledger first if it is passive.
+
+        Args:
+            session_id: the session
+            subject_id: the expected subject; None: not checked
 
         Raises:
-            CallerError: the id has not the form of a session id
+            CallerError: the id does not have the form of a session id
             UnknownSession: this agent class has no such session
-            SessionMismatch: it belongs to another subject
+            SessionMismatch: the session belongs to another subject
+            SubjectErased: the session's subject is being erased
         """
         session = self._active.get(session_id)
         if session is None:
             session = await self._activate(session_id)
-        if subject_id is not None and subject_id != session.subject_id:  # before all else: the rest is its owner's
+        if subject_id is not None and subject_id != session.subject_id:  # first: other errors would reveal facts
             raise SessionMismatch(session_id, "subject", subject_id)
         self._touch(session)
         self.check(session.subject_id)
         return session
 
     def state(self, session_id: str) -> SessionState | None:
-        """The state of an active session; None of one that is not active."""
+        """The state of an active session; None if the session is not active."""
         session = self._active.get(session_id)
         return session.state if session is not None else None
 
     def thread(self, session_id: str) -> SessionThread | None:
-        """What the Context Authority keeps of an active session; None of one that is not, or where it is off."""
+        """The Context Authority's state of an active session; None if the session is not active or the Authority is off."""
         session = self._active.get(session_id)
         return session.thread if session is not None else None
 
     async def find_open(self, session_id: str, *, subject_id: str | None = None) -> SessionManager:
-        """As `find`, and the session has not ended."""
+        """Like `find`, but raises SessionEnded or SubjectErased if the session has ended."""
         session = await self.find(session_id, subject_id=subject_id)
         session.check_open()
         return session
 
     def check(self, subject_id: str) -> None:
-        """Raises SubjectErased where a subject is being erased."""
+        """Raises SubjectErased if the subject is being erased."""
         if subject_id in self.barred:
             raise SubjectErased(subject_id)
 
     def active_of(self, subject_id: str) -> list[SessionManager]:
-        """The active sessions of a subject, in the order of their last use."""
+        """The active sessions of a subject, least recently used first."""
         return [session for session in self._active.values() if session.subject_id == subject_id]
 
     def put_away(self, session: SessionManager) -> None:
-        """Forgets an active session; asked for again, it comes back from the ledger."""
+        """Passivates a session. The next `find` activates it from the ledger."""
         self._active.pop(session.session_id, None)
 
     async def start(
         self, session_id: str | None = None, *, subject_id: str | None = None, external_id: str | None = None
     ) -> SessionManager:
-        """A session that takes turns: a new one, or the open one of this id.
+        """Starts a new session, or returns the open session with this id.
 
         Raises:
-            SessionEnded, SessionMismatch: the id is taken by a session that ended or belongs to another subject
+            SessionEnded: the session with this id has ended
+            SessionMismatch: the session with this id belongs to another subject
+            SubjectErased: the subject is being erased
         """
         if session_id is not None:
             with suppress(UnknownSession):
@@ -304,7 +321,7 @@ class SessionDirectory:
         if self._authority is not None:
             session.thread = self._authority.thread(chosen)
         try:
-            # A fresh id was looked up already; one that the caller gave may have been started by somebody else just now.
+            # A drawn id is known to be free. A session with the caller's id may have been started by another call meanwhile.
             await session.start_session(expected_head=EntryId("") if session_id is not None else None)
         except StaleHead:
             return await self.find_open(chosen, subject_id=subject_id)
@@ -316,7 +333,7 @@ class SessionDirectory:
         return session
 
     async def by_external_id(self, external_id: str, subject_id: str | None) -> SessionId | None:
-        """The newest session that a subject started with this external id, or None; without a subject, an anonymous one."""
+        """Returns the subject's newest session with this external id, or None. Without a subject: an anonymous session."""
         found = await self._ledgers.ho2m.last(key=events.external_index_key(subject_id, external_id))
         return SessionId(found[-1].payload["session_id"]) if found else None
 
@@ -338,11 +355,14 @@ class SessionDirectory:
             self._passivate(session, now)
 
     def _passivate(self, touched: SessionManager, now: float) -> None:
-        """Puts away sessions that are idle for long, or too many; one with a turn stays, and so does the one in hand."""
+        """Passivates sessions that are idle for too long or beyond `max_active`; looks at the 16 least recently used.
+
+        A session with a running call stays active, and so does `touched`.
+        """
         oldest = list(islice(self._active.values(), _PASSIVATE_AT_ONCE))
         for session in oldest:
             is_idle = now - session.last_used > self._idle_s
-            if session.admission is not None:  # has a turn: the oldest idle ones must come to the front
+            if session.admission is not None:  # in use: move it back, so that idle sessions come first
                 session.last_used = now
                 self._active.move_to_end(session.session_id)
             elif session is not touched and (is_idle or len(self._active) > self._max_active):
@@ -382,7 +402,7 @@ class SessionDirectory:
         return session
 
     async def _skip_unplanned(self, session: SessionManager) -> None:
-        """Numbers that a lost tail of HO2m had given out, and that another ledger knows, are not given out again."""
+        """Skips work order and turn numbers that HO1m or the memory know, but that HO2m lost in a crash."""
         state, began = session.state, 0
         if newest := await self._ledgers.ho1m.last(session_id=session.session_id):
             state.wo_count = max(state.wo_count, int(newest[-1].entity_id.rpartition("-")[2]))
@@ -402,7 +422,7 @@ class SessionDirectory:
 
 
 async def close_open_turn(session: SessionManager, reason: str) -> None:
-    """Closes what was begun and not ended, in one commit: `WO_ABANDONED` for each open work order, and `TURN_ABORTED`."""
+    """Closes an open turn in one commit: `WO_ABANDONED` for each open work order, then `TURN_ABORTED`."""
     turn = session.state.open_turn
     if turn is None:
         return

@@ -1,6 +1,6 @@
-"""Ids for new sessions that no session has, looked up by the dozen, because a look-up waits for a thread.
+"""Draws unused ids for new sessions, many at a time, because each look-up waits for a worker thread.
 
-`directory.py` takes one per session that is started without an id; what an id looks like is said in `kitchener/ids.py`.
+`directory.py` takes one id for each session that is started without an id. `kitchener/ids.py` defines the form of an id.
 """
 
 from collections import deque
@@ -14,12 +14,12 @@ from kitchener.ledger import Ledgers
 
 
 class FreshIds:
-    """Session ids that nobody has.
+    """A stock of unused session ids.
 
     Args:
-        ids: where they are drawn
-        ledgers: know the sessions that were ever started
-        active: knows those that are about to be
+        ids: source of random ids
+        ledgers: contain every session ever started
+        active: the ids of active sessions
     """
 
     def __init__(self, ids: IdSource, ledgers: Ledgers, active: Container[str]) -> None:
@@ -29,13 +29,13 @@ class FreshIds:
         self._waiting = 0
 
     async def take(self) -> SessionId:
-        """An id that was never given out. Raises CallerError where all that were drawn are taken."""
+        """Returns an unused id. Raises CallerError if all ids that were drawn are in use."""
         for _ in range(_ATTEMPTS):
             if self._fresh:
                 return self._fresh.popleft()
             if self._drawn is None:
                 await self._draw()
-            else:  # somebody else is at it, for all who wait
+            else:  # another task draws ids for all waiting tasks
                 self._waiting += 1
                 try:
                     await self._drawn.wait()
@@ -44,14 +44,14 @@ class FreshIds:
         raise CallerError("all random session ids that were drawn are taken; set session_id_digits to 16 or more")
 
     def forget(self, session_id: str) -> None:
-        """A caller has chosen this id; it is not given out any more."""
+        """Removes an id that a caller has chosen, so that `take` does not return it."""
         if session_id in self._fresh:
             self._fresh.remove(SessionId(session_id))
 
     async def _draw(self) -> None:
         done = self._drawn = anyio.Event()
         try:
-            await anyio.lowlevel.checkpoint()  # so that all who start a session now are counted
+            await anyio.lowlevel.checkpoint()  # lets other tasks that start a session now be counted
             count = min(max(_AT_ONCE, self._waiting + 1), _AT_MOST)
             drawn = dict.fromkeys(self._ids.session_id() for _ in range(count))
             for each in drawn:
@@ -64,7 +64,7 @@ class FreshIds:
 
 
 def check_session_id(session_id: str) -> None:
-    """Raises CallerError where a text has not the form of a session id."""
+    """Raises CallerError unless the text has the form of a session id."""
     if not isinstance(session_id, str) or not is_session_id(session_id):
         raise CallerError(f"session id {session_id!r:.80}: expected `SES-` and 8 to 32 lower-case hex digits")
 

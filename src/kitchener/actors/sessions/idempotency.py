@@ -1,7 +1,8 @@
-"""The same message with the same key has one turn: a running duplicate joins it, a finished one is answered from the ledger.
+"""Gives a message that is sent again with its idempotency key the result of its one turn.
 
-A key belongs to its session; where the call names no session, to its subject. After an abort it runs again, unless a tool
-with effects was running and nobody knows whether it took place. Explained in `docs/sessions.md`.
+A duplicate of a running turn waits for that turn; a duplicate of a finished turn gets the result from the ledger. A key belongs
+to its session, or to its subject if the call names no session. After an abort the turn runs again, unless a tool with effects
+was running and its outcome is unknown. Explained in `docs/sessions.md`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,7 +19,7 @@ from kitchener.records.turn import TurnResult
 Scope = tuple[str, str]
 """`("session", id)` or `("subject", id)`."""
 OnSession = Callable[[str], None]
-"""Told the session in which the key's turn runs."""
+"""Called with the id of the session that runs the key's turn."""
 
 
 class _Running:
@@ -31,15 +32,15 @@ class _Running:
         self.result: TurnResult | None = None
 
     def note_session(self, session_id: str) -> None:
-        """The turn runs in this session."""
+        """Stores the id of the session that runs the turn."""
         self.session_id = session_id
 
 
 class IdempotencyKeys:
-    """The keys of one agent class: those running in this process, and all that its ledger knows.
+    """Looks up the idempotency keys of one agent class, among the running turns of this process and in the ledger.
 
     Args:
-        ledgers: where finished turns are found
+        ledgers: the ledgers with the finished turns
     """
 
     def __init__(self, ledgers: Ledgers) -> None:
@@ -55,14 +56,21 @@ class IdempotencyKeys:
         deadline: float,
         run: Callable[[OnSession], Awaitable[TurnResult]],
     ) -> TurnResult:
-        """The key's one result: of the turn that runs, of the one in the ledger, or of a new one.
+        """Returns the key's one result: from its running turn, from the ledger, or from a new turn.
+
+        Args:
+            key: the idempotency key
+            message: the user's message
+            scope: the session or the subject that the key belongs to
+            deadline: on the event loop's clock, seconds; limits the wait for a running turn
+            run: runs a new turn
 
         Raises:
-            IdempotencyConflict: the key belongs to another message
-            ReentrantTurn: its running turn waits for the caller
-            OutcomeUnknown: its turn was aborted while a tool with effects ran
-            SubjectErased: its turn was erased with its subject
-            Overloaded: the running duplicate did not finish before the deadline
+            IdempotencyConflict: the key was used with another message
+            ReentrantTurn: the key's running turn waits for the caller
+            OutcomeUnknown: the key's turn was aborted while a tool with effects ran
+            SubjectErased: the key's turn was erased with its subject
+            Overloaded: the running turn did not finish before the deadline
         """
         place = (scope, key)
         while (running := self._running.get(place)) is not None:
@@ -85,11 +93,11 @@ class IdempotencyKeys:
             mine.done.set()
 
     async def _finished(self, key: str, message: str, scope: Scope) -> TurnResult | None:
-        """The result on record, or None where the key may run."""
+        """Returns the recorded result, or None if the key may run a new turn."""
         for start in reversed(await self._starts(key, scope)):
             turn_id = start.payload["turn_id"]
             said = start.payload["user_message"]
-            if not isinstance(said, str):  # run again, it would bring back what was erased
+            if not isinstance(said, str):  # a new turn would restore the erased message
                 raise SubjectErased(str(start.payload["subject_id"]), str(start.payload["session_id"]))
             if said != message:
                 raise IdempotencyConflict(key, turn_id)
@@ -115,7 +123,7 @@ class IdempotencyKeys:
         return None
 
     async def _check_effects(self, key: str, start: Mapping[str, Any]) -> None:
-        """Refuses to run again what may already have had an effect."""
+        """Raises OutcomeUnknown if a tool with effects was started in the aborted turn and has no recorded result."""
         open_tools: dict[tuple[str, int], str] = {}
         async for entry in self._ledgers.ho1m.read(
             session_id=start["session_id"], entry_type=(events.TOOL_STARTED, events.TOOL_CALL)
@@ -132,4 +140,4 @@ class IdempotencyKeys:
 
 
 _MAX_STARTS = 16
-"""Turns of one key that are looked at, newest first: all but the newest were aborted."""
+"""Turns of one key that are checked, newest first. All but the newest were aborted."""

@@ -1,6 +1,7 @@
-"""The built-in tool that fetches in full what a projection shows as a stub only. Reads; never changes what is eligible.
+"""A built-in tool that returns the full text of an item that the context shows as a stub.
 
-It is offered where stubs are shown and tools are allowed, and it knows nothing but the session of the call it runs for.
+It only reads, and never changes what is eligible. The supervisor offers it if the context has stubs and tools are allowed. It
+sees only the session of its own call.
 """
 
 from collections.abc import Callable
@@ -16,14 +17,14 @@ _DESCRIPTION: Final = "Read in full an item of the context that is shown as a st
 
 
 class ContextItems:
-    """The tool, and the way to the sessions' threads that it reads from."""
+    """The tool, with the function that finds the session's thread that it reads."""
 
     def __init__(self) -> None:
         self._thread_of: Callable[[str], SessionThread | None] | None = None
         self.tool = Tool(self._read, name=ITEM_TOOL, description=_DESCRIPTION, read_only=True)
 
     def bind(self, thread_of: Callable[[str], SessionThread | None]) -> None:
-        """Says where the thread of a session is."""
+        """Sets the function that returns the thread of a session."""
         self._thread_of = thread_of
 
     async def _read(self, item_id: str, call: ToolCall) -> str:

@@ -1,6 +1,6 @@
-"""What a caller may ask of a supervisor: names, message, deadline and nesting, checked before anything is started.
+"""Validates a caller's arguments before anything is started: names, message, deadline and nesting.
 
-`supervisor.py` asks here first. Each problem is a `CallerError` that names the argument, its value and what was expected.
+`supervisor.py` calls it first. Each error is a `CallerError` that names the argument, its value and the expected form.
 """
 
 import re
@@ -18,10 +18,17 @@ from kitchener.records.turn import TurnCall
 def turn_call(
     session_id: str | None, subject_id: str | None, idempotency_key: str | None, memory: bool, seconds: float | None
 ) -> TurnCall:
-    """The call's options, with its deadline on the event loop's clock.
+    """Returns the validated options of a call, with the deadline on the event loop's clock.
 
     Args:
-        seconds: the caller's deadline, from now; None: there is none
+        session_id: the session; None: a new one
+        subject_id: the subject; None: anonymous
+        idempotency_key: 1 to 256 printable characters; None: no key
+        memory: whether the turn may use long-term memory
+        seconds: the caller's deadline, seconds from now; None: no deadline
+
+    Raises:
+        CallerError: an argument is wrong
     """
     if seconds is not None and (type(seconds) not in _NUMBERS or not 0 < seconds <= MAX_DEADLINE_S):
         raise CallerError(
@@ -41,16 +48,16 @@ def turn_call(
 
 
 def check_name(what: str, name: str) -> None:
-    """Raises CallerError unless a name that the caller chose is text of a sensible length."""
+    """Raises CallerError unless a name chosen by the caller has 1 to 256 printable characters."""
     if not isinstance(name, str) or not 1 <= len(name) <= _MAX_NAME or not name.isprintable():
         raise CallerError(f"{what} = {name!r:.80}: expected 1 to {_MAX_NAME} printable characters")
 
 
 def plain_message(message: str, max_chars: int) -> str:
-    """The message as plain text, also where it comes as a class of the caller's that only extends text.
+    """Returns the message as a plain `str`, also if the caller passes a subclass of `str`.
 
     Raises:
-        InvalidMessage: it is no text, says nothing, is longer than allowed, or holds half a character
+        InvalidMessage: the message is not text, is empty, is too long, or contains a lone surrogate
     """
     if type(message) is not str:
         if not issubclass(type(message), str):
@@ -70,7 +77,7 @@ def plain_message(message: str, max_chars: int) -> str:
 
 
 def check_size(message: str, ledger: LedgerConfig) -> None:
-    """Raises InvalidMessage unless the message fits into one ledger entry, beside what else stands there."""
+    """Raises InvalidMessage unless the message fits into one ledger entry beside the entry's other fields."""
     if not fits_entry(message, ledger):
         raise InvalidMessage(
             f"message has {len(message)} characters and does not fit into one ledger entry:"
@@ -79,28 +86,28 @@ def check_size(message: str, ledger: LedgerConfig) -> None:
 
 
 def fits_entry(text: str, ledger: LedgerConfig) -> bool:
-    """Whether a message or a reply fits into one ledger entry, beside everything else that stands there."""
+    """Whether a message or a reply fits into one ledger entry beside the entry's other fields."""
     limit = ledger.max_entry_bytes
     limit -= min(_BESIDE_THE_TEXT, limit // 2)
     if ledger.keyring:  # sealed text is written in base64
         limit = limit * 3 // 4
-    # A character takes six bytes at the most, so nearly every text needs no encoding to be sure.
+    # A character takes at most six bytes, so nearly every text passes without being encoded.
     return len(text) * 6 <= limit or len(canonical_bytes(text)) <= limit
 
 
 def check_text(what: str, text: str) -> None:
-    """Raises CallerError unless the text says something, in no more than 2,000 characters that all have a UTF-8 form."""
+    """Raises CallerError unless the text is not blank, has at most 2,000 characters, and has no lone surrogate."""
     if not isinstance(text, str) or not text.strip() or len(text) > _MAX_TEXT or _SURROGATE.search(text):
         raise CallerError(f"{what} = {text!r:.80}: expected 1 to {_MAX_TEXT} characters of text")
 
 
 def check_chain(chain: tuple[str, ...], session_id: str, max_nesting: int) -> None:
-    """Raises ReentrantTurn where a turn would wait for itself, or turns wait for each other too deep.
+    """Raises ReentrantTurn if a turn would wait for itself, or if turns are nested too deep.
 
     Args:
         chain: the sessions whose turns wait for this call, outermost first
-        session_id: the session that it is for
-        max_nesting: how long the chain may be
+        session_id: the session of this call
+        max_nesting: maximum length of the chain
     """
     if session_id in chain:
         raise ReentrantTurn(
@@ -111,21 +118,21 @@ def check_chain(chain: tuple[str, ...], session_id: str, max_nesting: int) -> No
 
 
 def check_not_inside(chain: tuple[str, ...], session_id: str, what: str) -> None:
-    """Raises ReentrantTurn where a call would wait for the turn whose tool makes it.
+    """Raises ReentrantTurn if a call would wait for the turn whose tool makes the call.
 
     Args:
         chain: the sessions whose turns wait for this call, outermost first
         session_id: the session that the call needs
-        what: what it would do, for the error
+        what: what the call would do, for the error message
     """
     if session_id in chain:
         raise ReentrantTurn(f"session {session_id!r} runs the turn whose tool {what}; do it after the turn, from outside of it")
 
 
 MAX_DEADLINE_S = 86_400
-"""Longest deadline that a call may name, seconds: a day, as for all settings."""
+"""Longest deadline of a call, seconds: one day, the same as for all settings."""
 _BESIDE_THE_TEXT = 8_192
-"""Bytes that the other fields of an entry with a message or a reply take at the most."""
+"""Most bytes that the other fields of an entry with a message or a reply can take."""
 _NUMBERS = (int, float)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_TEXT = 2_000

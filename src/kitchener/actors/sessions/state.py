@@ -1,7 +1,7 @@
-"""What a session's entries in HO2m add up to. A pure fold, the same for a session that runs and one that comes back.
+"""Folds a session's entries in HO2m into its state. Pure: a running session and an activated one get the same state.
 
-It keeps what the next turn needs and nothing that grows with the session: counters, the newest turns, what was begun and
-not ended. `actors/sessions/directory.py` owns the value and feeds it.
+The state holds what the next turn needs: counters, the newest turns, and the open turn. Nothing in it grows with the session.
+`actors/sessions/directory.py` owns the state and passes it the entries.
 """
 
 from collections import deque
@@ -18,11 +18,11 @@ from kitchener.records.ref import Ref
 from kitchener.records.spoken import turn_text
 
 COSTS: Final = ("input_tokens", "output_tokens", "llm_calls", "tool_calls")
-"""What is summed over a session's turns."""
+"""The cost fields that are summed over a session's turns."""
 
 
 class PastTurn:
-    """A completed turn, as later turns see it."""
+    """A completed turn in the form that later turns use."""
 
     __slots__ = ("_words", "exchange", "fragment", "response", "turn_id", "user_message")
 
@@ -33,12 +33,12 @@ class PastTurn:
             "HO2M", turn_id, content, estimate_tokens(content, estimator), ref=ref, ref_json=ref.as_json()
         )
         self.exchange = {"user": user_message, "assistant": response}
-        """The turn as classification sees it."""
+        """The turn as input for classification."""
         self._words: frozenset[str] | None = None
 
     @property
     def words(self) -> frozenset[str]:
-        """The words that lexical matching looks at; worked out when the turn is no longer among the newest."""
+        """The turn's words for lexical matching, computed on first use and cached."""
         if self._words is None:
             self._words = words_of(self.fragment.content)
         return self._words
@@ -46,59 +46,59 @@ class PastTurn:
 
 @dataclass(slots=True)
 class OpenTurn:
-    """A turn that was begun and not ended."""
+    """A turn that was started and neither completed nor aborted."""
 
     turn_id: TurnId
     user_message: str
     work_orders: dict[str, str] = field(default_factory=dict)
-    """Open work orders and their types."""
+    """Types of the open work orders, by id."""
 
 
 @dataclass(slots=True)
 class SessionState:
-    """One session. Mutable, owned by its `SessionManager`."""
+    """The state of one session. Mutable, owned by its `SessionManager`."""
 
     session_id: SessionId
     subject_id: SubjectId
     external_id: str | None = None
     is_ended: bool = False
     is_erased: bool = False
-    """Ended because its subject was erased."""
+    """Whether the session ended because its subject was erased."""
     turn_count: int = 0
-    """Number of the last turn that was begun."""
+    """Number of the last started turn; 0 if there is none."""
     completed_turns: int = 0
     wo_count: int = 0
-    """Number of the last work order that was planned."""
+    """Number of the last planned work order; 0 if there is none."""
     tokens_used: int = 0
     cost: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COSTS, 0))
-    """Summed over all completed turns."""
+    """Cost summed over all completed turns."""
     window: deque[PastTurn] = field(default_factory=deque)
-    """The newest completed turns."""
+    """The newest completed turns, oldest first."""
     failed_work_orders: list[str] = field(default_factory=list)
-    """Failed ones of earlier turns that no completed turn has put away yet."""
+    """Failed work orders that no later work order has superseded and no completed turn has abandoned, at most 100."""
     open_turn: OpenTurn | None = None
     head: EntryId = field(default=EntryId(""))
     """Entry id of the session's last entry in HO2m."""
 
     def newest(self, count: int) -> list[PastTurn]:
-        """The newest completed turns, oldest first; none for a count of 0."""
+        """The newest `count` completed turns, oldest first."""
         return list(self.window)[-count:] if count else []
 
 
 MAX_FAILED_KEPT = 100
-"""Failed work orders remembered for the next completed turn; an outage does not fill the memory."""
+"""Most failed work orders that a session remembers. The limit bounds memory during an outage."""
 
 
 def begin_turn(state: SessionState, turn_id: TurnId, user_message: str) -> OpenTurn:
-    """`TURN_STARTED`."""
+    """Applies `TURN_STARTED` and returns the open turn."""
     state.turn_count += 1
     state.open_turn = OpenTurn(turn_id, user_message)
     return state.open_turn
 
 
 def complete_turn(state: SessionState, payload: Mapping[str, Any], user_message: str, ref: Ref, estimator: str) -> None:
-    """`TURN_COMPLETED`."""
-    cost: Mapping[str, int] = payload.get("cost_summary") or {}  # another program's entry may say less than ours
+    """Applies `TURN_COMPLETED`."""
+    cost: Mapping[str, int] = payload.get("cost_summary") or {}  # an entry of another program may lack it
     for key, before in state.cost.items():
         state.cost[key] = before + cost.get(key, 0)
     state.completed_turns += 1
@@ -138,7 +138,7 @@ def _apply(state: SessionState, entry_type: str, payload: Mapping[str, Any], ref
             complete_turn(state, payload, turn.user_message if turn else "", ref, estimator)
         case events.TURN_ABORTED:
             state.open_turn = None
-            # Of a turn whose start a crash lost, this is all that is left; its number is used all the same.
+            # A crash may have lost the turn's start, but the turn's number is still used.
             state.turn_count = max(state.turn_count, _number(payload["turn_id"]))
         case events.SESSION_END:
             state.is_ended, state.is_erased = True, events.ends_by_erasure(entry_type, payload)
@@ -147,19 +147,19 @@ def _apply(state: SessionState, entry_type: str, payload: Mapping[str, Any], ref
 
 
 def note_failed(state: SessionState, wo_id: str) -> None:
-    """`WO_FAILED`."""
+    """Applies `WO_FAILED`: remembers the work order unless the list is full."""
     if len(state.failed_work_orders) < MAX_FAILED_KEPT:
         state.failed_work_orders.append(wo_id)
 
 
 def forget_failed(state: SessionState, wo_id: str) -> None:
-    """`WO_SUPERSEDED` or `WO_ABANDONED`."""
+    """Applies `WO_SUPERSEDED` or `WO_ABANDONED`: removes the work order from the failed ones."""
     if wo_id in state.failed_work_orders:
         state.failed_work_orders.remove(wo_id)
 
 
 def book_cost(state: SessionState, tokens: int) -> None:
-    """The tokens of a work order that ended, also in a turn that was aborted later: they count against the session's budget."""
+    """Adds the tokens of a finished work order to the session's budget. An aborted turn's tokens count too."""
     state.tokens_used += tokens
 
 
@@ -168,7 +168,7 @@ def _text(value: Any) -> str:
 
 
 def _number(entity_id: object) -> int:
-    """The number at the end of an id; ids are not without gaps, because a crash may lose the entries of some."""
+    """The number at the end of an id. Numbers can have gaps, because a crash may lose entries."""
     number = str(entity_id).rpartition("-")[2]
     return int(number) if number.isdecimal() else 0
 

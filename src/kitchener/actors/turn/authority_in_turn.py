@@ -1,7 +1,8 @@
-"""What the Context Authority does in one turn: opens it, follows the message to its intent, shows the context, closes it.
+"""Applies the Context Authority to one turn: finds the turn's intent, projects its context, and records the transitions.
 
-In `enforce` its word holds: it may answer a message itself (which of two threads?), and the model sees its projection. In
-`shadow` it goes through the same steps, and nothing of it reaches the turn. Explained in `docs/context.md`.
+In `enforce` the model sees the Authority's projection, and the Authority may answer a message itself, for example with a
+question about two competing intents. In `shadow` it takes the same steps, but none of them affects the turn. Explained in
+`docs/context.md`.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -35,23 +36,23 @@ from kitchener.records.turn import TurnError
 
 
 class OwnAnswer(NamedTuple):
-    """What the Authority answers in the model's place."""
+    """A reply by the Authority; the model is not called."""
 
     response: str
     error: TurnError | None
-    """Why nobody could be asked; None where the message settled something."""
+    """Why the model was not called; None if the message resolved a conflict between intents."""
 
 
 class TurnAuthority:
-    """One turn's way through the Authority.
+    """The Authority's steps in one turn.
 
     Args:
-        authority: of the agent class
+        authority: the Authority of the agent class
         session: the session, held by the turn
         turn_id: the turn
-        message: what the user said
-        turn_ts: the turn's moment, ISO time
-        position: where HO2m stood then
+        message: the user's message
+        turn_ts: when the turn started, ISO time
+        position: the position of HO2m when the turn started
     """
 
     def __init__(
@@ -72,16 +73,16 @@ class TurnAuthority:
         self._transition: list[Ref] = []
         self._is_blocked = self._has_answered = False
         self.projection_ref: Ref | None = None
-        """Its projection on record; None where there is none, and in the shadow."""
+        """The entry of the turn's projection; None before it is recorded, and always None in `shadow`."""
 
     @property
     def is_shadow(self) -> bool:
-        """Whether nothing of it may reach the turn."""
+        """Whether the Authority runs in `shadow`, where it must not affect the turn."""
         return self._authority.is_shadow
 
     @property
     def shows_stubs(self) -> bool:
-        """Whether the model sees stubs of which it may want to read the whole."""
+        """Whether the context shows stubs that the model could read in full with a tool."""
         projection = self._thread.projection
         if projection is None or self.is_shadow:
             return False
@@ -89,11 +90,11 @@ class TurnAuthority:
 
     @property
     def intent_id(self) -> str | None:
-        """The intent that the turn is recorded under."""
+        """The intent that the turn is recorded under; None in `shadow` or without an active intent."""
         return None if self.is_shadow else self._thread.intent_id
 
     async def open(self) -> OwnAnswer | None:
-        """Sees to it that the session has the intent it needs, and that only one is active; an answer where it is not."""
+        """Ensures that the session has exactly one active intent. Returns the Authority's own answer if it cannot."""
         self._thread.projection = None
         session = self._session
         await self._authority.follow_shared(self._thread, session.session_id, session.subject_id, self._position)
@@ -114,7 +115,7 @@ class TurnAuthority:
         return None
 
     def classify_inputs(self) -> dict[str, Any]:
-        """What classification has to know of the intents there are; nothing where it does not decide about them."""
+        """The active and prior intent as input for classification; empty in `shadow` and in `bridge` mode."""
         if self.is_shadow or self._authority.ruleset.intent_mode == "bridge":
             return {}
         active = self._thread.intent_id
@@ -125,9 +126,9 @@ class TurnAuthority:
         }
 
     async def decide(self, classification: Mapping[str, Any]) -> OwnAnswer | None:
-        """2a: what the message makes of the active intent; an answer where the policy is to ask."""
+        """Step 2a: decides how the message changes the active intent. Returns a question if the policy is to ask the user."""
         thread = self._thread
-        if self._is_blocked:  # in the shadow, which has nobody to ask: with nothing decided, there is nothing to follow
+        if self._is_blocked:  # only in `shadow`, which cannot ask the user: no intent was resolved
             return None
         decision = self._decision = resolve_intent_transition(
             thread.intent_id,
@@ -149,17 +150,17 @@ class TurnAuthority:
     async def show(
         self, gathered: AttentionContext, overlays: Sequence[Overlay], biases: Sequence[Item], tokens_left: int | None
     ) -> AttentionContext:
-        """2b: the context that the model sees: the projection in `enforce`, in the shadow what was gathered anyway.
+        """Step 2b: returns the context that the model sees: the projection in `enforce`, `gathered` in `shadow`.
 
         Args:
-            gathered: what attention found
-            overlays: the learned lines that have something to say
-            biases: their `bias_items`
-            tokens_left: of the turn; None: any number
+            gathered: the context that attention found
+            overlays: the learned lines that match this message
+            biases: the `bias_items` of these overlays
+            tokens_left: tokens left in the turn's budget; None: without limit
         """
         authority, thread = self._authority, self._thread
         resolution = authority.resolve(thread)
-        if resolution.blocked_by is not None:  # only in the shadow, or by what this very turn wrote
+        if resolution.blocked_by is not None:  # only in `shadow`, or because of an entry that this turn wrote
             if not self._is_blocked:
                 await self._flag(resolution)
             return gathered
@@ -179,10 +180,10 @@ class TurnAuthority:
         return _as_context(projection, rendering, gathered.template_id, overlays, estimator)._replace(projection_ref=ref)
 
     async def finish(self, output: Mapping[str, Any], *, is_failed: bool) -> None:
-        """After step 4: a closing message closes its intent now, a reply that completes it does, failures are counted."""
+        """After step 4: closes the intent if the message or the reply completed it, and counts failures."""
         thread, after = self._thread, self._decision
         if self._has_answered or self._is_blocked:
-            return  # no model was asked, so nothing failed and nothing was completed
+            return  # no model was called, so no intent failed or was completed
         if after is None or after.action != "CLOSE":
             after = resolve_after_turn(
                 thread.intent_id,
@@ -198,10 +199,12 @@ class TurnAuthority:
             await self._write(after, "after")
 
     def done_with(self, earlier: Sequence[str], own: Container[str]) -> list[str]:
-        """The failed work orders that this turn puts away, now that it completes: its intent's, and those of no intent.
+        """The failed work orders that this turn abandons as it completes: those of its intent and those without an intent.
+
+        In `shadow` these are all of `earlier`.
 
         Args:
-            earlier: failed ones of earlier turns, as far as the session keeps count of them
+            earlier: failed work orders of earlier turns; the session remembers a limited number
             own: the turn's own work orders
         """
         if self.is_shadow:
@@ -212,9 +215,9 @@ class TurnAuthority:
         return [*loose, *[wo_id for wo_id, each in attached.items() if each.status == "failed" and wo_id not in own]]
 
     async def _settle(self, resolution: Resolution) -> OwnAnswer | None:
-        """Several threads compete: a message that names one of them settles it, any other is answered with the question."""
+        """Resolves competing intents if the message names one of them; otherwise answers with a question."""
         intents, competing = self._thread.state.intents, resolution.competing
-        if self.is_shadow:  # it has nobody to ask
+        if self.is_shadow:  # it cannot ask the user
             await self._flag(resolution)
             self._thread.intent_id = None
             self._is_blocked = True
@@ -234,7 +237,7 @@ class TurnAuthority:
         return OwnAnswer(response, TurnError(kind, detail))
 
     async def _recalled(self, active: str | None) -> Sequence[Item]:
-        """Evidence from beyond the intent, as far as the policy allows: turns that answer to the message."""
+        """Turns outside the active intent that match the message, within the limits of the policy."""
         ruleset, thread = self._authority.ruleset, self._thread
         if active is None:
             return recall_last_closed(thread.state, ruleset)
@@ -247,7 +250,7 @@ class TurnAuthority:
             count, subject = view.known, (view.words, view.known)
         thread.ranking.follow(thread.state, subject)
         if ruleset.recall_scope == "intent" or count == len(thread.state.attached(active).turns):
-            return ()  # what is eligible anyway needs no recalling, so nothing has to be ranked
+            return ()  # every known turn is already eligible
         found = list[Item]()
         for item in thread.ranking.answering(self._message):
             if len(found) == ruleset.recalled_turns:
@@ -258,7 +261,7 @@ class TurnAuthority:
         return tuple(found)
 
     async def bias_items(self, overlays: Sequence[Overlay], memory: TurnMemory) -> Sequence[Item]:
-        """Learned lines as items that compete for a place in the context, each with where its ledger holds it."""
+        """Learned lines as items that compete for a place in the context, each with the reference of its entry."""
         if not overlays:
             return ()
         refs = await memory.refs_of(self._session.subject_id, [overlay.key for overlay in overlays])
@@ -269,7 +272,7 @@ class TurnAuthority:
         await self._authority.record_flags(self._base(), resolution.flags, self._turn_ts, resolution.active)
 
     async def _write(self, decision: TransitionDecision, step: Literal["before", "after"] = "before") -> None:
-        """Puts a decision's events on record: in HO2m, or in the shadow on the context ledger."""
+        """Records a decision's events in HO2m, or in the context ledger in `shadow`."""
         if self.is_shadow:
             await self._authority.record_shadow(self._thread, self._base(), decision, step, self._session.state.head)
             return
@@ -290,7 +293,7 @@ class TurnAuthority:
 def _as_context(
     projection: Projection, rendering: Rendering, template_id: str, overlays: Sequence[Overlay], estimator: str
 ) -> AttentionContext:
-    """A projection as the context of a work order: its text, what stands in it, and the learned lines that are visible."""
+    """Converts a projection into the context of a work order: its text, its fragments and the visible learned lines."""
     visible = projection.visible
     fragments = tuple(
         [_fragment(each.item.kind, each.item.entity_id, each.tokens) for each in visible if each.item.kind != "bias"]
@@ -305,5 +308,5 @@ def _as_context(
 
 @lru_cache(8_192)
 def _fragment(kind: str, entity_id: str, tokens: int) -> ContextFragment:
-    """One piece of the context without its text; kept, because a turn that is shown once is shown again in the next."""
+    """A context fragment without its text. Cached, because most turns in one context appear again in the next."""
     return ContextFragment(kind, entity_id, "", tokens)

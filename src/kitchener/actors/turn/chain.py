@@ -1,7 +1,7 @@
-"""A turn's chain of work orders: each is planned, checked against its budget, dispatched and booked, all of it on record.
+"""Plans, dispatches and records the work orders of one turn, within the turn's token budget.
 
-`turn.py` decides which work order comes next; here it is carried out. Whatever the executor does, the turn gets a work order
-back, or `CutShort` with the error and the reply to give. Explained in `docs/turn.md`.
+`turn.py` decides which work order comes next; this module does not. The turn always gets a finished work order back, or
+`CutShort` with an error and a reply, even if the executor fails. Explained in `docs/turn.md`.
 """
 
 from collections.abc import Awaitable, Mapping, Sequence
@@ -51,11 +51,11 @@ class WorkOrderChain:
     """The work orders of one turn, in order of planning.
 
     Args:
-        parts: what every turn works with
+        parts: the components that all turns of the agent class share
         session: the session, held by the turn
         turn_id: the turn
         deadline: on the event loop's clock, seconds
-        update: told what happens, for a stream
+        update: receives the updates of a streamed turn; None: the turn is not streamed
     """
 
     __slots__ = (
@@ -87,39 +87,42 @@ class WorkOrderChain:
         self._wo_scope: Scope = self._scope
         self._costs: dict[str, orjson.Fragment] = {}
         self.message_ref: orjson.Fragment | None = None
-        """The turn's `TURN_STARTED`, where its message stands."""
+        """The reference of the turn's `TURN_STARTED`, which holds the message; None before it is written."""
         self.intent_id: str | None = None
-        """The intent that its work orders serve."""
+        """The intent that the work orders serve; None without an active intent."""
         self.work_orders: dict[str, WorkOrder] = {}
-        """All of them by id, retries included, each in its newest state."""
+        """All work orders by id, including retries, each in its latest state."""
         self.trace: list[StoredEntry] = []
         """The executor's entries of this turn so far."""
 
     @property
     def tokens_left(self) -> int | None:
-        """What the turn may still use; None: without limit."""
+        """Tokens left in the turn's budget; None: without limit."""
         return self._parts.budgeter.check(self._scope).remaining
 
     @property
     def room(self) -> int:
-        """Work orders that still fit."""
+        """How many more work orders `max_wo_chain_length` allows."""
         return self._parts.config.max_wo_chain_length - len(self.work_orders)
 
     def open(self) -> None:
-        """Opens the budgets of the session and of the turn; what the session used before stands in its state."""
+        """Allocates the budgets of the session and the turn. The session's budget starts at what earlier turns used."""
         budgeter, config = self._parts.budgeter, self._parts.config
         budgeter.allocate(self._scope[:1], config.budget_ceiling, used=self._session.state.tokens_used)
         budgeter.allocate(self._scope, config.turn_budget)
 
     def close(self) -> None:
-        """Closes the turn's budgets, also that of a work order that was cut short, and lets go of all that the chain holds."""
+        """Releases the budgets of the turn and of an interrupted work order, and drops the chain's data."""
         for scope in (self._wo_scope, self._scope, self._scope[:1]):
             self._parts.budgeter.release(scope)
-        # A crowd of turns waits for its commit: what they hold meanwhile is memory, and cold when it is freed afterwards.
+        # Many turns may wait for a commit at the same time. Dropping the data now bounds the memory of these turns.
         self.work_orders, self.trace, self._costs = {}, [], {}
 
     def write(self, entry_type: str, entity_id: str, fields: dict[str, Any]) -> Awaitable[Ref]:
-        """Writes an entry of this turn to HO2m; gives its reference when awaited. `fields` gets what all payloads carry."""
+        """Writes an entry of this turn to HO2m and returns its reference when awaited.
+
+        Adds the fields that all payloads carry to `fields` in place.
+        """
         fields |= self._base
         return self._session.append(entry_type, entity_id, fields)
 
@@ -134,14 +137,14 @@ class WorkOrderChain:
         input_refs: Sequence[orjson.Fragment | None] = (),
         context: AttentionContext | None = None,
     ) -> WorkOrder:
-        """Has one work order executed and returns it as it came back; a failure is on record already.
+        """Executes one work order and returns it, completed or failed. A failure is already recorded.
 
         Raises:
-            CutShort: the budget does not cover it, or HO1 is broken
+            CutShort: the budget does not cover the work order, its input cannot be recorded, or HO1 is broken
         """
         parts, session = self._parts, self._session
-        # Rounded up: else a turn's last work order gives up a moment before its turn does, and chance decides between a reply
-        # about a slow model and TurnTimeout.
+        # Rounded up. Otherwise the last work order could time out just before its turn, and chance would decide between an
+        # apology for a slow model and TurnTimeout.
         left_ms = max(0, int((self._deadline - parts.loop_time()) * 1_000)) + 1
         wo = WorkOrder.create(
             session_id=session.session_id,
@@ -176,7 +179,7 @@ class WorkOrderChain:
         return done
 
     def summary(self) -> list[dict[str, Any]]:
-        """What stands of each work order in `TURN_COMPLETED`, in order of planning."""
+        """The summary of each work order for `TURN_COMPLETED`, in order of planning."""
         return [
             {
                 "wo_id": wo_id,
@@ -188,14 +191,14 @@ class WorkOrderChain:
         ]
 
     def can_record(self, response: str) -> bool:
-        """Whether a reply fits into `TURN_COMPLETED`, beside everything else that stands there."""
+        """Whether a reply fits into `TURN_COMPLETED` beside the entry's other fields."""
         try:
             return fits_entry(response, self._parts.ledgers.ho2m.config)
-        except EntryRefused:  # half a character
+        except EntryRefused:  # a lone surrogate
             return False
 
     async def accept(self, wo: WorkOrder) -> None:
-        """`WO_COMPLETED`: HO2 takes the output as it is."""
+        """Writes `WO_COMPLETED`: HO2 accepts the output unchanged."""
         wo_id = wo.wo_id
         output: orjson.Fragment | None = None
         for entry in reversed(self.trace):  # nearly always the last one
@@ -208,7 +211,7 @@ class WorkOrderChain:
         self._book(wo_id, wo.cost)
 
     async def supersede(self, failed: WorkOrder, by: WorkOrder) -> None:
-        """`WO_SUPERSEDED`: a retry took the place of a failed work order."""
+        """Writes `WO_SUPERSEDED`: a retry replaced a failed work order."""
         self.work_orders[failed.wo_id] = failed.superseded()
         forget_failed(self._session.state, failed.wo_id)
         await self.write(
@@ -218,7 +221,7 @@ class WorkOrderChain:
         )
 
     async def record_failure(self, wo: WorkOrder) -> None:
-        """`WO_FAILED`, with the work order's own error."""
+        """Writes `WO_FAILED` with the work order's error, or with reason `EXECUTOR` if it has none."""
         wo_id, error = wo.wo_id, wo.error
         self.work_orders[wo_id] = wo
         fields = {
@@ -232,7 +235,7 @@ class WorkOrderChain:
         self._book(wo_id, wo.cost)
 
     async def record_degradation(self, component: str, error: BaseException, **facts: Any) -> None:
-        """`DEGRADATION`: a part failed and the turn goes on without it."""
+        """Writes `DEGRADATION`: a component failed and the turn continues without it."""
         detail = words_of(error)
         if component != "HO1":
             logger.error("turn goes on without a part", component=component, turn_id=self._turn_id, error=origin_of(error))
@@ -246,12 +249,16 @@ class WorkOrderChain:
         input_refs: Sequence[orjson.Fragment | None],
         context: AttentionContext | None,
     ) -> tuple[Ref, int]:
-        """Writes `WO_PLANNED`: refs and hashes of the input, never the input. Returns its ref and the input's tokens."""
-        known = wo.__dict__  # reading a field of a model takes five times as long
+        """Writes `WO_PLANNED` with references to the input and its hash, but never the input itself.
+
+        Returns:
+            The reference of the entry, and the estimated size of the input in tokens.
+        """
+        known = wo.__dict__  # reading a field through the model takes five times as long
         wo_id, wo_type, subject_id = known["wo_id"], known["wo_type"], known["subject_id"]
         try:
             data = canonical_bytes([known["input_context"], known["prior_results"]], at="input_context")
-        except EntryRefused as error:  # what a model or tool gave was storable by itself, and is not so deep inside an input
+        except EntryRefused as error:  # an output can be storable alone but too deep inside an input
             message = f"the input of the {wo_type} step cannot be recorded: {error}"
             raise CutShort(TurnError("OUTPUT_SCHEMA", message), APOLOGY) from error
         ho2m = self._parts.ledgers.ho2m
@@ -269,7 +276,7 @@ class WorkOrderChain:
             fields["parent_wo_id"] = parent
         if context is not None:
             shown: dict[str, Any] = {"template_id": context.template_id, "cut_by": context.budget_used.cut_by}
-            if context.projection_ref is not None:  # which names all that is shown
+            if context.projection_ref is not None:  # the projection's entry lists all visible items
                 shown["projection_ref"] = context.projection_ref.as_json()
             else:
                 shown["fragment_refs"] = [f.ref_json or f.ref.as_json() for f in context.fragments if f.ref is not None]
@@ -288,7 +295,7 @@ class WorkOrderChain:
         return planned, -(-len(data) // 3)
 
     async def _refuse(self, wo: WorkOrder, budget: Budget, needed: int) -> None:
-        """Abandons a work order, unexecuted, whose tokens do not suffice; the chain ends."""
+        """Abandons a work order that the budget does not cover, and ends the chain with `CutShort`."""
         self.work_orders[wo.wo_id] = wo.abandoned()
         await self.write(events.WO_ABANDONED, wo.wo_id, {"wo_id": wo.wo_id, "reason": "BUDGET"})
         self._book(wo.wo_id, NO_COST)
@@ -307,7 +314,7 @@ class WorkOrderChain:
             return _as_ended(await self._parts.executor.execute(wo), wo)
         except LedgerError:
             raise
-        except BaseException as error:  # whatever HO1 raises means that HO1 is broken; it is recorded, not hidden
+        except BaseException as error:  # any other error means that HO1 is broken; it is recorded, not hidden
             if not is_own_failure(error):
                 raise
             return await self._degrade(wo, error)
@@ -316,7 +323,10 @@ class WorkOrderChain:
                 del self._parts.listeners[wo.wo_id]
 
     async def _degrade(self, wo: WorkOrder, error: BaseException) -> WorkOrder:
-        """HO1 is broken: recorded as a violation, then the injected direct call, then an honest error."""
+        """Records a broken HO1 as a governance violation and ends the chain.
+
+        `CutShort` carries the reply of the degraded call, or an apology if there is none.
+        """
         detail = storable(words_of(error))
         logger.error("executor failed", wo_id=wo.wo_id, turn_id=self._turn_id, error=origin_of(error))
         failed = wo.failed(WorkOrderError(reason="EXECUTOR", detail=detail), at=self._parts.now())
@@ -332,9 +342,9 @@ class WorkOrderChain:
         try:
             text = await call(open_turn.user_message, session_id=self._session.session_id, deadline=self._deadline)
             text = str.__str__(text).strip()
-            text.encode()  # else half a character would keep the turn from being recorded
+            text.encode()  # raises for a lone surrogate, which no ledger entry can hold
             is_storable = self.can_record(text)
-        except BaseException as error:  # a user's function, the last resort of a broken turn
+        except BaseException as error:  # a user's function: its error must not abort the turn
             if not is_own_failure(error):
                 raise
             logger.error("degraded call failed", turn_id=self._turn_id, error=origin_of(error))
@@ -347,12 +357,12 @@ class WorkOrderChain:
                 await self._update(update)
 
     def _cost_of(self, wo_id: str, cost: Cost) -> orjson.Fragment:
-        """A work order's cost as JSON: it is written when the work order ends, and again with the turn."""
+        """A work order's cost as JSON, cached because `TURN_COMPLETED` repeats it."""
         made = self._costs[wo_id] = cost_json(cost)
         return made
 
     def _book(self, wo_id: str, cost: Cost) -> None:
-        """A work order is no longer open; what it used counts against the session."""
+        """Counts a finished work order's tokens against the session's budget and marks it as no longer open."""
         state, used = self._session.state, cost.__dict__
         book_cost(state, used["input_tokens"] + used["output_tokens"])
         if state.open_turn is not None:
@@ -360,7 +370,11 @@ class WorkOrderChain:
 
 
 def _as_ended(done: object, wo: WorkOrder) -> WorkOrder:
-    """What the executor returned, if it is this work order with an end; anything else is a broken executor."""
+    """Returns `done` if it is this work order, completed with its output or failed.
+
+    Raises:
+        ExecutorError: the executor returned anything else
+    """
     if isinstance(done, WorkOrder) and done.wo_id == wo.wo_id:
         has_output = done.state == "completed" and done.output_result is not None
         if has_output or done.state == "failed":

@@ -1,6 +1,6 @@
-"""What every turn of an agent class works with, made once: the parts it uses, and what of its work orders no turn changes.
+"""Holds what all turns of an agent class share: its components, and the constant parts of its work orders.
 
-The supervisor puts it together (`supervisor.py`); turns, their chains of work orders and consolidation read it.
+The supervisor (`supervisor.py`) builds it once. Turns, their work-order chains and consolidation read it.
 """
 
 from collections import OrderedDict
@@ -26,21 +26,21 @@ from kitchener.records.work_order import Constraints, HO1ExecutorProtocol
 
 
 class DegradedCall(Protocol):
-    """What answers when HO1 itself is broken: injected, governed, recorded as a violation."""
+    """Answers a message when HO1 itself is broken. Each use is recorded as a governance violation."""
 
     async def __call__(self, message: str, *, session_id: str, deadline: float) -> str:
-        """A reply to the message.
+        """Returns a reply to the message.
 
         Args:
-            message: what the user said
-            session_id: in which session
+            message: the user's message
+            session_id: the session of the message
             deadline: on the event loop's clock, seconds
         """
         ...
 
 
 class Prepared:
-    """Everything about an agent class's work orders that no turn changes, worked out once."""
+    """The parts of an agent class's work orders that are the same in every turn, computed once."""
 
     def __init__(self, config: HO2Config, tools: ToolRegistry, config_hash: str, ruleset_hash: str) -> None:
         self.config_hash = config_hash
@@ -77,19 +77,19 @@ class Prepared:
         self._mappings = {id(each): _mapping_of(each) for each in known}
 
     def synthesis(self, *, offers_tools: bool, offers_items: bool) -> Constraints:
-        """The constraints of a reply."""
+        """The constraints of a synthesize work order that may use these tools."""
         if offers_items:
             return self.with_both if offers_tools else self.with_items
         return self.with_tools if offers_tools else self.synthesize
 
     def mapping_of(self, constraints: Constraints) -> dict[str, Any]:
-        """What of the constraints differs from the defaults, as JSON types."""
+        """The constraints that differ from their defaults, as JSON types."""
         return self._mappings.get(id(constraints)) or _mapping_of(constraints)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnParts:
-    """What every turn of an agent class works with; made once."""
+    """The components that all turns of an agent class share."""
 
     config: HO2Config
     ledgers: Ledgers
@@ -100,33 +100,36 @@ class TurnParts:
     clock: Clock
     degraded_call: DegradedCall | None
     listeners: dict[str, UpdateListener]
-    """Who reads the text of a work order while it is being made; shared with the executor."""
+    """Listeners for streamed text, by work order id; shared with the executor."""
     prepared: Prepared
     authority: ContextAuthority | None = None
-    """The Context Authority; None where it is off, and then none of its code runs."""
+    """The Context Authority; None if it is off, and then none of its code runs."""
     memory: TurnMemory | None = None
-    """Long-term memory; None where it is not used, and then none of its code runs."""
+    """Long-term memory; None if it is not used, and then none of its code runs."""
     timestamps: TimestampText = field(default_factory=TimestampText)
     loop_time: Callable[[], float] = field(default_factory=loop_clock)
     """The event loop's clock, seconds."""
     scope: type[anyio.CancelScope] = field(default_factory=scope_class)
-    """What a turn runs inside, with its deadline."""
+    """The class of the cancel scope that enforces a turn's deadline."""
 
     crossed: OrderedDict[str, Crossed] = field(default_factory=OrderedDict)
-    """What turns found ripe to be learned, until their replies are delivered."""
+    """Open gates by turn id, kept until the turn's reply is delivered."""
 
     def now(self) -> str:
-        """The time of day as it stands in a ledger."""
+        """The time of day, formatted as in a ledger."""
         return self.timestamps.render(self.clock.time_us())
 
     def note_crossed(self, turn_id: str, crossed: Crossed) -> None:
-        """Remembers what a turn found ripe; a reply that never arrives is forgotten, its gates are found open again."""
+        """Keeps a turn's open gates until its reply is delivered.
+
+        Evicts the oldest turn beyond 10,000. A later turn with the same signals finds its gates still open.
+        """
         self.crossed[turn_id] = crossed
         if len(self.crossed) > _MAX_CROSSED:
             self.crossed.popitem(last=False)
 
     def take_crossed(self, turn_id: str) -> Crossed | None:
-        """What a turn found ripe, once."""
+        """Removes and returns the open gates of a turn; None if they are unknown or were taken before."""
         return self.crossed.pop(turn_id, None)
 
 

@@ -1,4 +1,4 @@
-"""A turn's updates as an iterator: the turn runs in a task of its own, and ends when its reader goes."""
+"""Turns the updates of a running turn into an async iterator. The turn runs in its own task."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
@@ -12,12 +12,12 @@ from kitchener.records.turn import TurnUpdate, UpdateListener
 async def streamed(
     run: Callable[[UpdateListener], Awaitable[None]], tasks: TaskGroup, capacity: int
 ) -> AsyncGenerator[TurnUpdate, None]:
-    """What `run` tells, as it tells it; leaving the iterator cancels it, and what it raises is raised here.
+    """Yields the updates of `run` as they happen. Leaving the iterator cancels `run`; its errors are raised here.
 
     Args:
-        run: the turn; it is given the function to tell by
-        tasks: where it runs
-        capacity: updates held for a slow reader; then the turn waits for the reader
+        run: the turn; its argument is the function that it calls with each update
+        tasks: the task group that runs the turn
+        capacity: updates buffered for a slow reader; when the buffer is full, the turn waits for the reader
     """
     send, receive = anyio.create_memory_object_stream[TurnUpdate](capacity)
     stop, failure = anyio.CancelScope(), list[Exception]()
@@ -32,7 +32,7 @@ async def streamed(
         with stop, send:
             try:
                 await run(tell)
-            except BaseException as error:  # handed to the reader, who is another task
+            except BaseException as error:  # passed to the reader, which is another task
                 if is_scope_cancelled() or isinstance(error, KeyboardInterrupt):
                     raise
                 failure.append(error if isinstance(error, Exception) else cut_off("the turn", error))

@@ -1,8 +1,7 @@
-"""One turn of one session, from `TURN_STARTED` to `TURN_COMPLETED`.
+"""Turns one message into a reply and its commit record, from `TURN_STARTED` to `TURN_COMPLETED`.
 
-Each step is one method and reads like the turn's description in `docs/turn.md`. What to do next is decided by pure modules
-(`plan.py`, `quality.py`); work orders are carried out by `chain.py`; the supervisor opens a turn, runs it, and
-aborts it when it is cut off from outside.
+Each step is one method, in the order that `docs/turn.md` describes. Pure modules (`plan.py`, `quality.py`) decide the next
+step, and `chain.py` executes work orders. The supervisor starts a turn, runs it, and aborts it after a cancellation.
 """
 
 from collections.abc import Coroutine, Mapping, Sequence
@@ -45,14 +44,14 @@ T = TypeVar("T")
 
 
 class Turn:
-    """One turn.
+    """Runs one turn of one session.
 
     Args:
-        parts: what every turn works with
+        parts: the components that all turns of the agent class share
         session: the session, held by this turn
-        message: what the user said
+        message: the user's message
         deadline: on the event loop's clock, seconds
-        update: told what happens, for a stream
+        update: receives the updates of a streamed turn; None: the turn is not streamed
     """
 
     __slots__ = (
@@ -93,7 +92,10 @@ class Turn:
         self._hashed = (-1, "")
 
     async def start(self, call: TurnCall) -> None:
-        """Writes `TURN_STARTED` with the message and what the turn may read, fenced by the session's last entry."""
+        """Writes `TURN_STARTED` with the message and the ledger positions that the turn may read.
+
+        The write is refused unless the session's last entry is still the one that this process knows.
+        """
         prepared = self._parts.prepared
         self._positions = self._parts.ledgers.positions()
         self._turn_ts = self._parts.now()
@@ -121,7 +123,7 @@ class Turn:
         self._parts.ledgers.request_commit()
 
     async def run(self) -> TurnResult:
-        """The whole chain and its record. A model or tool that fails is a result, never an exception."""
+        """Runs all work orders and completes the turn. A failed model or tool gives a result, never an exception."""
         error: TurnError | None = None
         with self._parts.ledgers.ho1m.watch(self._session.session_id) as self._chain.trace:
             try:
@@ -140,7 +142,10 @@ class Turn:
             return await self._complete(response, error)
 
     async def abort(self, reason: str) -> None:
-        """Closes the turn explicitly: `TURN_ABORTED` with `WO_ABANDONED` for what was open. The session stays usable."""
+        """Writes `TURN_ABORTED`, and `WO_ABANDONED` for each open work order. The session stays usable.
+
+        Does nothing if the turn has not started or is already over.
+        """
         if self._chain.message_ref is None or self._is_over:
             return
         self._is_over = True
@@ -149,7 +154,7 @@ class Turn:
         await self._parts.ledgers.commit()
 
     async def _classify(self) -> Mapping[str, Any]:
-        """2a: what kind of message it is. A classification that fails leaves the turn to go on without."""
+        """Step 2a: classifies the message. If the work order fails, the turn continues with `UNCLASSIFIED`."""
         prepared, newest = self._parts.prepared, self._session.state.newest(self._parts.config.classify_recent_turns)
         wo = await self._chain.dispatch(
             "classify",
@@ -169,7 +174,7 @@ class Turn:
         return wo.output_result
 
     async def _open_authority(self, authority: ContextAuthority) -> None:
-        """The Context Authority's say before anything else; where threads compete it answers in the model's place."""
+        """Lets the Context Authority resolve the active intent. If intents compete, its answer ends the turn."""
         if self._session.thread is None:
             return
         position = self._positions[self._parts.ledgers.ho2m.ledger_id]
@@ -179,7 +184,7 @@ class Turn:
         await self._follow(self._authority.open())
 
     async def _follow(self, step: Coroutine[Any, Any, OwnAnswer | None]) -> None:
-        """Takes a step of the Authority, and its answer where it gives one; a shadow's step changes nothing."""
+        """Runs a step of the Authority. In `enforce`, an answer of the Authority ends the chain with `CutShort`."""
         answer = await self._in_shadow(step)
         if self._authority is None:
             return
@@ -188,12 +193,12 @@ class Turn:
             raise CutShort(answer.error, answer.response)
 
     async def _in_shadow(self, step: Coroutine[Any, Any, T]) -> T | None:
-        """The step's result. One of a shadow that fails ends the shadow for this turn, not the turn."""
+        """Returns the step's result. In `shadow`, a failed step disables the shadow for this turn and returns None."""
         if self._authority is None or not self._authority.is_shadow:
             return await step
         try:
             return await step
-        except BaseException as error:  # the shadow is there to be compared, never to be felt
+        except BaseException as error:  # a shadow must not affect the turn
             if not is_own_failure(error):
                 raise
             self._authority = None
@@ -201,7 +206,7 @@ class Turn:
             return None
 
     async def _assemble(self, classification: Mapping[str, Any]) -> AttentionContext:
-        """2b and 2c: what the model sees, with the learned lines that have something to say to this message."""
+        """Steps 2b and 2c: builds the context that the model sees, including the learned lines for this message."""
         overlays, biases = await self._recall(self._memory, classification) if self._memory is not None else ((), ())
         authority, attention = self._authority, self._parts.attention
         if authority is not None and not authority.is_shadow:
@@ -217,26 +222,26 @@ class Turn:
         return context
 
     async def _shadow(self, authority: TurnAuthority, context: AttentionContext, overlays: Sequence[Overlay]) -> None:
-        """What the Authority would have shown beside the context that is shown."""
+        """Records the projection that the Authority would have shown instead of `context`."""
         biases = await authority.bias_items(overlays, self._memory) if self._memory is not None else ()
         await authority.show(context, overlays, biases, self._chain.tokens_left)
 
     async def _recall(self, memory: TurnMemory, classification: Mapping[str, Any]) -> tuple[Sequence[Overlay], Sequence[Item]]:
-        """1: the learned lines that have something to say to this message, also as items where the Authority decides."""
+        """Step 1: selects the learned lines for this message; in `enforce` also as items for the projection."""
         labels = labels_of(classification, self._parts.prepared.labels)
         try:
             overlays = await memory.recall(self._session.subject_id, labels, self._turn_ts, self._positions)
             if self._authority is None or self._authority.is_shadow:
                 return overlays, ()
             return overlays, await self._authority.bias_items(overlays, memory)
-        except BaseException as error:  # a memory that fails costs the turn its lines, not its reply
+        except BaseException as error:  # without its memory, the turn loses the learned lines but not its reply
             if not is_own_failure(error):
                 raise
             await self._chain.record_degradation("HO3", error)
             return (), ()
 
     async def _learn(self, memory: TurnMemory) -> Learned:
-        """5: the turn's signals, and the gates that they opened."""
+        """Step 5: logs the turn's signals and checks their gates."""
         signal_ids = signals_of(self._classification, self._chain.work_orders.values(), self._parts.prepared.labels)
         session = self._session
         try:
@@ -245,7 +250,7 @@ class Turn:
                 namespace = memory.namespace_of(session.subject_id)
                 self._parts.note_crossed(self.turn_id, Crossed(namespace, learned.gate_ts))
             return learned
-        except BaseException as error:  # what a turn teaches is never worth its reply
+        except BaseException as error:  # a failure to learn must not cost the turn its reply
             if not is_own_failure(error):
                 raise
             await self._chain.record_degradation("HO3", error)
@@ -258,7 +263,7 @@ class Turn:
         )
 
     async def _use_tool(self, request: ToolRequest) -> list[dict[str, Any]]:
-        """3: the tool that a command asks for, before the reply; its failure is a result that the reply can speak of."""
+        """Step 3: runs the tool that a command asks for, before the reply. Its failure becomes a result for the model."""
         arguments = {"tool_id": request.tool_id, "arguments": dict(request.arguments)}
         wo = await self._chain.dispatch("tool_call", arguments, self._parts.prepared.tool_call)
         if wo.state == "completed" and wo.output_result is not None:
@@ -273,7 +278,13 @@ class Turn:
         results: list[dict[str, Any]],
         plan: ChainPlan,
     ) -> dict[str, Any]:
-        """3 and 4: the reply, accepted by the quality gate, retried with tighter constraints, or given up."""
+        """Steps 3 and 4: returns the first reply that the quality gate accepts.
+
+        Each rejected reply is retried with tighter constraints.
+
+        Raises:
+            CutShort: no retry is left, or the work order failed for a reason that a retry does not mend
+        """
         prepared = self._parts.prepared
         has_stubs = self._authority is not None and self._authority.shows_stubs
         constraints = prepared.synthesis(offers_tools=plan.offers_tools, offers_items=plan.offers_items and has_stubs)
@@ -300,7 +311,7 @@ class Turn:
             constraints = tighter(constraints, len(rejected))
 
     async def _judge(self, wo: WorkOrder) -> QualityGateResult:
-        """4: the verdict on one attempt, on record with the trace so far."""
+        """Step 4: judges one attempt, and records the verdict with the hash of the trace so far."""
         wo_id, output = wo.wo_id, wo.output_result if wo.state == "completed" else None
         verdict = self._parts.quality.verify(output, wo.acceptance, wo_id)
         if verdict.is_accepted and output is not None:
@@ -318,7 +329,7 @@ class Turn:
         return verdict
 
     async def _ask_verifier(self, wo: WorkOrder, verdict: QualityGateResult) -> QualityGateResult:
-        """A model's verdict on top of the fixed checks; a verifier that fails changes nothing."""
+        """Asks a model to verify a reply that passed the fixed checks. If the verifier fails, `verdict` stands."""
         inputs = {
             "response_text": (wo.output_result or {}).get("response_text", ""),
             "acceptance": list(wo.acceptance),
@@ -333,7 +344,7 @@ class Turn:
         return QualityGateResult("reject", str(check.output_result.get("reason", "rejected by the verifier")), wo.wo_id)
 
     async def _reject(self, wo: WorkOrder, verdict: QualityGateResult) -> WorkOrder:
-        if wo.state == "completed":  # else it failed by itself, and is on record as such
+        if wo.state == "completed":  # otherwise the failure is already recorded
             wo = wo.failed(WorkOrderError(reason="QUALITY_GATE", detail=verdict.reason))
             await self._chain.record_failure(wo)
         if self._update is not None:
@@ -341,7 +352,10 @@ class Turn:
         return wo
 
     async def _check_retry(self, rejected: list[WorkOrder], verdict: QualityGateResult) -> None:
-        """Ends the turn unless another attempt is worth it: the gateway has already retried what a retry can mend."""
+        """Raises `CutShort` unless another attempt makes sense.
+
+        The gateway has already retried provider failures. So only rejected or malformed replies are retried here.
+        """
         last = rejected[-1]
         if last.error is not None and last.error.reason not in ("QUALITY_GATE", "OUTPUT_SCHEMA"):
             raise CutShort(
@@ -354,10 +368,10 @@ class Turn:
             raise CutShort(TurnError("QUALITY_GATE", message, last.wo_id), APOLOGY)
 
     async def _complete(self, response: str, error: TurnError | None) -> TurnResult:
-        """Writes what the chain added up to, then `TURN_COMPLETED`: from here on nothing aborts the turn."""
+        """Writes the totals of the chain, then `TURN_COMPLETED`. After that nothing aborts the turn."""
         chain = tuple(self._chain.work_orders.values())
         cost, trace_hash = total_cost(chain), self._trace_hash()
-        for wo_id in self._done_with():  # so that an outage does not stay in view for ever
+        for wo_id in self._done_with():  # otherwise the context would show an old outage forever
             forget_failed(self._session.state, wo_id)
             await self._chain.write(events.WO_ABANDONED, wo_id, {"wo_id": wo_id, "reason": "turn_over"})
         fields = {
@@ -396,22 +410,22 @@ class Turn:
         return result
 
     def _done_with(self) -> Sequence[str]:
-        """Failed work orders of earlier turns that this one puts away."""
+        """Failed work orders that this turn abandons."""
         earlier = self._earlier_failures
         return earlier if self._authority is None else self._authority.done_with(earlier, self._chain.work_orders)
 
     def _trace_hash(self) -> str:
-        """Over the executor's entries so far; the accepted gate's and the chain's are the same, so it is kept."""
+        """The hash over the executor's entries so far. Cached until an entry is added."""
         if len(self._chain.trace) != self._hashed[0]:
             self._hashed = (len(self._chain.trace), compute_trace_hash(self._chain.trace))
         return self._hashed[1]
 
     @property
     def session_id(self) -> SessionId:
-        """The session it belongs to."""
+        """The id of the turn's session."""
         return self._session.session_id
 
     @property
     def is_over(self) -> bool:
-        """Whether `TURN_COMPLETED` or `TURN_ABORTED` is written."""
+        """Whether the turn was completed or aborted."""
         return self._is_over

@@ -1,1 +1,1 @@
-"""Pure: which work orders a turn needs, whether a result may stand, what it may cost."""
+"""Pure policy for work orders: the plan of a turn, the quality gate and token budgets."""

@@ -1,7 +1,7 @@
-"""Token budgets in nested scopes: session, turn, work order. Plain functions on a table; nothing is on record here.
+"""Tracks token budgets in nested scopes: session, turn, work order. It keeps them in memory and records nothing.
 
-A scope is a tuple of ids, outermost first: `(session,)`, `(session, turn)`, `(session, turn, work order)`. What is debited
-from a scope is debited from all that enclose it; what remains in a scope is the least of what remains in any of them.
+A scope is a tuple of ids, outermost first: `(session,)`, `(session, turn)`, `(session, turn, work order)`. A debit counts in
+the scope and in all enclosing scopes. What remains in a scope is the minimum over the scope and its enclosing scopes.
 """
 
 from typing import NamedTuple
@@ -12,28 +12,28 @@ Scope = tuple[str, ...]
 
 
 class Allocation(NamedTuple):
-    """Tokens set aside for a scope."""
+    """The token limit of an open scope."""
 
     scope: Scope
     tokens: int | None
-    """None: no limit of its own."""
+    """The scope's own limit; None: it has none."""
 
 
 class Budget(NamedTuple):
-    """What a scope may still use."""
+    """The tokens that a scope may still use."""
 
     remaining: int | None
-    """Tokens; None: without limit. Negative when more was used than allowed."""
+    """Tokens left; None: without limit. Negative if more was used than allowed."""
     limit: int | None
-    """The scope's own limit."""
+    """The scope's own limit; None: it has none."""
 
     def covers(self, tokens: int) -> bool:
-        """Whether so many tokens may still be used."""
+        """Whether at least this many tokens remain."""
         return self.remaining is None or self.remaining >= tokens
 
 
 class _Account:
-    """What is known of an open scope."""
+    """Limit and used tokens of an open scope."""
 
     __slots__ = ("limit", "used")
 
@@ -42,7 +42,7 @@ class _Account:
 
 
 class TokenBudgeter:
-    """Keeps the books of all open scopes. Memory is bounded by the scopes that are open; `release` closes one."""
+    """Tracks the budgets of all open scopes. `release` closes a scope and frees its memory."""
 
     def __init__(self) -> None:
         self._accounts: dict[Scope, _Account] = {}
@@ -51,9 +51,12 @@ class TokenBudgeter:
         """Opens a scope with its own limit.
 
         Args:
-            scope: which one; opening it again sets a new limit and keeps what was used
-            tokens: its limit; None is no limit of its own
-            used: tokens already used in it, of a session that comes back from the ledger
+            scope: the scope; opening it again sets a new limit and keeps the used tokens
+            tokens: the scope's limit; None: no limit of its own
+            used: tokens already used, for a session activated from the ledger
+
+        Raises:
+            ValueError: `tokens` is negative
         """
         if tokens is not None and tokens < 0:
             raise ValueError(f"tokens = {tokens}: a budget cannot be negative")
@@ -65,7 +68,7 @@ class TokenBudgeter:
         return Allocation(scope, tokens)
 
     def check(self, scope: Scope) -> Budget:
-        """What the scope may still use, under its own limit and those that enclose it."""
+        """Returns what the scope may still use under its own limit and those of its enclosing scopes."""
         remaining: int | None = None
         own = self._accounts.get(scope)
         account, outer = own, scope
@@ -79,7 +82,7 @@ class TokenBudgeter:
         return Budget(remaining, own.limit if own is not None else None)
 
     def debit(self, scope: Scope, usage: Cost) -> None:
-        """Books what was used, in the scope and in all that enclose it."""
+        """Adds the used tokens to the scope and to all enclosing scopes."""
         tokens = usage.input_tokens + usage.output_tokens
         while scope:
             account = self._accounts.get(scope)
@@ -88,12 +91,12 @@ class TokenBudgeter:
             scope = scope[:-1]
 
     def release(self, scope: Scope) -> None:
-        """Closes a scope; what it used stays booked in those that enclose it."""
+        """Closes a scope. Its used tokens still count in the enclosing scopes."""
         self._accounts.pop(scope, None)
 
 
 def estimate_tokens(text: str, estimator: str) -> int:
-    """Tokens of a text before any provider counted them: a third of its UTF-8 bytes, or a quarter of its characters."""
+    """Estimates the tokens of a text: a third of its UTF-8 bytes, or a quarter of its characters for "chars/4"; rounded up."""
     if estimator == "chars/4":
         return -(-len(text) // 4)
     return -(-(len(text) if text.isascii() else len(text.encode())) // 3)

@@ -1,7 +1,7 @@
-"""Which work orders a turn needs, and what a finished chain adds up to. Pure.
+"""Plans the work orders of a turn and summarizes a finished chain. Pure.
 
-A turn is a short chain: classify, then at most one tool call that the classification asks for, then synthesize. Neighbours: the
-turn (`turn.py`) asks here what comes next; nothing here knows ledgers, models or time. Explained in `docs/work-orders.md`.
+A turn is a short chain: classify, then at most one tool call that the classification asks for, then synthesize. The turn
+(`turn.py`) calls this module, which knows no ledgers, models or time. Explained in `docs/work-orders.md`.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -16,7 +16,7 @@ from kitchener.records.turn import CostSummary, WorkOrderSummary
 from kitchener.records.work_order import Constraints, Cost, WorkOrder
 
 UNCLASSIFIED: Final[Mapping[str, Any]] = {"speech_act": "unknown", "ambiguity": "high"}
-"""What a turn goes on with when nothing could classify its message."""
+"""The classification of a turn whose classify work order failed."""
 
 _NO_TOOLS: Final = frozenset(("greeting", "farewell", "thanks"))
 _TOOL_AND_REPLY: Final = 2
@@ -32,29 +32,30 @@ class ToolRequest:
 
 
 class ChainPlan(NamedTuple):
-    """What follows the classification."""
+    """The rest of a turn's chain after the classification."""
 
     tool_request: ToolRequest | None
     """The tool to run first, or None."""
     offers_tools: bool
     """Whether the model may ask for tools while it writes the reply."""
     offers_items: bool = False
-    """Whether it may fetch in full what its context shows as stubs."""
+    """Whether the model may read stubs of its context in full."""
 
 
 def plan_chain(
     classification: Mapping[str, Any], *, allowed: Collection[str], read_only: Collection[str], room: int
 ) -> ChainPlan:
-    """The rest of a turn's chain after its classification.
+    """Plans the rest of a turn's chain after the classification.
 
-    A command with a valid request for an allowed tool runs it before the reply. A question does so only if the tool
-    is read-only: an effect needs a command. A greeting gets no tools. Everything else is offered the tools in the reply's loop.
+    A command with a valid request for an allowed tool runs the tool before the reply. A question does so only if the tool is
+    read-only, because an effect needs a command. A greeting gets no tools. With any other message, the model may call tools
+    while it writes the reply.
 
     Args:
         classification: the classify work order's output
-        allowed: tools this agent class may use
-        read_only: those of them without effects
-        room: work orders that still fit into the chain, the reply included
+        allowed: tools that this agent class may use
+        read_only: the tools without effects among them
+        room: work orders that still fit into the chain, including the reply
     """
     speech_act = str(classification.get("speech_act", ""))
     if speech_act in _NO_TOOLS or not allowed:
@@ -67,7 +68,7 @@ def plan_chain(
 
 
 def tighter(constraints: Constraints, attempt: int) -> Constraints:
-    """The constraints of a retry: no tools, a smaller budget, no creativity."""
+    """The constraints of a retry: temperature 0, a smaller budget and no tool rounds."""
     return constraints.model_copy(
         update={
             "temperature": 0.0,
@@ -79,10 +80,10 @@ def tighter(constraints: Constraints, attempt: int) -> Constraints:
 
 
 def summarize(chain: Iterable[WorkOrder]) -> tuple[WorkOrderSummary, ...]:
-    """One summary per work order, in order."""
+    """Returns one summary for each work order, in order."""
     summaries: list[WorkOrderSummary] = []
     for wo in chain:
-        known = wo.__dict__  # reading a field of a model takes five times as long
+        known = wo.__dict__  # reading a field through the model takes five times as long
         cost = cost_mapping(known["cost"])
         summaries.append({"wo_id": known["wo_id"], "wo_type": known["wo_type"], "state": known["state"], "cost": cost})
     return tuple(summaries)
@@ -94,8 +95,8 @@ def cost_mapping(cost: Cost) -> dict[str, Any]:
 
 
 def cost_json(cost: Cost) -> orjson.Fragment:
-    """A cost as canonical JSON, to stand inside a payload."""
-    # Twice a work order, so its integers, which were counted here or checked, go into their places without being walked over.
+    """A cost as canonical JSON, for use inside a payload."""
+    # Called twice for each work order. The integers are already valid, so they are formatted without the JSON encoder.
     used = cost.__dict__
     tools = used["tool_ids_used"]
     tool_ids = canonical_bytes(tools).decode() if tools else "[]"
@@ -106,7 +107,7 @@ def cost_json(cost: Cost) -> orjson.Fragment:
 
 
 def total_cost(chain: Iterable[WorkOrder]) -> CostSummary:
-    """Tokens and calls summed over the chain."""
+    """Sums tokens and calls over the chain."""
     tokens_in = tokens_out = llm_calls = tool_calls = 0
     for wo in chain:
         used = wo.cost.__dict__
@@ -118,25 +119,25 @@ def total_cost(chain: Iterable[WorkOrder]) -> CostSummary:
 
 
 Vocabulary = Mapping[str, Mapping[str, str]]
-"""The labels that there are of a kind, by their case-folded spelling; a kind that is missing may have any."""
+"""Allowed labels of each kind, by case-folded spelling; a kind that is absent allows any label."""
 ANY_LABEL: Final[Vocabulary] = MappingProxyType({})
-"""The vocabulary of those who set none."""
+"""The vocabulary that allows any label; the default."""
 
 
 def vocabulary_of(labels: Mapping[Literal["domain", "task"], Iterable[str]]) -> Vocabulary:
-    """A configured vocabulary, ready to be looked up; a kind without labels may have any."""
+    """Builds the look-up form of a configured vocabulary. A kind without labels allows any label."""
     return {kind: {each.casefold(): each for each in own} for kind, own in labels.items() if own}
 
 
 def signals_of(classification: Mapping[str, Any], chain: Iterable[WorkOrder], vocabulary: Vocabulary = ANY_LABEL) -> list[str]:
-    """The signals that a turn gives, from what its subject asked for and what was done; what is missing gives none.
+    """Returns the signals of a turn, from the subject's request and the work orders that were executed.
 
-    Recalled memory and configured text are not looked at, so a line does not support itself by being shown.
+    Recalled memory and configured text give no signals, so a learned line cannot reinforce itself by being shown.
 
     Args:
         classification: the classify work order's output
-        chain: the turn's work orders, retries included
-        vocabulary: labels outside of it give no signal
+        chain: the turn's work orders, including retries
+        vocabulary: a label outside of it gives no signal
     """
     found = []
     speech_act = classification.get("speech_act")
@@ -153,7 +154,7 @@ def signals_of(classification: Mapping[str, Any], chain: Iterable[WorkOrder], vo
 
 
 def labels_of(classification: Mapping[str, Any], vocabulary: Vocabulary = ANY_LABEL) -> dict[str, str]:
-    """The turn's labels, at most one of a kind, in the vocabulary's spelling; one outside of it is none."""
+    """Returns the turn's labels, at most one of each kind, in the vocabulary's spelling. Labels outside of it are dropped."""
     labels = classification.get("labels")
     found = {}
     for kind in ("domain", "task"):

@@ -1,6 +1,6 @@
-"""May this result stand? A binary verdict on an output, pure and without a model.
+"""Judges an output by fixed rules: accept or reject. Pure and without a model.
 
-Fixed checks first (there is an output, it is not empty, a reply has text, nothing marks it as an error), then the work
+The fixed checks come first: there is an output, it is not empty, it marks no error, and its reply has text. Then come the work
 order's own acceptance criteria. Explained in `docs/work-orders.md`.
 """
 
@@ -13,16 +13,16 @@ from kitchener.config import HO2Config
 
 @dataclass(frozen=True, slots=True)
 class QualityGateResult:
-    """The verdict."""
+    """The verdict on one output."""
 
     decision: Literal["accept", "reject"]
     reason: str
-    """Why; names the criterion that was not met."""
+    """Why; names the first criterion that was not met."""
     wo_id: str
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the result stands."""
+        """Whether the decision is `accept`."""
         return self.decision == "accept"
 
 
@@ -30,7 +30,7 @@ class QualityGate:
     """Judges outputs by fixed rules.
 
     Acceptance criteria are texts of the form `min_chars:N`, `max_chars:N`, `contains:TEXT` or `not_contains:TEXT`, applied
-    to the reply. Other criteria are for a model's verdict (`verify_with_model`) and pass here.
+    to the reply. Any other criterion passes here and is left to a model's verdict (`verify_with_model`).
     """
 
     def __init__(self, config: HO2Config) -> None:
@@ -39,7 +39,7 @@ class QualityGate:
     def verify(
         self, output_result: Mapping[str, Any] | None, acceptance_criteria: Sequence[str], wo_id: str
     ) -> QualityGateResult:
-        """Accept or reject the output of a synthesize work order."""
+        """Accepts or rejects the output of a synthesize work order."""
         problem = _problem(output_result)
         for criterion in acceptance_criteria:
             problem = problem or _unmet(criterion, output_result or {})
