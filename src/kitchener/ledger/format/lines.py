@@ -20,7 +20,7 @@ OPENING: Final = b'{"ledger_id":"'
 ENVELOPE_BYTES: Final = 350
 """Upper bound on the bytes that a line has besides its body and its ledger id."""
 AFTER_BATCH: Final = b'],"entry_hash":"sha256:'
-"""The bytes after the numbers of a line. Their first occurrence is there, because nothing earlier in a line can contain them."""
+"""The bytes after the numbers of a line. They first occur there, because nothing earlier in a line can contain them."""
 TO_BODY: Final = len(AFTER_BATCH) + 64 + len('","chain_hash":"sha256:') + 64 + len('","entry":')
 """Bytes from the start of `AFTER_BATCH` to the body."""
 _TO_CHAIN: Final = 64 + len('","chain_hash":"sha256:')
