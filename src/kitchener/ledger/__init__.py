@@ -1,4 +1,7 @@
-"""Append-only, hash-chained ledgers: the source of truth. Knows bytes and hashes, no meaning. Explained in `docs/ledger.md`."""
+"""Append-only, hash-chained ledgers: the source of truth. Knows bytes and hashes, not their meaning.
+
+Explained in `docs/ledger.md`.
+"""
 
 from kitchener.ledger.audit.parallel import verify_ledger
 from kitchener.ledger.client import LedgerClient

@@ -1,6 +1,6 @@
-"""A ledger that is open for writing: number, stamp and hash entries at once, make them durable in shared rounds, read them.
+"""Turns entries into numbered, timestamped and hashed lines, makes them durable in shared commit rounds, and reads them back.
 
-What blocks is below, in `storage`, and runs in worker threads; when a round starts is decided in `group`. Explained in
+`write.storage` does the blocking work, in worker threads; `write.commit_group` decides when a round starts. Explained in
 `docs/ledger.md`.
 """
 
@@ -48,24 +48,24 @@ from kitchener.signing import load_signer
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 _CLOSE_SECONDS: Final = 30.0
-"""Longest wait for the last commit when a ledger is closed: a disk that takes longer is taken for lost."""
+"""Longest wait for the last commit when a ledger closes; a disk that takes longer counts as failed."""
 _HEADS: Final = 16_384
-"""Sessions whose last entry is remembered, twice over; others are looked up when they are asked for."""
+"""Sessions in each of two generations of cached last entries. The last entry of any other session is looked up."""
 _TYPES: Final = 256
-"""Entry types whose JSON text is remembered."""
+"""Entry types whose JSON text is cached."""
 
 
 class LedgerClient:
-    """One ledger, open for writing in this process and no other. Open it with `LedgerClient.open`."""
+    """One ledger, open for writing in this process only. Open it with `LedgerClient.open`."""
 
     ledger_id: str
-    """Which ledger it is."""
+    """The ledger's name, which every entry carries."""
     path: Path
-    """Its file."""
+    """The file that entries are appended to."""
     position: int
     """Number of the last entry, durable or not; 0 while there is none."""
     durable_position: int
-    """Number of the last entry that is durable (as far as `durability` promises)."""
+    """Number of the last durable entry; the setting `durability` says what durable means."""
 
     def __init__(
         self, storage: Storage, config: LedgerConfig, stamper: Stamper, sealer: Sealer | None, keys: IndexKeys | None
@@ -74,9 +74,9 @@ class LedgerClient:
         self.ledger_id, self.path = journal.ledger_id, journal.path
         self.config = config
         self.opened_from = storage.opened_from
-        """How it was verified: `empty`, from the index's `checkpoint` on, or in `full`."""
+        """How opening verified the ledger: it was `empty`, verified from the index's `checkpoint` on, or in `full`."""
         self.recovered: Recovered | None = journal.recovered
-        """What opening it cut off; None: nothing."""
+        """The bytes that opening cut off the file; None: nothing was cut."""
         self.position = self.durable_position = journal.tip.seq
         self._storage, self._stamper, self._sealer, self._index_keys = storage, stamper, sealer, keys
         self._opener = sealer.open if sealer is not None else None
@@ -107,25 +107,25 @@ class LedgerClient:
         sealer: Sealer | None = None,
         file_ops: FileOps | None = None,
     ) -> AsyncIterator["LedgerClient"]:
-        """The ledger at a path, made if it is not there; verified, recovered and locked until the block is left.
+        """Verifies, recovers and locks the ledger at a path until the block ends. Creates a missing ledger.
 
         Args:
-            path: its file; missing directories are made
-            ledger_id: what it is called: printable ASCII without bar, quote and backslash
-            config: durability, sizes, what a clock may do
-            clock: the time of day; None: the machine's
-            index_dir: where its index lives; None: in `index` beside the file
-            index_keys: pure; gives the keys under which an entry is found besides its session
-            sealer: seals what subjects said; None: everything is stored plainly
-            file_ops: the file system, for tests
+            path: the ledger's file; missing directories are created
+            ledger_id: the ledger's name: printable ASCII without bar, quote and backslash
+            config: durability, size limits and clock limits; None: the defaults
+            clock: the time of day; None: the system clock
+            index_dir: directory of the index; None: `index` beside the file
+            index_keys: pure; gives the keys, besides the session, under which an entry can be found
+            sealer: encrypts what subjects said; None: everything is stored in plain text
+            file_ops: the file system; tests replace it
 
         Raises:
-            CallerError: the ledger id cannot be one
-            LedgerLocked: another writer has it
+            CallerError: the ledger id is not valid
+            LedgerLocked: another writer has the ledger open
             LedgerPathError: the path cannot hold a ledger
-            LedgerDamaged: durable data does not verify (LedgerTailMissing: is gone)
-            LedgerClockError: its last entry lies in the future
-            LedgerWriteError: at the end of the block, what was written last could not be made durable
+            LedgerDamaged: durable data does not verify (LedgerTailMissing: durable data is missing)
+            LedgerClockError: the timestamp of the last entry lies in the future
+            LedgerWriteError: at the end of the block, the last entries could not be made durable
         """
         path, config, clock = Path(path), config or LedgerConfig(), clock or SystemClock()
         storage, stamper = await anyio.to_thread.run_sync(
@@ -153,19 +153,19 @@ class LedgerClient:
             await client._close(is_failing=False)
 
     async def write(self, entry: LedgerEntry, *, expected_head: EntryId | None = None) -> Ref:
-        """Appends an entry and returns its reference. Readers of this process see it at once; `commit` makes it durable.
+        """Appends an entry and returns its reference. Readers in this process see it at once; `commit` makes it durable.
 
-        Waits only while too many entries are pending, for a key that is not at hand, or for an expected head that is not.
+        Waits only while too many entries are pending, to load a subject's key, or to look up a head that is not cached.
 
         Args:
-            entry: what to write; the payload may be changed afterwards
-            expected_head: the entry id of the last entry that the payload's session has here, "" where it has none
+            entry: what to write; the caller may change the payload afterwards
+            expected_head: entry id of the session's last entry in this ledger, "" for none; None: not checked
 
         Raises:
             EntryRefused: the entry has no canonical form; nothing was written
-            EntryTooLarge: it exceeds `max_entry_bytes`; nothing was written
-            StaleHead: the session's last entry is another one; nothing was written
-            LedgerClockError: the clock leapt ahead; nothing was written
+            EntryTooLarge: the entry exceeds `max_entry_bytes`; nothing was written
+            StaleHead: the session's last entry is a different one; nothing was written
+            LedgerClockError: the clock jumped ahead; nothing was written
             LedgerWriteError: an earlier commit failed
             LedgerClosed: the ledger was closed
         """
@@ -178,7 +178,7 @@ class LedgerClient:
         return self._append(entry)
 
     async def write_all(self, entries: Sequence[LedgerEntry]) -> list[StoredEntry]:
-        """Appends entries in one commit, so that a crash leaves all or none; returns them. Raises as `write`; none stays."""
+        """Appends entries in one commit and returns them; a crash leaves all or none. Raises as `write`, with none written."""
         for entry in entries:
             if self._sealer is not None and not self._sealer.is_ready(entry.entry_type, entry.payload):
                 await anyio.to_thread.run_sync(self._sealer.make_ready, entry.payload)
@@ -198,17 +198,17 @@ class LedgerClient:
     async def commit(self) -> None:
         """Returns when all that this caller wrote, or read, in the ledgers of this group is durable.
 
-        Cancelled while waiting: the commit goes on, and whether it succeeds is unknown to the caller.
+        Cancelled while waiting: the commit goes on, and the caller does not learn whether it succeeds.
 
         Raises:
-            LedgerWriteError: it could not be written; what was waiting may or may not be stored
+            LedgerWriteError: the commit failed; the pending entries may or may not be stored
         """
         if self._is_closed or self._storage.journal.is_forked:
             raise self._refusal()
         await self._group.commit()
 
     def request_commit(self) -> None:
-        """Sees to it that what was written becomes durable soon, without waiting for it."""
+        """Starts a commit of what was written, and does not wait for it."""
         if not self._stopped:
             self._group.request()
 
@@ -225,16 +225,16 @@ class LedgerClient:
     ) -> Entries:
         """The entries that meet all conditions, ascending, as of this call; durable or not.
 
-        A session's entries, and those of a key, are found without looking at others; everything else scans the file.
+        The index finds the entries of a session or a key; every other query scans the file.
 
         Args:
-            session_id: only this session's
-            entity_id: only those about this
-            entry_type: only of this type, or of one of these
-            key: only those with this index key
-            after_seq: only later ones
-            up_to_seq: only up to this one
-            limit: the first so many
+            session_id: only entries of this session
+            entity_id: only entries about this entity
+            entry_type: only entries of this type, or of one of these types
+            key: only entries with this index key
+            after_seq: only entries with a higher number
+            up_to_seq: only entries with this number or a lower one
+            limit: at most this many, the oldest first; None: all
 
         Raises:
             LedgerDamaged: while iterating, a line is not what was written
@@ -248,39 +248,39 @@ class LedgerClient:
             after_seq=after_seq,
             up_to_seq=self.position if up_to_seq is None else min(up_to_seq, self.position),
         )
-        # Entries in memory are copied only where they can be wanted.
+        # Pending entries are copied only where the query can match them.
         pending = self._pending[:] if query.up_to_seq > self._stored.seq else ()
         found = Moment(self._storage, self._stored, pending).search(query)
         return Entries(found if limit is None else islice(found, limit), self._in_thread)
 
     async def last(self, *, session_id: str | None = None, key: str | None = None, limit: int = 1) -> list[StoredEntry]:
-        """The newest entries of a session, of a key, or of all, ascending."""
+        """The newest `limit` entries of a session, of a key, or of the whole ledger, ascending."""
         check_key(key, self._index_keys)
         query = make_query(session_id=session_id, key=key, up_to_seq=self.position)
         moment = self._now()
         return await self._in_thread(lambda: moment.newest(query, limit))
 
     async def known_sessions(self, session_ids: Iterable[str]) -> set[str]:
-        """Which of these sessions have entries here; one look-up for all of them."""
+        """The sessions among these that have entries in this ledger; one index query for all."""
         return await self._in_thread(partial(self._now().known_sessions, tuple(session_ids)))
 
     async def known_keys(self, keys: Iterable[str]) -> set[str]:
-        """Which of these keys have entries here; one look-up for all of them."""
+        """The keys among these that have entries in this ledger; one index query for all."""
         return await self._in_thread(partial(self._now().known_keys, tuple(keys)))
 
     async def last_of(self, keys: Iterable[str]) -> dict[str, StoredEntry]:
-        """The newest entry of each of these keys, by key; one visit for all of them. Keys without entries are left out."""
+        """The newest entry of each key, by key, found in one thread call. Keys without entries are left out."""
         return await self._in_thread(partial(self._now().last_of, tuple(keys)))
 
     async def get(self, seq: int) -> StoredEntry | None:
-        """The entry with a number, or None if there is none."""
+        """The entry with this number; None: there is none."""
         async for entry in self.read(after_seq=seq - 1, up_to_seq=seq):
             return entry
         return None
 
     @contextmanager
     def watch(self, session_id: str) -> Iterator[list[StoredEntry]]:
-        """A list to which every entry of the session is appended as it is written, until the block is left."""
+        """A list that receives every entry of the session as it is written, until the block ends."""
         entries: list[StoredEntry] = []
         watchers = self._watchers.setdefault(session_id, [])
         watchers.append(entries)
@@ -294,7 +294,7 @@ class LedgerClient:
 
     @property
     def last_timestamp(self) -> str:
-        """ISO time of the last entry, durable or not; that of the epoch while there is none."""
+        """ISO time of the last entry, durable or not; the Unix epoch while there is none."""
         return self._stamper.last
 
     def head(self) -> tuple[int, str]:
@@ -302,19 +302,19 @@ class LedgerClient:
         return self._stored.seq, f"sha256:{self._stored.chain}"
 
     async def verify(self, from_seq: int = 1) -> VerifyReport:
-        """Recomputes every hash and number of what is durable, from an entry on."""
+        """Recomputes every hash and number of the durable entries, from entry `from_seq` on."""
         end = self._stored
         return await self._in_thread(lambda: self._storage.verify(from_seq, end))
 
     async def checkpoint(self) -> Checkpoint | None:
-        """Commits, signs the head with the configured key, and keeps it in `<file>.checkpoint`; None while there is no entry.
+        """Commits, signs the head with the configured key, and stores it in `<file>.checkpoint`; None while there is no entry.
 
-        Everything since the last signed head is verified first, and that head must be in the chain.
+        First verifies everything since the last signed head, and checks that the chain contains that head.
 
         Raises:
-            SigningError: no key is configured, or it cannot be used
+            SigningError: no key is configured, or the key cannot be used
             LedgerDamaged: the file is not what was written; nothing is signed
-            LedgerWriteError: what was written last, or the head, could not be made durable
+            LedgerWriteError: the last entries, or the head, could not be made durable
         """
         key = self.config.signing_key
         if key is None:
@@ -326,30 +326,30 @@ class LedgerClient:
         return await self._in_thread(lambda: sign_ledger(self.path, load_signer(key), iso(time_us()), find_stop))
 
     def content_digest(self, subject_id: str, data: bytes, opening: Opening = NOTHING) -> str:
-        """`sha256:…` of an opening and what follows it, or, where content is sealed, `hmac-sha256:…` under the subject's key.
+        """`sha256:…` of an opening and the data after it; where content is sealed, `hmac-sha256:…` under the subject's key.
 
-        May read or make the subject's key file, once.
+        The first call for a subject may read or create the subject's key file.
         """
         if self._sealer is None:
             return opening.digest(data)
         return self._sealer.content_digest(subject_id, opening.data + data)
 
-    # What follows is for the commit group.
+    # The commit group calls the following methods.
 
     def cut(self) -> Sequence[StoredEntry]:
         """All entries that are not known to be durable."""
         return self._pending[:]
 
     def flush(self, entries: Sequence[StoredEntry], *, sync: bool) -> None:
-        """Writes those that are not written yet; in a worker thread."""
+        """Writes the entries that are not written yet; in a worker thread."""
         self._storage.flush(entries, sync=sync)
 
     def note(self) -> None:
-        """Brings the index up to what was flushed; in a worker thread."""
+        """Adds the flushed entries to the index; in a worker thread."""
         self._storage.note()
 
     def settle(self) -> None:
-        """Takes note of what is durable now."""
+        """Moves `durable_position` to the last flushed entry and drops the pending entries up to it."""
         flushed = self._storage.flushed
         if flushed.seq != self._stored.seq:
             self._stored = flushed
@@ -357,19 +357,19 @@ class LedgerClient:
             del self._pending[: flushed.seq + 1 - self._pending[0].seq]
 
     def poison(self, problem: str) -> None:
-        """Takes no more entries."""
+        """Refuses every further entry, with this problem as the reason."""
         self._storage.journal.poison(problem)
         self._stopped = True
 
     def join(self, group: CommitGroup, *, is_shared: bool) -> None:
-        """From now on this ledger is committed with others; a shared one keeps its own rounds as well."""
+        """Commits this ledger with the group from now on; a shared ledger also keeps its own rounds."""
         group.host(self._host)
         self._groups.append(group)
         if not is_shared:
             self._group = group
 
     async def _make_room(self, count: int) -> None:
-        # More than may be pending at all wait for an empty queue.
+        # A batch larger than the limit waits for an empty queue.
         while self._pending and len(self._pending) + count > self._max_pending and not self._stopped:
             await self._group.commit(force=True)
 
@@ -391,7 +391,7 @@ class LedgerClient:
             session_id = session_of(payload)
         keys = self._index_keys(entry_type, payload) if self._index_keys is not None else ()
         timestamp = self._stamper.stamp()
-        # Joined, as numbers are filled, because formatting takes twice as long. A type comes with the keys around it.
+        # `type_text` holds the entry type and the JSON keys on both sides of it.
         body = b"".join((b'{"entity_id":', entity_text, type_text, payload_text, b',"timestamp":"', timestamp.encode(), b'"}'))
         if len(body) > self._max_body:
             size = len(body) + ENVELOPE_BYTES + len(ledger_id)
@@ -410,10 +410,10 @@ class LedgerClient:
             if self._watchers:
                 for watcher in self._watchers.get(session_id, ()):
                     watcher.append(stored)
-        return tuple.__new__(Ref, (ledger_id, entry_id, entry_hash))  # what Ref(…) does, in half the time
+        return tuple.__new__(Ref, (ledger_id, entry_id, entry_hash))  # same as Ref(…), without its Python-level constructor
 
     def _take_back(self, position: int) -> None:
-        """Forgets the entries after a position. Nobody has seen them: nothing was awaited since they were appended."""
+        """Removes the entries after a position. No reader has seen them: nothing was awaited since they were appended."""
         while self.position > position:
             session_id = self._pending.pop().session_id or ""
             self.position -= 1
@@ -446,7 +446,7 @@ class LedgerClient:
 
     async def _in_thread(self, action: Callable[[], T]) -> T:
         def checked() -> T:
-            if self._is_closed:  # closing waits for reads, but not for those that have not begun
+            if self._is_closed:  # closing waits only for reads that have begun
                 raise self._refusal()
             return action()
 
@@ -458,10 +458,10 @@ class LedgerClient:
         return LedgerWriteError(str(self.path), self._storage.journal.problem or "an earlier commit failed")
 
     async def _close(self, *, is_failing: bool) -> None:
-        """Commits what is pending and gives the file back; raises LedgerWriteError, unless something else is being raised."""
+        """Commits pending entries and closes the file; raises LedgerWriteError unless another exception is on its way."""
         self._is_closed = self._stopped = True
         if self._storage.journal.is_forked:
-            return  # all that would be closed here is the parent's
+            return  # this is a forked child; the file and the lock belong to the parent
         failure: LedgerWriteError | None = None
         with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
             try:
@@ -478,7 +478,7 @@ class LedgerClient:
 
 
 def _open_files(path: Path, ledger_id: str, *, config: LedgerConfig, clock: Clock, **places: Any) -> tuple[Storage, Stamper]:
-    """The ledger on disk, verified, recovered and locked, and what gives its entries their time; see `LedgerClient.open`."""
+    """The verified, recovered and locked storage, and the stamper of its entries; see `LedgerClient.open`."""
     if not is_ledger_id(ledger_id):
         raise CallerError(f"ledger id {ledger_id!r}: it takes 1 to 1024 printable ASCII characters, no bar, quote or backslash")
     storage = open_storage(path, ledger_id, config=config, time_us=clock.time_us(), **places)
@@ -490,10 +490,10 @@ def _open_files(path: Path, ledger_id: str, *, config: LedgerConfig, clock: Cloc
 
 
 def _text(value: str, at: str) -> bytes:
-    """The JSON of some text."""
+    """A text as JSON bytes; raises EntryRefused if it is not text."""
     if not isinstance(value, str):
         raise EntryRefused(at, f"{type(value).__name__} is not text")
     try:
         return orjson.dumps(value)
     except TypeError:
-        return canonical_bytes(value, at=at)  # says what is wrong with it
+        return canonical_bytes(value, at=at)  # raises with the exact cause

@@ -1,4 +1,4 @@
-"""The three ledgers of one agent class, committed together with HO2m as the commit record."""
+"""Opens the three ledgers of one agent class and commits them together, with HO2m as the commit record."""
 
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
@@ -16,20 +16,20 @@ from kitchener.sealing import Sealer
 
 
 class Ledgers:
-    """The ledgers of one agent class as one thing to commit.
+    """The ledgers of one agent class, committed as a group.
 
-    From here on, a commit of any of them is a commit of all: HO1m and context become durable first, HO2m last, so that no
-    `TURN_COMPLETED` is durable before what it rests on.
+    A commit of one member commits all. HO1m and context become durable first and HO2m last, so a durable `TURN_COMPLETED`
+    never refers to an entry that is not durable.
 
     Args:
         ho1m: every model and tool call
-        ho2m: the supervisor's ledger, the commit record; its configuration decides when a round starts
+        ho2m: the supervisor's ledger and commit record; its configuration decides when a round starts
         context: projections and flags
         also: ledgers shared with other agent classes, which a commit covers too
     """
 
     is_sole_writer = True
-    """Whether nothing is written to them but by this process: then what it knows of them stays true until it writes."""
+    """Whether only this process writes these ledgers; then cached facts about them stay valid until it writes."""
 
     def __init__(
         self, ho1m: LedgerClient, ho2m: LedgerClient, context: LedgerClient, *, also: Iterable[LedgerClient] = ()
@@ -42,19 +42,19 @@ class Ledgers:
             member.join(self._group, is_shared=member in shared)
 
     def commit(self) -> Coroutine[Any, Any, None]:
-        """Returns when everything written so far, in all of them, is durable; see `LedgerClient.commit`."""
+        """Returns when everything written so far to any of the ledgers is durable; see `LedgerClient.commit`."""
         return self._group.commit()
 
     def request_commit(self) -> None:
-        """Sees to it that what was written becomes durable soon, without waiting for it."""
+        """Starts a commit of what was written, and does not wait for it."""
         self._group.request()
 
     def enter_turn(self) -> None:
-        """A turn begins: a commit round may wait a little for it."""
+        """Counts a turn that begins: a commit round may linger for its entries."""
         self._group.enter_turn()
 
     def leave_turn(self) -> None:
-        """A turn has ended: no commit round waits for it any more."""
+        """Counts a turn that has ended: no commit round lingers for it any more."""
         self._group.leave_turn()
 
     def covers(self, ledgers: Iterable[LedgerClient]) -> bool:
@@ -79,13 +79,13 @@ async def open_ledgers(  # noqa: PLR0913  places and how to open them, all by ke
     sealer: Sealer | None = None,
     also: Iterable[LedgerClient] = (),
 ) -> AsyncIterator[Ledgers]:
-    """The ledgers of an agent class, opened and joined until the block is left.
+    """Opens the ledgers of an agent class, as one commit group, until the block ends. Raises as `LedgerClient.open`.
 
     Args:
-        ho1m, ho2m, context: their files
-        agent_class: whose they are; ledger ids are `HO1M:<class>` and so on, with the class percent-encoded
-        config, clock, index_dir, sealer: as in `LedgerClient.open`, which also says what is raised
-        also: open ledgers that are shared with other agent classes, which a commit covers too
+        ho1m, ho2m, context: the files of the three ledgers
+        agent_class: owner of the ledgers; their ids are `HO1M:<class>` and so on, with the class percent-encoded
+        config, clock, index_dir, sealer: as in `LedgerClient.open`
+        also: open ledgers shared with other agent classes, which a commit covers too
     """
     part = path_part(agent_class)
     opened = partial(LedgerClient.open, config=config, clock=clock, index_dir=index_dir, sealer=sealer)

@@ -1,7 +1,7 @@
-"""A ledger that is only read: no lock is taken, no file is made or changed, and a writer may be at work in another process.
+"""Reads the verified commits of a ledger while another process may write it. Takes no lock and changes no file.
 
-It sees whole commits that verify. What a writer is just appending, or a crash left half-written, ends its view and is no
-error; what stood there before and does not verify is one.
+A reader sees whole commits that verify. A commit that is still being appended, or that a crash left incomplete, ends its view
+without an error. Earlier data that does not verify is an error.
 """
 
 import sqlite3
@@ -34,17 +34,17 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 _LEVELS_UP = 4
 _TRIES = 100
-"""How often a reader looks again because a segment was finished while it looked."""
+"""Most attempts to read while the writer keeps finishing segments."""
 _TAIL_ENTRIES = 200_000
-"""Entries behind the index whose places are kept in memory; a longer tail is scanned again by each call."""
+"""Most entries after the index whose positions are kept in memory; with more, each call scans the file again."""
 
 
 class LedgerReader:
-    """One ledger, open for reading. Open it with `LedgerReader.open`. Each call sees what is there by then."""
+    """One ledger, open for reading. Open it with `LedgerReader.open`. Each call sees every commit that is whole then."""
 
     def __init__(self, path: Path, file: "_File", index_keys: IndexKeys | None) -> None:
         self.path = path
-        """Its file."""
+        """The ledger's file."""
         self._file, self._index_keys = file, index_keys
         self._is_closed = False
         self._limiter = anyio.CapacityLimiter(1)
@@ -60,18 +60,18 @@ class LedgerReader:
         index_keys: IndexKeys | None = None,
         sealer: Sealer | None = None,
     ) -> AsyncIterator["LedgerReader"]:
-        """The ledger at a path, until the block is left.
+        """Opens the ledger at a path for reading, until the block ends.
 
         Args:
-            path: its file
-            ledger_id: whose it must be; None: whatever it says
-            index_dir: where its index is; None: in the nearest directory `index` beside the file or above it
-            index_keys: what the writer was given
-            sealer: opens sealed values; None: they stay sealed
+            path: the ledger's file
+            ledger_id: the id that the ledger must have; None: the id in its first entry
+            index_dir: directory of the index; None: the nearest directory `index` beside the file or above it
+            index_keys: the same function that the writer was given
+            sealer: decrypts sealed values; None: sealed values stay sealed
 
         Raises:
             LedgerPathError: the file cannot be read
-            LedgerDamaged: what was written once does not verify
+            LedgerDamaged: earlier data does not verify
         """
         path = Path(path)
         places = [Path(index_dir)] if index_dir is not None else index_dirs_of(path)
@@ -87,7 +87,7 @@ class LedgerReader:
 
     @property
     def ledger_id(self) -> str:
-        """Which ledger it is; "" while nothing was written."""
+        """The ledger's name; "" while it has no entry."""
         return self._file.ledger_id
 
     @property
@@ -106,7 +106,7 @@ class LedgerReader:
         up_to_seq: int | None = None,
         limit: int | None = None,
     ) -> Entries:
-        """The entries that meet all conditions, ascending, as of the first look; see `LedgerClient.read`."""
+        """The entries that meet all conditions, ascending, as of the first step of the iteration; see `LedgerClient.read`."""
         check_key(key, self._index_keys)
         query = make_query(
             session_id=session_id,
@@ -120,13 +120,13 @@ class LedgerReader:
         return Entries(found if limit is None else islice(found, limit), self._in_thread)
 
     async def last(self, *, session_id: str | None = None, key: str | None = None, limit: int = 1) -> list[StoredEntry]:
-        """The newest entries of a session, of a key, or of all, ascending."""
+        """The newest `limit` entries of a session, of a key, or of the whole ledger, ascending."""
         check_key(key, self._index_keys)
         query = make_query(session_id=session_id, key=key)
         return await self._in_thread(lambda: self._file.newest(query, limit))
 
     async def get(self, seq: int) -> StoredEntry | None:
-        """The entry with a number, or None if there is none."""
+        """The entry with this number; None: there is none."""
         async for entry in self.read(after_seq=seq - 1, up_to_seq=seq):
             return entry
         return None
@@ -137,7 +137,7 @@ class LedgerReader:
         return end.seq, f"sha256:{end.chain}"
 
     async def verify(self, from_seq: int = 1) -> VerifyReport:
-        """Recomputes every hash and number of the whole commits, from an entry on."""
+        """Recomputes every hash and number of the whole commits, from entry `from_seq` on."""
         return await self._in_thread(lambda: self._file.verify(from_seq))
 
     async def _in_thread(self, action: Callable[[], T]) -> T:
@@ -150,12 +150,12 @@ class LedgerReader:
 
 
 def index_dirs_of(path: Path) -> list[Path]:
-    """Where a ledger's index may be: in `index` beside it, or some way above."""
+    """The directories that may hold a ledger's index: `index` beside the file, or in one of the three directories above."""
     return [above / "index" for above in [*path.absolute().parents][:_LEVELS_UP]]
 
 
 class _File:
-    """The part of a reader that blocks; one call at a time."""
+    """The blocking part of a reader; runs one call at a time."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class _File:
         self._opener = sealer.open if sealer is not None else None
         self._shelf: Shelf | None = None
         self.tail: Tail | None = None
-        """What comes after the index as it was at the first look; None once it would take too much memory."""
+        """Positions of the entries after the index's end at the first read; None once they would take too much memory."""
         self._asks_index = True
         self._volume = open_volume(path, self._ops)
 
@@ -195,7 +195,7 @@ class _File:
         return verify_part(self._volume, self.ledger_id, start, self.end.offset)
 
     def refresh(self) -> Shelf | None:
-        """Looks how far the ledger is right by now. None: there is no entry yet."""
+        """Verifies the commits added since the last call and moves `end` to the last whole one. None: there is no entry yet."""
         for _ in range(_TRIES):
             self._follow()
             try:
@@ -206,7 +206,7 @@ class _File:
         raise LedgerPathError(str(self.path), "another file is put in its place again and again")
 
     def _follow(self) -> None:
-        """Takes the files as they are now, where a writer has finished a segment."""
+        """Opens the ledger's files again after the writer has finished a segment."""
         old = self._volume
         if old.is_current():
             return
@@ -217,7 +217,7 @@ class _File:
                 self._shelf.volume = new
             old.close()
         else:
-            new.close()  # something else was put in its place: what is open is still what was asked for
+            new.close()  # another ledger replaced the file; the open files still hold the one this reader was opened for
 
     def _look(self) -> Shelf | None:
         if self._shelf is None:
@@ -227,7 +227,7 @@ class _File:
             self._shelf = Shelf(self._volume, self.ledger_id, self, self._index_keys, self._opener)
         known = Known()
         if self.end.seq == 0:
-            signed = self._signed_seq()  # before the file, which may be growing
+            signed = self._signed_seq()  # read before the file, because a writer may extend both
             known = self._look_at_index()
             known = known._replace(durable_seq=max(known.durable_seq, signed))
             self.end = known.mark
@@ -250,7 +250,7 @@ class _File:
                 self.tail = None
 
     def ask(self, question: Callable[[sqlite3.Connection, Known], T]) -> T | None:
-        """The answer of the index, where there is one that fits the file."""
+        """The index's answer; None: no index matches the file."""
         for snapshot in self._snapshots() if self._asks_index else ():
             with suppress(*FAULTS, OSError), snapshot:
                 if holds(self._volume.read, self.ledger_id, snapshot.known):
@@ -258,18 +258,18 @@ class _File:
         return None
 
     def distrust(self, reason: str) -> None:
-        """Reads without the index from now on."""
+        """Stops using the index; later reads scan the file."""
         _log.warning("index is damaged", path=str(self.path), reason=reason)
         self._asks_index, self.tail = False, None
 
     def _signed_seq(self) -> int:
-        """Number of the entry that the signed head names, which no crash took away; 0: there is no head, or no right one."""
+        """Number of the entry in the signed head, which was durable; 0: there is no signed head, or an invalid one."""
         with suppress(LedgerDamaged):
             return signed_seq(read_checkpoint(self.path), self.path, self.ledger_id)
         return 0
 
     def _look_at_index(self) -> Known:
-        """What the index says, its place only if that is in the file."""
+        """The facts in the index; without its position where the file does not contain that position."""
         for snapshot in self._snapshots():
             with suppress(*FAULTS, OSError), snapshot:
                 known = snapshot.known

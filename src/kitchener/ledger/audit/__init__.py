@@ -1,1 +1,1 @@
-"""For whoever doubts a ledger: verification in several processes, proofs of single turns, restored backups."""
+"""Tools of an auditor: verification in several processes, proofs of single turns, acceptance of restored backups."""

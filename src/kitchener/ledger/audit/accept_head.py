@@ -1,8 +1,8 @@
-"""After a backup was restored: takes what is there for the ledger, on record, where more was there once.
+"""Accepts a restored backup as the ledger's new end, and records in the ledger which entries are missing.
 
-A ledger that ends before what its index or its signed head has seen is refused (`LedgerTailMissing`). Whether that is a
-restored backup or a theft, only a person can say; this is how they say it. Blocks, so it runs in a worker thread. Explained
-in `docs/ledger.md`.
+A ledger that ends before an entry in its index or signed head is refused (`LedgerTailMissing`). Only a person can say whether
+the cause is a restored backup or an attack; an operator who accepts the loss calls this. Blocks, so it runs in a worker thread.
+Explained in `docs/ledger.md`.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from kitchener.ledger.write.timestamps import Stamper
 
 _PIECE_BYTES: Final = 1 << 20
 LEDGER_HEAD_ACCEPTED: Final = "LEDGER_HEAD_ACCEPTED"
-"""The entry type under which it is recorded; its entity is the ledger itself."""
+"""Type of the entry that records the acceptance; its entity is the ledger itself."""
 
 
 class Accepted(NamedTuple):
@@ -38,52 +38,53 @@ class Accepted(NamedTuple):
     path: str
     """Its file."""
     ledger_id: str
-    """Which ledger it is."""
+    """Name of the ledger."""
     seq: int
-    """Number of the last entry that is there."""
+    """Number of the last remaining entry."""
     chain_hash: str
-    """That entry's chain hash."""
+    """Chain hash of the last remaining entry."""
     missing_from: int
-    """Number of the first entry that is gone."""
+    """Number of the first missing entry."""
     missing_to: int
-    """Number of the last one that is known to have been there."""
+    """Number of the last entry known to be missing."""
     known_head: dict[str, Any] | None
-    """`seq` and `chain_hash` of the latest entry among the missing ones whose hash is known; None: of none."""
+    """`seq` and `chain_hash` of the newest missing entry with a known hash; None: no hash is known."""
     reason: str
-    """Why, as the operator says."""
+    """The operator's reason."""
     set_aside: str | None
-    """Where the signed head went that names a missing entry; None: there was none."""
+    """New path of the signed head that names a missing entry; None: there was no such head."""
 
 
 def accept_head(
     path: Path, reason: str, *, index_dirs: Sequence[Path], config: LedgerConfig, clock: Clock, ops: FileOps | None = None
 ) -> Accepted | None:
-    """Records that the ledger's present end is its end, and takes away the index and the signed head that say otherwise.
+    """Records the ledger's present end as its end, deletes its index, and renames a signed head that names a missing entry.
 
-    Everything is verified first; half a commit at the end is cut off, as at any opening for writing. The record is on disk
-    before what it overrules is touched, so a crash leaves a ledger that is refused as before, or one that is done.
+    Verifies everything first, and cuts an incomplete commit at the end, as any opening for writing does. The record is on disk
+    before the index or the head changes. If a crash interrupts this, the ledger is refused as before, or a second call finishes
+    the work.
 
     Args:
         path: the ledger's file
-        reason: why, for the record
-        index_dirs: where its index may be
-        config: what the clock may do
+        reason: the operator's reason, for the record
+        index_dirs: directories that may hold the ledger's index
+        config: how far the clock may jump
         clock: the time of day
-        ops: the file system; None: the machine's
+        ops: the file system; None: the real one
 
     Returns:
         what was accepted; None: nothing is missing, and nothing was changed
 
     Raises:
-        LedgerLocked: another writer has it
-        LedgerDamaged: what is there does not verify
-        LedgerPathError, LedgerWriteError: it cannot be read or written
+        LedgerLocked: another writer has the ledger open
+        LedgerDamaged: the remaining entries do not verify
+        LedgerPathError, LedgerWriteError: the ledger cannot be read or written
     """
     ops = ops or FileOps()
     held = read_checkpoint(path)
     ledger_id = _ledger_id(path, held, index_dirs, ops)
     if not ledger_id:
-        return None  # nothing was ever written, as far as anybody knows
+        return None  # neither file, head nor index shows that anything was ever written
     journal = open_journal(path, ledger_id, ops)
     try:
         whole, last = _verified(journal)
@@ -93,7 +94,7 @@ def accept_head(
             return None
         journal.prepare(Known(whole), lambda *_: None, clock.time_us())
         fact["reason"] = reason
-        if last != fact:  # else it is on record, and what follows was cut short by a crash
+        if last != fact:  # otherwise the record exists, and a crash interrupted the steps after it
             journal.append([_entry(journal, fact, Stamper(ledger_id, clock, config, whole.timestamp))])
         journal.sync()
         set_aside = _clear(path, ops, held, fact, [each.path for each in indexes], clock)
@@ -104,7 +105,7 @@ def accept_head(
 
 
 def _ledger_id(path: Path, held: Checkpoint | None, index_dirs: Sequence[Path], ops: FileOps) -> str:
-    """Which ledger it is, also where its file is empty; "" where nothing says."""
+    """The ledger's name, from its file, its signed head or the name of its index; "": none of them tells it."""
     with open_volume(path, ops) as volume:
         found = ledger_id_of(volume.read)
     if found or held is not None:
@@ -118,7 +119,7 @@ def _ledger_id(path: Path, held: Checkpoint | None, index_dirs: Sequence[Path], 
 
 
 def _verified(journal: Journal) -> tuple[Mark, dict[str, Any] | None]:
-    """The end of the last whole commit, and the record of an earlier acceptance if that is the last entry."""
+    """The end of the last whole commit, and the payload of the last entry if that records an acceptance; otherwise None."""
     volume, last = journal.volume, Batch()
 
     def keep(_: Mark, commit: Batch) -> None:
@@ -128,7 +129,7 @@ def _verified(journal: Journal) -> tuple[Mark, dict[str, Any] | None]:
     try:
         verify_range(verifier, volume, size, hashes_files=True)
     except BadLine as fault:
-        # A copy that ends in the middle of a commit is right as far as it goes; anything else that is wrong is damage.
+        # A copy may end in the middle of a line; any other fault is damage.
         if any(b"\n" in piece for piece in _pieces(volume, verifier.offset, size)):
             raise damage(volume, verifier, fault) from None
         check_is_crash(volume, verifier, fault, size, 0)
@@ -152,7 +153,7 @@ def _indexes(path: Path, ledger_id: str, index_dirs: Sequence[Path]) -> Iterator
 def _missing(
     journal: Journal, whole: Mark, last: dict[str, Any] | None, held: Checkpoint | None, indexes: Sequence[IndexSnapshot]
 ) -> dict[str, Any] | None:
-    """The record of what is missing; None: nothing is. Raises LedgerDamaged where the signed head is of another chain."""
+    """The record of the missing entries; None: none is. Raises LedgerDamaged if the signed head belongs to another chain."""
     seen, heads = whole.seq, list[tuple[int, str]]()
     for snapshot in indexes:
         with suppress(*FAULTS, OSError), snapshot:
@@ -178,7 +179,7 @@ def _missing(
     if misfit is not None and last is not None and held is not None:
         is_recorded = last["known_head"] == {"seq": held.seq, "chain_hash": held.chain_hash}
     if is_recorded and last is not None:
-        return {**last}  # a crash came after the record, and before what it overrules was taken away
+        return {**last}  # a crash came after the record, before the index and the head changed
     if misfit is not None:
         raise misfit
     return None
@@ -196,7 +197,7 @@ def _entry(journal: Journal, fact: dict[str, Any], stamper: Stamper) -> StoredEn
 def _clear(
     path: Path, ops: FileOps, held: Checkpoint | None, fact: dict[str, Any], indexes: Sequence[Path], clock: Clock
 ) -> str | None:
-    """Takes away what says that there is more. A signed head cannot be made again, so it is kept under another name."""
+    """Deletes the indexes and renames the signed head. The head is kept because a signature cannot be recomputed."""
     aside: Path | None = None
     try:
         for each in indexes:

@@ -1,8 +1,8 @@
-"""Writes bundles: some entries of some ledgers, with as much of each chain as ties them to a head, in one file.
+"""Turns selected entries of ledgers into a bundle: one file with the entries and the chain that links them to a head.
 
-Of each entry from the first of them up to the head there is a row of number and hashes; the rows of the wanted ones hold the
-stored body, too, so it tells nothing of anybody else. Which entries belong into it is its caller's matter; `proof_check`
-verifies what is written here. Blocks, so it runs in a worker thread. The format is explained in `docs/proof.md`.
+A bundle has a row of number and hashes for each entry from the first selected one up to the head. Only the rows of selected
+entries contain the stored body, so a bundle discloses no other content. The caller selects the entries; `bundle_check` verifies
+bundles. Blocks, so it runs in a worker thread. The format is explained in `docs/proof.md`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,34 +22,34 @@ _NO_END: Final = 1 << 62
 
 
 class Wanted(NamedTuple):
-    """What a bundle shall hold of one ledger."""
+    """The entries of one ledger to put into a bundle."""
 
     path: Path
     """The ledger's file."""
     ledger_id: str
-    """Which ledger it is."""
+    """Name of the ledger."""
     seqs: tuple[int, ...]
     """Numbers of the entries, ascending; at least one."""
     head: tuple[int, str]
-    """Number and chain hash of the last entry seen, for where no signed head covers the wanted ones."""
+    """Number and chain hash of the last entry seen; used if no signed head covers the selected entries."""
 
 
 class Part(NamedTuple):
-    """What a bundle holds of one ledger."""
+    """The part of a bundle that comes from one ledger."""
 
     ledger_id: str
-    """Which ledger it is."""
+    """Name of the ledger."""
     entries: int
-    """Entries that it shows."""
+    """Number of entries with a body."""
     first: int
-    """Number of the first of them."""
+    """Number of the first entry with a body."""
     head_seq: int
-    """Number of the entry whose chain hash vouches for them."""
+    """Number of the head's entry, whose chain hash covers all the others."""
     checkpoint: Checkpoint | None
-    """That head, signed; None: nobody signed it."""
+    """The signed head; None: the head is not signed."""
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, as JSON types."""
+        """All facts as JSON types; of a signed head only its signer."""
         signer = self.checkpoint.signer if self.checkpoint is not None else None
         return {
             "ledger_id": self.ledger_id,
@@ -63,23 +63,23 @@ class Part(NamedTuple):
 def write_bundle(
     write: Callable[[bytes], object], turn_id: str, session_id: str, wanted: Sequence[Wanted], *, max_bytes: int
 ) -> list[Part]:
-    """Writes a bundle piece by piece, and says what it holds.
+    """Writes a bundle piece by piece and returns one part for each ledger.
 
     Args:
-        write: takes the next bytes
-        turn_id: whose evidence it is
+        write: receives the next bytes
+        turn_id: the turn that the bundle proves
         session_id: the turn's session
-        wanted: what of which ledgers, in the order in which it is to stand there
-        max_bytes: how large the bundle may become
+        wanted: the entries of each ledger, in the order of the bundle
+        max_bytes: largest size of the bundle
 
     Raises:
-        CallerError: it would become larger
-        LedgerDamaged: a line is none, or not the one that was wanted
+        CallerError: the bundle would exceed `max_bytes`
+        LedgerDamaged: a line is malformed or has the wrong number
         LedgerPathError: a ledger cannot be read
     """
     entries = sum(len(each.seqs) for each in wanted)
     count = _Counter(write, max_bytes)
-    # By hand, so that no bundle has to be in memory; the keys stand in the order of RFC 8785.
+    # Written key by key, in the order of RFC 8785, so that the bundle is never in memory as a whole.
     count(b'{"entries":%d,"format":%s,"ledgers":[' % (entries, canonical_bytes(FORMAT)))
     parts = []
     for number, each in enumerate(wanted):
@@ -90,7 +90,7 @@ def write_bundle(
 
 
 class _Counter:
-    """Passes bytes on, up to a limit."""
+    """Passes bytes on; raises CallerError above a limit."""
 
     def __init__(self, write: Callable[[bytes], object], limit: int) -> None:
         self._write, self._limit, self._size = write, limit, 0
@@ -109,7 +109,7 @@ def _write_part(write: Callable[[bytes], object], wanted: Wanted) -> Part:
     path = wanted.path
     held = read_checkpoint(path)
     if held is not None and held.seq < wanted.seqs[-1]:
-        held = None  # signed before the last of them was written
+        held = None  # signed before the last selected entry was written
     head_seq, head_hash = (held.seq, held.chain_hash) if held is not None else wanted.head
     head = held.as_json() if held is not None else {"chain_hash": head_hash, "ledger_id": wanted.ledger_id, "seq": head_seq}
     first, shown_seqs = wanted.seqs[0], frozenset(wanted.seqs)
@@ -130,13 +130,13 @@ def _before(line: Line | None) -> dict[str, Any] | None:
 
 def _row(line: Line, *, is_shown: bool) -> bytes:
     hashes = f"sha256:{line.entry_hash}", f"sha256:{line.chain_hash}"
-    # A body that is no text has another hash then, so the bundle is refused when it is verified.
+    # Replacing invalid UTF-8 changes the body's hash, so verifying the bundle fails.
     body = (line.body.decode(errors="replace"),) if is_shown else ()
     return canonical_bytes((line.seq, line.entry_id, line.batch, *hashes, *body))
 
 
 def _lines(volume: Volume, first_seq: int, last_seq: int) -> Iterator[Line]:
-    """The lines of a ledger from one entry to another."""
+    """The lines of a ledger from entry `first_seq` to entry `last_seq`."""
     seq = offset = 0
     for lines in read_lines(volume.read, 0, _NO_END):
         for raw in lines:

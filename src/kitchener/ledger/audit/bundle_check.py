@@ -1,7 +1,7 @@
-"""Verifies bundles: is what one turn's evidence says what was on record, and who says so.
+"""Turns a bundle into a report: whether its entries are what the ledgers recorded, and who signed their heads.
 
-Needs nothing but the bundle: no ledger, no settings, and a public key only to know who signed. `verify/verify.mjs` does the
-same in another language; what only one of the two checks is listed in `docs/proof.md`, which explains the rest, too.
+Needs only the bundle: no ledger and no settings, and a public key only to know who signed. `verify/verify.mjs` does the same in
+JavaScript. `docs/proof.md` explains the checks, and lists those that only one of the two makes.
 """
 
 import hashlib
@@ -29,13 +29,13 @@ _REF: Final = {"ledger_id", "entry_id", "entry_hash"}
 _NUMBER: Final = rb"([1-9][0-9]*)"
 _BEFORE = re.compile(rb'\{"batch":\[N,N,N\],"chain_hash":"sha256:([0-9a-f]{64})","seq":N\}'.replace(b"N", _NUMBER))
 _ENTRY_ID = re.compile(r"(E-[0-9]{4}-[0-9]{2}-[0-9]{2}-([0-9]{12,16}))(?:\.[0-9]{2})?")
-"""As references give it: a piece of an entry has two digits more."""
+"""The entry id in a reference; a reference to a piece of an entry has two more digits."""
 _ALWAYS_SHOWN: Final = ("projection_ref", "user_message_ref", "output_ref")
-"""Fields whose entry has to be in the bundle, and not only in its chain."""
+"""Reference fields whose entry must be in the bundle with its body."""
 
 
 class Misfit(BadLine):
-    """What is wrong with a bundle, and where: ledger and entry number, or a part of the bundle."""
+    """A fault of a bundle and its place: ledger and entry number, or a part of the bundle."""
 
     def __init__(self, where: str, field: str, expected: str, found: str) -> None:
         super().__init__(field, expected, found)
@@ -47,43 +47,43 @@ class Misfit(BadLine):
 
 @dataclass(slots=True)
 class ProofReport:
-    """What verifying a bundle found."""
+    """The result of verifying a bundle."""
 
     path: str
-    """The file."""
+    """The bundle's file."""
     turn_id: str = ""
     entries: int = 0
-    """Entries that it shows and that are right."""
+    """Number of verified entries with a body."""
     end: str = ""
     """How the turn ended: `TURN_COMPLETED` or `TURN_ABORTED`."""
     heads: list[str] = field(default_factory=list)
-    """For each ledger, who vouches for it."""
+    """For each ledger, a sentence that says who signed its head."""
     withheld: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    """By ledger, the entries of which only numbers and hashes are shown: first and last id of each run of neighbours. Of which
-    type they are nobody can tell; the turn's own may be among them."""
+    """By ledger, the entries without a body: first and last id of each consecutive run. The bundle does not tell their types;
+    entries of the turn itself may be among them."""
     withheld_entries: int = 0
-    """How many these are."""
+    """Number of entries without a body."""
     notes: list[str] = field(default_factory=list)
-    """What could not be checked, and why."""
+    """Facts that could not be checked, and why."""
     fault: Misfit | None = None
-    """The first thing that is wrong; None: nothing."""
+    """The first fault; None: there is none."""
 
     @property
     def ok(self) -> bool:
-        """Whether all of it is right."""
+        """Whether no fault was found."""
         return self.fault is None
 
 
 def verify_bundle(path: Path | str, *, public_key: str | None = None) -> ProofReport:
-    """Checks a bundle. Blocks: call it in a worker thread.
+    """Verifies a bundle. Blocks: call it in a worker thread.
 
     Args:
-        path: its file
-        public_key: every head must be signed with this key, 64 hex digits; None: signed heads are checked with the key that
-            they name themselves, and unsigned ones are told in the report
+        path: the bundle's file
+        public_key: 64 hex digits; every head must be signed with this key. None: signed heads are checked with their own key,
+            and the report names unsigned ones
 
     Raises:
-        OSError: it cannot be read
+        OSError: the file cannot be read
         SigningError: a head is signed, and the `crypto` extra is not installed
     """
     report = ProofReport(str(path))
@@ -91,24 +91,24 @@ def verify_bundle(path: Path | str, *, public_key: str | None = None) -> ProofRe
         _check(Path(path).read_bytes(), public_key, report)
     except Misfit as fault:
         report.fault = fault
-    except (EntryRefused, RecursionError):  # what has no canonical form, or goes too deep to have one
+    except (EntryRefused, RecursionError):  # the content has no canonical form, or is nested too deeply
         report.fault = Misfit("bundle", "form", "canonical JSON of no more than 64 levels", "something that has none")
     return report
 
 
 class _Entry(NamedTuple):
-    """An entry of which the bundle has the row."""
+    """One row of a bundle."""
 
     where: str
-    """Which one, for messages."""
+    """Ledger and number, for messages."""
     line: Line
-    """The line of its ledger; with an empty object for its body, where the bundle does not show it."""
+    """The entry's line in its ledger; the body is an empty object if the bundle withholds it."""
     fields: dict[str, Any]
-    """What the body says; empty where it is not shown."""
+    """The decoded body; empty if the bundle withholds it."""
 
 
 _Chains = dict[str, dict[int, _Entry]]
-"""By ledger, the entries from the first row to the head, by number."""
+"""Ledger id to the entries from the first row to the head, by number."""
 
 
 def _check(data: bytes, public_key: str | None, report: ProofReport) -> None:
@@ -150,7 +150,7 @@ def _read(data: bytes) -> dict[str, Any]:
 
 
 def _check_rows(part: dict[str, Any]) -> list[_Entry]:
-    """The entries of one ledger, each of which follows from the one before it."""
+    """The entries of one ledger, with a verified chain."""
     rows, ledger = part["rows"], part["ledger_id"]
     if not isinstance(rows, list) or not rows:
         raise Misfit(str(ledger), "rows", "the chain up to the head", "none")
@@ -160,7 +160,7 @@ def _check_rows(part: dict[str, Any]) -> list[_Entry]:
         seq += 1
         where = f"{ledger} entry {seq}"
         line, fields = _read_row(where, ledger, row)
-        # Of an entry that is not shown, only the day is known.
+        # For an entry without a body, only the day is known.
         time = fields["timestamp"][:26] if fields else line.entry_id[2:12]
         if time < moment[: len(time)]:
             raise Misfit(where, "timestamp", f"not before {moment}", time)
@@ -219,7 +219,7 @@ def _body(where: str, line: Line) -> dict[str, Any]:
 
 
 def _check_head(head: Any, last: Line, public_key: str | None) -> str:
-    """Who vouches for a chain that ends with this line."""
+    """A sentence that says who signed the head of a chain that ends with this line."""
     where, signed = f"{last.ledger_id} head", read_head(head)
     due = {"chain_hash": f"sha256:{last.chain_hash}", "ledger_id": last.ledger_id, "seq": last.seq}
     if signed is None and (not isinstance(head, dict) or head.keys() != due.keys()):
@@ -239,7 +239,7 @@ def _check_head(head: Any, last: Line, public_key: str | None) -> str:
 
 
 def _check_turn(session_id: str, turn_id: str, evidence: Sequence[_Entry], report: ProofReport) -> None:
-    """Whether it is the evidence of the turn it names, with the very entries of the executor that the turn was hashed over."""
+    """Checks that the evidence is the named turn's, and has exactly the executor's entries that the trace hash covers."""
 
     def found(entry_type: str) -> list[dict[str, Any]]:
         ho2m = [each.fields for each in evidence if each.line.ledger_id.startswith("HO2M:")]
@@ -264,7 +264,7 @@ def _check_turn(session_id: str, turn_id: str, evidence: Sequence[_Entry], repor
 
 
 def _note_withheld(ledger_id: str, entries: Sequence[_Entry], report: ProofReport) -> None:
-    """Takes note of the rows without a body."""
+    """Adds the rows without a body to the report."""
     runs, last = list[tuple[str, str]](), 0
     for each in entries:
         if each.fields:
@@ -296,7 +296,7 @@ def _check_refs(evidence: Sequence[_Entry], chains: _Chains, report: ProofReport
 
 
 def _refs_of(fields: dict[str, Any]) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """The references of an entry, and the field each stands in. What only looks like one stands in other fields."""
+    """The references of an entry, each with the name of its field. Ignores fields that do not hold references."""
     entry_type = fields["entry_type"]
     for name in events.REF_FIELDS.get(entry_type, ()) if isinstance(entry_type, str) else ():
         yield from _refs(fields["payload"].get(name), name)

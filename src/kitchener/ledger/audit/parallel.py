@@ -1,8 +1,8 @@
-"""Verifies a long ledger in several processes.
+"""Turns a long ledger into a verification report, with the work shared by several processes.
 
-The ledger is cut where commits end: at the ends of segments, and within a long file every so many bytes. Each line holds its
-own chain hash, so a chunk can be checked against the end that the line before it claims; the claim is right if the chunk
-before comes out there. Where anything is wrong, this process checks on from the first wrong chunk and says what it is.
+The ledger is split into chunks at the ends of commits: at the ends of segments, and in a long file about every `chunk_bytes`.
+A chunk is verified from the chain hash in the line before it. That hash is right if the chunk before ends with it. After any
+fault, this process verifies again from the first wrong chunk and reports the fault.
 """
 
 import os
@@ -26,17 +26,17 @@ from kitchener.ledger.format.lines import START, BadLine, Mark, split_line
 from kitchener.ledger.verify.verification import Head, VerifyReport, verify_file, verify_part
 
 _CHUNK_BYTES: Final = 32 << 20
-"""About how long a chunk is. Short enough to show progress and to keep all processes at work until the end."""
+"""Approximate length of a chunk. Short enough to show progress and to keep all processes busy until the end."""
 _WORTH_BYTES: Final = 256 << 20
-"""Shorter ledgers are verified in this process unless somebody asks: starting others takes about a second."""
+"""Shorter ledgers are verified in this process unless the caller sets `jobs`: starting processes costs more than it saves."""
 _LAST_BYTES: Final = 65_536
 
 
 class _Chunk(NamedTuple):
     start: Mark
-    """What the line before it says."""
+    """The position before the chunk, as the line before it states it."""
     end: int
-    """Where it ends, bytes from the ledger's start."""
+    """The end of the chunk, bytes from the ledger's start."""
 
 
 class _Checked(NamedTuple):
@@ -59,17 +59,17 @@ async def verify_ledger(
     public_key: str | None = None,
     chunk_bytes: int = _CHUNK_BYTES,
 ) -> VerifyReport:
-    """What `verify_file` says, with the work shared by several processes.
+    """Verifies a whole ledger as `verify_file` does, with the work shared by several processes.
 
     Args:
-        path: the file that is appended to
-        jobs: how many processes; None: one for each core where the ledger is long, else none but this
-        progress: told `(bytes done, bytes in all)` now and then, in a worker thread
+        path: the current file, which entries are appended to
+        jobs: number of processes; None: one per core for a long ledger, otherwise only this process
+        progress: called with `(bytes done, bytes in all)` after each chunk, in a worker thread
         public_key: as in `verify_file`
-        chunk_bytes: about how much a process is given at a time
+        chunk_bytes: approximate size of a chunk
 
     Raises:
-        LedgerPathError: it cannot be read
+        LedgerPathError: the ledger cannot be read
         SigningError: there is a signed head, and the `crypto` extra is not installed
     """
     path, began = Path(path), perf_counter()
@@ -85,7 +85,7 @@ async def verify_ledger(
 
 
 def check_chunk(path: Path, ledger_id: str, start: Mark, end: int) -> "_Checked | None":
-    """Where a chunk and its commits end if it is right; runs in a process of its own."""
+    """The end of a chunk and of each of its commits; None: the chunk has a fault. Runs in a separate process."""
     ends = list[int]()
     with open_volume(path, FileOps()) as volume:
         report = verify_part(volume, ledger_id, start, end, ended=ends.append)
@@ -115,11 +115,11 @@ async def _check_chunks(
 
 
 def _joined(path: Path, plan: _Plan, found: Sequence[_Checked | None], head: Head, public_key: str | None) -> VerifyReport:
-    """The report on the whole, out of where the chunks end."""
+    """The report on the whole ledger, made from the results of the chunks."""
     starts = [chunk.start for chunk in plan.chunks[1:]]
     ends = [each.end if each is not None else None for each in found]
     right = next((n for n, start in enumerate(starts) if ends[n] != start), len(starts))
-    # Where a chunk is wrong, or does not end where the next one begins, what comes before it is right all the same.
+    # If a chunk has a fault, or does not end where the next one begins, the chunks before it are still right.
     last = ends[right] if right == len(starts) else None
     begin, boundaries = last or plan.chunks[right].start, head.boundaries()
     for each in found[: right + (last is not None)]:
@@ -132,7 +132,7 @@ def _joined(path: Path, plan: _Plan, found: Sequence[_Checked | None], head: Hea
 
 
 def _plan(path: Path, chunk_bytes: int) -> _Plan | None:
-    """How a ledger is cut; None where its files do not belong together."""
+    """Splits a ledger into chunks; None: its files do not belong together."""
     try:
         volume = open_volume(path, FileOps())
     except LedgerDamaged:
@@ -145,12 +145,12 @@ def _plan(path: Path, chunk_bytes: int) -> _Plan | None:
 
 
 def _cuts(volume: Volume, size: int, chunk_bytes: int) -> Iterator[Mark]:
-    """Places where a commit ends, as the line before each of them says; nobody has checked that line yet."""
+    """Positions where commits end, taken from the line before each position, which is not verified yet."""
     for part in volume.parts(0, size):
         if part.seal is not None:
             mark = _mark(_last_line(volume, part.base, part.end), part.end)
             if mark is None:
-                return  # damage, which a whole chunk from here on will find
+                return  # damage; the last chunk starts before it and will find it
             if mark.offset < size:
                 yield mark
             continue
@@ -164,13 +164,13 @@ def _cuts(volume: Volume, size: int, chunk_bytes: int) -> Iterator[Mark]:
 
 
 def _next_end(volume: Volume, after: int, size: int) -> Mark | None:
-    """The first place after an offset where a commit ends."""
+    """The first position after an offset where a commit ends; None: there is none."""
     offset, is_first = after, True
     try:
         for lines in read_lines(volume.read, after, size):
             for line in lines:
                 offset += len(line) + 1
-                mark = None if is_first else _mark(line, offset)  # the first is the rest of one
+                mark = None if is_first else _mark(line, offset)  # the first piece is the rest of a line
                 is_first = False
                 if mark is not None:
                     return mark
@@ -193,7 +193,7 @@ def _last_line(volume: Volume, base: int, end: int) -> bytes:
 
 
 def _mark(line: bytes, after: int) -> Mark | None:
-    """The place after a line, if that ends a commit."""
+    """The position after a line that ends a commit; None: the line does not."""
     parts = split_line(line)
     if parts is None or parts.batch[1] != parts.batch[2]:
         return None
@@ -204,5 +204,5 @@ def _mark(line: bytes, after: int) -> Mark | None:
 def _cores() -> int:
     try:
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
+    except AttributeError:  # missing on some systems
         return os.cpu_count() or 1

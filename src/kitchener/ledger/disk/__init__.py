@@ -1,1 +1,1 @@
-"""A ledger's files as bytes: file operations, segments as one run, scans, seals."""
+"""Reads and writes a ledger's files as bytes: file operations, segments as one address space, scans, seals."""

@@ -1,7 +1,7 @@
-"""The few operations on files that a ledger needs, in one small layer that tests replace to fail, stop or record them.
+"""Performs the file operations that a ledger needs, in one small layer that tests replace to inject faults.
 
-Everything here blocks and therefore runs in a worker thread. Operating system errors pass through; whoever knows what was
-being done turns them into `LedgerPathError` or `LedgerWriteError`.
+Everything here blocks and therefore runs in a worker thread. Operating system errors pass through; the callers turn them into
+`LedgerPathError` or `LedgerWriteError`.
 """
 
 import errno
@@ -14,34 +14,35 @@ from pathlib import Path
 from kitchener.errors import LedgerLocked, LedgerPathError
 
 _NETWORK = ("nfs", "cifs", "smb", "ncp", "afs", "fuse.sshfs", "fuse.s3fs", "fuse.glusterfs", "fuse.rclone")
-"""File systems whose locks or syncs another host does not see; a type that begins so is refused."""
+"""Prefixes of the types of network file systems, where other hosts do not see locks or syncs. Such a type is refused."""
 
 
 class FileOps:
-    """The operations as they are. Each method is one call that can fail."""
+    """The operations on the real file system. Each method is one call that can fail."""
 
     def open(self, path: Path, flags: int, mode: int = 0o600) -> int:
-        """Opens a file; never follows a symlink at the end of the path, never passes the descriptor to a program it starts.
+        """Opens a file. Does not follow a symlink at the end of the path; child programs do not inherit the descriptor.
 
-        Never waits: a pipe that somebody put there instead is told from a file afterwards.
+        Does not wait, even on a pipe; `check_ledger_file` refuses a pipe afterwards.
         """
         return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, mode)
 
     def lock(self, fd: int) -> None:
         """Takes the exclusive lock of the file, or raises BlockingIOError at once."""
-        # flock, not lockf: a POSIX lock lets a second descriptor of the same process in, and is lost when any is closed.
+        # flock, not lockf: a POSIX lock does not exclude a second descriptor of the same process, and closing any
+        # descriptor releases it.
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def unlock(self, fd: int) -> None:
-        """Gives the lock back, also where a forked child has the file open still."""
+        """Releases the lock, even if a forked child still has the file open."""
         fcntl.flock(fd, fcntl.LOCK_UN)
 
     def fstat(self, fd: int) -> os.stat_result:
-        """What is open."""
+        """The status of an open file."""
         return os.fstat(fd)
 
     def stat(self, path: Path) -> os.stat_result:
-        """What stands at a path now, symlinks not followed."""
+        """The status of the file at a path; does not follow symlinks."""
         return os.stat(path, follow_symlinks=False)
 
     def read(self, fd: int, size: int, offset: int) -> bytes:
@@ -49,15 +50,15 @@ class FileOps:
         return os.pread(fd, size, offset)
 
     def write(self, fd: int, data: bytes | memoryview) -> int:
-        """Writes some of the data; says how much."""
+        """Writes some of the data; returns the number of bytes written."""
         return os.write(fd, data)
 
     def overwrite(self, fd: int, data: bytes, offset: int) -> int:
-        """Writes some of the data at `offset`; says how much. Not for descriptors that append."""
+        """Writes some of the data at `offset`; returns the number of bytes written. Not for descriptors with O_APPEND."""
         return os.pwrite(fd, data, offset)
 
     def truncate(self, fd: int, size: int) -> None:
-        """Cuts the file."""
+        """Cuts the file to `size` bytes."""
         os.ftruncate(fd, size)
 
     def sync(self, fd: int) -> None:
@@ -69,7 +70,7 @@ class FileOps:
             os.fdatasync(fd)
 
     def make_directory(self, path: Path) -> None:
-        """Makes one directory, readable by its owner alone."""
+        """Makes one directory that only its owner can access."""
         os.mkdir(path, 0o700)
 
     def sync_directory(self, path: Path) -> None:
@@ -81,7 +82,7 @@ class FileOps:
             os.close(fd)
 
     def list_directory(self, path: Path) -> list[str]:
-        """The names in a directory, in no order."""
+        """The names in a directory, in arbitrary order."""
         return os.listdir(path)
 
     def link(self, path: Path, other: Path) -> None:
@@ -89,16 +90,16 @@ class FileOps:
         os.link(path, other, follow_symlinks=False)
 
     def rename(self, path: Path, other: Path) -> None:
-        """Gives a file another name, in one step; what had that name has it no more."""
+        """Renames a file atomically; replaces a file that has the new name."""
         os.rename(path, other)
 
     def unlink(self, path: Path) -> None:
-        """Takes a name away, if it is there."""
+        """Removes a name if it exists."""
         path.unlink(missing_ok=True)
 
     def protect(self, path: Path) -> None:
-        """Takes the right to write a file from everybody."""
-        fd = self.open(path, os.O_RDONLY)  # by its descriptor: a symlink put there would lead to somebody else's file
+        """Makes a file read-only for everyone."""
+        fd = self.open(path, os.O_RDONLY)  # fchmod on a descriptor, because chmod would follow a symlink to another file
         try:
             os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & ~0o222)
         finally:
@@ -109,7 +110,7 @@ class FileOps:
         os.close(fd)
 
     def file_system(self, fd: int) -> str:
-        """The type of the file system that an open file lives on, or "" where the system does not say."""
+        """The type of the file system that holds an open file; "": unknown."""
         device = os.fstat(fd).st_dev
         wanted = f"{os.major(device)}:{os.minor(device)}"
         try:
@@ -124,7 +125,7 @@ class FileOps:
 
 
 def read_or_tell(ops: FileOps, path: Path, fd: int, size: int, offset: int) -> bytes:
-    """Up to `size` bytes from `offset`; raises LedgerPathError where the system cannot read them."""
+    """Up to `size` bytes from `offset`; raises LedgerPathError if the system cannot read them."""
     try:
         return ops.read(fd, size, offset)
     except OSError as error:
@@ -132,7 +133,7 @@ def read_or_tell(ops: FileOps, path: Path, fd: int, size: int, offset: int) -> b
 
 
 def write_all(ops: FileOps, fd: int, data: bytes) -> None:
-    """Appends all of the data, in as many calls as it takes."""
+    """Appends all of the data, in as many calls as needed."""
     rest = memoryview(data)
     while rest:
         written = ops.write(fd, rest)
@@ -142,7 +143,7 @@ def write_all(ops: FileOps, fd: int, data: bytes) -> None:
 
 
 def write_whole(ops: FileOps, path: Path, data: bytes) -> None:
-    """Puts a file in place, whole or not at all, and on disk."""
+    """Replaces a file atomically and returns when it is on disk."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
     fd = ops.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
@@ -160,7 +161,7 @@ def write_whole(ops: FileOps, path: Path, data: bytes) -> None:
 
 
 def ensure_directory(ops: FileOps, path: Path) -> None:
-    """Makes a directory and the missing ones above it, each on disk before it is used."""
+    """Makes a directory and its missing parents; each is on disk before the next is made."""
     missing = []
     while not path.exists():
         missing.append(path)
@@ -169,12 +170,12 @@ def ensure_directory(ops: FileOps, path: Path) -> None:
         try:
             ops.make_directory(directory)
         except FileExistsError:
-            continue  # another process was faster
+            continue  # another process made it first
         ops.sync_directory(directory.parent)
 
 
 def check_ledger_file(ops: FileOps, path: Path, fd: int) -> os.stat_result:
-    """What an open file is, if it can hold a ledger; raises LedgerPathError otherwise."""
+    """The status of an open file; raises LedgerPathError if it cannot hold a ledger."""
     found = ops.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         raise LedgerPathError(str(path), "is not a regular file; name a file of its own for the ledger")
@@ -187,7 +188,7 @@ def check_ledger_file(ops: FileOps, path: Path, fd: int) -> os.stat_result:
 
 
 def path_problem(path: Path, error: OSError) -> LedgerPathError:
-    """An operating system error at opening, in words a user can act on."""
+    """Turns an operating system error into one that tells the user what to do."""
     problem = {
         errno.EACCES: "permission denied; give this user the right to read and write it",
         errno.EPERM: "permission denied; give this user the right to read and write it",
@@ -202,7 +203,7 @@ def path_problem(path: Path, error: OSError) -> LedgerPathError:
 
 
 def locked_by(path: Path, found: os.stat_result) -> LedgerLocked:
-    """The error for a file whose lock somebody holds, with the holder as far as the system tells."""
+    """The error for a locked file; names the holder of the lock if the system tells it."""
     return LedgerLocked(str(path), _holder(found))
 
 
@@ -212,7 +213,7 @@ def _holder(found: os.stat_result) -> str:
         with open("/proc/locks", encoding="ascii", errors="replace") as locks:
             for lock in locks:
                 fields = lock.split()
-                # Process 0 is one that another container hides.
+                # The system shows process 0 for a process in another container.
                 if len(fields) >= 6 and fields[1] == "FLOCK" and fields[5] == inode and fields[4] != "0":
                     return "this process" if fields[4] == str(os.getpid()) else f"process {fields[4]}"
     except OSError:

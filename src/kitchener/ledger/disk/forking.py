@@ -1,7 +1,7 @@
-"""Tells what is open for writing that its process was forked: a child shares the files and their locks and may write nothing.
+"""Stops all writing in a forked child, which shares its parent's open ledger files and their locks.
 
-A lock of `flock` belongs to the open file, which a child has, too. So the child could write beside its parent, and would keep
-the lock after the parent has closed the ledger.
+A `flock` lock belongs to the open file, and a child inherits the open file. Without this module a child could write beside its
+parent, and would keep the lock after the parent has closed the ledger.
 """
 
 import os
@@ -12,10 +12,10 @@ _PROBLEM = "this process was forked from the one that opened the ledger, which a
 
 
 class Stoppable(Protocol):
-    """What takes no more entries once it is told so."""
+    """A writer that can be stopped."""
 
     def poison(self, problem: str) -> None:
-        """From now on nothing is written."""
+        """Stops all writing, with this problem as the reason."""
         ...
 
 
@@ -23,7 +23,7 @@ _open: WeakSet[Stoppable] = WeakSet()
 
 
 def watch(each: Stoppable) -> None:
-    """From now on this is stopped in every child that is forked while it exists."""
+    """Registers a writer; every child forked while the writer exists stops its own copy."""
     _open.add(each)
 
 

@@ -1,4 +1,4 @@
-"""Reads a ledger in pieces: as lines, or as lines that were verified. Blocks, so it runs in a worker thread."""
+"""Turns a ledger's bytes into whole lines, and feeds them to a verifier. Blocks, so it runs in a worker thread."""
 
 from collections.abc import Callable, Iterator
 from hashlib import sha256
@@ -9,20 +9,20 @@ from kitchener.ledger.format.checks import Verifier
 from kitchener.ledger.format.lines import OPENING, START, BadLine, Mark, shown, split_line
 
 ReadBytes = Callable[[int, int], bytes]
-"""`(size, offset)` to the bytes there, fewer at the end of the file."""
+"""`(size, offset)` to the bytes at that offset; fewer at the end of the file."""
 
 _FIRST_BYTES = 2_048
 _NO_END = 1 << 62
 _PIECE_BYTES = 1 << 18
 _MAX_LINE_BYTES = 65 << 20
-"""More than the largest entry that can be configured; a longer line is damage, and need not be held in memory to know it."""
+"""More than the largest entry that can be configured. A longer line is damage and is not read to its end."""
 
 
 def read_blocks(read: ReadBytes, offset: int, end: int) -> Iterator[bytes]:
-    """The whole lines between two offsets, each with its LF, some at a time.
+    """The whole lines between two offsets, each with its LF, in blocks.
 
     Raises:
-        BadLine: after all whole lines were given, where bytes remain that no LF ends
+        BadLine: after the last whole line, if bytes without an LF remain
     """
     rest = b""
     while offset < end and len(rest) < _MAX_LINE_BYTES:
@@ -41,7 +41,7 @@ def read_blocks(read: ReadBytes, offset: int, end: int) -> Iterator[bytes]:
 
 
 def read_lines(read: ReadBytes, offset: int, end: int) -> Iterator[list[bytes]]:
-    """The same as lines, without their LF."""
+    """The whole lines between two offsets, without their LF, in lists. Raises as `read_blocks`."""
     for block in read_blocks(read, offset, end):
         lines = block.split(b"\n")
         lines.pop()
@@ -56,18 +56,18 @@ def verify_range(
     *,
     hashes_files: bool = False,
 ) -> None:
-    """Checks everything from the verifier's place up to an offset, where a commit must end.
+    """Verifies everything from the verifier's position up to an offset, where a commit must end.
 
     Args:
-        verifier: what was found right so far; afterwards, how far it is right
-        volume: the ledger
-        end: how far to read
-        progress: told the offset reached, now and then
-        hashes_files: hold every segment that is read from its first byte on against all that its seal says
+        verifier: its position says where to begin, and afterwards how far the ledger is right
+        volume: the ledger's files
+        end: byte offset where to stop
+        progress: called with the offset reached, after each block
+        hashes_files: compare every segment that is read from its first byte with all facts in its seal
 
     Raises:
         BadLine: the line after `verifier.seq`, at `verifier.offset`, is wrong or missing
-        LedgerDamaged: a segment is not what its seal says
+        LedgerDamaged: a segment differs from its seal
     """
     for part in volume.parts(verifier.offset, end):
         sha = sha256() if hashes_files and part.seal is not None and part.base == verifier.offset else None
@@ -91,7 +91,7 @@ def _passing_to(take: Callable[[bytes], None], read: ReadBytes) -> ReadBytes:
 
 
 def _check_seal(volume: Volume, part: Part, seal: Seal, verifier: Verifier, digest: str | None) -> None:
-    """Raises LedgerDamaged where a segment, found right so far, is not what its seal says."""
+    """Raises LedgerDamaged if a segment with verified lines differs from its seal."""
     whole = verifier.whole
     found: list[tuple[str, object, object]] = [
         ("ledger_id", verifier.ledger_id, seal.ledger_id),
@@ -109,18 +109,18 @@ def _check_seal(volume: Volume, part: Part, seal: Seal, verifier: Verifier, dige
 
 
 def ledger_id_of(read: ReadBytes) -> str:
-    """The ledger id that a file's first line gives; "" where it gives none."""
+    """The ledger id in a file's first line; "": there is none."""
     name, end, _ = read(_FIRST_BYTES, 0).removeprefix(OPENING).partition(b'"')
     return name.decode("ascii", "replace") if end and read(len(OPENING), 0) == OPENING else ""
 
 
 def find_line(read: ReadBytes, number: int, start: Mark = START) -> tuple[int, bytes] | None:
-    """Byte offset and bytes (without LF) of the line with a number, which in a ledger is its entry's; None: there is none.
+    """Byte offset and bytes (without LF) of the n-th line, which holds entry n of a ledger; None: there is none.
 
     Args:
-        read: a file that verifies
-        number: from 1
-        start: a place before that line
+        read: reads a verified file
+        number: number of the line, from 1
+        start: a position before that line
     """
     offset, ahead = start.offset, number - start.seq
     for lines in read_lines(read, offset, _NO_END):

@@ -1,9 +1,9 @@
-"""Seals: what vouches for the parts of a ledger that are finished and never change again.
+"""Reads and checks the seals of a ledger's finished segments, which never change again.
 
-A long ledger is cut into segments of about `segment_bytes`. The file that is appended to keeps its name; finished segments lie
-in the folder `<file>.segments` beside it, each with a seal. A seal names the one before it by hash, so seals cannot be swapped,
-left out or made anew one by one. Reads and checks seals; `volume` reads across segments, `rolling` makes them. Blocks, so it
-runs in a worker thread. Explained in `docs/ledger.md`.
+A long ledger consists of segments of about `segment_bytes`. The current file keeps the ledger's name; finished segments lie in
+the folder `<file>.segments` beside it, each with a seal. A seal contains the hash of the seal before, so a single seal cannot
+be swapped, removed or replaced. `volume` reads across segments; `write.segments` makes them. Blocks, so it runs in a worker
+thread. Explained in `docs/ledger.md`.
 """
 
 import os
@@ -23,46 +23,46 @@ from kitchener.ledger.format.lines import is_ledger_id, other_bytes
 
 FORMAT: Final = "kitchener-seal/1"
 FOLDER: Final = ".segments"
-"""What is added to a ledger's file name to name the folder of its finished segments."""
+"""Suffix that turns a ledger's file name into the name of its segment folder."""
 NO_SEAL: Final = "sha256:" + "0" * 64
-"""What the first seal names as the one before it."""
+"""The field `previous` of the first seal."""
 _MAX_BYTES: Final = 16_384
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"([0-9]{6,})\.(seal|segment)")
 
 
 class Seal(NamedTuple):
-    """What a segment is, in words and hashes."""
+    """The facts about one segment, as its seal file states them."""
 
     format: str
     """`kitchener-seal/1`"""
     ledger_id: str
-    """Whose segment it is."""
+    """Name of the ledger."""
     number: int
-    """1, 2, 3 … without gaps."""
+    """Number of the segment: 1, 2, 3 … without gaps."""
     first_seq: int
-    """Number of its first entry."""
+    """Number of the segment's first entry."""
     last_seq: int
-    """Number of its last entry, which ends a commit."""
+    """Number of the segment's last entry, which ends a commit."""
     first_chain_hash: str
-    """Chain hash of its first entry."""
+    """Chain hash of the first entry."""
     last_chain_hash: str
-    """Chain hash of its last entry."""
+    """Chain hash of the last entry."""
     length: int
-    """Bytes of its file."""
+    """Length of the segment's file, bytes."""
     sha256: str
-    """`sha256:` and 64 hex digits over these bytes."""
+    """`sha256:` and 64 hex digits over the segment's file."""
     previous: str
-    """The same over the file of the seal before; 64 zeros in the first."""
+    """`sha256:` and 64 hex digits over the file of the seal before; 64 zeros in the first seal."""
 
     @property
     def text(self) -> bytes:
-        """Its file: canonical JSON and LF."""
+        """The content of the seal's file: canonical JSON and LF."""
         return canonical_bytes(self._asdict()) + b"\n"
 
     @property
     def hash(self) -> str:
-        """What the next seal names."""
+        """`sha256:…` over the seal's file; the next seal's `previous`."""
         return f"sha256:{sha256(self.text).hexdigest()}"
 
 
@@ -82,19 +82,19 @@ def segment_path(path: Path, number: int) -> Path:
 
 
 def read_seals(path: Path, ops: FileOps) -> list[Seal]:
-    """The seals of a ledger, the first one first: without gaps, each naming the one before.
+    """The seals of a ledger, ascending. Checks that there is no gap and that each seal has the hash of the one before.
 
-    Segments themselves are not looked at.
+    Does not read the segments.
 
     Args:
-        path: the ledger's own file
+        path: the ledger's current file
         ops: the file system
 
     Raises:
-        LedgerDamaged: a seal is not what was written, or one is missing
-        LedgerPathError: one cannot be read
+        LedgerDamaged: a seal is missing or is not what was written
+        LedgerPathError: a seal cannot be read
     """
-    tries = 3  # a writer may be making or taking away the last one, and a list that is read meanwhile may have half of it
+    tries = 3  # a writer may create or remove the last seal while the folder is listed
     while True:
         tries -= 1
         try:
@@ -120,7 +120,7 @@ def _read_all(path: Path, ops: FileOps) -> list[Seal]:
 
 
 def _numbers(path: Path, ops: FileOps) -> dict[str, set[int]]:
-    """Which seals, and which segments, are there."""
+    """The numbers of the existing files: of seals under `seal`, of segments under `segment`."""
     numbers: dict[str, set[int]] = {"seal": set(), "segment": set()}
     try:
         names = ops.list_directory(folder_of(path))
@@ -136,11 +136,11 @@ def _numbers(path: Path, ops: FileOps) -> dict[str, set[int]]:
 
 
 def check_file(path: Path, seal: Seal, ops: FileOps) -> os.stat_result:
-    """What a segment's file is, if it can be what was sealed: a quick look.
+    """The status of a segment's file, after a check of existence, type and length only.
 
     Raises:
-        LedgerDamaged: it is missing, or has another length
-        LedgerPathError: it cannot be looked at
+        LedgerDamaged: the file is missing, is not a regular file, or has another length
+        LedgerPathError: the system refuses to report its status
     """
     file = segment_path(path, seal.number)
     try:
@@ -158,7 +158,7 @@ def check_file(path: Path, seal: Seal, ops: FileOps) -> os.stat_result:
 
 
 def fault_at(path: Path, field: str, expected: str, found: str, *, offset: int = 0) -> LedgerDamaged:
-    """The error for what is wrong with a whole file."""
+    """The error for a fault of a whole file."""
     return LedgerDamaged(str(path), line=1, offset=offset, field=field, expected=expected, found=found)
 
 

@@ -1,8 +1,8 @@
-"""A ledger's bytes as one run: its finished segments one after another, then the file that is appended to.
+"""Maps a ledger's files to one address space: the finished segments in order, then the current file.
 
-Everyone who reads a ledger reads it through this, by offsets from the ledger's first byte; only errors name a segment's own
-file, line and offset. So an offset in the index, or of a reader under way, stays right when a segment is finished. Blocks, so
-it runs in worker threads.
+All code that reads a ledger uses this module, with offsets from the ledger's first byte; only errors name a segment's own file,
+line and offset. Offsets therefore stay valid, in the index and in a running reader, when a segment is finished. Blocks, so it
+runs in worker threads.
 """
 
 import os
@@ -21,9 +21,9 @@ from kitchener.ledger.disk.seals import Seal, check_file, fault_at, folder_of, r
 from kitchener.ledger.format.lines import OPENING, BadLine
 
 _OPEN_FILES: Final = 16
-"""Segments that are kept open for reading."""
+"""Most segments kept open for reading; the least recently used one is closed."""
 _TRIES: Final = 100
-"""How often a ledger is opened anew because a segment was finished at that very moment."""
+"""Most attempts to open a ledger while a writer keeps finishing segments."""
 _FIRST_BYTES: Final = 2_048
 
 
@@ -31,23 +31,23 @@ class Part(NamedTuple):
     """One file of a ledger."""
 
     file: Path
-    """Where it is."""
+    """Path of the file."""
     base: int
-    """Where it begins in the ledger, bytes."""
+    """Offset in the ledger where the file begins, bytes."""
     end: int
-    """Where it ends."""
+    """Offset in the ledger where the part ends, bytes."""
     seal: Seal | None
-    """What vouches for it; None: it is still appended to."""
+    """The seal of a finished segment; None: the current file."""
 
 
 class _View(NamedTuple):
-    """What the bytes are made of; replaced as a whole, because a reader may be at work."""
+    """The files at one moment; replaced as a whole, because a reader may use it at the same time."""
 
     seals: tuple[Seal, ...]
     ends: tuple[int, ...]
-    """Where each sealed segment ends, bytes from the ledger's start."""
+    """End of each finished segment, bytes from the ledger's start."""
     fd: int
-    """The file that is appended to."""
+    """Descriptor of the current file."""
 
     @property
     def base(self) -> int:
@@ -55,18 +55,18 @@ class _View(NamedTuple):
 
 
 class Volume:
-    """The files of one ledger, open for reading. Made by `open_volume`, or by a writer who has the lock.
+    """The files of one ledger, open for reading. Made by `open_volume`, or by a writer that holds the lock.
 
     Args:
-        path: the file that is appended to
+        path: the current file, which entries are appended to
         ops: the file system
-        fd: that file, open; closed with this
-        seals: of the segments before it
+        fd: descriptor of the current file; `close` closes it
+        seals: the seals of the finished segments
     """
 
     def __init__(self, path: Path, ops: FileOps, fd: int, seals: Sequence[Seal]) -> None:
         self.path = path
-        """The file that is appended to, which names the ledger."""
+        """The current file, whose name is the ledger's."""
         self._ops = ops
         self._view = _view(seals, fd)
         self._open: OrderedDict[int, int] = OrderedDict()
@@ -74,31 +74,31 @@ class Volume:
 
     @property
     def seals(self) -> tuple[Seal, ...]:
-        """Of the finished segments, the first one first."""
+        """The seals of the finished segments, ascending."""
         return self._view.seals
 
     @property
     def base(self) -> int:
-        """Where the file that is appended to begins, bytes from the ledger's start."""
+        """Where the current file begins, bytes from the ledger's start."""
         return self._view.base
 
     @property
     def sealed_seq(self) -> int:
-        """Number of the last entry of a finished segment: all of these are on disk. 0: there is none."""
+        """Number of the last entry in the finished segments, all of which are on disk; 0: there is no segment."""
         seals = self._view.seals
         return seals[-1].last_seq if seals else 0
 
     def size(self) -> int:
-        """Length of the whole ledger, bytes, by now."""
+        """Present length of the whole ledger, bytes."""
         view = self._view
         return view.base + self._ops.fstat(view.fd).st_size
 
     def read(self, size: int, offset: int) -> bytes:
-        """Up to `size` bytes from `offset`; fewer where a segment ends, none at the end.
+        """Up to `size` bytes from `offset`; fewer where a segment ends, none at the ledger's end.
 
         Raises:
-            LedgerPathError: the system cannot read them
-            LedgerDamaged: the segment is missing, or has another length than was sealed
+            LedgerPathError: the system cannot read the file
+            LedgerDamaged: the segment is missing, or its length differs from its seal
         """
         view = self._view
         if offset >= view.base:
@@ -110,7 +110,7 @@ class Volume:
             return read_or_tell(self._ops, segment_path(self.path, seal.number), fd, min(size, seal.length - local), local)
 
     def parts(self, start: int, end: int) -> Iterator[Part]:
-        """The files that hold the bytes from `start` to `end`, in order; the last one is cut off there."""
+        """The files that hold the bytes from `start` to `end`, in order; the last part ends at `end`."""
         view, base = self._view, 0
         for seal, stop in zip(view.seals, view.ends, strict=True):
             if stop > start and base < end:
@@ -123,7 +123,7 @@ class Volume:
         """The error for a wrong line.
 
         Args:
-            seq: number of the entry that should stand there
+            seq: number of the entry expected there
             offset: where the line begins, from the ledger's start
             fault: what is wrong with it
         """
@@ -131,7 +131,7 @@ class Volume:
         return LedgerDamaged(str(file), line=line, offset=local, field=fault.field, expected=fault.expected, found=fault.found)
 
     def locate(self, seq: int, offset: int) -> tuple[Path, int, int]:
-        """File, line and byte offset in that file, of the entry with a number and an offset in the ledger."""
+        """Converts an entry's number and offset in the ledger to its file, and the line and byte offset in that file."""
         view = self._view
         place = bisect_right(view.ends, offset)
         before = view.seals[place - 1] if place else None
@@ -139,26 +139,26 @@ class Volume:
         return file, seq - (before.last_seq if before is not None else 0), offset - (view.ends[place - 1] if place else 0)
 
     def is_current(self) -> bool:
-        """Whether the file that is appended to is still the one that has the name."""
+        """Whether the ledger's name still refers to the current file."""
         try:
             found, held = self._ops.stat(self.path), self._ops.fstat(self._view.fd)
         except OSError:
-            return True  # nothing better is to be had
+            return True  # the name cannot be checked, so keep the open file
         return (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)
 
     def sync(self) -> None:
-        """Returns when the file that is appended to is on disk; all others are."""
+        """Returns when the current file is on disk; finished segments are on disk already."""
         self._ops.sync(self._view.fd)
 
     def advance(self, seal: Seal, fd: int) -> None:
-        """Goes on with another file: the one so far is now a finished segment. The writer's."""
+        """Continues with a new file; the old one is now a finished segment. Only the writer calls this."""
         old = self._view
         with self._lock:
             self._open[seal.number] = old.fd
             self._view = _view((*old.seals, seal), fd)
 
     def close(self) -> None:
-        """Closes everything."""
+        """Closes all open files."""
         with self._lock:
             fds = [*self._open.values(), self._view.fd]
             self._open.clear()
@@ -191,11 +191,11 @@ class Volume:
 
 
 def open_volume(path: Path, ops: FileOps) -> Volume:
-    """A ledger, open for reading beside whoever writes it; seals are checked, and that their segments are there.
+    """Opens a ledger for reading while another process may write it. Checks the seals, and that their segments exist.
 
     Raises:
-        LedgerPathError: it cannot be read
-        LedgerDamaged: a seal or segment is missing, or cannot be what was written
+        LedgerPathError: the ledger cannot be read
+        LedgerDamaged: a seal or segment is missing, or is not what was written
     """
     for _ in range(_TRIES):
         try:
@@ -211,7 +211,7 @@ def open_volume(path: Path, ops: FileOps) -> Volume:
                 seals = read_seals(path, ops)
             except LedgerDamaged as error:
                 problem = error
-            # Read between two looks at the file: if it is the same, these are the seals that belong before it.
+            # If the name still refers to the file opened before the seals were read, these seals belong to that file.
             if not volume.is_current():
                 volume.close()
                 continue
@@ -226,9 +226,9 @@ def open_volume(path: Path, ops: FileOps) -> Volume:
 
 
 def sorted_out(path: Path, ops: FileOps, fd: int, seals: Sequence[Seal]) -> tuple[list[Seal], Seal | None]:
-    """The seals of finished segments, and the one that was made for the file that is still appended to, if there is one.
+    """The seals of finished segments, and the draft seal of the current file; None: there is no draft.
 
-    Such a draft is what a crash or a failure leaves while a segment is being finished: its entries are still in the file.
+    A crash or a failure while a segment is being finished leaves a draft. Its entries are still in the current file.
 
     Raises:
         LedgerDamaged: the segments and the file do not belong together
@@ -253,17 +253,17 @@ def sorted_out(path: Path, ops: FileOps, fd: int, seals: Sequence[Seal]) -> tupl
 
 
 def _first_seq(path: Path, ops: FileOps, fd: int) -> int | None:
-    """The number that a file's first line gives its entry; None where it gives none."""
+    """The entry number in a file's first line; None: there is no complete one."""
     begin = read_or_tell(ops, path, fd, _FIRST_BYTES, 0)
     if not begin.startswith(OPENING):
         return None
     digits, comma, _ = begin[len(OPENING) :].partition(b'","seq":')[2].partition(b",")
-    # Without what follows it, it may be half a number: the first commit of a file can be torn like any other.
+    # Without the comma, the digits may be half a number: a crash can tear the first commit of a file too.
     return int(digits) if comma and digits.isdigit() and len(digits) < 20 else None
 
 
 def _check_begin(path: Path, seal: Seal, ops: FileOps) -> None:
-    """Raises LedgerDamaged where a segment's first line is not that of its first entry."""
+    """Raises LedgerDamaged if a segment's first line does not have the number in its seal."""
     file = segment_path(path, seal.number)
     try:
         fd = ops.open(file, os.O_RDONLY)
@@ -279,7 +279,7 @@ def _check_begin(path: Path, seal: Seal, ops: FileOps) -> None:
 
 
 def file_missing(path: Path, ops: FileOps) -> LedgerDamaged | None:
-    """The error for a ledger of which only finished segments are there; None: there are none either."""
+    """The error for a ledger that has finished segments but no current file; None: it has no segments either."""
     seals = read_seals(path, ops)
     if not seals:
         return None

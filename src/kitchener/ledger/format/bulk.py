@@ -1,7 +1,7 @@
-"""Whether many lines in a row are right, told fast; never why one is not.
+"""Turns a block of lines into verified entries in bulk, and gives up without a reason where any line fails.
 
-The quick half of `verifier`, which looks closely at whatever is not found right here. So all that this has to be is strict: a
-line may pass only if the close look would let it pass. Pure.
+The fast path of `checks`, which checks line by line what fails here. A line may pass here only if `checks` would accept it.
+Pure.
 """
 
 import hashlib
@@ -14,11 +14,11 @@ import orjson
 from kitchener.ledger.format.lines import AFTER_BATCH, OPENING, TO_BODY
 
 AT_ONCE: Final = 100
-"""Lines that are checked together, at most. Two numbers of such a run differ in their last three digits only."""
+"""Most lines checked together. The numbers of such a run differ only in their last three digits."""
 STRICT: Final = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
-"""How the fast encoder writes a body."""
+"""The fast encoder's options for a body."""
 FIELDS: Final = ("entity_id", "entry_type", "payload", "timestamp")
-"""What a body holds."""
+"""The keys of a body, in canonical order."""
 STAMP_BYTES: Final = len("2026-02-18T10:30:00.000001+00:00")
 
 _LAST_DIGITS: Final = tuple(f"{number:03d}" for number in range(1_000))
@@ -28,10 +28,10 @@ _ZERO_STAMP: Final = b"0000-00-00T00:00:00.000000+00:00"
 
 
 class Standing(NamedTuple):
-    """A place between two lines, and what the next line follows on."""
+    """A position between two lines, with what is needed to verify the next line."""
 
     seq: int
-    """Number of the last entry before it."""
+    """Number of the last entry before the position."""
     offset: int
     """Byte offset of the next line."""
     chain: str
@@ -39,55 +39,55 @@ class Standing(NamedTuple):
     batch: int
     """Number of the last entry's commit."""
     place: int
-    """Its place in that commit."""
+    """The last entry's place in its commit, from 1; 0 at the start."""
     size: int
-    """How many entries that commit has; the same where the commit ends here."""
+    """Number of entries in that commit; equals `place` where the commit ends at this position."""
     timestamp: str
-    """Its time; "" at the start."""
+    """The last entry's time; "" at the start."""
 
 
 class Found(NamedTuple):
-    """Some lines that are right."""
+    """A run of verified lines."""
 
     after: Standing
-    """The place after them."""
+    """The position after the last line."""
     fields: Sequence[dict[str, Any]]
-    """Their bodies, decoded."""
+    """The decoded body of each line."""
     stops: Sequence[int]
-    """Where in the block each line ends, which is where its LF stands."""
+    """Offset of each line's LF in the block."""
     ends: Sequence[tuple[int, str, int]]
-    """How many of them there are up to each end of a commit, the chain hash there, and the number of the commit."""
+    """For each commit that ends in the run: lines up to its end, chain hash there, number of the commit."""
     hashes: Sequence[str]
-    """The entry hash of each, hex digits."""
+    """The entry hash of each line, hex digits."""
 
 
 class Heads(NamedTuple):
-    """Some lines of which all but the bodies is right, and whose bodies have the hashes that the lines give."""
+    """A run of lines with verified envelopes. Each body matches the hash in its line; its content is not verified."""
 
     bodies: Sequence[bytes]
-    """Their bodies, as they stand there."""
+    """The bytes of each body."""
     stops: Sequence[int]
-    """Where in the block each line ends, which is where its LF stands."""
+    """Offset of each line's LF in the block."""
     ends: Sequence[tuple[int, str, int]]
-    """As of `Found`."""
+    """As in `Found`."""
     hashes: Sequence[str]
-    """The entry hash of each, hex digits."""
+    """The entry hash of each line, hex digits."""
     chain: str
     """Hex digits of the last chain hash."""
     batch: int
     place: int
     size: int
-    """As of `Standing`, after the last line."""
+    """As in `Standing`, after the last line; so are `batch` and `place`."""
 
 
 def check_lines(block: bytes, at: int, ledger_id: str, before: Standing) -> Found | None:
-    """Some of the next lines, if all of them are right; None: one is wrong, or takes a closer look to be told right.
+    """Verifies some of the next lines. None: one of them is wrong, or needs the slow check.
 
     Args:
         block: whole lines, each with its LF
-        at: where in it the first of these lines begins
-        ledger_id: whose lines they must be
-        before: the place before them
+        at: offset in the block where the first line begins
+        ledger_id: the ledger that the lines must belong to
+        before: the position before the first line
     """
     day = day_of(block, at)
     heads = check_heads(block, at, ledger_id, before, day)
@@ -101,33 +101,33 @@ def check_lines(block: bytes, at: int, ledger_id: str, before: Standing) -> Foun
 
 
 def size_of_commit(line: bytes, at: int, end: int) -> int:
-    """How many entries the commit of a line has, as its numbers say, which end at `end`; 0 where they do not say it."""
+    """Number of entries in a line's commit, read from the line's numbers, which end at `end`; 0: they are not readable."""
     digits = line[line.rfind(b",", at, end) + 1 : end] if end > at else b""
     return int(digits) if digits.isdigit() and len(digits) < 10 else 0
 
 
 def _run_length(seq: int) -> int:
-    """How many numbers after this one have as many digits, and the same ones but for the last three."""
+    """How many numbers after `seq` can form one run: they have the same length and differ only in their last three digits."""
     return 9 - seq if seq < 9 else AT_ONCE - (seq + 1) % AT_ONCE
 
 
 def day_of(block: bytes, at: int) -> str:
-    """The day on which an entry was written, as its line ends with it; some other text where that line is not right.
+    """The day in the timestamp at the end of a line; arbitrary text if the line is malformed.
 
     Args:
         block: whole lines, each with its LF
-        at: where in it the line begins
+        at: offset in the block where the line begins
     """
     line_end = block.find(b"\n", at)
     return block[line_end - _TO_STAMP : line_end - _TO_STAMP + 10].decode("ascii", "replace")
 
 
 def check_heads(block: bytes, at: int, ledger_id: str, before: Standing, day: str) -> Heads | None:
-    """What comes before and after each body: it must be what the writer would write for a body with this hash.
+    """Verifies the bytes around each body: they must be what the writer would write for a body with that hash.
 
-    Args as of `check_lines`, and the day of all these lines.
+    Args as in `check_lines`, and the day that all these lines must have. None: a line is wrong.
     """
-    # Millions of lines go through here: names are local, and what stays the same for a run or a commit is put together once.
+    # A hot loop when a ledger is verified: names are local, and the parts that a run or a commit shares are built once.
     sha256, find, last = hashlib.sha256, block.find, len(block) - 1
     chain, batch, place, size = before[2:6]
     thousands, first = divmod(before.seq + 1, 1_000)
@@ -163,7 +163,7 @@ def check_heads(block: bytes, at: int, ledger_id: str, before: Standing, day: st
         ).encode()
         if block[edge:start] != head:
             return None
-        # From the second line on, the comparison takes in how the line before it ends.
+        # From the second line on, the comparison includes the end of the line before.
         edge, opening = stop - 1, again
         bodies.append(body)
         stops.append(stop)
@@ -178,10 +178,10 @@ def check_heads(block: bytes, at: int, ledger_id: str, before: Standing, day: st
 
 
 def _decoded(bodies: Sequence[bytes]) -> Sequence[dict[str, Any]] | None:
-    """The bodies as objects, if each is what the fast encoder makes of it; None: they need a closer look."""
+    """The bodies as objects, if encoding them again gives the same bytes; None: they need the slow check."""
     try:
         found = [*map(orjson.loads, bodies)]
-        # Encoded together: no JSON object begins with another whole one, so equal texts have equal parts.
+        # Encoded in one call: no JSON object starts with another whole object, so equal texts have equal parts.
         if orjson.dumps(found, option=STRICT) != b"[%b]" % b",".join(bodies):
             return None
         if {*map(tuple, found)} != {FIELDS} or {type(each["payload"]) for each in found} != {dict}:
@@ -192,15 +192,16 @@ def _decoded(bodies: Sequence[bytes]) -> Sequence[dict[str, Any]] | None:
 
 
 def _last_stamp(found: Sequence[dict[str, Any]], day: str, before: str) -> str | None:
-    """The time of the last entry, if all are times of one day, none before the one before it; else None."""
+    """The time of the last entry, if all times are valid, lie on `day` and never decrease; else None."""
     stamps: list[str] = [each["timestamp"] for each in found]
     if {*map(type, stamps)} != {str} or {*map(len, stamps)} != {STAMP_BYTES}:
         return None
     text, first, last = "".join(stamps), stamps[0], stamps[-1]
-    # They have one form and one length, so the order of the texts is the order of the times.
+    # All texts have the same form and length, so the order of the texts is the order of the times.
     if text.encode().translate(_AS_ZEROS) != _ZERO_STAMP * len(stamps) or sorted(stamps) != stamps or first[:26] < before[:26]:
         return None
-    # Between two texts that begin with one day all do, and no hour is later than the last; but a minute may have any tens.
+    # The texts are sorted, so if the first and the last start with `day`, all do, and no hour exceeds the last one's. The tens
+    # of minutes and seconds need a check of their own.
     tens = text[14::STAMP_BYTES] + text[17::STAMP_BYTES]
     if first[:10] != day or last[:13] > f"{day}T23" or tens.strip("012345"):
         return None

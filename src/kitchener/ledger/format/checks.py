@@ -1,8 +1,7 @@
-"""Whether a run of lines is what the writer would have written: every byte, hash, number and commit.
+"""Turns lines into verified commits: compares every byte, hash and number with what the writer would have written.
 
-Pure: it is handed lines and says which one is wrong and why. Most lines are right, and `bulk` says so fast; only what it does
-not find right is looked at line by line. Files are read by `scanning`; what follows from a bad line is decided by `recovery`
-and by readers.
+Pure: it receives lines and reports which one is wrong and why. `bulk` verifies most lines many at a time; this module checks
+the rest line by line. `scan` reads the files; `recovery` and the readers decide what a bad line means.
 """
 
 import hashlib
@@ -36,7 +35,7 @@ _BRACE: Final = ord("}")
 
 
 class _Due(NamedTuple):
-    """What the next line has to be."""
+    """What the next line must contain."""
 
     ledger_id: str
     seq: int
@@ -44,17 +43,17 @@ class _Due(NamedTuple):
     batch: int
     place: int
     size: int | None
-    """None where a commit begins: the line itself says how many there are."""
+    """Number of entries in the commit; None where a commit begins, because its first line states the number."""
     timestamp: bytes
 
 
 class Verifier:
-    """Checks lines in order, from a place that is known to be right.
+    """Verifies lines in order, from a trusted position.
 
     Args:
-        ledger_id: whose lines they must be
-        start: where the first of them stands
-        each: called for every complete commit with the place after it and its entries
+        ledger_id: the ledger that the lines must belong to
+        start: the position before the first line
+        each: called for every complete commit with the position after it and its entries
         ended: called for every complete commit with the number of its last entry
     """
 
@@ -75,19 +74,19 @@ class Verifier:
 
     @property
     def seq(self) -> int:
-        """Number of the last line that is right; its commit may not be complete."""
+        """Number of the last verified line; its commit may be incomplete."""
         return self._at.seq
 
     @property
     def offset(self) -> int:
-        """Where the next line stands."""
+        """Byte offset of the next line."""
         return self._at.offset
 
     def feed(self, block: bytes) -> None:
-        """Checks further lines, given as bytes that end with an LF.
+        """Verifies the next lines, given as bytes that end with an LF.
 
         Raises:
-            BadLine: line `seq` + 1, at `offset`, is wrong; nothing after it was looked at
+            BadLine: line `seq` + 1, at `offset`, is wrong; no later line was checked
         """
         at = 0
         while at < len(block):
@@ -99,18 +98,18 @@ class Verifier:
             else:
                 self._note(at, found)
                 at = found.stops[-1] + 1
-                del found  # its objects are done with before the next are made
+                del found  # free these objects before the next ones are made
 
     def take(self, line: bytes) -> None:
-        """Checks one further line, given without its LF, closely; what `feed` says of it is the same.
+        """Verifies the next line, given without its LF, with the slow check; accepts the same lines as `feed`.
 
         Raises:
-            BadLine: it is wrong
+            BadLine: the line is wrong
         """
         self._note(0, self._look_at(line))
 
     def _look_at(self, line: bytes) -> Found:
-        """What the next line holds; raises BadLine where it is wrong."""
+        """The verified next line; raises BadLine if the line is wrong."""
         after_batch = line.find(AFTER_BATCH)
         before, start = self._at, after_batch + TO_BODY
         body, number = line[start:-1], before.seq + 1
@@ -133,15 +132,15 @@ class Verifier:
         return Found(after, [fields], [len(line)], [(1, link, batch)] if place == size else [], [entry_hash])
 
     def end(self) -> None:
-        """Checks that the lines end where a commit ends; raises BadLine otherwise."""
+        """Raises BadLine if the last line does not end a commit."""
         if self.whole.seq != self.seq:
             raise BadLine("batch", f"{self._at.size} entries in commit {self._at.batch}", f"{self._at.place}")
 
     def _note(self, at: int, found: Found) -> None:
-        """Takes note of lines that are right, and passes on the commits that they complete.
+        """Advances past verified lines, and passes the commits that they complete to the callbacks.
 
         Args:
-            at: where the first of them begins in what their stops are counted in
+            at: offset of the first line in the block that `found.stops` counts in
             found: the lines
         """
         before, self._at = self._at, found.after
@@ -166,20 +165,20 @@ class Verifier:
 
 
 def _end_of(found: Found, number: int, seq: int, base: int) -> Mark:
-    """The place where one of the commits that some lines complete ends."""
+    """The position after the n-th commit that ends in these lines."""
     count, chain, batch = found.ends[number]
     return Mark(seq + count, base + found.stops[count - 1] + 1, chain, batch, found.fields[count - 1]["timestamp"])
 
 
 def _fields(body: bytes) -> dict[str, Any]:
-    """A body as an object; raises BadLine where it is not canonical or not an entry's."""
+    """A body as an object; raises BadLine if it is not canonical or not the body of an entry."""
     try:
         fields = orjson.loads(body)
         if orjson.dumps(fields, option=STRICT) != body or tuple(fields) != FIELDS or type(fields["payload"]) is not dict:
             check_body(fields, body)
     except orjson.JSONDecodeError as error:
         raise BadLine("entry", "canonical JSON", f"{other_bytes(len(body))} ({error})") from error
-    except orjson.JSONEncodeError as error:  # an integer that others would read as another number
+    except orjson.JSONEncodeError as error:  # an integer that a double cannot hold exactly
         raise BadLine("entry", "canonical JSON (RFC 8785)", f"{other_bytes(len(body))} ({error})") from error
     return cast("dict[str, Any]", fields)
 
@@ -190,7 +189,7 @@ def _batch_size(line: bytes, end: int) -> int:
 
 
 def _checked_stamp(line: bytes, body: bytes, due: _Due) -> bytes:
-    """The time of an entry, looked at closely; raises BadLine where it cannot be that."""
+    """The timestamp of an entry; raises BadLine if it is malformed or earlier than the entry before."""
     stamp = stamp_of(body)
     if not is_moment(stamp) or not body.endswith(b',"timestamp":"%b"}' % stamp):
         parts = split_line(line)
@@ -203,7 +202,7 @@ def _checked_stamp(line: bytes, body: bytes, due: _Due) -> bytes:
 
 
 def is_moment(stamp: bytes) -> bool:
-    """Whether this is the time of an entry: UTC with microseconds, on a day that there is."""
+    """Whether this is a valid timestamp of an entry: UTC with microseconds, on an existing day."""
     if _STAMP.fullmatch(stamp) is None:
         return False
     try:
@@ -214,7 +213,7 @@ def is_moment(stamp: bytes) -> bool:
 
 
 def check_body(fields: dict[str, Any], body: bytes) -> None:
-    """The long way for a body that the fast encoder does not give back byte for byte."""
+    """Checks a body with the slow canonical encoder; raises BadLine if it is not canonical or not the body of an entry."""
     if sorted(fields) != [*FIELDS] or not isinstance(fields["payload"], dict):
         raise BadLine("entry", "entity_id, entry_type, payload and timestamp", other_bytes(len(body)))
     try:
@@ -226,7 +225,7 @@ def check_body(fields: dict[str, Any], body: bytes) -> None:
 
 
 def _fault(line: bytes, due: _Due) -> BadLine:
-    """What exactly is wrong with a line that is not what it has to be."""
+    """The first difference between a wrong line and what it must contain."""
     parts = split_line(line)
     if parts is None:
         return BadLine("framing", f"entry {due.seq} of {due.ledger_id} on a line of its own", shown(line))
@@ -248,5 +247,5 @@ def _fault(line: bytes, due: _Due) -> BadLine:
 
 
 def stamp_of(body: bytes) -> bytes:
-    """The time of an entry, as its body ends with it."""
+    """The timestamp at the end of a body."""
     return body[-29:-2] if body[-3:] == b'Z"}' else body[-34:-2]

@@ -1,6 +1,6 @@
-"""Turns lines into runs of entries whose chain is right, without looking into their bodies.
+"""Turns lines into runs of entries with a verified chain, without decoding their bodies.
 
-Stands between `bulk`, which tells fast that many lines are right, and `chain`, which tells of one line why it is not. Pure.
+Uses `bulk` for many lines at a time, and `lines` for one line at a time where `bulk` gives up. Pure.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,38 +11,38 @@ from kitchener.ledger.format.lines import BadLine, Line, Mark, follow, misfit, s
 
 
 class Run(NamedTuple):
-    """Entries in a row, of one day, each of which follows on the one before it."""
+    """Consecutive entries of one day whose chain is verified."""
 
     before: Standing
-    """The place before the first of them."""
+    """The position before the first entry."""
     day: str
-    """Of their ids."""
+    """The day in the entries' ids."""
     bodies: Sequence[bytes]
-    """What they say, as it stands in the ledger; whether that is an entry at all is not known yet."""
+    """The stored bytes of each entry; not yet decoded or checked."""
     hashes: Sequence[str]
-    """The entry hash of each, hex digits, as the line says."""
+    """The entry hash in each line, hex digits."""
     fault: BadLine | None = None
-    """What is wrong with an entry although it follows: its body has another hash. It then has a run of its own."""
+    """The fault of an entry whose chain hash is right but whose body or id is wrong; its run holds only that entry."""
 
 
 class Follower:
-    """Follows a ledger's chain, line by line, from a place whose chain hash is known.
+    """Verifies a ledger's chain, line by line, from a position with a known chain hash.
 
     Args:
-        ledger_id: whose lines they must be
-        start: where the first of them stands
+        ledger_id: the ledger that the lines must belong to
+        start: the position before the first line
     """
 
     def __init__(self, ledger_id: str, start: Mark) -> None:
         self.ledger_id = ledger_id
         self.at = Standing(start.seq, start.offset, start.chain, start.batch, 0, 0, start.timestamp)
-        """The place after the last line that follows."""
+        """The position after the last verified line."""
 
     def feed(self, block: bytes) -> Iterator[Run]:
-        """The entries of further lines, given as bytes that end with an LF.
+        """The entries of the next lines, given as bytes that end with an LF.
 
         Raises:
-            BadLine: the next line, at `at`, does not follow; nothing after it was looked at
+            BadLine: the next line, at `at`, does not continue the chain; no later line was checked
         """
         start = 0
         while start < len(block):
@@ -73,7 +73,7 @@ class Follower:
         parts, fault = split_line(line), None
         if parts is None or not parts.fits_itself:
             fault = misfit(line, self.ledger_id)
-        parts = parts or Line(self.ledger_id, seq, "", before[3:6], "", chain, b"")  # the next is followed closely, too
+        parts = parts or Line(self.ledger_id, seq, "", before[3:6], "", chain, b"")  # so the next line gets the slow check too
         day = parts.entry_id[2:12]
         if fault is None and parts.entry_id != f"E-{day}-{seq:012d}":
             fault = BadLine("entry_id", f"E-{day}-{seq:012d}", parts.entry_id)

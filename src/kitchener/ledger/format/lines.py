@@ -1,7 +1,7 @@
-"""Entries, their bytes and their hashes: what a line of a ledger is, and whether a line is right.
+"""Turns entries into lines of a ledger, with their hashes, and lines into entries.
 
-Turns entries into lines and lines into entries. Knows nothing of files, clocks, sessions or the meaning of a payload: those
-stand above (`journal`, `client`). The format is explained in `docs/ledger.md`.
+Knows nothing of files, clocks, sessions or the meaning of a payload; modules above do (`journal`, `client`). The format is
+explained in `docs/ledger.md`.
 """
 
 import hashlib
@@ -16,15 +16,15 @@ from kitchener.records.ref import Ref
 NO_HASH: Final = "0" * 64
 """Hex digits of the chain hash before the first entry."""
 OPENING: Final = b'{"ledger_id":"'
-"""How every line begins."""
+"""The first bytes of every line."""
 ENVELOPE_BYTES: Final = 350
-"""More than the longest envelope without its ledger id: a line is at most this much longer than its body."""
+"""Upper bound on the bytes that a line has besides its body and its ledger id."""
 AFTER_BATCH: Final = b'],"entry_hash":"sha256:'
-"""What follows the numbers of a line; found for the first time where they end, as nothing before it can hold it."""
+"""The bytes after the numbers of a line. They first occur there, because nothing earlier in a line can contain them."""
 TO_BODY: Final = len(AFTER_BATCH) + 64 + len('","chain_hash":"sha256:') + 64 + len('","entry":')
-"""From there to the body, bytes."""
+"""Bytes from the start of `AFTER_BATCH` to the body."""
 _TO_CHAIN: Final = 64 + len('","chain_hash":"sha256:')
-"""From the digits of an entry hash to those of the chain hash, bytes."""
+"""Bytes from the digits of the entry hash to the digits of the chain hash."""
 _CHAIN_TEXT: Final = "kitchener/1|sha256:"
 _CHAIN_OPENING: Final = hashlib.sha256(_CHAIN_TEXT.encode())
 _SEQ: Final = '","seq":'
@@ -40,29 +40,29 @@ _ENVELOPE = re.compile(
     rb'\{"ledger_id":"(?:[ !#-\[\]-{}~]+"(?:,"(?:seq|entry_id|batch|entry_hash|chain_hash)":'
     rb'(?:[0-9]+|\[[0-9,]+\]|"(?:E-[0-9-]+|sha256:[0-9a-f]+)"))*)?'
 )
-"""The beginning of a line, as far as it has the form of one."""
+"""Matches the longest beginning of a line that has the form of an envelope."""
 _QUOTED_BYTES: Final = 120
-"""So much of it is quoted in an error message: ledger, number, id and commit, where the ledger's id is not long."""
+"""Bytes of the envelope that an error message quotes: ledger, number, id and commit, unless the ledger's id is long."""
 
 Opener = Callable[[str, str, dict[str, Any]], dict[str, Any]]
-"""Opens sealed values: `(ledger id, entry type, stored payload)` to the payload as it was written."""
+"""Decrypts sealed values: `(ledger id, entry type, stored payload)` to the payload as it was written."""
 IndexKeys = Callable[[str, dict[str, Any]], tuple[str, ...]]
-"""`(entry type, payload)` to the keys under which an entry is found besides its session. Pure."""
+"""`(entry type, payload)` to the keys, besides the session, under which an entry can be found. Pure."""
 
 
 class LedgerEntry(NamedTuple):
-    """What a writer gives. The ledger adds number, time and hashes."""
+    """An entry as a writer passes it. The ledger adds number, time and hashes."""
 
     entry_type: str
     """What happened, e.g. `WO_PLANNED`."""
     entity_id: str
-    """The id of what it is about."""
+    """The id of the thing that the entry is about."""
     payload: dict[str, Any]
     """The facts, as a JSON object."""
 
 
 class StoredEntry:
-    """What a reader gets: one entry as it stands in the ledger. Do not change it."""
+    """An entry as the ledger stores it. Do not change it."""
 
     __slots__ = (
         "_opener",
@@ -80,7 +80,7 @@ class StoredEntry:
         "timestamp",
     )
 
-    def __init__(  # noqa: PLR0913 - a record; made on every write, so without the detour of a dataclass
+    def __init__(  # noqa: PLR0913 - a record with one argument per field
         self,
         ledger_id: str,
         seq: int,
@@ -96,33 +96,33 @@ class StoredEntry:
         payload: dict[str, Any] | None = None,
     ) -> None:
         self.ledger_id = ledger_id
-        """The ledger it stands in."""
+        """Name of the ledger that holds the entry."""
         self.seq = seq
-        """Its number, from 1 without gaps."""
+        """Number of the entry in its ledger, from 1 without gaps."""
         self.entry_id = entry_id
         """`E-YYYY-MM-DD-{seq:012d}`"""
         self.entry_hash = entry_hash
         """`sha256:` and 64 hex digits over `body`."""
         self.entry_type = entry_type
-        """What happened."""
+        """What happened, e.g. `WO_PLANNED`."""
         self.entity_id = entity_id
-        """What it is about."""
+        """The id of the thing that the entry is about."""
         self.timestamp = timestamp
         """ISO time, UTC, microseconds."""
         self.body = body
         """The stored bytes of the entry: canonical JSON of entity, type, payload and time."""
         self.session_id = session_id
-        """The payload's session, if it has one."""
+        """The payload's session; None: it has none."""
         self.keys = keys
-        """The other keys under which it is indexed."""
+        """The index keys of the entry besides its session."""
         self.is_joined = False
-        """While it waits to be stored: whether it must stand in the same commit as the entry after it."""
+        """While the entry is pending: whether the entry after it must be in the same commit."""
         self._opener = opener
         self._payload = payload
 
     @property
     def payload(self) -> dict[str, Any]:
-        """The facts, decoded and unsealed at the first look. Values whose key is gone stay sealed."""
+        """The facts, decoded and unsealed at the first access. Values whose key is gone stay sealed."""
         if self._payload is None:
             payload = orjson.loads(self.body)["payload"]
             self._payload = payload if self._opener is None else self._opener(self.ledger_id, self.entry_type, payload)
@@ -130,7 +130,7 @@ class StoredEntry:
 
     @property
     def ref(self) -> Ref:
-        """The triple that names this entry anywhere else."""
+        """The reference by which other entries name this one."""
         return Ref(self.ledger_id, self.entry_id, self.entry_hash)
 
     def __repr__(self) -> str:
@@ -138,10 +138,10 @@ class StoredEntry:
 
 
 class Mark(NamedTuple):
-    """A place between two commits: everything before it is known."""
+    """A position between two commits, with what is needed to verify the next one."""
 
     seq: int
-    """Number of the last entry before it; 0 at the start."""
+    """Number of the last entry before the position; 0 at the start."""
     offset: int
     """Byte offset of the next line."""
     chain: str
@@ -156,12 +156,12 @@ START: Final = Mark(0, 0, NO_HASH, 0, "")
 
 
 class Boundaries:
-    """A digest over where commits end, taken on commit by commit: no hash of a line covers that.
+    """A running digest over the positions where commits end, which no hash of a line covers.
 
     Args:
-        after: the entry up to which it was taken already
-        digest: what it was there
-        up_to: the entry after which it takes nothing more; None: it goes on
+        after: the last entry that `digest` covers already
+        digest: the digest up to that entry
+        up_to: the last entry to cover; None: no limit
     """
 
     def __init__(self, after: int = 0, digest: str = f"sha256:{NO_HASH}", up_to: int | None = None) -> None:
@@ -169,14 +169,14 @@ class Boundaries:
         self._up_to = up_to
 
     def take(self, last_seq: int) -> None:
-        """Takes note of a commit, by the number of its last entry; called in order."""
+        """Adds a commit, given by the number of its last entry; called in order."""
         if self.seq < last_seq and (self._up_to is None or last_seq <= self._up_to):
             text = f"kitchener/1/commits|{self.digest}|{last_seq}"
             self.seq, self.digest = last_seq, f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 class BadLine(Exception):
-    """A line that is not what the writer would have written. Whoever knows the file turns it into `LedgerDamaged`."""
+    """A line that is not what the writer would have written. Callers that know the file turn it into `LedgerDamaged`."""
 
     def __init__(self, field: str, expected: str, found: str) -> None:
         self.field, self.expected, self.found = field, expected, found
@@ -184,7 +184,7 @@ class BadLine(Exception):
 
 
 class Line(NamedTuple):
-    """A line taken apart, checked against nothing but its own form."""
+    """The parts of a line. Only the form of the line was checked."""
 
     ledger_id: str
     seq: int
@@ -208,7 +208,7 @@ def is_ledger_id(text: str) -> bool:
 
 
 def compute_trace_hash(entries: Iterable[StoredEntry]) -> str:
-    """`sha256:` and the hex SHA-256 over the stored bytes of the entries, in the order given (by number)."""
+    """`sha256:` and the hex SHA-256 over the stored bytes of the entries; pass them in ascending order."""
     sha = hashlib.sha256()
     for entry in entries:
         sha.update(entry.body)
@@ -216,21 +216,21 @@ def compute_trace_hash(entries: Iterable[StoredEntry]) -> str:
 
 
 def chain_hash(previous: str, ledger_id: str, seq: int, entry_id: str, entry_hash: str) -> str:
-    """Hex digits of an entry's chain hash; `previous` and `entry_hash` are given as hex digits too."""
+    """Hex digits of an entry's chain hash; `previous` and `entry_hash` are hex digits too."""
     text = f"{_CHAIN_TEXT}{previous}|{ledger_id}|{seq}|{entry_id}|sha256:{entry_hash}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def render_batch(entries: Sequence[StoredEntry], chain: str, batch: int) -> tuple[bytes, list[int], str]:
-    """The lines of one commit, the length of each, and the chain hash (hex digits) after them.
+    """The bytes of one commit's lines, the length of each line, and the chain hash (hex digits) after the last.
 
     Args:
-        entries: what is committed together, in order
-        chain: hex digits of the chain hash before them
+        entries: the entries of the commit, in order
+        chain: hex digits of the chain hash before the commit
         batch: number of the commit
     """
     hashed, size = _CHAIN_OPENING.copy, len(entries)
-    # Every entry goes through here, so what is the same for all of them is put together once, and nothing is copied twice.
+    # The parts that all lines of the commit share are built once, and `join` copies each body once.
     ledger_id = entries[0].ledger_id if entries else ""
     middle, opening = f"|{ledger_id}|", f'{{"ledger_id":"{ledger_id}","seq":'
     commit, after_place = f'","batch":[{batch},', f',{size}],"entry_hash":"'
@@ -252,7 +252,7 @@ def render_batch(entries: Sequence[StoredEntry], chain: str, batch: int) -> tupl
 
 
 def split_line(line: bytes) -> Line | None:
-    """The parts of a line (without its LF), or None if it has not the form of one."""
+    """The parts of a line (without its LF); None: the bytes do not have the form of a line."""
     found = _LINE.fullmatch(line)
     if found is None:
         return None
@@ -269,10 +269,10 @@ def split_line(line: bytes) -> Line | None:
 
 
 def read_line(line: bytes, ledger_id: str, index_keys: IndexKeys | None, opener: Opener | None) -> StoredEntry:
-    """The entry of a line (without its LF) whose place in the chain is known to be right.
+    """The entry of a line (without its LF). Does not check the line's place in the chain.
 
     Raises:
-        BadLine: the line has not the form of one, belongs to another ledger, or does not fit its own hash
+        BadLine: the bytes are not a line, belong to another ledger, or do not match the line's own hash
     """
     mark, seq_at = line.find(AFTER_BATCH), len(OPENING) + len(ledger_id) + len(_SEQ)
     id_at = line.find(b",", seq_at) + len(_ENTRY_ID)
@@ -297,10 +297,10 @@ def make_entry(
     index_keys: IndexKeys | None,
     opener: Opener | None,
 ) -> StoredEntry:
-    """The entry with a body, which has the hash given (hex digits).
+    """The entry with a given body; `entry_hash` is the body's hash in hex digits and is not checked.
 
     Raises:
-        BadLine: the body is none of an entry
+        BadLine: the body is not the body of an entry
     """
     try:
         fields = orjson.loads(body)
@@ -325,16 +325,16 @@ def make_entry(
 
 
 def follow(line: bytes, ledger_id: str, seq: int, before: str) -> str:
-    """The chain hash (hex digits) of a line (without its LF) that follows on the one before it. Its body is not looked at.
+    """Checks that a line continues the chain, and returns its chain hash (hex digits). Ignores the body.
 
     Args:
-        line: the line
-        ledger_id: whose it must be
-        seq: the number it must have
-        before: hex digits of the chain hash before it
+        line: the line, without its LF
+        ledger_id: the ledger that the line must belong to
+        seq: the number that the line must have
+        before: hex digits of the chain hash before the line
 
     Raises:
-        BadLine: it says another number, another ledger, or a chain hash that does not follow
+        BadLine: the line has another number or ledger, or a chain hash that does not follow from `before`
     """
     opening = f"{OPENING.decode()}{ledger_id}{_SEQ}{seq}{_ENTRY_ID}".encode()
     id_end = line.find(b'"', len(opening))
@@ -351,7 +351,7 @@ def follow(line: bytes, ledger_id: str, seq: int, before: str) -> str:
 
 
 def misfit(line: bytes, ledger_id: str) -> BadLine:
-    """What is wrong with a line that is not one of a ledger's, or does not fit its own hash."""
+    """The fault of a line that is malformed, belongs to another ledger, or does not match its own hash."""
     parts = split_line(line)
     if parts is None:
         return BadLine("framing", "a line of a ledger", shown(line))
@@ -362,15 +362,15 @@ def misfit(line: bytes, ledger_id: str) -> BadLine:
 
 
 def session_of(payload: dict[str, Any]) -> str | None:
-    """The session a payload names, if it names one."""
+    """The session id in a payload; None: it has none."""
     session_id = payload.get("session_id")
     return session_id if isinstance(session_id, str) else None
 
 
 def shown(line: bytes) -> str:
-    """A line for an error message, on one line: its envelope, if it begins as lines of a ledger do.
+    """A line as text for an error message: the beginning of its envelope, or only its length if it has none.
 
-    Nothing else of it is quoted: a path may lead to somebody's key file by mistake, and a body holds what people said.
+    Quotes nothing else. A mistaken path may name a key file, and a body holds what people said.
     """
     if not line:
         return "nothing"
@@ -383,5 +383,5 @@ def shown(line: bytes) -> str:
 
 
 def other_bytes(size: int) -> str:
-    """What stands where something else was expected, for an error message: how much it is, and not a byte of it."""
+    """Text for an error message about unexpected bytes: only their number, never their content."""
     return f"{size:,} bytes of something else" if size else "nothing"

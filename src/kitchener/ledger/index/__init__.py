@@ -1,1 +1,1 @@
-"""Finds entries of a session or key without a scan. Derived, rebuildable, never trusted over the journal."""
+"""Finds the entries of a session or key without a scan. The index is derived from the journal and can be rebuilt from it."""

@@ -1,8 +1,8 @@
-"""Where a ledger's entries of one session or key stand, in a SQLite file that can be deleted at any time.
+"""Maps a session or key to the positions of its entries, in a SQLite file that can be deleted at any time.
 
-The journal is the truth and this is derived from it: it is written after the journal's fsync, caught up or rebuilt when a
-ledger is opened, and every line found through it is checked against its own hash. It knows nothing of payloads. Blocks, so
-it runs in worker threads; the writing connection and the reading one each belong to one thread at a time.
+The index is derived from the journal. It is written after the journal's fsync, and completed or rebuilt when a ledger is
+opened. Every line found through the index is checked against its own hash. Knows nothing of payloads. Blocks, so it runs in
+worker threads; one thread at a time uses the writing connection, and one the reading connection.
 """
 
 import os
@@ -48,34 +48,34 @@ _ROWS: Final = "SELECT key, after_seq, base, checksum, packed FROM places WHERE 
 _INSERT: Final = "INSERT INTO places (hash, key, after_seq, last_seq, base, checksum, packed) VALUES "
 _VALUES: Final = "(?, ?, ?, ?, ?, ?, ?)"
 _TOGETHER: Final = 16
-"""Rows in one statement; running one costs a third of what its row does, and lets go of Python's lock."""
+"""Rows in one INSERT statement, to pay the cost of a statement once for many rows."""
 _STOPS_AT_ONCE: Final = 256
-"""Stops that one question gives; they are some 16 MiB of the ledger."""
+"""Most stops that one query returns; they span about 16 MiB of the ledger."""
 _PARTS: Final = {"head", "places", "by_hash", "stops"}
 
 
 FAULTS: Final = (IndexDamaged, sqlite3.Error, UnicodeDecodeError)
-"""What asking a damaged index raises. SQLite's module cannot decode a message that quotes damaged text."""
+"""Errors of a query to a damaged index. SQLite's module cannot decode a message that quotes damaged text."""
 
 
 class Known(NamedTuple):
-    """What an index says about its journal."""
+    """The facts that an index stores about its journal."""
 
     mark: Mark = START
-    """The place up to which it was written."""
+    """The end of the indexed part of the journal."""
     last_line: int = 0
-    """Byte offset of the last entry before that place."""
+    """Byte offset of the last indexed entry."""
     last_hash: str = ""
-    """That entry's hash, `sha256:` and hex digits."""
+    """Hash of the last indexed entry, `sha256:` and hex digits."""
     durable_seq: int = 0
-    """The last entry that was on disk when it was written."""
+    """Number of the last entry that was on disk when the index was written."""
 
 
 def index_path(directory: Path, ledger_id: str, ledger: Path) -> Path:
     """The file of a ledger's index.
 
-    Its name holds the ledger's id, and a hash of where the ledger lies as seen from the index: two files of one id do not
-    share an index, and a whole tree can be moved.
+    The name contains the ledger's id and a hash of the ledger's path relative to the index. Two files with one id thus have two
+    indexes, and a whole directory tree can be moved.
     """
     where = os.path.relpath(ledger.resolve(), directory.resolve())
     name = path_part(ledger_id)[:120]  # file systems end at 255 bytes
@@ -88,13 +88,13 @@ class Index:
     def __init__(self, path: Path, ledger_id: str, keys: str) -> None:
         self.path = path
         self.known = Known()
-        """What it says, as of the last write."""
+        """The stored facts, as of the last write."""
         self._ledger_id, self._keys = ledger_id, keys
         self._writer = _connect(path)
         self._reader: sqlite3.Connection | None = None
 
     def load(self) -> None:
-        """Takes up what is there; raises IndexDamaged where it is not this ledger's, or sqlite3.Error."""
+        """Reads the index, or creates an empty one; raises IndexDamaged if it is not this ledger's, or sqlite3.Error."""
         self._writer.execute("PRAGMA journal_mode = WAL")
         self._writer.execute("PRAGMA synchronous = NORMAL")
         found = {name for (name,) in self._writer.execute("SELECT name FROM sqlite_master")}
@@ -106,7 +106,7 @@ class Index:
         self.known = read_known(self._writer, self._ledger_id, self._keys)
 
     def clear(self, known: Known) -> None:
-        """Starts from nothing."""
+        """Deletes all rows and stores these facts."""
         for table in ("head", "places", "stops"):
             self._writer.execute(f"DROP TABLE IF EXISTS {table}")
         self._writer.executescript(_TABLES)
@@ -115,7 +115,7 @@ class Index:
         self.known = known
 
     def add(self, tail: Tail, durable_seq: int) -> None:
-        """Notes what a tail holds, which begins where the index ends."""
+        """Stores the rows of a tail that starts where the index ends; raises IndexDamaged if it starts elsewhere."""
         if tail.start != self.known.mark:
             raise IndexDamaged(f"it ends with entry {self.known.mark.seq}, and entry {tail.start.seq} would come next")
         mark = tail.end
@@ -131,7 +131,7 @@ class Index:
         self.known = known
 
     def note_durable(self, durable_seq: int) -> None:
-        """Remembers how far the journal is on disk, so that a missing end is noticed."""
+        """Stores the number of the last durable entry, so that a later opening detects a missing end."""
         if durable_seq != self.known.durable_seq:
             known = self.known._replace(durable_seq=durable_seq)
             check = _checksum(self._ledger_id, self._keys, known)
@@ -177,15 +177,15 @@ class Index:
 
 
 class IndexSnapshot:
-    """The index of a ledger that somebody else may be writing, for one question. Changes and makes no file.
+    """Reads the index of a ledger that another process may write, for one query. Changes and creates no file.
 
     Args:
-        path: its file
-        ledger_id: whose index it must be
-        keys: names the function that must have given the keys; "": any
+        path: the index's file
+        ledger_id: the ledger that the index must belong to
+        keys: name of the function that must have given the keys; "": any
 
     Raises:
-        IndexDamaged: there is none, or not the right one
+        IndexDamaged: there is no index, or it does not match
     """
 
     def __init__(self, path: Path, ledger_id: str, keys: str) -> None:
@@ -196,8 +196,8 @@ class IndexSnapshot:
         self._before = self._state()
         if self._before[0] is None:
             raise IndexDamaged("there is none")
-        # While a writer is at work there is a write-ahead log, and SQLite shares it; else nothing changes under our hands,
-        # and `immutable` keeps SQLite from making one.
+        # A running writer has a write-ahead log, which SQLite shares. Without a log nothing changes while we read, and
+        # `immutable` keeps SQLite from creating one.
         options = "mode=ro&readonly_shm=1" if self._before[1] is not None else "immutable=1"
         self._connection = sqlite3.connect(f"file:{quote(str(self.path))}?{options}", uri=True, isolation_level=None)
         try:
@@ -211,7 +211,7 @@ class IndexSnapshot:
         self._connection.close()
 
     def ask(self, question: Callable[[sqlite3.Connection, Known], T]) -> T:
-        """The answer; raises IndexDamaged where a writer began or ended its work meanwhile."""
+        """The answer; raises IndexDamaged if a writer opened or closed the index meanwhile."""
         answer = question(self._connection, self.known)
         if self._before[1] is None and self._state() != self._before:
             raise IndexDamaged("it changed while it was read")
@@ -222,15 +222,15 @@ class IndexSnapshot:
 
 
 def open_index(path: Path, ledger_id: str, keys: str) -> Index:
-    """The index of a ledger; an empty one where there is none, or none that can be used.
+    """Opens the index of a ledger; replaces a missing or unusable one by an empty one.
 
     Args:
-        path: its file
-        ledger_id: whose index it must be
-        keys: names the function that gives the keys, so that an index made with another one is not used
+        path: the index's file
+        ledger_id: the ledger that the index must belong to
+        keys: name of the function that gives the keys; an index made with another function is not used
 
     Raises:
-        LedgerPathError: no index can be made there
+        LedgerPathError: the path cannot hold an index
     """
     try:
         return _load(path, ledger_id, keys)
@@ -244,13 +244,13 @@ def open_index(path: Path, ledger_id: str, keys: str) -> Index:
 
 
 def remove_index(path: Path) -> None:
-    """Deletes an index that nobody has open."""
+    """Deletes an index. No process may have it open."""
     for suffix in ("", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def read_known(connection: sqlite3.Connection, ledger_id: str, keys: str | None) -> Known:
-    """What an index says about its journal; raises IndexDamaged where it is another ledger's, or was made with other keys."""
+    """The facts that an index stores; raises IndexDamaged if they are damaged, another ledger's, or made with other keys."""
     row = connection.execute("SELECT * FROM head").fetchone()
     if row is None or len(row) != 13 or row[1] != _FORMAT:
         raise IndexDamaged("it has another format")
@@ -265,7 +265,7 @@ def read_known(connection: sqlite3.Connection, ledger_id: str, keys: str | None)
 
 
 def find_places(connection: sqlite3.Connection, key: str, after_seq: int, up_to_seq: int) -> Iterator[Place]:
-    """A key's entries within bounds, ascending. Reads all rows at once, decodes them one by one."""
+    """Positions of a key's entries with `after_seq` < number <= `up_to_seq`, ascending. Reads all rows at once."""
     found = connection.execute(
         f"{_ROWS} AND last_seq > ? AND after_seq < ? ORDER BY hash, id", (hash_of(key), key, after_seq, up_to_seq)
     )
@@ -276,7 +276,7 @@ def find_places(connection: sqlite3.Connection, key: str, after_seq: int, up_to_
 
 
 def find_known(connection: sqlite3.Connection, keys: Collection[str]) -> set[str]:
-    """Those of the keys that have entries."""
+    """The keys among these that have entries."""
     hashes = [hash_of(key) for key in keys]
     marks = ",".join("?" * len(hashes))
     rows = connection.execute(f"SELECT DISTINCT key FROM places WHERE hash IN ({marks})", hashes).fetchall()
@@ -284,7 +284,7 @@ def find_known(connection: sqlite3.Connection, keys: Collection[str]) -> set[str
 
 
 def find_newest(connection: sqlite3.Connection, key: str, up_to_seq: int, limit: int) -> list[Place]:
-    """A key's last entries, ascending."""
+    """Positions of a key's last `limit` entries, ascending."""
     newest: list[Place] = []
     rows = connection.execute(f"{_ROWS} AND after_seq < ? ORDER BY hash DESC, id DESC", (hash_of(key), key, up_to_seq))
     with closing(rows):
@@ -297,25 +297,25 @@ def find_newest(connection: sqlite3.Connection, key: str, up_to_seq: int, limit:
 
 
 def find_stop(connection: sqlite3.Connection, seq: int) -> Mark:
-    """The last known place at or before the end of entry `seq`, from which a scan can start."""
+    """The last stop at or before the end of entry `seq`, where a scan can start; START: there is none."""
     row = connection.execute("SELECT * FROM stops WHERE seq <= ? ORDER BY seq DESC LIMIT 1", (seq,)).fetchone()
     return Mark(*row) if row is not None else START
 
 
 def next_stops(connection: sqlite3.Connection, known: Known, seq: int) -> list[Mark]:
-    """The first known places after entry `seq`, ascending; none where the index ends before them."""
+    """The first stops after entry `seq`, ascending; none if the index ends at or before that entry."""
     rows = connection.execute("SELECT * FROM stops WHERE seq > ? ORDER BY seq LIMIT ?", (seq, _STOPS_AT_ONCE)).fetchall()
     stops = [Mark(*row) for row in rows]
     return stops or ([known.mark] if known.mark.seq > seq else [])
 
 
 def keys_name(index_keys: IndexKeys | None) -> str:
-    """A name for a function that gives keys; "" for none."""
+    """The qualified name of a function that gives keys; "" for None."""
     return f"{index_keys.__module__}.{index_keys.__qualname__}" if index_keys is not None else ""
 
 
 def _checksum(ledger_id: str, keys: str, known: Known) -> int:
-    # A head that was damaged must not pass for one that has seen more than there is.
+    # Without a checksum, a damaged head could claim more durable entries than the ledger has.
     return zlib.crc32(f"{ledger_id}|{keys}|{known.mark}|{known.last_line}|{known.last_hash}|{known.durable_seq}".encode())
 
 
@@ -328,12 +328,12 @@ def _changed_at(path: Path) -> tuple[int, int] | None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    # Threads take turns on a connection; SQLite's own check would refuse every thread but the first.
+    # Threads use a connection one at a time; SQLite's own check would refuse every thread but the first.
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=32)
 
 
 def _load(path: Path, ledger_id: str, keys: str) -> Index:
-    if path.is_symlink():  # SQLite would follow it, and write into somebody else's file
+    if path.is_symlink():  # SQLite would follow the link and write to its target
         raise IndexDamaged("it is a symbolic link")
     index = Index(path, ledger_id, keys)
     try:

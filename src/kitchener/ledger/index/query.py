@@ -1,4 +1,4 @@
-"""Finds entries: through the index where it helps, by scanning where it does not, and hands them out some at a time."""
+"""Turns a query into the matching entries of a ledger, through the index where it helps and by a scan where it does not."""
 
 import sqlite3
 from collections import deque
@@ -21,13 +21,13 @@ NO_END: Final = 2**62
 _TAKE_ENTRIES: Final = 256
 _TAKE_BYTES: Final = 1 << 20
 _RUN_BYTES: Final = 1 << 16
-"""Neighbours are read together up to about so many bytes."""
+"""Adjacent entries are read in one call, up to about this many bytes."""
 _HELD_BYTES: Final = 32 << 20
-"""Lines that are held back until their chain is known to lead where it should; more than two commits of the largest size."""
+"""Scanned bytes held back until their chain reaches a known chain hash; more than two commits of the largest size."""
 
 
 class Query(NamedTuple):
-    """Which entries are wanted. Conditions that are None always hold."""
+    """The conditions that entries must meet. A condition that is None always holds."""
 
     session_id: str | None = None
     entity_id: str | None = None
@@ -38,17 +38,17 @@ class Query(NamedTuple):
 
     @property
     def index_key(self) -> str | None:
-        """The key under which the index has all the entries wanted, and perhaps more; None: only a scan finds them."""
+        """The index key that covers all matching entries, and perhaps others; None: only a scan finds them."""
         if self.key is not None:
             return other_key(self.key)
         return session_key(self.session_id) if self.session_id is not None else None
 
     def is_found_by_index(self, entry: StoredEntry) -> bool:
-        """Whether an entry has the key under which `index_key` finds the entries wanted."""
+        """Whether an entry has the key that `index_key` looks up."""
         return self.key in entry.keys if self.key is not None else entry.session_id == self.session_id
 
     def matches(self, entry: StoredEntry) -> bool:
-        """Whether an entry is wanted."""
+        """Whether an entry meets all conditions."""
         return (
             self.after_seq < entry.seq <= self.up_to_seq
             and (self.session_id is None or entry.session_id == self.session_id)
@@ -67,7 +67,7 @@ def make_query(
     after_seq: int | None = None,
     up_to_seq: int | None = None,
 ) -> Query:
-    """The query of a caller's arguments."""
+    """The query for the arguments of `LedgerClient.read`."""
     types = (entry_type,) if isinstance(entry_type, str) else entry_type
     return Query(
         session_id,
@@ -80,30 +80,30 @@ def make_query(
 
 
 def check_key(key: str | None, index_keys: IndexKeys | None) -> None:
-    """Refuses to look for a key where nobody said which entries have it."""
+    """Raises CallerError for a key if the ledger was opened without `index_keys`."""
     if key is not None and index_keys is None:
         raise CallerError(f"entries cannot be found by key {key!r}: the ledger was opened without index_keys")
 
 
 class Catalog(Protocol):
-    """Where an index can be asked; one call at a time."""
+    """Access to an index; one call at a time."""
 
     @property
     def tail(self) -> Tail | None:
-        """What comes after the index, if it is at hand."""
+        """Positions of the entries after the index; None: they are not in memory."""
         ...
 
     def ask(self, question: Callable[[sqlite3.Connection, Known], T]) -> T | None:
-        """The answer to a question, or None where there is no index to be trusted."""
+        """The answer to a question; None: there is no usable index."""
         ...
 
     def distrust(self, reason: str) -> None:
-        """The index says what the file does not: from now on `ask` gives None and `tail` is None."""
+        """Stops using an index that contradicts the file: `ask` then gives None and `tail` is None."""
         ...
 
 
 class _Misfit(Exception):
-    """What the index says of an entry is not what stands in the file; either may be wrong."""
+    """Index and file disagree about an entry; either may be wrong."""
 
     def __init__(self, seq: int, offset: int, fault: BadLine) -> None:
         super().__init__(str(fault))
@@ -111,18 +111,18 @@ class _Misfit(Exception):
 
 
 class Shelf:
-    """A ledger's files and its index, for reading. Blocks.
+    """Reads entries from a ledger's files, with the help of its index. Blocks.
 
-    Every entry that is read is compared with what was known of it: with the hash that the index keeps of it, or, where lines
-    are scanned, with the chain up to the next place whose chain hash is known. Where the two differ, the whole file is
-    verified once; then it is known which of them is wrong.
+    Checks every entry that it reads. An entry found by the index is compared with the hash in the index. Scanned lines must
+    chain up to the next position with a known chain hash. If a check fails, the whole file is verified once, to find out
+    whether the file or the index is wrong.
 
     Args:
-        volume: the files
-        ledger_id: whose they are
-        catalog: its index
-        index_keys: gives an entry's other keys
-        opener: opens sealed values
+        volume: the ledger's files
+        ledger_id: the ledger's name
+        catalog: the ledger's index
+        index_keys: gives an entry's keys besides its session
+        opener: decrypts sealed values
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Shelf:
         self._damage: LedgerDamaged | None = None
 
     def search(self, query: Query, end: Mark) -> Iterator[StoredEntry]:
-        """The entries wanted before a place, ascending.
+        """The entries before `end` that match, ascending.
 
         Raises:
             LedgerDamaged: a line is not what was written
@@ -157,7 +157,7 @@ class Shelf:
         yield from self._plain_scan(query._replace(after_seq=last), end)
 
     def newest(self, query: Query, end: Mark, limit: int) -> list[StoredEntry]:
-        """The last `limit` entries wanted before a place, ascending. Raises as `search`."""
+        """The last `limit` entries before `end` that match, ascending. Raises as `search`."""
         if query.session_id is not None and query.key is not None:
             return list(deque(self.search(query, end), limit))
         query = query._replace(up_to_seq=min(query.up_to_seq, end.seq))
@@ -171,23 +171,23 @@ class Shelf:
         return list(deque(self._plain_scan(query, end), limit))
 
     def find_stop(self, seq: int) -> Mark:
-        """A place at or before the end of entry `seq`, from which a scan for what comes after it can start."""
+        """A position at or before the end of entry `seq`, from which a scan for later entries can start."""
         tail = self._catalog.tail
         stop = tail.find_stop(seq) if tail is not None else None
         return stop or self._catalog.ask(lambda index, _: find_stop(index, seq)) or START
 
     def _found(self, query: Query, end: Mark, newest: int | None = None) -> Iterator[StoredEntry]:
-        """The entries wanted, with the help of the index; of those that it knows, only the last so many where `newest` says so.
+        """The matching entries, found with the index; `newest` limits those that the index covers to the last so many.
 
         Raises:
-            _Misfit: index and file do not say the same
+            _Misfit: index and file disagree
         """
         places, start = self._look_up(query, newest)
         yield from self._entries_at(query, places)
         yield from self._scan(query, start, end)
 
     def _settle(self, misfit: _Misfit, end: Mark) -> None:
-        """Returns where the file is right, so that the index is wrong and not asked again; else raises LedgerDamaged."""
+        """Verifies the file. If the file is right, stops using the index; otherwise raises LedgerDamaged."""
         if self._damage is None:
             report = verify_part(self.volume, self._ledger_id, START, end.offset)
             if report.fault is None and report.end.chain == end.chain:
@@ -197,23 +197,23 @@ class Shelf:
         raise self._damage.with_traceback(None) from misfit.fault
 
     def _plain_scan(self, query: Query, end: Mark) -> Iterator[StoredEntry]:
-        """The entries wanted, without the index."""
+        """The matching entries, found without the index."""
         try:
             yield from self._scan(query, START, end)
         except _Misfit as misfit:
             raise self.volume.damage(misfit.seq, misfit.offset, misfit.fault) from misfit.fault
 
     def _look_up(self, query: Query, newest: int | None) -> tuple[Iterable[Place], Mark]:
-        """Where entries stand that may be wanted, and the place from which the rest must be scanned for.
+        """Positions of entries that may match, and the position from which a scan must find the rest.
 
         Args:
-            query: which entries
-            newest: only the last so many
+            query: the conditions
+            newest: only the last so many; None: all
         """
         key, after, up_to = query.index_key, query.after_seq, query.up_to_seq
         if key is None:
             return (), self.find_stop(after)
-        # The tail first: what moves from it into the index meanwhile is then found twice, not missed.
+        # Ask the tail first: an entry that moves into the index meanwhile is then found twice, not missed.
         tail = self._catalog.tail
         late = tail.find(key, after, up_to) if tail is not None else []
 
@@ -230,7 +230,7 @@ class Shelf:
         return chain(early, late[-newest:] if newest is not None else late), tail.end
 
     def _scan(self, query: Query, start: Mark, end: Mark) -> Iterator[StoredEntry]:
-        """The entries wanted between two places; raises _Misfit where the lines do not lead from one to the other."""
+        """The matching entries between two positions; raises _Misfit if the chain does not lead from one to the other."""
         while start.seq < query.up_to_seq:
             for stop in self._next_stops(start.seq, end):
                 if start.seq < query.up_to_seq:
@@ -238,7 +238,7 @@ class Shelf:
                     start = stop
 
     def _next_stops(self, seq: int, end: Mark) -> list[Mark]:
-        """Places after entry `seq` whose chain hash is known, ascending and up to `end`; at least one."""
+        """Positions after entry `seq` with a known chain hash, ascending and up to `end`; at least one."""
         tail = self._catalog.tail
         stops = tail.next_stops(seq) if tail is not None else []
         stops = stops or self._catalog.ask(lambda index, known: next_stops(index, known, seq)) or []
@@ -250,7 +250,7 @@ class Shelf:
             for block in read_blocks(self.volume.read, start.offset, stop.offset):
                 held += follower.feed(block)
                 size += len(block)
-                if size >= _HELD_BYTES:  # nobody knows a place that is nearer
+                if size >= _HELD_BYTES:  # there is no known position nearby, so stop holding lines back
                     yield from self._wanted(query, held)
                     held, size = [], 0
             at = follower.at
@@ -275,7 +275,7 @@ class Shelf:
                     yield self._opened(entry)
 
     def _entries_at(self, query: Query, places: Iterable[Place]) -> Iterator[StoredEntry]:
-        """The entries at these places; those of one turn mostly stand side by side, and are then read in one go."""
+        """The entries at these positions. Adjacent entries, usually those of one turn, are read in one call."""
         run, first, end = list[Place](), 0, 0
         for place in places:
             _, offset, length, _ = place
@@ -312,21 +312,21 @@ class Shelf:
 
     def _opened(self, entry: StoredEntry) -> StoredEntry:
         if self._opener is not None:
-            _ = entry.payload  # opened here, where fetching a key may block
+            _ = entry.payload  # decrypted here, where loading a key may block
         return entry
 
 
 def _other_than(seq: int, digest: bytes, entry: StoredEntry) -> BadLine:
-    """What tells an entry from the one of which the index knows number and hash."""
+    """The difference between an entry and the number and hash that the index has for it."""
     if entry.seq != seq:
         return BadLine("seq", str(seq), str(entry.seq))
     return BadLine("entry_hash", f"sha256:{digest.hex()}…, as the index has seen it", entry.entry_hash)
 
 
 class Entries(AsyncIterator[StoredEntry]):
-    """Entries as a loop asks for them. It may be left at any time.
+    """Reads entries in small batches as a loop asks for them. A caller may stop at any time.
 
-    Not an async generator: one that is left early has to be closed, and few callers would.
+    Not an async generator, because a caller that stops early would have to close it.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Where entries stand: by session and by key, packed for the index, and in memory for those that the index has not yet.
+"""Maps sessions and keys to positions of their entries, in memory for entries that the index lacks, and packed for the index.
 
-Pure but for a lock. Knows nothing of files.
+Pure except for a lock. Knows nothing of files.
 """
 
 import struct
@@ -13,18 +13,18 @@ from kitchener.ledger.format.checks import Batch
 from kitchener.ledger.format.lines import IndexKeys, Mark, session_of
 
 _STOP_BYTES: Final = 64 << 10
-"""How far apart the stops are that a scan can start from."""
+"""Least distance between two stops, which are positions where a scan can start."""
 _FULL_BYTES: Final = 1 << 30
-"""A tail's offsets are 32-bit numbers, so it ends before these overflow; a commit is shorter than what is left."""
+"""A tail ends here because its offsets are 32-bit numbers; the largest commit still fits after this limit."""
 _SESSION: Final = "@"
 _OTHER: Final = "="
 _PACKED: Final = struct.Struct("=III16s")
 HASH_DIGITS: Final = slice(len("sha256:"), len("sha256:") + 32)
-"""The part of an entry hash that a place keeps: 128 bits, so that no other content can be found that fits."""
+"""The part of an entry hash that a place keeps: 128 bits, too many to find other content with the same bits."""
 
 Place = tuple[int, int, int, bytes]
-"""Where an entry stands and what it says: its number, the byte offset of its line, the length of the line with its LF, and the
-first 16 bytes of its entry hash."""
+"""The position of an entry: its number, byte offset of its line, length of the line with its LF, and the first 16 bytes of its
+entry hash."""
 
 
 def session_key(session_id: str) -> str:
@@ -33,35 +33,35 @@ def session_key(session_id: str) -> str:
 
 
 def other_key(key: str) -> str:
-    """The index key of any other key; kept apart from sessions."""
+    """The index key of any other key; its prefix differs from that of sessions."""
     return _OTHER + key
 
 
 class IndexDamaged(Exception):
-    """The index cannot be what was written. Never shown to users: the journal is read instead."""
+    """The index is not what was written. Users never see this error, because the journal is read instead."""
 
 
 class Indexed(Protocol):
-    """An entry, as far as an index looks at it."""
+    """What an index needs of an entry."""
 
     @property
     def entry_hash(self) -> str:
-        """`sha256:` and 64 hex digits over what it says."""
+        """`sha256:` and 64 hex digits over the entry's body."""
         ...
 
     @property
     def session_id(self) -> str | None:
-        """Its session, if it has one."""
+        """The entry's session; None: it has none."""
         ...
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Its other keys."""
+        """The entry's keys besides its session."""
         ...
 
 
 class _Found(NamedTuple):
-    """An entry that was found in the file."""
+    """An entry read back from the file."""
 
     entry_hash: str
     session_id: str | None
@@ -69,33 +69,33 @@ class _Found(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Where the entries of one key stood in one tail, as the index says it."""
+    """One row of the index: the positions of one key's entries in one tail."""
 
     key: str
     after_seq: int
-    """Where the tail began, which the entries are numbered from: the number of the entry before it."""
+    """Number of the entry before the tail; the packed numbers count from it."""
     base: int
-    """The same as a byte offset."""
+    """Byte offset where the tail starts; the packed offsets count from it."""
     checksum: int
-    """Over the other fields."""
+    """CRC-32 over the other fields."""
     packed: bytes
-    """28 bytes an entry: its number and the offset of its line, both from there, and the length of its line, as 32-bit numbers;
-    then 16 bytes of its entry hash."""
+    """28 bytes an entry: number (from `after_seq`), offset of the line (from `base`) and length of the line, as 32-bit numbers;
+    then 16 bytes of the entry hash."""
 
 
 class Tail:
-    """Where entries stand that the index does not have yet: few, newest, in memory. Threads may share it."""
+    """Positions, in memory, of the newest entries, which the index does not have yet. Threads may share it."""
 
     def __init__(self, start: Mark) -> None:
         self.start = self.end = start
-        """It holds every entry between these places."""
+        """The tail covers every entry between `start` and `end`."""
         self.last_line = 0
         """Byte offset of the last entry's line."""
         self.last_hash = ""
         """The last entry's hash."""
         self.stops: list[Mark] = []
-        """Places between them, some way apart, from which a scan can start."""
-        # As the index packs them, so that nothing is left to do when it gets them, and 28 bytes an entry.
+        """Positions between `start` and `end`, at least `_STOP_BYTES` apart, where a scan can start."""
+        # Packed in the index's own format, so the index can store them unchanged; 28 bytes an entry.
         self._by_session: dict[str, bytearray] = {}
         self._by_key: dict[str, bytearray] = {}
         self._lock = threading.Lock()
@@ -105,16 +105,16 @@ class Tail:
 
     @property
     def is_full(self) -> bool:
-        """Whether it takes up no further commit: it must move into the index, or be given up."""
+        """Whether the tail can take no further commit; the caller must move it into the index or drop it."""
         return self.end.offset - self.start.offset >= _FULL_BYTES
 
     def extend(self, entries: Sequence[Indexed], lengths: Iterable[int], after: Mark) -> None:
-        """Takes up the next entries.
+        """Adds the next entries.
 
         Args:
-            entries: those after `end`
-            lengths: of the line of each
-            after: the place after the last of them
+            entries: the entries after `end`
+            lengths: length of each entry's line in bytes
+            after: the position after the last entry
         """
         seq, offset = self.end.seq - self.start.seq, self.end.offset - self.start.offset
         by_session, by_key, length, entry_hash = self._by_session, self._by_key, 0, ""
@@ -139,18 +139,18 @@ class Tail:
                 self.stops.append(after)
 
     def find_stop(self, seq: int) -> Mark | None:
-        """The last of the stops at or before the end of entry `seq`."""
+        """The last stop at or before the end of entry `seq`; None: there is none."""
         return next((stop for stop in reversed(self.stops) if stop.seq <= seq), None)
 
     def next_stops(self, seq: int) -> list[Mark]:
-        """The known places after entry `seq`, ascending; none where it does not hold that entry."""
+        """The stops after entry `seq`, ascending, and `end`; none if `seq` lies outside the tail."""
         end = self.end
         if not self.start.seq <= seq < end.seq:
             return []
         return [*(stop for stop in self.stops if seq < stop.seq < end.seq), end]
 
     def take_up(self, commit: Batch, index_keys: IndexKeys | None, after: Mark) -> None:
-        """Takes up a commit as it was found in the file."""
+        """Adds a commit that was read from the file."""
         found = []
         for _, _, fields, entry_hash in commit:
             payload = fields["payload"]
@@ -176,20 +176,20 @@ class Tail:
                 key = prefix + name
                 key_hash = hash_of(key)
                 last_seq = seq + _PACKED.unpack_from(packed, len(packed) - _PACKED.size)[0]
-                # SQLite's module takes a bytearray as it is, and looks for an adapter for every other kind of bytes.
+                # SQLite's module takes a bytearray directly; for other bytes-like types it first searches for an adapter.
                 rows.append((key_hash, key, seq, last_seq, base, crc32(packed, key_hash ^ origin), packed))
-        rows.sort()  # neighbours in the index are then written together
+        rows.sort()  # so that rows adjacent in the index are written together
         return rows
 
 
 def hash_of(key: str) -> int:
     """The number by which the index sorts a key."""
-    # Short, so that one page of the tree holds many; equal hashes are told apart by the key beside them.
+    # Short, so one page of the tree holds many; the key in the row distinguishes equal hashes.
     return crc32(key.encode())
 
 
 def check_row(row: Row) -> None:
-    """Raises IndexDamaged where a row is not what was written."""
+    """Raises IndexDamaged if a row is not what was written."""
     packed = row.packed
     if (
         not isinstance(packed, bytes)

@@ -1,1 +1,1 @@
-"""Whether a ledger is what was written: verification, signed heads, and what to do about damage."""
+"""Checks that a ledger is what was written: verification, signed heads, recovery from a crash."""

@@ -1,8 +1,8 @@
-"""Signed heads: a ledger's last number and chain hash under a signature, so that a rebuilt chain does not pass for the first.
+"""Signs a ledger's last number and chain hash, and compares a ledger with its signed head, so that a rebuilt chain is detected.
 
-Makes the file `<ledger>.checkpoint` beside a ledger and holds a ledger against it. A signature cannot be made again from the
-ledger, so it does not live in `index`, which may be deleted at any time. Knows nothing of entries' meaning; keys and signatures
-are `kitchener.signing`'s. Blocks, so it runs in a worker thread. Explained in `docs/proof.md`.
+The signed head is the file `<ledger>.checkpoint` beside the ledger. A signature cannot be recomputed from the ledger, so it is
+not in `index`, which may be deleted at any time. Knows nothing of the meaning of entries; `kitchener.signing` has keys and
+signatures. Blocks, so it runs in a worker thread. Explained in `docs/proof.md`.
 """
 
 import re
@@ -24,50 +24,50 @@ from kitchener.signing import Signer, is_public_key, is_signed, signer_id
 from kitchener.small_files import read_regular
 
 SUFFIX: Final = ".checkpoint"
-"""What is added to a ledger's file name to name the file of its signed head."""
+"""Suffix that turns a ledger's file name into the name of its signed head."""
 _MAX_BYTES: Final = 65_536
 _NO_COMMITS: Final = f"sha256:{NO_HASH}"
 _CHAIN = re.compile(r"sha256:[0-9a-f]{64}")
 
 FindStop = Callable[[int], Mark]
-"""A number to a place at or before the end of that entry, from which verifying can start."""
+"""An entry's number to a position at or before the entry's end, from which verification can start."""
 
 
 class Checkpoint(NamedTuple):
     """A signed head."""
 
     ledger_id: str
-    """Whose head it is."""
+    """Name of the ledger."""
     seq: int
-    """Number of the last entry when it was signed."""
+    """Number of the ledger's last entry at the time of signing."""
     chain_hash: str
-    """That entry's chain hash: it stands for every entry up to it."""
+    """Chain hash of that entry, which covers every entry up to it."""
     timestamp: str
-    """When it was signed, ISO, UTC."""
+    """Time of signing, ISO, UTC."""
     signer: str
-    """Names the key."""
+    """Short name of the key."""
     public_key: str
-    """Checks the signature; 64 hex digits. It proves something only to who knows whose it is."""
+    """The key that checks the signature; 64 hex digits. Readers must know from elsewhere who owns it."""
     sig: str
-    """Ed25519 over `signed_bytes`; 128 hex digits."""
+    """Ed25519 signature over `signed_bytes`; 128 hex digits."""
     commits: str | None = None
-    """Digest over where the commits up to it end (`Boundaries`); None: an earlier version signed, which took none."""
+    """Digest over the ends of the commits up to `seq` (`Boundaries`); None: an earlier version signed, without a digest."""
 
     @property
     def signed_bytes(self) -> bytes:
-        """What is signed: plain text, so that no JSON library is needed to check it."""
+        """The bytes that are signed: plain text, so that checking them needs no JSON library."""
         text = f"head|{self.ledger_id}|{self.seq}|{self.chain_hash}|{self.timestamp}"
         return (f"kitchener/1/{text}" if self.commits is None else f"kitchener/2/{text}|{self.commits}").encode()
 
     def as_json(self) -> dict[str, Any]:
-        """As it is written."""
+        """The fields as they are written; a `commits` of None is left out."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
     def problem(self, public_key: str | None = None) -> BadLine | None:
-        """What is wrong with its key or signature; None: nothing.
+        """The fault of its key or signature; None: there is none.
 
         Args:
-            public_key: the key that must have signed it; None: the one it names
+            public_key: the key that must have signed; None: the head's own key
         """
         named = signer_id(self.public_key)
         if self.signer != named:
@@ -82,13 +82,13 @@ class Checkpoint(NamedTuple):
 def sign_head(
     ledger_id: str, seq: int, chain_hash: str, timestamp: str, signer: Signer, commits: str | None = None
 ) -> Checkpoint:
-    """A head under a signature."""
+    """Signs a head."""
     head = Checkpoint(ledger_id, seq, chain_hash, timestamp, signer.signer, signer.public_key, "", commits)
     return head._replace(sig=signer.sign(head.signed_bytes))
 
 
 def read_head(fields: Any) -> Checkpoint | None:
-    """A signed head out of its JSON object, or None if that has not the form of one."""
+    """Reads a signed head from its JSON object; None: the object does not have the form of one. Checks no signature."""
     if not isinstance(fields, dict) or set(fields) | {"commits"} != set(Checkpoint._fields):
         return None
     commits = fields.get("commits", _NO_COMMITS)
@@ -96,7 +96,7 @@ def read_head(fields: Any) -> Checkpoint | None:
         return None
     head = Checkpoint(**fields)
     texts = (head.ledger_id, head.chain_hash, head.timestamp, head.signer, head.sig)
-    # What is signed has them between bars, as a chain's text has the ledger's id.
+    # The signed text separates these fields by bars, so none of them may contain a bar.
     is_one = all(isinstance(each, str) and is_ledger_id(each) for each in texts)
     fits = is_one and type(head.seq) is int and head.seq > 0 and _CHAIN.fullmatch(head.chain_hash) is not None
     return head if fits and is_public_key(head.public_key) else None
@@ -108,11 +108,11 @@ def checkpoint_path(path: Path) -> Path:
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """The signed head beside a ledger, unchecked; None: there is none.
+    """Reads the signed head beside a ledger, without checking its signature; None: there is none.
 
     Raises:
-        LedgerDamaged: the file there is none
-        LedgerPathError: it cannot be read
+        LedgerDamaged: the file is not a signed head
+        LedgerPathError: the file cannot be read
     """
     file = checkpoint_path(path)
     try:
@@ -141,16 +141,16 @@ def check_held(
     start: Mark = START,
     boundaries: Boundaries | None = None,
 ) -> LedgerDamaged | None:
-    """What is wrong with a ledger that verifies, in the light of a signed head; None: nothing.
+    """The fault of a verified ledger compared with a signed head; None: they agree.
 
     Args:
-        held: the signed head
+        held: the signed head; None: there is none
         volume: the ledger's files
-        ledger_id: which ledger it is; "" where it has no entry
-        entries: how many it has
-        public_key: the key that must have signed; None: the head's own, and then no head is fine too
-        start: a place before the head's entry
-        boundaries: where the commits up to that entry end; None: nobody looked
+        ledger_id: the ledger's name; "": it has no entry
+        entries: number of entries in the ledger
+        public_key: the key that must have signed; None: the head's own key, and no head is required
+        start: a position before the head's entry
+        boundaries: the ends of the commits up to that entry; None: not collected, and not compared
     """
     if held is None:
         if public_key is None or not entries:
@@ -165,17 +165,17 @@ def check_held(
 
 
 def check_boundaries(held: Checkpoint, volume: Volume, boundaries: Boundaries | None) -> LedgerDamaged | None:
-    """What is wrong with where commits end, in the light of a signed head; None: nothing, or it cannot be told."""
+    """The fault if commits end elsewhere than the signed head says; None: they agree, or one side has no digest."""
     if held.commits is None or boundaries is None or boundaries.digest == held.commits:
         return None
     return _fault(volume.path, "commits", f"{held.commits}, as {held.signer} signed it", boundaries.digest, line=held.seq)
 
 
 def signed_seq(held: Checkpoint | None, path: Path, ledger_id: str) -> int:
-    """Number of the entry up to which a ledger is on disk as far as its signed head says; 0 where nobody signed one.
+    """Number of the entry in a ledger's signed head, which was on disk when it was signed; 0: there is no signed head.
 
     Raises:
-        LedgerDamaged: the head is another ledger's
+        LedgerDamaged: the head belongs to another ledger
     """
     if held is None:
         return 0
@@ -187,11 +187,11 @@ def signed_seq(held: Checkpoint | None, path: Path, ledger_id: str) -> int:
 def check_tip(
     held: Checkpoint | None, volume: Volume, ledger_id: str, tip: Mark, find_stop: FindStop, boundaries: Boundaries | None
 ) -> None:
-    """Refuses a ledger that ends before its signed head, or has another chain there: a quick look, for opening.
+    """Refuses a ledger that ends before its signed head, or has another chain hash there. Checks no signature.
 
     Raises:
-        LedgerTailMissing: entries that were there when it was signed are gone
-        LedgerDamaged: the head is of another chain
+        LedgerTailMissing: entries that the head covers are missing
+        LedgerDamaged: the head belongs to another chain
     """
     if held is None:
         return
@@ -201,28 +201,28 @@ def check_tip(
 
 
 def sign_ledger(path: Path, signer: Signer, timestamp: str, find_stop: FindStop = lambda _: START) -> Checkpoint | None:
-    """Signs the head of a ledger and puts it beside the file, after verifying and syncing everything since the last one.
+    """Verifies and syncs everything since the last signed head, then signs the present head and stores it beside the file.
 
-    Takes no lock; what a writer is just appending is left to the next head. A head that is signed with this key already is
-    left as it is.
+    Takes no lock. Entries that a writer is still appending wait for the next head. If this key has signed the present head
+    already, the stored head stays as it is.
 
     Args:
         path: the ledger's file
         signer: the key
-        timestamp: now, ISO
-        find_stop: places that need not be verified again; the start of the file where nothing is known
+        timestamp: the present time, ISO
+        find_stop: gives a position up to which nothing needs verifying again; default: the start of the ledger
 
     Returns:
         the head; None: the ledger has no entry yet
 
     Raises:
-        LedgerDamaged: it does not verify, or does not hold the head that was signed before; nothing is signed
-        LedgerPathError, LedgerWriteError: it cannot be read, or the head cannot be written
+        LedgerDamaged: the ledger does not verify, or contradicts the last signed head; nothing is signed
+        LedgerPathError, LedgerWriteError: the ledger cannot be read, or the head cannot be written
     """
     ops, held = FileOps(), read_checkpoint(path)
     with open_volume(path, ops) as volume:
         ledger_id = ledger_id_of(volume.read)
-        # An earlier version's head says nothing of commits: then they are looked at from the start, once.
+        # A head of an earlier version has no digest of commits, so the ledger is read from its start once.
         goes_on = held is not None and held.commits is not None
         start = find_stop(held.seq - 1) if held is not None and goes_on else START
         boundaries = Boundaries(held.seq, held.commits) if held is not None and held.commits is not None else Boundaries()
@@ -236,7 +236,7 @@ def sign_ledger(path: Path, signer: Signer, timestamp: str, find_stop: FindStop 
             return None
         head = sign_head(ledger_id, whole.seq, f"sha256:{whole.chain}", timestamp, signer, boundaries.digest)
         try:
-            volume.sync()  # another process may have written what was read here, and not synced it yet
+            volume.sync()  # another process may have written these entries without syncing them yet
             write_whole(ops, checkpoint_path(path), _written(head))
         except OSError as error:
             raise LedgerWriteError(str(checkpoint_path(path)), error.strerror or str(error)) from error
@@ -244,7 +244,7 @@ def sign_ledger(path: Path, signer: Signer, timestamp: str, find_stop: FindStop 
 
 
 def _verified(volume: Volume, ledger_id: str, start: Mark, boundaries: Boundaries) -> Mark:
-    """The end of the last whole commit; raises LedgerDamaged where something before it is wrong."""
+    """The end of the last whole commit; raises LedgerDamaged if durable data before it is wrong."""
     verifier, size = Verifier(ledger_id, start, ended=boundaries.take), volume.size()
     try:
         verify_range(verifier, volume, size)
@@ -265,7 +265,7 @@ def _misfit(held: Checkpoint, volume: Volume, ledger_id: str, entries: int, star
     line = split_line(found[1]) if found is not None else None
     if found is None or line is None:
         return _too_short(held, path, entries, 0)
-    if line.batch[1] != line.batch[2]:  # a head is signed where a commit ends
+    if line.batch[1] != line.batch[2]:  # heads are signed only at the end of a commit
         wanted = f"the end of a commit, where {held.signer} signed"
         return volume.damage(held.seq, found[0], BadLine("batch", wanted, str([*line.batch])))
     chain_hash = f"sha256:{line.chain_hash}"

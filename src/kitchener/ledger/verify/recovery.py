@@ -1,8 +1,8 @@
-"""What to do about a ledger that does not verify when it is opened for writing: cut a damaged last commit, or refuse.
+"""Decides about a ledger that does not verify when it is opened for writing: cut a damaged last commit, or refuse.
 
-A crash can only damage the last commit, because the writer begins none before the one before it is durable. So bytes that
-do not verify are cut off if nothing that stands behind them belongs to a later commit, and if the index has not seen them as
-durable. Everything else is damage to data that was safe, and is refused. Explained in `docs/ledger.md`.
+A crash can only damage the last commit, because the writer starts a commit only after the one before is durable. Bytes that do
+not verify are therefore cut off if no later commit follows them and if neither index nor signed head recorded them as durable.
+All other damage hit durable data, and the ledger is refused. Explained in `docs/ledger.md`.
 """
 
 import os
@@ -23,25 +23,25 @@ from kitchener.ledger.format.lines import BadLine, Mark, split_line
 _log = structlog.get_logger(__name__)
 _PIECE_BYTES = 1 << 20
 REMEDY: Final = " (if a backup was restored: `kitchener ledger accept-head`)"
-"""What to do where entries are missing."""
+"""The advice at the end of an error about missing entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What opening a ledger cut off."""
+    """The bytes that opening a ledger cut off."""
 
     path: str
     """The ledger's file."""
     after_seq: int
-    """Number of the last entry that stayed."""
+    """Number of the last remaining entry."""
     offset: int
-    """Where the file was cut, bytes."""
+    """Offset in the file where it was cut, bytes."""
     cut_bytes: int
-    """How much was cut."""
+    """Number of bytes cut."""
     kept_as: str | None
-    """The file that holds the cut bytes; None where they could not be kept, e.g. on a full disk."""
+    """The file that holds the cut bytes; None: they could not be kept, e.g. on a full disk."""
     reason: str
-    """What did not verify."""
+    """The fault that the verification found."""
 
 
 def damage(volume: Volume, verifier: Verifier, fault: BadLine) -> LedgerDamaged:
@@ -50,7 +50,7 @@ def damage(volume: Volume, verifier: Verifier, fault: BadLine) -> LedgerDamaged:
 
 
 def tail_missing(volume: Volume, whole: Mark, durable_seq: int) -> LedgerTailMissing:
-    """The error for a journal that ends before what its index has seen as durable."""
+    """The error for a journal that ends before an entry that its index or signed head recorded as durable."""
     file, line, offset = volume.locate(whole.seq + 1, whole.offset)
     return LedgerTailMissing(
         str(file),
@@ -63,23 +63,23 @@ def tail_missing(volume: Volume, whole: Mark, durable_seq: int) -> LedgerTailMis
 
 
 def check_is_crash(volume: Volume, verifier: Verifier, fault: BadLine, end: int, durable_seq: int) -> None:
-    """Returns if what does not verify can only be the last commit before a crash.
+    """Returns if a fault can only be the last commit before a crash.
 
     Args:
-        volume: the ledger
-        verifier: how far it is right
-        fault: what is wrong after it
-        end: its length
-        durable_seq: the last entry that is known to have been durable, besides those of finished segments
+        volume: the ledger's files
+        verifier: stands at the fault; everything before it verified
+        fault: what is wrong with the next line
+        end: length of the ledger, bytes
+        durable_seq: number of the last entry known to be durable, apart from the finished segments
 
     Raises:
         LedgerTailMissing: the file ends before that entry
-        LedgerDamaged: data that was durable is damaged
+        LedgerDamaged: durable data is damaged
     """
     whole, read = verifier.whole, volume.read
     durable_seq = max(durable_seq, volume.sealed_seq)
     if whole.seq < durable_seq:
-        # A clean cut reads as "too short"; anything else still has the bytes, and they are wrong.
+        # A file that ends at the fault is too short. Otherwise the bytes exist and are wrong.
         if verifier.offset == end:
             raise tail_missing(volume, whole, durable_seq)
         raise damage(volume, verifier, fault)
@@ -92,15 +92,15 @@ def check_is_crash(volume: Volume, verifier: Verifier, fault: BadLine, end: int,
 
 
 def _begins_like_ours(data: bytes, ledger_id: str) -> bool:
-    """Whether a file without one whole commit can be a ledger at all, so that a wrong path costs nobody their file."""
+    """Whether a file without a whole commit can be a ledger. Without this check a wrong path could destroy a user's file."""
     opening = f'{{"ledger_id":"{ledger_id}","seq":1,'.encode()[:64]
     return opening.startswith(data[: len(opening)]) or not data.strip(b"\0")
 
 
 def _has_later_commit(ledger_id: str, damaged: int, read: ReadBytes, offset: int, end: int) -> bool:
-    """Whether any line from `offset` on fits its own hash and belongs to a commit after the damaged one.
+    """Whether any line from `offset` on matches its own hash and belongs to a commit after the damaged one.
 
-    Lines are looked for by how they begin, not by LF: the LF before one may be what is damaged.
+    Searches for the first bytes of a line, not for LF, because the LF before a line may be damaged.
     """
     opening = f'{{"ledger_id":"{ledger_id}","seq":'.encode()
     window = b""
@@ -119,13 +119,13 @@ def _has_later_commit(ledger_id: str, damaged: int, read: ReadBytes, offset: int
             if line is not None and line.batch[0] > damaged and line.fits_itself:
                 return True
             at = window.find(opening, at + 1)
-        # What may still become a line when more is read: from an opening without LF, or from half an opening.
+        # Keep the bytes that the next piece may complete to a line: from an opening without LF, or from half an opening.
         window = window[at:] if at >= 0 else window[-len(opening) :]
     return False
 
 
 def cut(volume: Volume, ops: FileOps, fd: int, whole: Mark, end: int, fault: BadLine, moment: str) -> Recovered:
-    """Cuts the file after its last whole commit and keeps what was cut, if the disk has room for it."""
+    """Cuts the file after its last whole commit; keeps the cut bytes in another file if the disk has room."""
     path, offset = volume.path, whole.offset - volume.base
     aside = path.with_name(f"{path.name}.damaged-{moment}")
     kept_as: str | None = str(aside)
@@ -134,7 +134,7 @@ def cut(volume: Volume, ops: FileOps, fd: int, whole: Mark, end: int, fault: Bad
     except OSError as error:
         _log.warning("cut bytes not kept", path=str(path), problem=str(error))
         kept_as = None
-        with suppress(OSError):  # part of them would pass for all of them
+        with suppress(OSError):  # an incomplete copy would look complete
             ops.unlink(aside)
     ops.truncate(fd, offset)
     recovered = Recovered(str(path), whole.seq, offset, end - whole.offset, kept_as, str(fault))
@@ -144,7 +144,7 @@ def cut(volume: Volume, ops: FileOps, fd: int, whole: Mark, end: int, fault: Bad
         after_seq=recovered.after_seq,
         cut_bytes=recovered.cut_bytes,
         kept_as=recovered.kept_as,
-        field=fault.field,  # not what was found there, which may be somebody's words
+        field=fault.field,  # not `fault.found`, which may contain what a person said
     )
     return recovered
 

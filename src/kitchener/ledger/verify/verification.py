@@ -1,4 +1,7 @@
-"""Verifies a ledger and reports. Refuses any damage, the last commit included: only opening for writing recovers."""
+"""Turns a ledger's files into a report on their damage. An incomplete last commit counts as damage too.
+
+Changes no file; only opening a ledger for writing recovers it.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,57 +20,57 @@ from kitchener.ledger.verify.checkpoint import Checkpoint, check_held, read_chec
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What verifying a ledger found."""
+    """The result of verifying a ledger."""
 
     path: str
-    """The file that is appended to."""
+    """The current file, which entries are appended to."""
     ledger_id: str
-    """Which ledger it is; "" where an empty or damaged file does not say."""
+    """The ledger's name; "" if an empty or damaged file does not contain it."""
     entries: int
-    """Entries that were checked and are right."""
+    """Number of verified entries."""
     batches: int
-    """Complete commits that were checked and are right."""
+    """Number of verified complete commits."""
     head: str
-    """Chain hash of the last of them."""
+    """Chain hash at the end of the last verified commit."""
     fault: LedgerDamaged | None
-    """The first thing that is wrong; None: nothing."""
+    """The first fault; None: there is none."""
     seconds: float
-    """How long it took."""
+    """Duration of the verification."""
     end: Mark
-    """The place up to which it is right."""
+    """The end of the last verified commit."""
     checkpoint: Checkpoint | None = None
-    """The signed head that stands beside the file and was checked too; None: there is none, or the file has a fault before."""
+    """The signed head beside the file, checked too; None: there is none, or the file has a fault already."""
 
     @property
     def ok(self) -> bool:
-        """Whether all of it is right."""
+        """Whether no fault was found."""
         return self.fault is None
 
 
 class Head(NamedTuple):
-    """The signed head beside a ledger, read before the ledger, which may be growing."""
+    """The signed head beside a ledger. Callers read it before the ledger, because a writer may extend both."""
 
     checkpoint: Checkpoint | None
-    """None: there is none, or none that can be read."""
+    """The signed head; None: there is none, or it cannot be read."""
     fault: LedgerDamaged | None
-    """Why it cannot be read."""
+    """Why the head cannot be read; None: it can, or there is none."""
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """The head of the ledger with this file."""
+        """The signed head beside this file."""
         try:
             return cls(read_checkpoint(path), None)
         except LedgerDamaged as error:
             return cls(None, error)
 
     def boundaries(self) -> Boundaries:
-        """Takes note of where the commits end that this head covers."""
+        """An empty digest over the ends of the commits that this head covers."""
         return Boundaries(up_to=self.checkpoint.seq if self.checkpoint is not None else 0)
 
     def held_against(
         self, report: VerifyReport, volume: Volume, public_key: str | None, boundaries: Boundaries
     ) -> VerifyReport:
-        """The report on a whole ledger, and whether this head is in it, and fits where its commits end."""
+        """The report on a whole ledger, extended by a check of this head against its chain and the ends of its commits."""
         if report.fault is not None:
             return report
         fault = self.fault or check_held(
@@ -79,17 +82,17 @@ class Head(NamedTuple):
 def verify_file(
     path: Path | str, *, progress: Callable[[int, int], None] | None = None, public_key: str | None = None
 ) -> VerifyReport:
-    """Checks a ledger from its first byte to its last: segments, their seals, and the signed head beside it, if there is one.
+    """Verifies a whole ledger: its segments, their seals, the current file, and the signed head beside it, if there is one.
 
     Blocks: call it in a worker thread.
 
     Args:
-        path: the file that is appended to
-        progress: told `(bytes done, bytes in all)` now and then
-        public_key: 64 hex digits; the head must be signed with this key, and there must be one. None: with its own
+        path: the current file, which entries are appended to
+        progress: called with `(bytes done, bytes in all)`, after each block
+        public_key: 64 hex digits; a head signed with this key must exist. None: any head is checked with its own key
 
     Raises:
-        LedgerPathError: it cannot be read
+        LedgerPathError: the ledger cannot be read
         SigningError: there is a signed head, and the `crypto` extra is not installed
     """
     path, ops = Path(path), FileOps()
@@ -125,15 +128,15 @@ def verify_part(
     *,
     ended: Callable[[int], None] | None = None,
 ) -> VerifyReport:
-    """Checks a ledger between two places, and every segment that lies between them against its seal.
+    """Verifies a ledger between two positions, and compares every segment between them with its seal.
 
     Args:
-        volume: its files
-        ledger_id: whose it must be
-        start: where to begin; everything before it is taken on trust
+        volume: the ledger's files
+        ledger_id: the ledger that the lines must belong to
+        start: where to begin; everything before it is trusted
         end: byte offset where to stop
-        progress: told the offset reached, now and then
-        ended: told the number of the last entry of each commit
+        progress: called with the offset reached, after each block
+        ended: called with the number of the last entry of each commit
     """
     began = perf_counter()
     verifier = Verifier(ledger_id, start, ended=ended)

@@ -1,1 +1,1 @@
-"""What appends to a ledger: time stamps, commit rounds, the journal, finished segments."""
+"""Turns entries into durable lines of a ledger: timestamps, commit rounds, the journal, finished segments."""

@@ -1,8 +1,8 @@
-"""Commit rounds: how many callers share one write and one fsync, and in which order several ledgers become durable.
+"""Turns commit requests of many callers into commit rounds: one write and one fsync per ledger, in a fixed order.
 
-A group holds the ledgers of one agent class. A round cuts all their queues at one moment, then, in one visit to a worker
-thread, writes and syncs each of them, the commit record last. So no entry of the commit record is durable before what it
-rests on. When a round starts is explained in `docs/ledger.md`.
+A group holds the ledgers of one agent class. A round cuts all their queues at one moment. Then one call in a worker thread
+writes and syncs each ledger, the commit record last. A durable entry of the commit record thus refers only to durable
+entries. `docs/ledger.md` explains when a round starts.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -20,36 +20,36 @@ from kitchener.ledger.format.lines import StoredEntry
 
 
 class Member(Protocol):
-    """A ledger, as its group sees it."""
+    """What a commit group needs of a ledger."""
 
     position: int
-    """The last entry written."""
+    """Number of the last entry written."""
     durable_position: int
-    """The last entry that is durable."""
+    """Number of the last durable entry."""
 
     def cut(self) -> Sequence[StoredEntry]:
         """All entries that are not known to be durable; on the event loop."""
         ...
 
     def flush(self, entries: Sequence[StoredEntry], *, sync: bool) -> None:
-        """Writes those that are not written yet; in a worker thread."""
+        """Writes the entries that are not written yet; in a worker thread."""
         ...
 
     def note(self) -> None:
-        """Brings the index up to what was flushed; in a worker thread."""
+        """Adds the flushed entries to the index; in a worker thread."""
         ...
 
     def settle(self) -> None:
-        """Takes note of what is durable now; on the event loop."""
+        """Updates `durable_position` after a flush; on the event loop."""
         ...
 
     def poison(self, problem: str) -> None:
-        """Takes no more entries; on the event loop."""
+        """Refuses every further entry, with this problem as the reason; on the event loop."""
         ...
 
 
 class _Round:
-    """One commit, from the first who asks for it until all who wait are woken."""
+    """One commit round, from its first request until every waiting caller resumes."""
 
     __slots__ = ("done", "due", "failure", "full", "is_forced", "waiters")
 
@@ -63,10 +63,10 @@ class _Round:
 
 
 class CommitGroup:
-    """Ledgers that are committed together.
+    """Commits several ledgers together, in rounds.
 
     Args:
-        members: in the order in which they become durable, the commit record last
+        members: the ledgers, in the order in which they become durable, the commit record last
         config: when a round starts and what durable means
     """
 
@@ -83,43 +83,43 @@ class CommitGroup:
         self._limiter = anyio.CapacityLimiter(1)
 
     def host(self, tasks: TaskGroup) -> None:
-        """Rounds may run in this task group from now on."""
+        """Allows rounds to run in this task group."""
         self._hosts.append(tasks)
 
     async def leave(self, member: Member, tasks: TaskGroup) -> None:
-        """Takes a ledger out that has nothing left to commit; no round touches it or runs in its task group afterwards."""
+        """Removes a ledger that has nothing left to commit; later rounds neither touch it nor run in its task group."""
         self._members.remove(member)
         self._hosts.remove(tasks)
         if self._flying is not None:
             await self._flying.done.wait()
 
     def enter_turn(self) -> None:
-        """One more turn runs, so a round may wait for one more caller."""
+        """Counts a turn that begins; a round may wait for one more caller."""
         self._turns += 1
 
     def leave_turn(self) -> None:
-        """One turn less runs; a round that waited for it need not wait longer."""
+        """Counts a turn that ends; a round stops waiting for it."""
         self._turns -= 1
         if self._gathering is not None and self._is_full(self._gathering):
             self._gathering.full.set()
 
     async def commit(self, *, force: bool = False) -> None:
-        """Returns when everything written before is durable, as far as `durability` promises.
+        """Returns when everything written before is durable; the setting `durability` says what durable means.
 
-        Cancelled while waiting: the round goes on, and its outcome is unknown to the caller.
+        Cancelled while waiting: the round goes on, and the caller does not learn its outcome.
 
         Args:
-            force: wait for durability whatever the configuration says, and start at once
+            force: start at once, and wait even where `durability` is `none`
 
         Raises:
-            LedgerWriteError: it could not be written; the ledgers of the group take no more entries
+            LedgerWriteError: the round failed; the ledgers of the group take no more entries
         """
         if self._waits_for_nothing and not force:
             self.request()
             return
         current = self._gathering
         if current is None:
-            # Nothing new: what this caller wrote is durable, or on its way.
+            # Without a new entry, what this caller wrote is durable or in the running round.
             current = self._gather() if self._is_behind() else self._flying
             if current is None:
                 return
@@ -134,12 +134,12 @@ class CommitGroup:
             raise LedgerWriteError(current.failure.path, current.failure.problem) from current.failure
 
     def request(self) -> None:
-        """Sees to it that a round starts soon; nobody waits for it."""
+        """Starts a round if there is something to commit, and does not wait for it."""
         if self._gathering is None and self._is_behind():
             self._gather()
 
     def _is_behind(self) -> bool:
-        """Whether there are entries that are neither durable nor in the round that is under way."""
+        """Whether there are entries that are neither durable nor in the running round."""
         for member in self._members:
             if member.position > member.durable_position and member.position > self._cut.get(member, 0):
                 return True
@@ -162,9 +162,9 @@ class CommitGroup:
         self._hosts[-1].start_soon(self._run, self._hosts[-1])
 
     async def _run(self, host: TaskGroup) -> None:
-        """Runs rounds until nobody asks for one."""
-        # Shielded, because others wait for the round than the one whose cancellation ends this task group. It is bounded by
-        # the linger and by the disk.
+        """Runs rounds until no round is requested."""
+        # Shielded: callers outside this task group may wait for the round when the group is cancelled. The linger and the
+        # disk bound the shield.
         try:
             with anyio.CancelScope(shield=True):
                 while self._gathering is not None and host in self._hosts:
@@ -187,7 +187,7 @@ class CommitGroup:
         current, self._gathering = self._gathering, None
         assert current is not None
         self._flying = current
-        # Cut in one go, so no entry can slip in between: what HO2m's entries rest on is in this round or in an earlier one.
+        # No await between the cuts, so every entry that an HO2m entry refers to is in this round or an earlier one.
         cuts = [(member, member.cut()) for member in self._members]
         self._cut = {member: member.position for member in self._members}
         sync = self._config.durability == "fsync"
@@ -198,7 +198,7 @@ class CommitGroup:
         except BaseException as error:
             current.failure = LedgerWriteError("the commit round", repr(error))
             if is_cancellation(error) and not is_scope_cancelled():
-                raise current.failure from error  # a task group that hosts rounds would close in silence
+                raise current.failure from error  # a bare cancellation would end the hosting task group without an error
             raise
         finally:
             for member, _ in cuts:
@@ -223,7 +223,7 @@ def _flush(cuts: Sequence[tuple[Member, Sequence[StoredEntry]]], sync: bool) -> 
 
 @asynccontextmanager
 async def plain_task_group() -> AsyncIterator[TaskGroup]:
-    """A task group for rounds. What its block raises leaves it as it is, not wrapped into a group of exceptions."""
+    """A task group for rounds. An exception of its block propagates as it is, not wrapped in an exception group."""
     tasks = anyio.create_task_group()
     await tasks.__aenter__()
     try:

@@ -1,7 +1,7 @@
-"""One ledger's files, held open for writing: locked, verified, recovered, appended to, synced, and finished one by one.
+"""Appends commits to a ledger's file and syncs them; opening locks, verifies and recovers the file first.
 
-Everything here blocks and runs in worker threads, one call at a time; only `read` may run beside the others. Operating
-system errors end here: at opening as `LedgerPathError`, later as `LedgerWriteError`, after which nothing is written any more.
+Everything here blocks and runs in worker threads, one call at a time. Operating system errors become `LedgerPathError` while
+opening, and `LedgerWriteError` later; after a `LedgerWriteError` the journal writes nothing more.
 """
 
 import os
@@ -34,7 +34,7 @@ from kitchener.ledger.write.segments import RunningHash, make_seal, protect, put
 _log = structlog.get_logger(__name__)
 _PIECE_BYTES = 1 << 20
 _TRIES = 100
-"""How often a ledger is opened anew because its file was finished between opening and locking it."""
+"""Most attempts to open a ledger whose file is finished between opening and locking it."""
 
 
 class Journal:
@@ -43,15 +43,15 @@ class Journal:
     def __init__(self, volume: Volume, ops: FileOps, fd: int, ledger_id: str, identity: tuple[int, int]) -> None:
         self.path, self.ledger_id = volume.path, ledger_id
         self.volume = volume
-        """Its files, for reading."""
+        """The ledger's files, for reading."""
         self.tip = START
-        """Where the next commit goes. Everything before it was handed to the operating system."""
+        """Where the next commit goes. The operating system has every byte before it."""
         self.synced = START
-        """Everything before it is on disk."""
+        """Where the synced part ends: every byte before it is on disk."""
         self.recovered: Recovered | None = None
-        """What was cut when the file was opened."""
+        """The bytes that opening cut off the file; None: nothing was cut."""
         self.problem: str | None = None
-        """Why nothing is written any more; None while all is well."""
+        """Why the journal writes nothing more; None: it still writes."""
         self._ops, self._fd = ops, fd
         self._identity = identity
         self._last_commit: int | None = None
@@ -66,10 +66,10 @@ class Journal:
         return self._process != os.getpid()
 
     def append(self, entries: Sequence[StoredEntry]) -> list[int]:
-        """Writes one commit to the file; gives the length of each line.
+        """Writes one commit to the file and returns the length of each line in bytes.
 
         Raises:
-            LedgerWriteError: now or earlier, something could not be written
+            LedgerWriteError: this write or an earlier one failed
         """
         data, lengths, chain = render_batch(entries, self.tip.chain, self.tip.batch + 1)
         self._guarded(lambda: self._write(data))
@@ -79,31 +79,31 @@ class Journal:
         return lengths
 
     def sync(self) -> None:
-        """Returns when all that was appended is on disk; does nothing where it is already."""
+        """Returns when every appended commit is on disk; does nothing when all are on disk already."""
         if self.synced.seq != self.tip.seq or self.problem is not None:
             self._guarded(lambda: self._ops.sync(self._fd))
             self.synced = self.tip
 
     def poison(self, problem: str) -> None:
-        """From now on nothing is written: a ledger of the same group failed."""
+        """Stops all writing, because a ledger of the same group failed."""
         if self.problem is None:
             self.problem = problem
 
     def close(self) -> None:
-        """Gives the file and its lock back; a forked child's copy leaves the lock to the parent."""
+        """Closes the file and releases its lock; a forked child's copy leaves the lock to the parent."""
         if self._fd >= 0 and not self.is_forked:
-            with suppress(OSError):  # it goes with the descriptor, unless a child has that, too
+            with suppress(OSError):  # closing the descriptor releases the lock too, unless a child process inherited it
                 self._ops.unlock(self._fd)
         self._fd = -1
-        self.volume.close()  # everything was synced, or refused, before
+        self.volume.close()  # all data was synced or refused before this point
 
     def finish_segment(self, segment_bytes: int) -> None:
-        """Finishes the file that is appended to, if it is that long, and goes on with a new one; see `rolling`.
+        """Finishes the current file if it has reached `segment_bytes`, and continues in a new one; see `segments`.
 
-        Where that fails, the file goes on growing, and it is tried again when as much more was written.
+        If finishing fails, the file keeps growing, and the next attempt follows after another `segment_bytes` bytes.
 
         Raises:
-            LedgerWriteError: the new file cannot be relied on, and nothing is written any more
+            LedgerWriteError: the new file may not be durable; the journal writes nothing more
         """
         if self.problem is not None:
             return
@@ -147,21 +147,21 @@ class Journal:
         try:
             action()
         except OSError as error:
-            # Never tried again: the kernel may have dropped the pages, and a second fsync would then succeed and lie.
+            # Never retried: the kernel may have dropped the pages, and a second fsync would succeed without writing them.
             self.problem = error.strerror or str(error)
             raise LedgerWriteError(str(self.path), self.problem) from error
 
     def prepare(self, known: Known, each: Callable[[Mark, Batch], None], time_us: int) -> None:
-        """Verifies and recovers the file, so that it can be served. Called once.
+        """Verifies and recovers the file before its first use. Called once.
 
         Args:
-            known: what the index says; its mark was found in the file, or is START
-            each: told of every commit after that mark
-            time_us: the time, for the name of a file with cut bytes
+            known: the facts in the index; its mark was found in the file, or is START
+            each: called for every commit after that mark
+            time_us: the time in microseconds since 1970, used to name the file that keeps cut bytes
 
         Raises:
             LedgerDamaged: durable data does not verify
-            LedgerTailMissing: the file ends before what was durable
+            LedgerTailMissing: the file ends before the last durable entry
             LedgerPathError: the file cannot be read, cut or synced
         """
         try:
@@ -189,16 +189,16 @@ class Journal:
         self.tip = verifier.whole
 
     def _make_durable(self, durable_seq: int) -> None:
-        """Puts on disk whatever a reader is going to be shown."""
+        """Syncs every entry that the file holds, so that readers see only durable entries."""
         if self.tip.seq > max(durable_seq, self.volume.sealed_seq) and self._last_commit is not None:
-            # An fsync may have failed on these pages before; then the kernel takes them for clean, and a new fsync for done.
+            # After a failed fsync the kernel marks pages clean, and a new fsync skips them; so write the last commit again.
             self._rewrite(self._last_commit, self.tip.offset)
         self._ops.sync(self._fd)
         self._ops.sync_directory(self.path.parent)
         self.synced = self.tip
 
     def _rewrite(self, offset: int, end: int) -> None:
-        fd = self._ops.open(self.path, os.O_WRONLY)  # a descriptor that appends cannot write anywhere else
+        fd = self._ops.open(self.path, os.O_WRONLY)  # a descriptor with O_APPEND writes only at the end
         try:
             found = self._ops.fstat(fd)
             if (found.st_dev, found.st_ino) != self._identity:
@@ -211,7 +211,7 @@ class Journal:
 
 
 def holds(read: ReadBytes, ledger_id: str, known: Known) -> bool:
-    """Whether a file has, where an index says, the entry that the index says."""
+    """Whether a file has the index's last entry at the index's last position."""
     mark = known.mark
     if mark.seq == 0:
         return False
@@ -230,11 +230,11 @@ def holds(read: ReadBytes, ledger_id: str, known: Known) -> bool:
 
 
 def check_seen(volume: Volume, known: Known) -> None:
-    """Raises LedgerDamaged where a ledger that verifies has another chain than its index has seen on disk.
+    """Raises LedgerDamaged if a durable entry has another chain hash than the index recorded for it.
 
     Args:
-        volume: its files
-        known: what the index says; `holds` says that the file does not have it
+        volume: the ledger's files
+        known: the facts in the index, for which `holds` is false
     """
     mark = known.mark
     found = find_line(volume.read, mark.seq) if 0 < mark.seq <= known.durable_seq else None
@@ -245,10 +245,10 @@ def check_seen(volume: Volume, known: Known) -> None:
 
 
 def open_journal(path: Path, ledger_id: str, ops: FileOps) -> Journal:
-    """A ledger's file, locked for this writer; `prepare` it before use, `close` it in any case.
+    """Opens and locks a ledger's file. The caller calls `prepare` before any use and `close` in any case.
 
     Raises:
-        LedgerLocked: another writer has it
+        LedgerLocked: another writer has the ledger open
         LedgerPathError: the path cannot hold a ledger
     """
     try:
@@ -263,14 +263,14 @@ def open_journal(path: Path, ledger_id: str, ops: FileOps) -> Journal:
             except BaseException:
                 ops.close(fd)
                 raise
-            ops.close(fd)  # it was finished, and another file put in its place, before the lock was taken
+            ops.close(fd)  # another writer finished this file and replaced it before the lock was taken
     except OSError as error:
         raise path_problem(path, error) from error
     raise LedgerPathError(str(path), "another file is put in its place again and again")
 
 
 def _open_and_lock(path: Path, ops: FileOps) -> tuple[int, tuple[int, int]]:
-    # A ledger whose finished segments are there has a file that goes on; to make an empty one would hide that it is gone.
+    # A ledger with finished segments must have a current file too. An empty new file would hide the loss of that file.
     create = 0 if has_segments(path, ops) else os.O_CREAT
     try:
         fd = ops.open(path, os.O_RDWR | os.O_APPEND | create)

@@ -1,14 +1,14 @@
-"""Finishes a segment: seals the file that is appended to, puts it beside the ledger, and puts a new one in its place.
+"""Turns a full ledger file into a finished segment: seals it, links it into the segment folder, and starts a new file.
 
-The order makes every step either unseen or undone by whoever opens the ledger next:
+After a crash between two steps, the next opening ignores or undoes the steps done so far:
 
-1. the next file is made, empty, and locked, while the present one still has the name;
-2. the seal is written and on disk;
-3. the present file gets its second name, in the folder of segments;
-4. the next file takes the ledger's name, in one step. Only now is the segment finished.
+1. create the next file, empty, and lock it, while the current file keeps the ledger's name;
+2. write the seal and sync it;
+3. link the current file under a second name, in the folder of segments;
+4. rename the next file to the ledger's name, atomically. Only now is the segment finished.
 
-Until step 4 the seal is a draft: it begins where the file begins that is still appended to, so nobody takes it for more. The
-ledger's name always leads to a file, and every entry stands in one. Blocks, so it runs in a worker thread. Explained in
+Until step 4 the seal is a draft: it starts at the first entry of the current file, and readers see that. At every moment the
+ledger's name refers to a file, and some file holds every entry. Blocks, so it runs in a worker thread. Explained in
 `docs/ledger.md`.
 """
 
@@ -27,17 +27,16 @@ from kitchener.ledger.format.lines import START, Mark, split_line
 
 _log = structlog.get_logger(__name__)
 _CATCH_UP_BYTES = 4 << 20
-"""What stood in a file before it was opened is hashed so many bytes a commit, so that none takes more than a moment longer."""
+"""Bytes hashed per commit of what the file held when it was opened; the limit bounds the delay of each commit."""
 _PIECE_BYTES = 1 << 18
 _NEXT = "next"
 
 
 class RunningHash:
-    """The SHA-256 of a volume's last file, so far. Made anew for every file.
+    """The running SHA-256 of a volume's last file; each file has its own.
 
-    What is written is taken up as it is handed to the operating system, so finishing a file costs no more than a moment, and a
-    seal vouches for what was written: where the file is changed before it is sealed, the two do not fit. What stood in it when
-    it was opened is read.
+    Written bytes are hashed from memory when they are written. Finishing a file therefore needs no second read, and a change to
+    the file before it is sealed makes file and seal differ. Bytes that the file held when it was opened are read from it.
     """
 
     def __init__(self, volume: Volume) -> None:
@@ -46,17 +45,17 @@ class RunningHash:
         self._done = volume.base
 
     def take(self, offset: int, data: bytes) -> None:
-        """Takes up what was written at an offset, if all before it was taken up already; `follow` reads what was not."""
+        """Hashes bytes written at `offset` if everything before them is hashed; otherwise `follow` reads them later."""
         if offset == self._done:
             self._sha.update(data)
             self._done += len(data)
 
     def follow(self, end: int) -> None:
-        """Takes up some of what there is before `end` and was not taken up yet."""
+        """Reads and hashes the next bytes before `end`, a limited number per call."""
         self._read(min(end, self._done + _CATCH_UP_BYTES))
 
     def finish(self, end: int) -> str:
-        """`sha256:…` of the file, which ends there."""
+        """`sha256:…` of the file, which ends at offset `end`."""
         self._read(end)
         return f"sha256:{self._sha.hexdigest()}"
 
@@ -70,11 +69,11 @@ class RunningHash:
 
 
 class Next(NamedTuple):
-    """The file that goes on after a finished segment, open and locked."""
+    """The file after a finished segment, open and locked."""
 
     fd: int
     identity: tuple[int, int]
-    """Its device and inode."""
+    """Device and inode of the file."""
 
 
 def make_seal(volume: Volume, ledger_id: str, tip: Mark, digest: str) -> Seal:
@@ -100,16 +99,16 @@ def make_seal(volume: Volume, ledger_id: str, tip: Mark, digest: str) -> Seal:
 
 
 def put_aside(volume: Volume, ops: FileOps, identity: tuple[int, int], seal: Seal) -> Next:
-    """Steps 1 to 3; gives the file that is to go on.
+    """Steps 1 to 3; returns the next file.
 
     Args:
-        volume: the ledger, of which everything is on disk
+        volume: the ledger's files, with every byte on disk
         ops: the file system
-        identity: device and inode of the file that is finished
-        seal: what vouches for it
+        identity: device and inode of the file to finish
+        seal: the seal of that file
 
     Raises:
-        OSError: a step failed, and the ledger is as it was
+        OSError: a step failed; the ledger is unchanged
     """
     path, folder = volume.path, folder_of(volume.path)
     ensure_directory(ops, folder)
@@ -118,7 +117,7 @@ def put_aside(volume: Volume, ops: FileOps, identity: tuple[int, int], seal: Sea
         found = ops.fstat(fd)
         write_whole(ops, seal_path(path, seal.number), seal.text)
         segment = segment_path(path, seal.number)
-        ops.unlink(segment)  # of an attempt that failed
+        ops.unlink(segment)  # left by an attempt that failed
         ops.link(path, segment)
         linked = ops.stat(segment)
         if (linked.st_dev, linked.st_ino) != identity:
@@ -131,14 +130,14 @@ def put_aside(volume: Volume, ops: FileOps, identity: tuple[int, int], seal: Sea
 
 
 def swap(path: Path, ops: FileOps) -> None:
-    """Step 4. An OSError leaves open whether it was done."""
+    """Step 4. After an OSError, the rename may or may not have happened."""
     ops.rename(folder_of(path) / _NEXT, path)
-    # Before an entry in the new file is acknowledged, its name has to be on disk.
+    # The new file's name must be on disk before an entry in that file is acknowledged.
     ops.sync_directory(path.parent)
 
 
 def protect(path: Path, ops: FileOps, number: int) -> None:
-    """Takes the right to write a finished segment from everybody, as far as the system lets it."""
+    """Makes a finished segment read-only; logs a warning where the system refuses."""
     try:
         ops.protect(segment_path(path, number))
     except OSError as error:
@@ -146,11 +145,11 @@ def protect(path: Path, ops: FileOps, number: int) -> None:
 
 
 def settle_seals(path: Path, ops: FileOps, fd: int, seals: list[Seal]) -> list[Seal]:
-    """The seals of finished segments; what a crash left of an unfinished one is taken away, for its entries are in the file.
+    """The seals of finished segments. Removes an unfinished segment that a crash left; the ledger's file has its entries.
 
     Raises:
         LedgerDamaged: the files do not belong together
-        OSError: a file cannot be read or taken away
+        OSError: a file cannot be read or removed
     """
     finished, draft = sorted_out(path, ops, fd, seals)
     if draft is not None:
@@ -169,7 +168,7 @@ def settle_seals(path: Path, ops: FileOps, fd: int, seals: list[Seal]) -> list[S
 
 
 def _check_copy(ops: FileOps, segment: Path, draft: Seal) -> None:
-    """Raises LedgerDamaged where the file of an unfinished segment holds what the ledger's own file does not."""
+    """Raises LedgerDamaged if an unfinished segment's file differs from the beginning of the ledger's own file."""
     try:
         fd = ops.open(segment, os.O_RDONLY)
     except FileNotFoundError:
@@ -183,7 +182,7 @@ def _check_copy(ops: FileOps, segment: Path, draft: Seal) -> None:
 
 
 def _make_next(ops: FileOps, path: Path) -> int:
-    ops.unlink(path)  # of an attempt that failed
+    ops.unlink(path)  # left by an attempt that failed
     fd = ops.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL)
     try:
         ops.lock(fd)

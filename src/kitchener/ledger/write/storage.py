@@ -1,7 +1,7 @@
-"""A ledger's file and index as one thing, open for writing: the part of a ledger that blocks.
+"""Writes entries to a ledger's journal and index, and searches both: the blocking part of a ledger open for writing.
 
 The client above runs these methods in worker threads: `flush` and `note` in the thread of a commit round, `search` and
-`newest` in that of a reader.
+`newest` in the thread of a read.
 """
 
 import sqlite3
@@ -27,10 +27,10 @@ from kitchener.ledger.write.journal import Journal, check_seen, holds, open_jour
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 _TAIL_ENTRIES = 16_384
-"""Entries whose places are kept in memory before the index gets them; after a crash, at most so many are indexed anew."""
+"""Entries whose positions are kept in memory before the index gets them; after a crash, opening indexes about this many."""
 _COMMIT_ENTRIES = 8_192
 _COMMIT_BYTES = 16 << 20
-"""The largest commit; a longer queue becomes several, each durable before the next begins. Joined entries stay so."""
+"""The largest commit. A longer queue becomes several commits, each durable before the next; joined entries stay joined."""
 
 
 class Storage:
@@ -46,18 +46,18 @@ class Storage:
         self._answers = True
         self._index_keys = index_keys
         self.flushed = START
-        """Everything before it was flushed: read it on the event loop while another round may be writing on."""
+        """End of the flushed commits. The event loop may read it while another round writes."""
         self.tail: Tail | None = None
-        # Two groups may commit one ledger at a time; what the second brings is then partly written already.
+        # Two groups may commit one ledger at the same time; the first may then have written some entries of the second.
         self._lock = threading.Lock()
         self._boundaries: Boundaries | None = None
         self._shelf = Shelf(journal.volume, journal.ledger_id, self, index_keys, opener)
 
     def flush(self, entries: Sequence[StoredEntry], *, sync: bool) -> None:
-        """Writes what is not written yet, in order; with `sync`, returns when it is on disk.
+        """Writes the entries that are not written yet, in order; with `sync`, returns when they are on disk.
 
         Raises:
-            LedgerWriteError: now or earlier, something could not be written
+            LedgerWriteError: this write or an earlier one failed
         """
         with self._lock:
             journal = self.journal
@@ -79,13 +79,13 @@ class Storage:
                 raise LedgerWriteError(str(journal.path), journal.problem)
 
     def note(self) -> None:
-        """Tells the index what was flushed, which costs speed and not truth where it fails; finishes a segment that is full.
+        """Adds what was flushed to the index, and finishes a full segment. A failed index write slows later reads only.
 
         Raises:
-            LedgerWriteError: a segment was finished, and the file after it cannot be relied on
+            LedgerWriteError: a segment was finished, and the file after it may not be durable
         """
         if not self._lock.acquire(blocking=False):
-            return  # another group is writing this ledger, and tells the index afterwards
+            return  # another group is writing this ledger, and updates the index afterwards
         try:
             if self.journal.problem is None:
                 self._note(_TAIL_ENTRIES, self.journal.synced.seq)
@@ -94,24 +94,24 @@ class Storage:
             self._lock.release()
 
     def search(self, query: Query, end: Mark) -> Iterator[StoredEntry]:
-        """The entries wanted before a place, ascending."""
+        """The entries before `end` that match, ascending."""
         return self._shelf.search(query, end)
 
     def newest(self, query: Query, end: Mark, limit: int) -> list[StoredEntry]:
-        """The last `limit` entries wanted before a place, ascending."""
+        """The last `limit` entries before `end` that match, ascending."""
         return self._shelf.newest(query, end, limit)
 
     def known_sessions(self, session_ids: Collection[str], end: Mark) -> set[str]:
-        """Which of these sessions have entries before a place; one question for all of them."""
+        """The sessions among these that have entries before `end`; one index query for all."""
         keys = {session_key(each): each for each in session_ids}
         return self._known(keys, lambda each: make_query(session_id=each), end)
 
     def known_keys(self, wanted: Collection[str], end: Mark) -> set[str]:
-        """The same for other keys."""
+        """The keys among these that have entries before `end`; one index query for all."""
         return self._known({other_key(each): each for each in wanted}, lambda each: make_query(key=each), end)
 
     def _known(self, keys: Mapping[str, str], query_of: Callable[[str], Query], end: Mark) -> set[str]:
-        # The tail first: what moves from it into the index meanwhile is then found twice, not missed.
+        # Ask the tail first: an entry that moves into the index meanwhile is then found twice, not missed.
         tail = self.tail
         late = {each for key, each in keys.items() if tail is not None and tail.find(key, 0, NO_END)}
         early = self.ask(lambda index, _: find_known(index, keys))
@@ -120,16 +120,16 @@ class Storage:
         return late | {keys[key] for key in early}
 
     def verify(self, from_seq: int, end: Mark) -> VerifyReport:
-        """Checks everything from an entry, or a little before it, up to a place."""
+        """Verifies the entries from `from_seq`, or from a stop shortly before it, up to `end`."""
         start = self._shelf.find_stop(from_seq - 1)
         return verify_part(self.journal.volume, self.journal.ledger_id, start, end.offset)
 
     def find_stop(self, seq: int) -> Mark:
-        """A place at or before the end of an entry, from which verifying can start."""
+        """A position at or before the end of entry `seq`, from which verification can start."""
         return self._shelf.find_stop(seq)
 
     def ask(self, question: Callable[[sqlite3.Connection, Known], T]) -> T | None:
-        """The answer of the index; None once it turned out to be damaged. Then files are scanned until the next opening."""
+        """The index's answer; None once the index is known to be damaged. Files are then scanned until the next opening."""
         if not self._answers:
             return None
         try:
@@ -139,12 +139,12 @@ class Storage:
             return None
 
     def distrust(self, reason: str) -> None:
-        """Asks the index nothing more, and makes it anew at the next opening."""
+        """Stops using the index; closing deletes it, so the next opening rebuilds it."""
         _log.warning("index is damaged", path=str(self._index.path), reason=reason)
         self._answers, self.tail = False, None
 
     def close(self) -> None:
-        """Puts on disk what is not, and gives file, lock and index back."""
+        """Syncs what is not on disk yet, and closes file, lock and index."""
         try:
             if self.journal.problem is None:
                 self.journal.sync()
@@ -156,7 +156,7 @@ class Storage:
                 remove_index(self._index.path)
 
     def abandon(self) -> None:
-        """Gives everything back as it is."""
+        """Closes file, lock and index without writing anything."""
         self._index.close()
         self.journal.close()
 
@@ -164,8 +164,8 @@ class Storage:
         """Verifies, recovers and indexes the file. Called once.
 
         Args:
-            full: verify every entry, also those that the index has seen
-            time_us: the time, for the name of a file with cut bytes
+            full: verify every entry, including those that the index covers
+            time_us: the time in microseconds since 1970, used to name the file that keeps cut bytes
         """
         journal, index = self.journal, self._index
         held = read_checkpoint(journal.path)
@@ -174,7 +174,7 @@ class Storage:
             is_short = known.mark.seq <= known.durable_seq and known.mark.offset > journal.volume.size()
             seen, known = known, Known(durable_seq=known.durable_seq)
             if is_short:
-                # Nearly sure to be refused, and then the index still says which head is missing.
+                # Verify before clearing the index. A refusal, which is nearly certain, leaves the missing head in the index.
                 journal.prepare(known, lambda *_: None, time_us)
             check_seen(journal.volume, seen)
             index.clear(known)
@@ -182,7 +182,7 @@ class Storage:
             known = Known(durable_seq=known.durable_seq)
         self.tail = Tail(index.known.mark)
         self._boundaries = Boundaries(up_to=signed) if known.mark.seq == 0 else None
-        # What a signed head names was on disk when it was signed, so no crash took it away.
+        # An entry was durable before a signed head named it, so no crash can have removed it.
         journal.prepare(known._replace(durable_seq=max(known.durable_seq, signed)), self._take_up, time_us)
         check_tip(held, journal.volume, journal.ledger_id, journal.tip, self.find_stop, self._boundaries)
         self.flushed = journal.tip
@@ -190,7 +190,7 @@ class Storage:
         self._note(_TAIL_ENTRIES, journal.synced.seq)
 
     def _take_up(self, after: Mark, entries: Batch) -> None:
-        """Indexes a commit that was found in the file."""
+        """Adds a commit found in the file to the boundaries and to the tail of the index."""
         if self._boundaries is not None:
             self._boundaries.take(after.seq)
         tail = self.tail
@@ -200,7 +200,7 @@ class Storage:
         self._note(_TAIL_ENTRIES, self._index.known.durable_seq)
 
     def _note(self, at_most: int, durable_seq: int) -> None:
-        """Moves the tail into the index where it has grown long, or else notes only what is durable."""
+        """Moves a tail of `at_most` entries or more into the index; with a shorter one, stores only `durable_seq`."""
         tail = self.tail
         if tail is None:
             return
@@ -211,7 +211,7 @@ class Storage:
             else:
                 self._index.note_durable(durable_seq)
         except FAULTS as error:
-            # Rows after a gap would hide the gap, so nothing more is noted until the next opening catches up.
+            # Rows after a gap would hide the gap, so the index gets no more rows until the next opening fills the gap.
             _log.warning("index not written", path=str(self._index.path), reason=str(error))
             self.tail = None
 
@@ -227,11 +227,11 @@ def open_storage(
     config: LedgerConfig,
     time_us: int,
 ) -> Storage:
-    """A ledger on disk, locked, verified, recovered and indexed.
+    """Locks, verifies, recovers and indexes a ledger on disk.
 
     Raises:
-        LedgerLocked: another writer has it
-        LedgerPathError: it cannot be put there
+        LedgerLocked: another writer has the ledger open
+        LedgerPathError: the path cannot hold a ledger or its index
         LedgerDamaged: durable data does not verify, or is missing
     """
     journal = open_journal(path, ledger_id, ops)
@@ -254,7 +254,7 @@ def open_storage(
 
 
 def _commits(entries: Sequence[StoredEntry]) -> Iterator[Sequence[StoredEntry]]:
-    """The entries in portions that one commit may hold; nearly always one."""
+    """The entries, split into commits of at most the largest size; nearly always one."""
     if len(entries) <= _COMMIT_ENTRIES and sum([len(entry.body) for entry in entries]) <= _COMMIT_BYTES:
         if entries:
             yield entries

@@ -1,4 +1,4 @@
-"""Gives entries their time: never earlier than the entry before, and never from a clock that leapt ahead."""
+"""Turns clock readings into entry timestamps that never decrease; refuses a clock that jumped ahead."""
 
 from datetime import datetime
 
@@ -8,16 +8,16 @@ from kitchener.errors import LedgerClockError
 
 
 class Stamper:
-    """The time of one ledger's entries.
+    """Gives each entry of one ledger its timestamp.
 
     Args:
-        ledger_id: for errors
+        ledger_id: the ledger's name, for errors
         clock: the time of day
-        config: how far the clock may leap
-        last: the last entry's time; "" where there is none
+        config: how far the clock may jump ahead
+        last: the last entry's ISO time; "": the ledger is empty
 
     Raises:
-        LedgerClockError: the last entry lies in the future
+        LedgerClockError: the timestamp of the last entry lies in the future
     """
 
     def __init__(self, ledger_id: str, clock: Clock, config: LedgerConfig, last: str) -> None:
@@ -27,7 +27,7 @@ class Stamper:
         self._last_us = to_us(datetime.fromisoformat(last)) if last else 0
         self._take(self._last_us // 1_000_000)
         self.last = iso(self._last_us)
-        # What the clock said at a moment when it was believed, and how long ago that was.
+        # The last accepted clock reading, and the monotonic time when it was read.
         self._believed_us, self._elapsed_us = clock.time_us(), elapsed_us()
         ahead = self._last_us - self._believed_us
         if ahead > self._max_jump_us and not self._accepts_jumps:
@@ -40,7 +40,7 @@ class Stamper:
         """The ISO time of the next entry.
 
         Raises:
-            LedgerClockError: the clock leapt ahead; nothing was stamped
+            LedgerClockError: the clock jumped ahead; no timestamp was issued
         """
         now = self.time_us()
         if now > self._last_us:
@@ -55,14 +55,14 @@ class Stamper:
         return self.last
 
     def _take(self, second: int) -> None:
-        """Prepares the texts that are the same for a whole second."""
+        """Prepares the parts of timestamp and id that stay the same for a second."""
         self._second_us = second * 1_000_000
         self._prefix = iso(second * 1_000_000)[:20]
         self.id_start = f"E-{self._prefix[:10]}-"
-        """How the id of an entry with the last stamp begins."""
+        """The first characters of an entry id with the last timestamp's date."""
 
     def _check_jump(self, now: int) -> None:
-        # A long pause between two entries is no leap: a clock that nobody sets went on as well.
+        # A long pause between two entries is no jump: the monotonic clock advanced by the same time.
         elapsed = elapsed_us()
         ahead = now - self._believed_us - (elapsed - self._elapsed_us)
         if ahead > self._max_jump_us and not self._accepts_jumps:
