@@ -17,7 +17,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.errors import LedgerDamaged, SealingError, SigningError
 from kitchener.ledger import LedgerClient, LedgerEntry, LedgerReader, verify_file
 from kitchener.sealing import Keyring
-from kitchener.signing import load_signer
+from kitchener.signing import load_signer, make_key
 from tests.cli.commands import COMMAND
 from tests.cli.conftest import Cli, cli  # noqa: F401  the fixture
 from tests.ledger.support import segments_of
