@@ -11,8 +11,9 @@ import pytest
 
 from kitchener import tool
 from kitchener.actors.executor.executor import HO1Executor
+from kitchener.actors.mailbox.calling_chain import CALLING_CHAIN, calling_chain
 from kitchener.actors.mailbox.hosts import HostedExecutor
-from kitchener.actors.mailbox.mailbox import BACKGROUND, CALLING_CHAIN, INTERACTIVE, LaneLimits
+from kitchener.actors.mailbox.mailbox import BACKGROUND, INTERACTIVE, LaneLimits
 from kitchener.actors.tools.registry import Tool, ToolRegistry
 from kitchener.clock import SystemClock
 from kitchener.config import HO2Config, LedgerConfig, RouterConfig
@@ -196,7 +197,7 @@ async def test_a_tool_sees_the_callers_chain_of_sessions(host: str, tmp_path: Pa
     @tool(read_only=True)
     async def look() -> str:
         """Looks at its calling chain."""
-        seen.append(CALLING_CHAIN.get())
+        seen.append(calling_chain())
         return "looked"
 
     async with open_bench(host, tmp_path, tools=(look,)) as bench:

@@ -5,6 +5,7 @@ A tool is somebody else's code, and one process runs it for all subjects. Each s
 
 import itertools
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -12,15 +13,19 @@ from threading import Event
 from typing import Any
 
 import anyio
+import anyio.from_thread
+import anyio.lowlevel
 import pytest
+from anyio.abc import TaskGroup
 
 from kitchener import replay_session
 from kitchener.actors.tools.registry import Tool, ToolCall, tool
+from kitchener.errors import RuntimeClosed
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider, use_tool
-from tests.acceptance.stack import echo, open_scripted, read_all, scripted_config
+from tests.acceptance.stack import Hold, echo, open_scripted, read_all, scripted_config
 from tests.hostile.kit import bystander, unless_bystander
 
 FEW = {"max_restarts": 3}
@@ -227,3 +232,81 @@ async def test_one_subjects_tools_that_hang_leave_threads_for_others(tmp_path: P
         assert sum("may still be running" in call["error"] for call in calls if call["subject_id"] == "mallory") <= 28
     finally:
         let_go.set()
+
+
+class Leaves:
+    """A tool that leaves a task of the program behind, which sends the message `later`.
+
+    Args:
+        tasks: where the task is left
+        is_async: whether the tool is
+        begins: the task sends its message while the tool runs, to another session; else once `let_go` is set, to the same one
+    """
+
+    def __init__(self, tasks: TaskGroup, *, is_async: bool = True, begins: bool = False) -> None:
+        self.runtime: Runtime
+        self.let_go, self.hold = anyio.Event(), Hold("later")
+        self.answers: list[str] = []
+
+        async def leave(call: ToolCall) -> str:
+            """Leaves a task behind."""
+            tasks.start_soon(self._later, None if begins else call.session_id)
+            if begins:
+                self.let_go.set()
+                await self.hold.arrived["later"].wait()
+            return "left"
+
+        def leave_too(call: ToolCall) -> str:
+            """Leaves a task behind."""
+            return anyio.from_thread.run(leave, call)
+
+        self.tool = Tool(leave if is_async else leave_too, name="leave", read_only=True)
+        self.model = ScriptedProvider(unless_bystander(self._answer), gate=self.hold)
+
+    async def _later(self, session_id: str | None) -> None:
+        await self.let_go.wait()
+        result = await self.runtime.supervisor().handle_turn("later", session_id=session_id, subject_id="mallory")
+        self.answers.append(result.response)
+
+    def _answer(self, request: PromptRequest) -> Any:
+        is_first = request.wo_type == "synthesize" and request.call == 1
+        return use_tool("leave") if is_first and request.variables["user_message"] != "later" else echo(request)
+
+    async def release_when_closing(self) -> None:
+        """Lets the model answer once the runtime takes no more turns."""
+        with suppress(RuntimeClosed):
+            while True:
+                await self.runtime.supervisor().start_session(subject_id="ada")
+        self.hold.released["later"].set()
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_what_a_tool_leaves_behind_is_a_caller_of_its_own(tmp_path: Path, *, is_async: bool) -> None:
+    """Regression: its later turns took no slot, and the session was closed to it for ever."""
+    async with anyio.create_task_group() as tasks:
+        left = Leaves(tasks, is_async=is_async)
+        async with open_scripted(tmp_path, left.model, tools=[left.tool], limits=FEW) as left.runtime, bystander(left.runtime):
+            session_id = await left.runtime.supervisor().start_session(subject_id="mallory")
+            await left.runtime.supervisor().handle_turn("now", session_id=session_id, subject_id="mallory")
+            left.let_go.set()
+            left.hold.released["later"].set()
+            with anyio.fail_after(10):
+                while not left.answers:
+                    await anyio.lowlevel.checkpoint()
+    assert left.answers == ["echo: later"]
+
+
+@pytest.mark.parametrize("begins", [True, False])
+async def test_closing_waits_for_the_turns_of_what_a_tool_left_behind(tmp_path: Path, *, begins: bool) -> None:
+    """Regression: the runtime was closed under them, also under one that had begun while the tool ran."""
+    async with anyio.create_task_group() as tasks:
+        left = Leaves(tasks, begins=begins)
+        async with open_scripted(tmp_path, left.model, tools=[left.tool], limits=FEW) as left.runtime:
+            session_id = await left.runtime.supervisor().start_session(subject_id="mallory")
+            await left.runtime.supervisor().handle_turn("now", session_id=session_id, subject_id="mallory")
+            left.let_go.set()
+            with anyio.fail_after(10):
+                await left.hold.arrived["later"].wait()
+            assert left.runtime.statistics()["running_turns"] == (0 if begins else 1)
+            tasks.start_soon(left.release_when_closing)
+    assert left.answers == ["echo: later"]

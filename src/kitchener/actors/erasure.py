@@ -7,7 +7,7 @@ import anyio
 
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.consolidation.consolidator import Consolidator
-from kitchener.actors.mailbox.mailbox import CALLING_CHAIN
+from kitchener.actors.mailbox.calling_chain import calling_chain
 from kitchener.actors.sessions.admission import Admission
 from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.config import LimitsConfig
@@ -49,7 +49,7 @@ class Leaving:
         """
         sessions = self._sessions.active_of(subject_id)
         for session in sessions:
-            if session.session_id in CALLING_CHAIN.get():
+            if session.session_id in calling_chain():
                 raise ReentrantTurn(
                     f"session {session.session_id!r} waits for the tool that erases its subject; erase when its turn is over"
                 )

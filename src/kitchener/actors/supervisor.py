@@ -19,7 +19,7 @@ from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.consolidation.consolidator import Consolidator
 from kitchener.actors.erasure import Leaving
 from kitchener.actors.intent_calls import IntentCalls
-from kitchener.actors.mailbox.mailbox import CALLING_CHAIN
+from kitchener.actors.mailbox.calling_chain import CALLING_CHAIN, calling_chain, live_links
 from kitchener.actors.policy_identity import configuration_hash, policy_identity
 from kitchener.actors.sessions.admission import Admission, SessionQueue, TurnLimiter
 from kitchener.actors.sessions.context_provider import SessionContext
@@ -198,7 +198,7 @@ class HO2Supervisor:
         """
         check_session_id(session_id)
         check_text("reason", reason)
-        check_not_inside(CALLING_CHAIN.get(), session_id, "ends it")
+        check_not_inside(calling_chain(), session_id, "ends it")
         await self._ready()
         session = await self._sessions.find_open(session_id)
         async with self._admission.call(session):
@@ -366,20 +366,20 @@ class HO2Supervisor:
             session = await self._sessions.start(subject_id=call.subject_id)
         else:
             session = await self._sessions.find_open(call.session_id, subject_id=call.subject_id)
-        chain = CALLING_CHAIN.get()
-        if chain:
-            check_chain(chain, session.session_id, self._host.limits.max_nesting)
+        links = live_links()
+        if links:
+            check_chain(calling_chain(), session.session_id, self._host.limits.max_nesting)
         if on_session is not None:
             on_session(session.session_id)
-        token = CALLING_CHAIN.set((*chain, session.session_id))
+        token = CALLING_CHAIN.set((*links, session.session_id))
         try:
-            queue = await self._admission.enter(session, message, call, nested=bool(chain))
+            queue = await self._admission.enter(session, message, call, nested=bool(links))
             try:
                 session.check_open()  # a call that was before this message in the session's queue may have ended it
                 self._sessions.check(session.subject_id)
                 return await self._run(session, queue, message, call, update)
             finally:
-                self._admission.leave(session, nested=bool(chain))
+                self._admission.leave(session, nested=bool(links))
         finally:
             CALLING_CHAIN.reset(token)
 
@@ -456,7 +456,7 @@ class HO2Supervisor:
 
     async def _scope(self, call: TurnCall) -> Scope:
         if call.session_id is not None:
-            check_chain(CALLING_CHAIN.get(), call.session_id, self._host.limits.max_nesting)
+            check_chain(calling_chain(), call.session_id, self._host.limits.max_nesting)
             session = await self._sessions.find(call.session_id, subject_id=call.subject_id)
             return ("session", session.session_id)
         if call.subject_id is None:

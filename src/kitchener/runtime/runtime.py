@@ -15,8 +15,9 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
+from kitchener.actors.mailbox.calling_chain import calling_chain
 from kitchener.actors.mailbox.hosts import HostedGateway
-from kitchener.actors.mailbox.mailbox import CALLING_CHAIN, INTERACTIVE, LaneLimits, LaneStatistics
+from kitchener.actors.mailbox.mailbox import INTERACTIVE, LaneLimits, LaneStatistics
 from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.turn.parts import DegradedCall
@@ -82,7 +83,7 @@ class Runtime:
         Raises:
             ReentrantTurn: a tool of a turn asks for it, which would wait for itself
         """
-        if (chain := CALLING_CHAIN.get()) and not self._limiter.is_closed:  # a tool may open a runtime, and close it
+        if (chain := calling_chain()) and not self._limiter.is_closed:  # a tool may open a runtime, and close it
             raise ReentrantTurn(f"a tool of session {chain[-1]!r} drains the runtime, which waits for its own turn")
         await self._limiter.wait_idle()
         for agent in self._agents.values():

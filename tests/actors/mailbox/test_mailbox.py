@@ -5,10 +5,10 @@ from typing import Any
 import anyio
 import pytest
 
+from kitchener.actors.mailbox.calling_chain import CALLING_CHAIN, calling_chain
 from kitchener.actors.mailbox.hosts import HostedExecutor
 from kitchener.actors.mailbox.mailbox import (
     BACKGROUND,
-    CALLING_CHAIN,
     INTERACTIVE,
     LaneStatistics,
 )
@@ -276,7 +276,7 @@ async def test_a_nested_lane_has_the_bounds_of_the_interactive_one() -> None:
 
 async def test_the_calling_chain_travels_with_the_message() -> None:
     async def handle(message: str) -> str:
-        return " → ".join(CALLING_CHAIN.get())
+        return " → ".join(calling_chain())
 
     mailbox = mailbox_of(handle)
     async with opened(mailbox):
@@ -295,7 +295,7 @@ async def test_the_calling_chain_is_the_one_at_the_time_of_asking() -> None:
 
     async def handle(message: str) -> str:
         await gate.wait()
-        seen.append(CALLING_CHAIN.get())
+        seen.append(calling_chain())
         return message
 
     async def ask(*chain: str) -> None:

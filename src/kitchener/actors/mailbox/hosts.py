@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, cast
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
 
-from kitchener.actors.mailbox.mailbox import BACKGROUND, CALLING_CHAIN, INTERACTIVE, Envelope, Mailbox
+from kitchener.actors.mailbox.calling_chain import calling_chain
+from kitchener.actors.mailbox.mailbox import BACKGROUND, INTERACTIVE, Envelope, Mailbox
 from kitchener.records.prompt import OnAttempt, PromptGateway, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
 
@@ -41,7 +42,7 @@ class HostedExecutor:
         """The lane that takes this work order."""
         if work_order.wo_type == "consolidate":
             return BACKGROUND
-        depth = len(CALLING_CHAIN.get())
+        depth = len(calling_chain())
         return INTERACTIVE if depth <= 1 else f"nested-{depth - 1}"
 
 

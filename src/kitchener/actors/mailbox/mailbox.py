@@ -28,6 +28,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
+from kitchener.actors.mailbox.calling_chain import CALLING_CHAIN
 from kitchener.actors.mailbox.wakeups import EventSignal, Signal, Wakeup, signals
 from kitchener.cancellation import cut_off, ends_when_told, is_own_failure, is_scope_cancelled
 from kitchener.errors import ActorStopped, KitchenerError, Overloaded, origin_of
@@ -36,10 +37,6 @@ logger = structlog.get_logger(__name__)
 
 Asked = TypeVar("Asked")
 Replied = TypeVar("Replied")
-
-CALLING_CHAIN: ContextVar[tuple[str, ...]] = ContextVar("CALLING_CHAIN", default=())
-"""The sessions whose turns wait for what runs here, outermost first. Carried in the envelope, because context variables do
-not travel from an asker to a worker by themselves."""
 
 ASKERS_CONTEXT: ContextVar[Context | None] = ContextVar("ASKERS_CONTEXT", default=None)
 """The context variables of whoever sent the message that is being handled; None outside of a worker. Tools run with them."""

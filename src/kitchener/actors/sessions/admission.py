@@ -101,9 +101,8 @@ class TurnLimiter:
             del self._running_of[subject_id]
         if self._lines and not self._closed:
             self._serve()
-        if self.running == 0 and self._idle is not None:
-            self._idle.set()
-            self._idle = None
+        if self._idle is not None:
+            self._tell_if_idle()
 
     def close(self) -> None:
         """Admits nothing more; those in line are turned away."""
@@ -145,6 +144,8 @@ class TurnLimiter:
     def untrack(self, scope: anyio.CancelScope) -> None:
         """The turn of this scope is over."""
         self._scopes.discard(scope)
+        if self._idle is not None:
+            self._tell_if_idle()
 
     def cancel_running(self) -> None:
         """Cancels every running turn."""
@@ -152,10 +153,15 @@ class TurnLimiter:
             scope.cancel()
 
     async def wait_idle(self) -> None:
-        """Returns when no turn runs."""
-        if self.running:
+        """Returns when no turn runs, also none without a slot: a tool may have left one behind that was inside its own turn."""
+        if self.running or self._scopes:
             self._idle = self._idle or anyio.Event()
             await self._idle.wait()
+
+    def _tell_if_idle(self) -> None:
+        if not self.running and not self._scopes and self._idle is not None:
+            self._idle.set()
+            self._idle = None
 
 
 class SessionQueue:

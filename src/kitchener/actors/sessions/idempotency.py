@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 
-from kitchener.actors.mailbox.mailbox import CALLING_CHAIN
+from kitchener.actors.mailbox.calling_chain import calling_chain
 from kitchener.errors import IdempotencyConflict, OutcomeUnknown, Overloaded, ReentrantTurn, SubjectErased
 from kitchener.ledger import Ledgers, StoredEntry
 from kitchener.records import events
@@ -68,7 +68,7 @@ class IdempotencyKeys:
         while (running := self._running.get(place)) is not None:
             if running.message != message:
                 raise IdempotencyConflict(key, "in progress")
-            if running.session_id in CALLING_CHAIN.get():
+            if running.session_id in calling_chain():
                 raise ReentrantTurn(f"the turn of idempotency key {key!r} waits for the tool that sends its message again")
             with anyio.CancelScope(deadline=deadline):
                 await running.done.wait()

@@ -19,6 +19,7 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
+from kitchener.actors.mailbox.calling_chain import enter_tool
 from kitchener.actors.mailbox.mailbox import ASKERS_CONTEXT
 from kitchener.actors.tools.results import ToolOutcome, failure, outcome_of
 from kitchener.actors.tools.schema import code_of, read_signature, summary
@@ -250,10 +251,13 @@ class ToolRegistry:
         found = self._tools[tool_id]
         limit_s = found.timeout_s if found.timeout_s is not None else self._timeout_s
         job = _Job(found.prepared(bound, call), self._max_result_bytes, call.subject_id)
-        with anyio.CancelScope(deadline=min(anyio.current_time() + limit_s, call.deadline)):
-            if found.is_async:
-                return await job.run_async()
-            return await self._run_in_thread(job, found.tool_id)
+        try:
+            with anyio.CancelScope(deadline=min(anyio.current_time() + limit_s, call.deadline)):
+                if found.is_async:
+                    return await job.run_async()
+                return await self._run_in_thread(job, found.tool_id)
+        finally:
+            job.tool_run.has_ended = True  # what it has left behind is a caller of its own from now on
         return ToolOutcome(error=_late(found, limit_s, started=found.is_async or job.has_begun))
 
     async def _run_in_thread(self, job: "_Job", tool_id: str) -> ToolOutcome:
@@ -296,6 +300,7 @@ class _Job:
         self._work, self._max_result_bytes = work, max_result_bytes
         asker = ASKERS_CONTEXT.get()
         self._context = asker.copy() if asker is not None else copy_context()
+        self.tool_run = enter_tool(self._context)
         self._lock = Lock()
         self._is_given_up = False
         self.has_begun = self.has_ended = False

@@ -1,0 +1,49 @@
+"""Knows which sessions' turns wait for the code that runs now, so that no turn waits for itself.
+
+The chain is a context variable, so tasks that a tool starts inherit it. A tool's call ends, and such a task may go on: nothing
+waits for it any more, and it counts as a caller of its own. Neighbours: the mailbox carries the chain from an asker to a
+worker, the supervisor adds sessions, the tool registry adds calls of tools. Explained in `docs/actors.md`.
+"""
+
+from contextvars import Context, ContextVar
+
+
+class ToolRun:
+    """One call of a tool, as a link of the chain."""
+
+    __slots__ = ("has_ended",)
+
+    def __init__(self) -> None:
+        self.has_ended = False
+        """The tool has returned, or nobody waits for it any longer."""
+
+
+Links = tuple[str | ToolRun, ...]
+
+CALLING_CHAIN: ContextVar[Links] = ContextVar("CALLING_CHAIN", default=())
+"""Sessions, outermost first, each followed by the call of its tool once one runs. Only for handing it on and adding to it: who
+asks what waits now asks `calling_chain`."""
+
+
+def live_links() -> Links:
+    """The part of the chain that still waits: what stands after the last tool call that has ended."""
+    links = CALLING_CHAIN.get()
+    if len(links) > 1:  # one link alone is a turn outside of tools
+        for place in range(len(links) - 1, 0, -1):
+            link = links[place]
+            if isinstance(link, ToolRun) and link.has_ended:
+                return links[place + 1 :]
+    return links
+
+
+def calling_chain() -> tuple[str, ...]:
+    """The sessions whose turns wait for what runs here, outermost first."""
+    return tuple(link for link in live_links() if isinstance(link, str))
+
+
+def enter_tool(context: Context) -> ToolRun:
+    """Marks what runs in the context as one call of a tool; whoever called the tool sets `has_ended`."""
+    run = ToolRun()
+    if links := context.get(CALLING_CHAIN):
+        context.run(CALLING_CHAIN.set, (*links, run))
+    return run
