@@ -10,14 +10,15 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from kitchener.config import ProviderConfig, RouterConfig
+from kitchener.config import LedgerConfig, LimitsConfig, ProviderConfig, RouterConfig, RuntimeConfig
 from kitchener.errors import CallerError, KitchenerError, Overloaded
+from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.turn import TextDelta, TurnUpdate
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.context.context_kit import ENFORCE
-from tests.acceptance.stack import Hold, echo, open_scripted, scripted_config
+from tests.acceptance.stack import Hold, echo, open_scripted, read_all, scripted_config
 from tests.hostile.kit import BYSTANDER, bystander
 
 MESSAGES = 200
@@ -133,3 +134,51 @@ async def test_a_fork_into_thousands_is_refused(tmp_path: Path) -> None:
             await supervisor.handle_turn("hello", session_id=session_id)
         except KitchenerError as error:
             pytest.fail(f"the session cannot be used: {error}")
+
+
+async def test_agent_classes_that_callers_name_are_bounded(tmp_path: Path) -> None:
+    """Regression: 71 of them used up the 1,024 files that a process may have open, and with them everybody's ledgers."""
+    agents = {f"RESIDENT:configured-{number}": {} for number in range(3)}
+    config = scripted_config(tmp_path, agents=agents)
+    opened: list[str] = []
+    async with open_runtime(config, providers={"scripted": ScriptedProvider(echo)}) as runtime, bystander(runtime):
+        for number in range(80):
+            name = f"RESIDENT:mallory-{number}"
+            try:
+                await runtime.supervisor(name).handle_turn("hello", subject_id="mallory")
+            except CallerError as error:
+                refusal = str(error)
+                with pytest.raises(CallerError):
+                    runtime.ledgers(name)
+            else:
+                opened.append(name)
+        assert len(opened) == 16
+        assert "limits.max_agent_classes = 16" in refusal
+        assert '[agents."RESIDENT:mallory-79"]' in refusal
+        for name in ["ADMIN", *agents, *opened]:
+            assert (await runtime.supervisor(name).handle_turn("hello", subject_id="ada")).response == "echo: hello"
+
+
+async def test_where_no_agent_class_is_configured_the_default_one_takes_no_place(tmp_path: Path) -> None:
+    limits = LimitsConfig(max_agent_classes=0)
+    async with open_runtime(RuntimeConfig(plane_root=str(tmp_path), limits=limits)) as runtime:
+        await runtime.supervisor().handle_turn("hello", subject_id="ada")
+        with pytest.raises(CallerError, match="max_agent_classes = 0"):
+            runtime.supervisor("RESIDENT:anybody")
+
+
+async def test_an_erasure_opens_every_class_on_record_whatever_the_limit(tmp_path: Path) -> None:
+    """An agent class that is not configured any more may hold what a subject said: no limit keeps it readable."""
+    classes = [f"RESIDENT:once-{number}" for number in range(3)]
+    ledger = LedgerConfig(durability="none", keyring=str(tmp_path / "keys"))
+    for limit in (3, 1):
+        config = scripted_config(tmp_path / "root", limits={"max_agent_classes": limit}, ledger=ledger)
+        async with open_runtime(config, providers={"scripted": ScriptedProvider(echo)}) as runtime:
+            if limit == 3:
+                for name in classes:
+                    await runtime.supervisor(name).handle_turn("hello", subject_id="ada")
+            else:
+                await runtime.erase_subject("ada")
+                for name in classes:
+                    erased = await read_all(runtime.ledgers(name).ho2m, entry_type=events.SUBJECT_ERASED)
+                    assert len(erased) == 1

@@ -51,6 +51,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "limits.gateway_concurrency": _WAITING,
     "limits.gateway_queue": _WAITING,
     "limits.max_nesting": _OUTSIDE,
+    "limits.max_agent_classes": _OUTSIDE,
     "limits.max_restarts": "when a runtime stops",
     "limits.restart_window_s": "when a runtime stops",
     "limits.abort_grace_s": _WAITING,

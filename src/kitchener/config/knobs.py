@@ -77,6 +77,9 @@ class LimitsConfig(Settings):
     """Model calls that may wait for the gateway."""
     max_nesting: Annotated[int, Field(ge=0, le=16)] = 3
     """How deep turns may nest when a tool sends a message to another session; 0 forbids it."""
+    max_agent_classes: Annotated[int, Field(ge=0, le=1_000_000)] = 16
+    """Agent classes that are not configured and that one runtime opens on first use; each keeps ledgers and some 14 files open
+    until it closes. A further one is refused; configured classes and `ADMIN` do not count."""
     max_restarts: Positive = 100
     """Failures of one actor within `restart_window_s` after which the runtime stops with that error as the cause."""
     restart_window_s: Seconds = 60.0

@@ -57,7 +57,8 @@ class Runtime:
         """The supervisor of an agent class; always the same one. A class that is not configured has the defaults.
 
         Raises:
-            CallerError: `agent_class` is neither `ADMIN` nor `RESIDENT:<name>`
+            CallerError: `agent_class` is neither `ADMIN` nor `RESIDENT:<name>`, or it is not configured, and
+                `max_agent_classes` such classes are open
             ConfigError, PromptError, ToolError: the class cannot be put together
         """
         return self._agent(agent_class).supervisor
@@ -105,7 +106,7 @@ class Runtime:
         keyring_of(self._shared.sealer)
         check_recorded_subject(subject_id)
         for agent_class in supervisors_ledgers(self.config):
-            self._agent(agent_class)
+            self._agent(agent_class, is_on_record=True)
         async with self._erasing:
             for agent in self._agents.values():
                 await agent.ready()
@@ -145,15 +146,26 @@ class Runtime:
             "mailboxes": mailboxes,
         }
 
-    def _agent(self, agent_class: str) -> Agent:
+    def _agent(self, agent_class: str, *, is_on_record: bool = False) -> Agent:
         agent = self._agents.get(agent_class)
         if agent is None:
             if not is_agent_class(agent_class):
                 raise CallerError(f"agent class {agent_class!r}: expected 'ADMIN' or 'RESIDENT:<name>'")
+            if not is_on_record:
+                self._check_room(agent_class)
             config = self.config.agents.get(agent_class) or HO2Config(agent_class=agent_class)
             agent = self._agents[agent_class] = Agent(config, self._shared)
             agent.open()
         return agent
+
+    def _check_room(self, agent_class: str) -> None:
+        """Refuses a class that nobody configured while as many of those are open as may be: callers may choose the names."""
+        configured, limit = {"ADMIN", *self.config.agents}, self.config.limits.max_agent_classes
+        if agent_class not in configured and sum(name not in configured for name in self._agents) >= limit:
+            raise CallerError(
+                f"agent class {agent_class!r} is not configured, and limits.max_agent_classes = {limit} such classes are open;"
+                f' add a table [agents."{agent_class}"] to the settings, or raise the limit'
+            )
 
     async def _open_configured(self) -> None:
         for agent_class in self.config.agents or ("ADMIN",):
