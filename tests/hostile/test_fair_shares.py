@@ -138,7 +138,7 @@ async def test_a_fork_into_thousands_is_refused(tmp_path: Path) -> None:
 
 async def test_agent_classes_that_callers_name_are_bounded(tmp_path: Path) -> None:
     """Regression: 71 of them used up the 1,024 files that a process may have open, and with them everybody's ledgers."""
-    agents = {f"RESIDENT:configured-{number}": {} for number in range(3)}
+    agents: dict[str, dict[str, Any]] = {f"RESIDENT:configured-{number}": {} for number in range(3)}
     config = scripted_config(tmp_path, agents=agents)
     opened: list[str] = []
     async with open_runtime(config, providers={"scripted": ScriptedProvider(echo)}) as runtime, bystander(runtime):

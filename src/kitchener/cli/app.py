@@ -9,7 +9,9 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NoReturn, TextIO, cast
 
 import structlog
@@ -44,6 +46,9 @@ _EXIT_CODES: Final = (
     ((NotOnRecord, UnknownSession, SessionEnded, SubjectErased, UnknownSubject, UnknownArtifact), NEGATIVE),
     ((ConfigError, CallerError, LedgerPathError, PromptError, SigningError, ToolError), USAGE),
 )
+
+_LINGER_S: Final = 1.0
+"""How long threads may take to end by themselves once a command is done, seconds. Those of a closed event loop take none."""
 
 _HELP = """Run LLM agents whose every decision is on record.
 
@@ -139,10 +144,34 @@ def run(tokens: Sequence[str]) -> NoReturn:
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=cast(TextIO, StandardError()))
     sys.excepthook = lambda _, error, __: say_traceback(error)
     threading.excepthook = lambda failed: say_traceback(failed.exc_value) if failed.exc_value is not None else None
-    code = invoke(tokens)
-    if code == INTERRUPTED:
-        # All is committed and closed. A tool that hangs in its thread would keep the process alive beyond that.
-        sys.stdout.flush()
-        sys.stderr.flush()
+    try:
+        code = invoke(tokens)
+    except Exception as error:  # noqa: BLE001  a bug, which is told; a thread that hangs must not hold it up
+        say_traceback(error)
+        code = NEGATIVE
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """Ends the process, now that all is committed and closed, also where a tool hangs in its thread.
+
+    The interpreter would wait for that thread for ever.
+    """
+    running = () if code == INTERRUPTED else _running_threads()
+    if running:
+        say(f"kitchener: everything is closed; ending the process although this still runs: {', '.join(running)}")
+    if running or code == INTERRUPTED:
+        with suppress(OSError):  # whoever read the output has gone
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _running_threads() -> tuple[str, ...]:
+    """Names of the threads that the interpreter would wait for and that do not end within `_LINGER_S`."""
+    others = [thread for thread in threading.enumerate() if thread is not threading.current_thread() and not thread.daemon]
+    until = time.monotonic() + _LINGER_S
+    for thread in others:
+        thread.join(max(0.0, until - time.monotonic()))
+    return tuple(sorted({thread.name for thread in others if thread.is_alive()}))

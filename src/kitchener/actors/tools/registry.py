@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial, update_wrapper
-from threading import Lock
+from threading import Lock, current_thread
 from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
 
 import anyio
@@ -250,7 +250,7 @@ class ToolRegistry:
             return ToolOutcome(error=bound)
         found = self._tools[tool_id]
         limit_s = found.timeout_s if found.timeout_s is not None else self._timeout_s
-        job = _Job(found.prepared(bound, call), self._max_result_bytes, call.subject_id)
+        job = _Job(found.prepared(bound, call), self._max_result_bytes, call.subject_id, found.tool_id)
         try:
             with anyio.CancelScope(deadline=min(anyio.current_time() + limit_s, call.deadline)):
                 if found.is_async:
@@ -295,8 +295,8 @@ class _Job:
     scope or task group that it enters and never leaves, or its own cancellation, would else hit the next one's work order.
     """
 
-    def __init__(self, work: Callable[[], Any], max_result_bytes: int, subject_id: str = "") -> None:
-        self.subject_id = subject_id
+    def __init__(self, work: Callable[[], Any], max_result_bytes: int, subject_id: str, tool_id: str) -> None:
+        self.subject_id, self._tool_id = subject_id, tool_id
         self._work, self._max_result_bytes = work, max_result_bytes
         asker = ASKERS_CONTEXT.get()
         self._context = asker.copy() if asker is not None else copy_context()
@@ -337,11 +337,14 @@ class _Job:
             if self._is_given_up:
                 return ToolOutcome(error="not started")
             self.has_begun = True
+        thread = current_thread()
+        idle_name, thread.name = thread.name, f"tool {self._tool_id!r}"  # whoever looks for what still runs finds it
         try:
             return self._context.run(lambda: outcome_of(self._work(), self._max_result_bytes))
         except BaseException as error:  # noqa: BLE001 - nobody interrupts a thread
             return failure(error)
         finally:
+            thread.name = idle_name
             self.has_ended = True
 
     def is_left_behind(self) -> bool:
