@@ -154,9 +154,12 @@ def test_a_settings_file_without_end_is_not_read_to_its_end() -> None:
     assert "is larger than 1,048,576 bytes" in run.stderr
 
 
-def test_a_key_file_without_end_is_not_read_to_its_end() -> None:
-    provider = ProviderConfig(base_url="http://127.0.0.1:1/v1", model="m", api_key="file:/dev/zero")
-    with pytest.raises(ConfigError, match=r"router\.providers\.p\.api_key = .*is larger than 65,536 bytes"):
+@pytest.mark.parametrize(("name", "problem"), [("/dev/zero", "is not a regular file"), ("huge", "is larger than 65,536 bytes")])
+def test_a_key_file_without_end_is_not_read_to_its_end(tmp_path: Path, name: str, problem: str) -> None:
+    (tmp_path / "huge").touch()
+    os.truncate(tmp_path / "huge", 1 << 42)  # takes no room
+    provider = ProviderConfig(base_url="http://127.0.0.1:1/v1", model="m", api_key=f"file:{tmp_path / name}")
+    with pytest.raises(ConfigError, match=rf"router\.providers\.p\.api_key = .*{problem}"):
         check_config(RuntimeConfig(router=RouterConfig(providers={"p": provider})), environ={})
 
 
