@@ -378,18 +378,20 @@ def load_tools(names: Iterable[str]) -> tuple[Tool[..., Any], ...]:
 
 def _load(name: str) -> Tool[..., Any]:
     module_name, colon, attribute = name.partition(":")
-    shown = repr(name) if is_plain_name(name) else f"of {counted(len(name), 'character')}"
+    is_plain = is_plain_name(name)  # otherwise it may be a secret in the wrong place, which no error quotes
+    shown = repr(name) if is_plain else f"of {counted(len(name), 'character')}"
     if not (module_name and colon and attribute):
         raise ToolError(f"tool {shown}: expected module:attribute, such as my_bot.tools:list_packages")
     try:
         found: Any = importlib.import_module(module_name)
     except ImportError as error:
-        if not is_plain_name(name):  # it may be a secret in the wrong place, which the error of Python would quote
+        if not is_plain:
             raise ToolError(f"tool {shown}: its module cannot be imported") from None
         raise ToolError(f"tool {shown}: module {module_name!r} cannot be imported: {error}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise ToolError(f"tool {shown}: its module has no such attribute")
+            absent = f"{module_name!r} has no attribute {attribute!r}" if is_plain else "its module has no such attribute"
+            raise ToolError(f"tool {shown}: {absent}")
         found = getattr(found, part)
     if isinstance(found, Tool):
         return found
