@@ -1,9 +1,9 @@
-"""The identity of a policy: one value for everything that decides, on record with each turn and each projection.
+"""Hashes everything that decides into one policy identity, which is recorded with each turn and each projection.
 
-It covers the settings that decide, the prompt contracts, packs and attention templates by their hashes, and the code of the
-policy modules. Code counts by its top-level definitions without imports, annotations, comments, docstrings, positions or file
-names: moving or documenting code keeps the identity, and changing one comparison changes it. The value is the same on every
-supported Python. Explained in `docs/replay.md`.
+It covers the settings that decide, the hashes of prompt contracts, packs and attention templates, and the code of the policy
+modules. Code is hashed by top-level definition, without imports, annotations, comments, docstrings, positions or file names. So
+moving or documenting code keeps the identity, and changing one comparison changes it. The value is the same on every supported
+Python. Explained in `docs/replay.md`.
 """
 
 import ast
@@ -19,7 +19,7 @@ from kitchener.canonical import canonical_digest, digest
 from kitchener.config import HO2Config, HO3MemoryConfig, without_secrets
 
 POLICY_PACKAGES: Final = ("kitchener.context",)
-"""Every module of these counts."""
+"""Packages whose modules all count as policy code."""
 POLICY_MODULES: Final = (
     "kitchener.actors.executor.answers",
     "kitchener.actors.work.budget",
@@ -41,38 +41,40 @@ POLICY_MODULES: Final = (
     "kitchener.memory.subject",
     "kitchener.records.spoken",
 )
-"""So do these."""
+"""Single modules that count as policy code."""
 
 _NOT_POLICY: Final = frozenset(
     """ho2m_path ho1m_path ho3_memory_dir prompt_dir attention_templates session_queue idle_passivate_s session_id_digits
     consolidation_queue""".split()  # noqa: SIM905
 )
-"""Settings that say where things are or how long they wait. What a directory holds counts by hash instead."""
+"""Settings that say where files are or how long something waits. The files of a directory count by hash instead."""
 
 _UNSEEN: Final = frozenset(("annotation", "returns", "type_comment", "type_params", "ctx", "kind"))
-"""Fields of a syntax tree that change nothing that the code decides."""
+"""Fields of a syntax tree that do not affect what the code decides."""
 _IMPORTS: Final = (ast.Import, ast.ImportFrom)
 
 
 def configuration_hash(config: HO2Config, memory: HO3MemoryConfig | None) -> str:
-    """The hash of every setting of an agent class, whether it decides anything or not.
+    """Returns the hash of all settings of an agent class, including those that decide nothing.
 
     Args:
-        config: of the agent class
-        memory: of its long-term memory; None: its turns use none
+        config: the settings of the agent class
+        memory: the settings of its long-term memory; None: its turns use no memory
     """
     return canonical_digest(_settings(config, memory))
 
 
 def policy_identity(config: HO2Config, memory: HO3MemoryConfig | None) -> str:
-    """The `ruleset_hash` of turns and projections under these settings. Reads prompt and template files: call it at start.
+    """Returns the `ruleset_hash` of turns and projections under these settings.
+
+    It reads prompt and template files, so call it at start.
 
     Args:
-        config: of the agent class
-        memory: of its long-term memory; None: its turns use none
+        config: the settings of the agent class
+        memory: the settings of its long-term memory; None: its turns use no memory
 
     Raises:
-        PromptError, ConfigError: a file of `prompt_dir` or `attention_templates` is not right
+        PromptError, ConfigError: a file of `prompt_dir` or `attention_templates` is invalid
     """
     templates = [template.model_dump(mode="json") for template in load_templates(config.attention_templates)]
     return canonical_digest(
@@ -94,17 +96,17 @@ def _settings(config: HO2Config, memory: HO3MemoryConfig | None) -> dict[str, An
 
 @cache
 def policy_code() -> str:
-    """The hash of the installed policy code. Computed once per process, since what is imported does not change either."""
+    """Returns the hash of the installed policy code. Cached, because imported code does not change either."""
     return code_hash(_sources())
 
 
 def code_hash(sources: Iterable[str]) -> str:
-    """One hash over the definitions in these module texts, whatever module a definition stands in."""
+    """Returns one hash over all definitions in these module texts. It does not depend on the module of a definition."""
     return canonical_digest(sorted({each for source in sources for each in definition_hashes(source)}))
 
 
 def definition_hashes(source: str) -> frozenset[str]:
-    """The hashes of a module's top-level definitions."""
+    """Returns the hashes of a module's top-level definitions."""
     return frozenset(digest(_text(each).encode("ascii")) for each in ast.parse(source).body if _decides(each))
 
 
@@ -134,7 +136,7 @@ def _decides(statement: ast.AST) -> bool:
 
 
 def _text(node: Any) -> str:
-    """A syntax tree as text. `ast.dump` is no use here: it differs between versions of Python."""
+    """Converts a syntax tree to text. `ast.dump` is unsuitable, because its output differs between versions of Python."""
     if isinstance(node, ast.JoinedStr):  # Python 3.12 puts an empty text into some f-strings, others do not
         node = ast.JoinedStr([each for each in node.values if not (isinstance(each, ast.Constant) and each.value == "")])
     if isinstance(node, ast.AST):

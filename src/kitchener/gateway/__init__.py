@@ -1,4 +1,4 @@
-"""The gateway: one request in, one response out."""
+"""The gateway: turns one prompt request into one model response."""
 
 from kitchener.gateway.gateway import LLMGateway
 from kitchener.gateway.providers.opening import build_providers

@@ -1,7 +1,7 @@
-"""The walk of one call over its providers and their attempts: when to try again, when elsewhere, when to give up.
+"""Decides for one call when to retry, when to fall back to another provider, and when to give up.
 
-One `Attempts` serves one call. `begin` waits for the next attempt's turn and tells it; the caller makes the attempt and
-reports `answered`, `failed` or `abandoned`. Complete answers and streams share it. Explained in `docs/gateway.md`.
+One `Attempts` serves one call. `begin` waits until the next attempt may start and reports it. The caller makes the attempt and
+calls `answered`, `failed` or `abandoned`. Complete answers and streams both use it. Explained in `docs/gateway.md`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +19,12 @@ from kitchener.gateway.traits import Traits
 from kitchener.records.prompt import Attempt, OnAttempt, PromptRequest, PromptResponse, Provider
 
 _OF_THE_ANSWER: Final = ("malformed", "empty")
-"""Failures of an answer's content. They are tried again, but they open no circuit."""
+"""Failures of an answer's content. They are retried, but do not count for the circuit breaker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One provider and what guards it."""
+    """One provider with its limiter and circuit breaker."""
 
     provider_id: str
     provider: Provider
@@ -38,19 +38,19 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One step of a call's plan: a provider to try, with all that is known of it before the call."""
+    """One step of a call's plan: a provider to try and the model to request."""
 
     lane: Lane
     model_id: str | None
-    """Which model to ask for; None: the provider's own."""
+    """The model to request; None: the provider's own."""
     model_name: str
-    """The model that answers, by the best name there is."""
+    """The model's name in records: the requested one, else the provider's own, else the provider's id."""
     route_reason: str
     """`explicit`, `domain_tag:<tag>`, `default` or `fallback`."""
 
     @classmethod
     def of(cls, candidate: Candidate, lanes: Mapping[str, Lane]) -> "Way":
-        """The way to a candidate."""
+        """Returns the step for a candidate of a route plan."""
         lane = lanes[candidate.provider_id]
         model_name = candidate.model_id or lane.traits.model_id or lane.provider_id
         return cls(lane, candidate.model_id, model_name, candidate.route_reason)
@@ -58,7 +58,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What holds for every call of a gateway."""
+    """The providers and settings that apply to every call of a gateway."""
 
     lanes: Mapping[str, Lane]
     """The providers by id."""
@@ -67,11 +67,11 @@ class Rules:
     now: Callable[[], float]
     """The event loop's clock, seconds."""
     jitter: Callable[[], float]
-    """A fresh number in [0, 1)."""
+    """Returns a new number in [0, 1)."""
 
 
 class Attempts:
-    """The attempts of one call. Between `begin` and its report exactly one attempt is in flight."""
+    """The attempts of one call. Between `begin` and its outcome exactly one attempt is in flight."""
 
     __slots__ = (
         "_failures",
@@ -95,13 +95,13 @@ class Attempts:
     lane: Lane
     """The provider of the current attempt."""
     request: PromptRequest
-    """The request as the current provider gets it: with the model that routing settled on."""
+    """The request for the current provider, with the routed model."""
     number: int
-    """Of the current attempt, from 1 over all providers."""
+    """Number of the current attempt, from 1, counted over all providers."""
     stop_at: float
-    """When the current attempt has to be over, on the event loop's clock."""
+    """Deadline of the current attempt, on the event loop's clock, seconds."""
     output_begun: bool
-    """Whether a reader holds text that was not taken back. Kept by whoever streams."""
+    """Whether a reader has text that was not withdrawn. `LLMGateway.stream` sets it."""
 
     def __init__(self, request: PromptRequest, ways: Sequence[Way], on_attempt: OnAttempt, rules: Rules) -> None:
         self._request, self._ways, self._on_attempt, self._rules = request, ways, on_attempt, rules
@@ -112,10 +112,10 @@ class Attempts:
         self._take_next()
 
     async def begin(self) -> Lane:
-        """Waits until the next attempt may go out, and tells that it does.
+        """Waits until the next attempt may start, and reports its start through `on_attempt`.
 
         Raises:
-            ProviderError: no attempt is possible any more, at any provider
+            ProviderError: no provider allows another attempt
         """
         while not self._enters():
             refusal = await self._wait_to_enter()
@@ -137,17 +137,17 @@ class Attempts:
         return lane
 
     def start_clock(self) -> None:
-        """The provider's time begins now: neither queueing nor the record of the attempt belongs to it."""
+        """Starts the provider's time limit now, so that queueing and recording the attempt do not count."""
         self._started = started = self._rules.now()
         self.stop_at = min(started + self.lane.timeout_s, self._request.deadline)
 
     def abandoned(self) -> None:
-        """The attempt was cancelled or met a bug: it says nothing about the provider."""
+        """Ends an attempt that was cancelled or met a bug, without an effect on the circuit breaker's count."""
         self.lane.limiter.leave(self._request.subject_id)
         self.lane.breaker.abandoned(self._ticket)
 
     def answered(self, response: PromptResponse) -> PromptResponse:
-        """The response with what only the gateway knows: attempts, route and latency."""
+        """Ends a successful attempt. Returns the response with attempts, route and latency filled in."""
         lane = self.lane
         lane.limiter.leave(self._request.subject_id)
         lane.breaker.succeeded(self._ticket)
@@ -159,7 +159,7 @@ class Attempts:
             and response.latency_ms == latency_ms
             and response.attempts == self.number
         ):
-            return response  # a prepared answer of a built-in provider: nothing to copy
+            return response  # a prepared answer of a built-in provider already has them
         return PromptResponse(
             provider_id=lane.provider_id,
             model_id=response.model_id or way.model_name,
@@ -175,10 +175,10 @@ class Attempts:
         )
 
     async def failed(self, error: ProviderError) -> None:
-        """Tells the failure and decides what comes next; returns when it is time for another attempt, if one is worth it.
+        """Reports a failed attempt. Returns when the next attempt may begin, at this provider or at a fallback.
 
         Raises:
-            ProviderError: the call is over. Its reason is the last attempt's; its detail lists all of them
+            ProviderError: no further attempt is made. Its reason is that of the last attempt; its detail lists all attempts
         """
         lane, now = self.lane, self._rules.now()
         is_late = now >= self._request.deadline
@@ -210,23 +210,23 @@ class Attempts:
             raise self._final(error) from error
 
     def _close(self, error: ProviderError, now: float, is_late: bool) -> None:
-        """Gives the slot back and lets the breaker know."""
+        """Releases the slot and reports the outcome to the circuit breaker."""
         lane = self.lane
         if is_late and error.reason == "timeout":
-            lane.breaker.abandoned(self._ticket)  # it was the caller who had no more time
+            lane.breaker.abandoned(self._ticket)  # the caller's deadline passed, not the provider's limit
         elif error.reason in _OF_THE_ANSWER:
-            lane.breaker.abandoned(self._ticket)  # what one user says can cause it, and the others go on
+            lane.breaker.abandoned(self._ticket)  # one user's message can cause it, so it must not block the others
         elif not error.is_retryable:
             lane.breaker.succeeded(self._ticket)  # a refusal of this request: the provider works
         elif lane.breaker.failed(self._ticket, now):
             lane.limiter.send_away()
         if error.retry_after_s:
-            # Bounded, so that an absurd header cannot shut a provider out for hours without anybody probing it.
+            # Limited, so that an absurd header cannot block a provider for hours.
             lane.limiter.hold_until(now + min(error.retry_after_s, lane.config.breaker_reset_s))
         lane.limiter.leave(self._request.subject_id)
 
     def _pause_before_retry(self, error: ProviderError) -> float | None:
-        """How long to wait before the same provider is asked again, seconds; None: it is not to be asked again."""
+        """Seconds to wait before a retry at the same provider; None: do not retry it."""
         config, tries = self.lane.config, self.number - self._made_elsewhere
         if tries > config.max_retries or self.lane.breaker.is_open(self._rules.now()):
             return None
@@ -245,7 +245,11 @@ class Attempts:
         self.request = request if way.model_id == request.model_id else request._replace(model_id=way.model_id)
 
     def _enters(self) -> bool:
-        """Takes a breaker ticket and a slot if that is possible without waiting; raises where no provider may be asked."""
+        """Takes a breaker ticket and a slot, if that is possible without waiting. Returns whether it did.
+
+        Raises:
+            ProviderError: model calls are forbidden, or the request's deadline has passed
+        """
         lane, request, rules = self.lane, self._request, self._rules
         if not lane.traits.built_in and (not rules.allow_model_calls or model_calls_forbidden()):
             detail = "model calls are switched off; only built-in providers answer"
@@ -263,7 +267,7 @@ class Attempts:
         return False
 
     async def _wait_to_enter(self) -> ProviderError | None:
-        """The same, in turn with others that wait; returns why not, where a fallback may help."""
+        """Waits for a breaker ticket and a slot. Returns None, or a refusal for which a fallback may help."""
         lane, request, now = self.lane, self._request, self._rules.now
         moment = now()
         if lane.breaker.is_open(moment):
@@ -292,8 +296,8 @@ class Attempts:
         )
 
     def _final(self, error: ProviderError) -> ProviderError:
-        """The error of the whole call."""
-        # What a provider calls itself in its errors need not be the id under which it was configured.
+        """Returns the error of the whole call."""
+        # A provider's own errors may name another id than the configured one.
         provider_id, cause, detail = self.lane.provider_id, error, error.detail
         if error.reason == "breaker_open" and self._last is not None:
             provider_id, cause = self._last
@@ -311,6 +315,6 @@ class Attempts:
 
 
 def _token_estimate(request: PromptRequest) -> int:
-    """Tokens that a call may use: a third of the messages' bytes and all of the answer it may make."""
+    """Estimates the most tokens that a call may use: a third of the messages' bytes, plus `max_tokens`."""
     size = sum(len(message.content.encode()) for message in request.messages)
     return -(-size // 3) + request.max_tokens

@@ -1,8 +1,8 @@
-"""One request in, one response out: routes it, asks the provider, tries again or elsewhere, and says so.
+"""Turns one prompt request into one response: routes it, calls the provider, and uses retries and fallbacks.
 
-The gateway writes no ledger and holds no cognitive policy. Above it, HO1 knows it as a `PromptGateway`; below it stand the
-providers. Who may be asked is decided in `routing.py`, how often and when in `attempts.py` and `resilience.py`.
-Explained in `docs/gateway.md`.
+The gateway reports each attempt, but writes no ledger and holds no cognitive policy. HO1 knows it as a `PromptGateway`.
+`routing.py` decides which providers to try; `attempts.py` and `resilience.py` decide how often and when. Explained in
+`docs/gateway.md`.
 """
 
 import random  # noqa: TID251 - the one place where waits get their jitter; it never reaches a decision that is recorded
@@ -41,15 +41,15 @@ class LLMGateway:
     """Answers prompt requests through the configured providers.
 
     Args:
-        config: routes, fallbacks, and per provider its limits, retries and breaker
+        config: routes, fallbacks, and the limits, retries and circuit breaker of each provider
         providers: the provider objects by id; `offline` is added if it is missing. An id that `config` does not mention gets
             the default limits
-        jitter: a fresh number in [0, 1) for the waits between attempts; None: from the system's random source
-        now: the event loop's clock, seconds; None: of the loop that runs
-        max_waiting: calls that may wait for one provider; beyond it they are refused as `rate_limited`
+        jitter: returns a new number in [0, 1) for the waits between attempts; None: the system's random source
+        now: the event loop's clock, seconds; None: that of the running loop
+        max_waiting: most calls that wait for one provider; further calls are refused as `rate_limited`
 
     Raises:
-        ConfigError: a route, fallback or default names a provider of which there is no object
+        ConfigError: a route, fallback or default names a provider without an object
     """
 
     def __init__(
@@ -88,16 +88,16 @@ class LLMGateway:
         self._plan = plan
 
     def statistics(self) -> dict[str, LimiterStatistics]:
-        """How many calls run and wait, by provider."""
+        """The numbers of running and waiting calls, by provider."""
         return {each: lane.limiter.statistics() for each, lane in self._rules.lanes.items()}
 
     async def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> PromptResponse:
-        """The model's answer, after retries and fallbacks.
+        """Returns the model's answer, after retries and fallbacks.
 
-        Each attempt is told through `on_attempt` before it goes out, and again if it fails. Cancelling ends the attempt.
+        `on_attempt` is called before each attempt and again if the attempt fails. Cancelling this call cancels the attempt.
 
         Raises:
-            ProviderError: there is no answer. Its reason is the last attempt's, its detail lists all attempts
+            ProviderError: no attempt gave an answer. Its reason is that of the last attempt, its detail lists all attempts
         """
         ways = self._plan(request.provider_id, request.model_id, request.domain_tags)
         attempts = Attempts(request, ways, on_attempt, self._rules)
@@ -111,7 +111,7 @@ class LLMGateway:
                 check_response(lane.provider_id, response)
             except ProviderError as error:
                 await attempts.failed(checked_failure(attempts.lane.provider_id, error))
-            except BaseException as error:  # a provider is foreign code, and reads foreign words
+            except BaseException as error:  # a provider is foreign code and may raise anything
                 if not is_own_failure(error):
                     attempts.abandoned()
                     raise
@@ -120,14 +120,14 @@ class LLMGateway:
                 return attempts.answered(response)
 
     async def stream(self, request: PromptRequest, *, on_attempt: OnAttempt) -> AsyncGenerator[StreamItem, None]:
-        """The same answer as it is being made: pieces of text, then the whole response, exactly once.
+        """Yields the answer as the provider produces it: pieces of text, then the whole response, exactly once.
 
-        Until the first piece of text a failed attempt is repeated like in `complete`. After it, only if the request has
-        `restart_streams`; then a `StreamRestart` takes back what was shown before the new attempt begins. Close the stream
+        Before the first piece of text, a failed attempt is retried as in `complete`. After it, an attempt is retried only if
+        the request has `restart_streams`. A `StreamRestart` then withdraws the text shown so far. Close the stream
         (`contextlib.aclosing`) if you stop reading early.
 
         Raises:
-            ProviderError: there is no answer; `output_begun` says whether text was shown that no restart took back
+            ProviderError: no attempt gave an answer; `output_begun` says whether shown text was not withdrawn by a restart
         """
         ways = self._plan(request.provider_id, request.model_id, request.domain_tags)
         attempts = Attempts(request, ways, on_attempt, self._rules)
@@ -170,7 +170,7 @@ def _too_slow(attempts: Attempts) -> ProviderError:
 
 
 async def _pieces(attempts: Attempts, now: Callable[[], float]) -> AsyncGenerator[TextPiece | PromptResponse, None]:
-    """One attempt's text and, last, its response. The reader's own time does not count against the provider."""
+    """Yields the text of one attempt, then its response. The reader's own time does not count against the provider."""
     lane, request = attempts.lane, attempts.request
     stream = getattr(lane.provider, "stream", None)
     if stream is None:
@@ -205,7 +205,7 @@ async def _next_item(items: AsyncIterator[TextPiece | PromptResponse], attempts:
     try:
         if not attempts.lane.traits.needs_timeout:
             return checked_item(provider_id, await anext(items))
-        # A scope around each wait, never across a yield: a generator's reader may stand in another task.
+        # One scope for each wait, never across a yield, because the generator may be read by different tasks.
         with anyio.CancelScope(deadline=attempts.stop_at):
             return checked_item(provider_id, await anext(items))
     except StopAsyncIteration:

@@ -1,1 +1,1 @@
-"""What HO1 may run for a model: typed functions within limits of time, size and threads."""
+"""Runs typed functions as tools for a model, within limits of time, size and threads."""

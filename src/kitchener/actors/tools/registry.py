@@ -1,8 +1,8 @@
-"""Tools: functions that a model may ask for, and the registry that runs them so that none can break a turn.
+"""Turns functions into tools that a model may call, and runs them so that no tool can break a turn.
 
-A tool that raises, hangs, returns too much or is asked for with wrong arguments gives an error text for the model to react
-to. Neighbours: `executor.py` above decides when a tool runs and records it; `schema.py` reads signatures. It knows no
-ledger and no model. Explained in `docs/tools.md`.
+If a tool raises, hangs, or is called with wrong arguments, the model gets an error text. A result that is too large is cut.
+`executor.py` decides when a tool runs, `execution.py` records it, and `schema.py` reads signatures. This module knows no ledger
+and no model. Explained in `docs/tools.md`.
 """
 
 import importlib
@@ -37,31 +37,31 @@ _TOOL_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """What a tool may know of the call it runs for. A parameter of this type is filled in and not shown to the model."""
+    """The facts of a tool call. The runtime fills a parameter of this type; the model does not see it."""
 
     idempotency_key: str
-    """The same for the same turn, position, tool and arguments: hand it to services that take one."""
+    """Equal for equal turn, position, tool and arguments. Pass it to services that accept an idempotency key."""
     session_id: str
     """The session."""
     subject_id: str
-    """Whose conversation it is."""
+    """The subject of the conversation."""
     turn_id: str
     """The turn."""
     wo_id: str
     """The work order."""
     deadline: float
-    """On the event loop's clock, seconds: nobody waits for the result after it."""
+    """On the event loop's clock, seconds. A later result is discarded."""
 
 
 class Tool(Generic[P, R]):
-    """A function with what a model and the registry need to know of it. Calling it calls the function.
+    """A function with its description for the model and its limits. Calling the tool calls the function.
 
     Attributes:
-        tool_id: its name, `[A-Za-z0-9_.-]{1,64}`
-        description: what it does, for the model
-        parameters: JSON schema of its arguments
-        is_read_only: whether it has no effect, so that it may run again and needs no durable record before it starts
-        timeout_s: its longest run, seconds; None: the registry's
+        tool_id: the tool's name, `[A-Za-z0-9_.-]{1,64}`
+        description: what the tool does, for the model
+        parameters: JSON schema of the arguments
+        is_read_only: whether the tool has no effect, so that it may run again and needs no durable record before it starts
+        timeout_s: longest run, seconds; None: the registry's limit
     """
 
     def __init__(
@@ -91,25 +91,25 @@ class Tool(Generic[P, R]):
         update_wrapper(self, function, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Calls the function itself, as if it were no tool."""
+        """Calls the function directly, without the registry's checks and limits."""
         return self._function(*args, **kwargs)
 
     @property
     def is_async(self) -> bool:
-        """Whether it runs on the event loop; otherwise it runs in a worker thread."""
+        """Whether the function runs on the event loop; otherwise it runs in a worker thread."""
         return self._is_async
 
     @property
     def spec(self) -> ToolSpec:
-        """The tool as a model sees it."""
+        """The tool's description for a model."""
         return ToolSpec(self.tool_id, self.description, self.parameters)
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any] | str:
-        """The arguments converted and completed, or what is wrong with them."""
+        """Returns the arguments, converted and completed by defaults, or a text that says what is wrong with them."""
         return self._signature.bind(self.tool_id, arguments)
 
     def prepared(self, bound: Mapping[str, Any], call: ToolCall) -> Callable[[], Any]:
-        """The function with its bound arguments and, where it asks for it, the call."""
+        """Returns the function with its bound arguments, and with `call` if the function has a parameter for it."""
         injected = self._signature.injected
         return partial(self._function, **(bound if injected is None else {**bound, injected: call}))
 
@@ -133,16 +133,16 @@ def tool(
     description: str | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Makes a function a tool; use it bare or with arguments.
+    """Turns a function into a tool. Use the decorator with or without arguments.
 
     Args:
-        read_only: it changes nothing anywhere, so it may be repeated; anything else is recorded durably before it runs
-        name: what the model calls it; default: the function's name
-        description: what it does; default: the docstring up to its first section
+        read_only: True: the tool has no effects, so it may be repeated; False: its call is recorded durably before it runs
+        name: the tool's name for the model; default: the function's name
+        description: what the tool does; default: the docstring up to its first section
         timeout_s: longest run, seconds; default: the agent class's `tool_timeout_s`
 
     Raises:
-        ToolError: the name, a parameter or the timeout cannot be right
+        ToolError: the name, a parameter or the timeout is invalid
     """
     declare = partial(Tool, name=name, description=description, read_only=read_only, timeout_s=timeout_s)
     return declare if function is None else declare(function)
@@ -150,7 +150,7 @@ def tool(
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """The tools offered in one call, and the digest of what the model is told of them."""
+    """The tools offered in one model call, and the digest of their descriptions."""
 
     specs: tuple[ToolSpec, ...]
     digest: str
@@ -163,22 +163,22 @@ def _toolset(tools: Iterable[Tool[..., Any]]) -> Toolset:
 
 
 NO_TOOLS: Final = _toolset(())
-"""Nothing is offered."""
+"""The toolset without tools."""
 
 
 class ToolRegistry:
-    """The tools there are. It checks arguments and runs tools within time, size and thread limits.
+    """Holds all tools, checks their arguments, and runs them within limits of time, size and threads.
 
     Args:
-        tools: tools, or plain functions that become tools with effects
-        timeout_s: longest run of a tool that sets no own limit, seconds
-        max_result_bytes: largest result kept, bytes of its JSON; a longer one is cut and says so
-        max_threads: synchronous tools that run at the same time; others wait, within their own time limit. One subject leaves
-            an eighth of them to others
-        builtin: tools that run where a work order allows them by name, and are listed nowhere
+        tools: tools, or plain functions, which become tools with effects
+        timeout_s: longest run of a tool without its own limit, seconds
+        max_result_bytes: largest result, bytes of its JSON; a larger one is cut and ends with a note
+        max_threads: synchronous tools that run at the same time; others wait, within their own time limit. One subject can
+            use at most seven eighths of the threads, rounded up
+        builtin: tools that a work order can allow by name, but that are not listed
 
     Raises:
-        ToolError: two tools have one name
+        ToolError: two tools have the same name
     """
 
     def __init__(
@@ -202,26 +202,26 @@ class ToolRegistry:
                 raise ToolError(f"tool {each.tool_id!r} has the name of a built-in one; give it another name=…")
             self._tools[each.tool_id] = each
         self._timeout_s, self._max_result_bytes, self._max_threads = timeout_s, max_result_bytes, max_threads
-        # Each event loop has its own, so that one registry serves several runs.
+        # Each event loop has its own limiter, so that one registry can serve several event loops.
         self._threads = RunVar[anyio.CapacityLimiter]("kitchener tool threads")
         self._share = max_threads - max_threads // 8
         self._threads_of: dict[tuple[object, str], anyio.CapacityLimiter] = {}
-        """The share of each subject who uses threads now, by event loop."""
+        """The thread limiter of each subject that uses threads now, by event loop."""
         self._left_behind: set[_Job] = set()
         self._toolsets: dict[tuple[str, ...], Toolset] = {(): NO_TOOLS}
 
     @property
     def tool_ids(self) -> tuple[str, ...]:
-        """The ids of all tools but the built-in ones, in the order given."""
+        """The ids of all tools except built-in ones, in the order given."""
         return self._listed
 
     def is_read_only(self, tool_id: str) -> bool:
-        """Whether this tool exists and has no effect."""
+        """Whether the tool exists and has no effects."""
         found = self._tools.get(tool_id)
         return found is not None and found.is_read_only
 
     def toolset(self, allowed: tuple[str, ...]) -> Toolset:
-        """The allowed tools that exist, in the order allowed; made once per combination."""
+        """The existing tools among `allowed`, in that order. Cached for each combination."""
         found = self._toolsets.get(allowed)
         if found is None:
             found = _toolset(self._tools[tool_id] for tool_id in dict.fromkeys(allowed) if tool_id in self._tools)
@@ -229,22 +229,22 @@ class ToolRegistry:
         return found
 
     def specs(self, allowed: tuple[str, ...]) -> tuple[ToolSpec, ...]:
-        """The allowed tools that exist, as a model sees them."""
+        """The descriptions of the existing tools among `allowed`, for a model."""
         return self.toolset(allowed).specs
 
     def validate(self, tool_id: str, arguments: Mapping[str, Any]) -> dict[str, Any] | str:
-        """The arguments as the tool takes them, or one line of text that names argument, value and expectation."""
+        """Returns the arguments converted for the tool, or one line of text that names argument, value and expectation."""
         found = self._tools.get(tool_id)
         if found is None:
             return f"there is no tool {tool_id!r}; there are {sorted(self._tools)}"
         return found.bind(arguments)
 
     async def run(self, tool_id: str, arguments: Mapping[str, Any], call: ToolCall) -> ToolOutcome:
-        """What became of the tool: its result as JSON, or an error text. Returns by the tool's time limit or `call.deadline`.
+        """Runs the tool and returns its result as JSON, or an error text, within its time limit and `call.deadline`.
 
-        The caller's cancellation and a KeyboardInterrupt on the event loop pass through; a cancellation that is not the
-        caller's, of a task that the tool waited for, is the tool's error. A synchronous tool cannot be stopped: past its
-        limit its thread is left behind and the error says so; beyond `max_threads` such threads no further one is started.
+        The caller's cancellation and a KeyboardInterrupt on the event loop pass through. Any other cancellation, such as that
+        of a task that the tool awaited, is an error of the tool. A synchronous tool cannot be stopped. After its time limit its
+        thread keeps running, and the error says so. With `max_threads` such threads, no further tool is started in a thread.
         """
         bound = self.validate(tool_id, arguments)
         if isinstance(bound, str):
@@ -280,7 +280,13 @@ class ToolRegistry:
                 self._left_behind.add(job)
 
     def _stuck_threads(self, tool_id: str, subject_id: str, running: int) -> str | None:
-        """Why no further thread is started for this subject, of whose tools so many run, this one among them; or None."""
+        """Returns why no thread may be started for this subject, or None.
+
+        Args:
+            tool_id: the tool, for the error text
+            subject_id: the subject
+            running: the subject's running tools, including this one
+        """
         self._left_behind = {each for each in self._left_behind if not each.has_ended}
         stuck = len(self._left_behind)
         held = running + sum(each.subject_id == subject_id for each in self._left_behind)
@@ -290,10 +296,10 @@ class ToolRegistry:
 
 
 class _Job:
-    """One run of a tool, in a task of its own or in a thread that may be left behind.
+    """One run of a tool, in its own task or in a thread that may outlive the call.
 
-    It runs with a copy of the asker's context variables, and what it does to them, or to its task, ends with it: a cancel
-    scope or task group that it enters and never leaves, or its own cancellation, would else hit the next one's work order.
+    The tool runs with a copy of the asker's context variables, so its changes to them end with the run. In its own task, it
+    cannot harm the next work order by a cancel scope or task group that it never leaves, or by cancelling itself.
     """
 
     def __init__(self, work: Callable[[], Any], max_result_bytes: int, subject_id: str, tool_id: str) -> None:
@@ -309,11 +315,11 @@ class _Job:
         self._interrupt: BaseException | None = None
 
     async def run_async(self) -> ToolOutcome:
-        """The outcome of a coroutine function."""
+        """Runs a coroutine function and returns its outcome."""
         try:
             async with anyio.create_task_group() as own:
                 self._context.run(own.start_soon, self._finish)
-        except BaseExceptionGroup as group:  # the task could not end, as with a task group that was never left
+        except BaseExceptionGroup as group:  # the task ended badly, for example inside a task group that it never left
             if is_scope_cancelled():
                 raise
             self._outcome = self._outcome or failure(group)
@@ -324,7 +330,7 @@ class _Job:
     async def _finish(self) -> None:
         try:
             self._outcome = outcome_of(await self._work(), self._max_result_bytes)
-        except BaseException as error:  # whatever a tool raises is its outcome, for the model to see
+        except BaseException as error:  # any error of a tool is its outcome, for the model
             if _is_interrupt(error):
                 self._interrupt = error  # raised here, it would end the event loop at once
             elif is_scope_cancelled():
@@ -333,7 +339,7 @@ class _Job:
                 self._outcome = failure(error)
 
     def run(self) -> ToolOutcome:
-        """The outcome of a synchronous function; called in the thread. Does nothing once nobody waits for it."""
+        """Runs a synchronous function in the worker thread and returns its outcome. Does nothing after the caller gave up."""
         with self._lock:
             if self._is_given_up:
                 return ToolOutcome(error="not started")
@@ -349,7 +355,7 @@ class _Job:
             self.has_ended = True
 
     def is_left_behind(self) -> bool:
-        """Gives the job up unless it has ended: afterwards it runs only if it had begun, and then this is true."""
+        """Gives up the job and returns whether its function still runs. A job that has not begun never starts afterwards."""
         with self._lock:
             self._is_given_up = True
             return self.has_begun and not self.has_ended
@@ -362,10 +368,10 @@ def _is_interrupt(error: BaseException) -> bool:
 
 
 def load_tools(names: Iterable[str]) -> tuple[Tool[..., Any], ...]:
-    """The tools that `module:attribute` names stand for. Imports modules: do it at start.
+    """Loads tools by names of the form `module:attribute`. It imports modules, so call it at start.
 
     Raises:
-        ToolError: a name has another form, the module or attribute does not exist, or it is no tool and no function
+        ToolError: a name has another form, the module or attribute does not exist, or it is neither a tool nor a function
     """
     return tuple(_load(name) for name in names)
 

@@ -1,6 +1,6 @@
-"""Turns what a tool returned or raised into an outcome that a ledger and a model can take: JSON, of bounded size.
+"""Turns a tool's return value or exception into an outcome for the ledger and the model: JSON of limited size.
 
-Neighbours: `registry.py` runs tools and asks here what came of it; `execution.py` records it. Explained in `docs/tools.md`.
+`registry.py` runs tools and calls this module; `execution.py` records the outcome. Explained in `docs/tools.md`.
 """
 
 import inspect
@@ -17,28 +17,29 @@ from kitchener.errors import EntryRefused, words_of
 
 _MAX_ERROR_CHARS: Final = 2_000
 _CANCELLATIONS: Final = ("CancelledError", "Cancelled")
-"""What the event loops raise; their own texts name tasks and places in this process."""
+"""Names of the event loops' cancellation errors. Their texts are replaced, because they name tasks of this process."""
 _MAX_VALUES: Final = 100_000
-"""Values in a result; a part that stands in several places counts in each. More where `max_bytes` has room for more."""
+"""Most values in a result, or `max_bytes // 2` if that is more. A part that occurs in several places counts each time."""
 _MAX_CHARS: Final = 64 * 1_048_576
-"""Characters of all texts of a result, counted likewise: also what will be cut is encoded first."""
+"""Most characters of all texts in a result, counted like the values. A result is encoded before it is cut, so it needs a
+limit."""
 _MAX_WALKED_DEPTH: Final = 300
-"""Deeper than any result that has a JSON form."""
+"""Nesting depth at which the size check stops: deeper than any result with a JSON form."""
 _DEPTH_MARGIN: Final = 4
-"""Levels that an entry and a prompt put around a result; it must still have a canonical form there."""
+"""Levels that an entry and a prompt add around a result, which must have a canonical form there too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOutcome:
-    """What became of a tool call: a result, or an error."""
+    """The outcome of a tool call: a result or an error."""
 
     result: Any = None
-    """JSON value that the tool returned; meaningless if there is an error."""
+    """The tool's result as a JSON value; meaningless if there is an error."""
     error: str | None = None
-    """What went wrong, for the model and the ledger; None: nothing."""
+    """What went wrong, for the model and the ledger; None: no error."""
 
     def as_mapping(self) -> dict[str, Any]:
-        """The outcome as it stands in a `TOOL_CALL` entry: either of `result` and `error`."""
+        """The outcome as a field of a `TOOL_CALL` entry: either `result` or `error`."""
         return {"result": self.result} if self.error is None else {"error": self.error}
 
     def as_text(self) -> str:
@@ -47,7 +48,7 @@ class ToolOutcome:
 
 
 def outcome_of(value: Any, max_bytes: int) -> ToolOutcome:
-    """What a tool returned, as a JSON value whose JSON has at most `max_bytes` bytes, or the reason why it is none."""
+    """Converts a tool's return value to a JSON value of at most `max_bytes` bytes, or to an error if it has no JSON form."""
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
             value.close()
@@ -56,7 +57,7 @@ def outcome_of(value: Any, max_bytes: int) -> ToolOutcome:
         return ToolOutcome(error=f"the tool has run, but its result {problem}")
     try:
         result = to_jsonable_python(value)
-        # Checked as deep as it will stand in an entry, so that recording it cannot fail.
+        # Checked at the depth that it will have in an entry, so that recording it cannot fail.
         size = len(canonical_bytes(_nested(result), at="result")) - 2 * _DEPTH_MARGIN
     except (PydanticSerializationError, EntryRefused, ValueError, RecursionError) as error:
         return ToolOutcome(error=storable(f"the tool has run, but its result has no JSON form: {error}"))
@@ -64,20 +65,23 @@ def outcome_of(value: Any, max_bytes: int) -> ToolOutcome:
 
 
 def failure(error: BaseException) -> ToolOutcome:
-    """What a tool raised: its type and message. The traceback would tell the model about this machine."""
+    """Converts an exception of a tool to an error with its type and message, without a traceback.
+
+    A traceback would tell the model about this machine.
+    """
     if type(error).__name__ in _CANCELLATIONS:
         return ToolOutcome(error=f"{type(error).__name__}: something that the tool waited for was cancelled")
     return ToolOutcome(error=storable(words_of(error)))
 
 
 def storable(text: str) -> str:
-    """A foreign error text as a ledger takes it: bounded, without lone surrogates."""
+    """Makes a foreign error text storable in a ledger: cut after 2,000 characters, without lone surrogates."""
     kept = text if len(text) <= _MAX_ERROR_CHARS else f"{text[:_MAX_ERROR_CHARS]}…"
     return kept.encode("utf-8", "backslashreplace").decode()
 
 
 def _extent_problem(value: Any, max_values: int) -> str | None:
-    """Why the JSON form of a result is not even made: it has no end, or lists that share their parts make it endless."""
+    """Returns why a result is too large or endless to be converted to JSON, or None. Shared parts count each time."""
     values, chars, open_parts = 0, 0, [iter((value,))]
     while open_parts and len(open_parts) <= _MAX_WALKED_DEPTH:
         for item in open_parts[-1]:
@@ -115,7 +119,7 @@ def _nested(value: Any) -> Any:
 
 
 def _cut(result: Any, size: int, limit: int) -> str:
-    """The beginning of a result that is too large, as text that ends by saying so; its JSON fits into `limit` bytes."""
+    """Cuts a result that is too large to a text that ends with a note. The text's JSON fits into `limit` bytes."""
     text = result if isinstance(result, str) else canonical_bytes(result).decode()
     marker = f" … [cut: the result had {size} bytes, the limit is {limit}]"
     room = limit - len(canonical_bytes(marker))

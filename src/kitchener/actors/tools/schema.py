@@ -1,6 +1,6 @@
-"""Turns a function's signature and docstring into what a model and a validator need to know of it.
+"""Turns a function's signature and docstring into a JSON schema for the model and a validator of arguments.
 
-Neighbours: `registry.py` asks once per tool, when it is declared. Explained in `docs/tools.md`.
+`registry.py` calls it once for each tool, when the tool is declared. Explained in `docs/tools.md`.
 """
 
 import inspect
@@ -24,12 +24,12 @@ _SECTION: Final = re.compile(r"(Args|Arguments|Parameters|Returns?|Yields?|Raise
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a call of a function takes."""
+    """The parameters of a tool's function."""
 
     parameters: Mapping[str, Any]
-    """JSON schema of the arguments that a caller gives."""
+    """JSON schema of the arguments that the model gives."""
     injected: str | None
-    """Name of the parameter that the runtime fills, or None."""
+    """Name of the parameter that the runtime fills; None: there is none."""
     _adapter: TypeAdapter[Any]
 
     def bind(self, tool_id: str, arguments: Mapping[str, Any]) -> dict[str, Any] | str:
@@ -46,12 +46,12 @@ class Signature:
 
 
 def read_signature(function: Callable[..., Any], tool_id: str, inject: type) -> Signature:
-    """The signature of a function as a schema and a validator.
+    """Reads the signature of a function as a schema and a validator.
 
     Args:
-        function: what the tool calls
-        tool_id: how errors call it
-        inject: a parameter of this type is filled by the runtime and not shown
+        function: the tool's function
+        tool_id: the tool's name in errors
+        inject: the runtime fills a parameter of this type, and the model does not see it
 
     Raises:
         ToolError: a parameter has no type, a type without a JSON schema, or a kind that JSON arguments cannot fill
@@ -76,14 +76,14 @@ def read_signature(function: Callable[..., Any], tool_id: str, inject: type) -> 
 
 
 def code_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function whose code runs when `function` is called: itself, that of a partial, or an object's `__call__`."""
+    """Returns the function that a call of `function` runs: itself, the function of a partial, or an object's `__call__`."""
     while isinstance(function, partial):
         function = function.func
     return function if inspect.isroutine(function) else type(function).__call__
 
 
 def summary(docstring: str) -> str:
-    """The text before the first section: what the function does."""
+    """Returns the docstring's text before its first section."""
     lines: list[str] = []
     for line in inspect.cleandoc(docstring).splitlines():
         if _SECTION.fullmatch(line):
@@ -93,7 +93,7 @@ def summary(docstring: str) -> str:
 
 
 def parameter_docs(docstring: str) -> dict[str, str]:
-    """What a Google-style `Args:` section says of each parameter, each as one line."""
+    """Returns the descriptions in a Google-style `Args:` section, one line for each parameter."""
     docs: dict[str, list[str]] = {}
     inside, indent, current = False, 0, ""
     for line in inspect.cleandoc(docstring).splitlines():
@@ -117,7 +117,7 @@ def parameter_docs(docstring: str) -> dict[str, str]:
 
 
 class _Untitled(GenerateJsonSchema):
-    """Leaves out titles made from parameter names: they cost tokens and say nothing."""
+    """Omits titles made from parameter names, because they cost tokens and add nothing."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -134,7 +134,7 @@ def _check_parameter(tool_id: str, name: str, parameter: inspect.Parameter, hint
 
 
 def _adapter(tool_id: str, shown: Mapping[str, inspect.Parameter], hints: Mapping[str, Any]) -> TypeAdapter[Any]:
-    # A stand-in with the same parameters, less the injected one: validation then gives arguments instead of calling the tool.
+    # The stand-in has the same parameters except the injected one. Validation calls it and gets the arguments back.
     def stand_in(**arguments: Any) -> dict[str, Any]:
         return arguments
 
