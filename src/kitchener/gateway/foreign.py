@@ -1,7 +1,7 @@
-"""What a provider may do that is no answer: raise anything at all, or give something that is not what its type says.
+"""Turns a provider's unexpected exceptions and invalid answers into `ProviderError`.
 
-A provider is code of somebody else that reads the words of somebody else. Whatever comes of that is a `ProviderError` of this
-provider: recorded, tried again or elsewhere, and never a failure of the gateway. Explained in `docs/gateway.md`.
+A provider is foreign code that reads foreign data. Any failure of it becomes a `ProviderError` of this provider, which is
+recorded and may be retried. It is never a failure of the gateway. Explained in `docs/gateway.md`.
 """
 
 import traceback
@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 
 def provider_failure(provider_id: str, error: BaseException) -> ProviderError:
-    """What a provider raised, as its failure. Its words stay out: they may hold an answer, or a key."""
+    """Converts an exception of a provider. Omits the exception's text, which may contain an answer or a key."""
     if isinstance(error, anyio.get_cancelled_exc_class()):
         failure = ProviderError(provider_id, "connection", "something that the provider waited for was cancelled")
     else:
@@ -36,7 +36,7 @@ def provider_failure(provider_id: str, error: BaseException) -> ProviderError:
 
 @contextmanager
 def translated_failures(provider_id: str) -> Iterator[None]:
-    """Makes a `ProviderError` of whatever a provider raises inside; the caller's own cancellation passes."""
+    """Converts any exception of a provider inside the block to `ProviderError`. The caller's own cancellation passes."""
     try:
         yield
     except ProviderError:
@@ -48,7 +48,7 @@ def translated_failures(provider_id: str) -> Iterator[None]:
 
 
 def checked_failure(provider_id: str, error: ProviderError) -> ProviderError:
-    """A provider's error, if retries, circuits and records can take what it says; else the failure that this is."""
+    """Returns a provider's error if its fields are valid, else a `malformed` error in its place."""
     pause_s = error.retry_after_s
     is_whole = type(error.reason) is str and error.reason in _REASONS and type(error.detail) is str
     if is_whole and (pause_s is None or (type(pause_s) in (int, float) and 0 <= pause_s < float("inf"))):
@@ -57,7 +57,7 @@ def checked_failure(provider_id: str, error: ProviderError) -> ProviderError:
 
 
 def check_response(provider_id: str, response: object) -> None:
-    """Raises ProviderError unless an answer is what its type says, with counts that every budget and ledger can take."""
+    """Raises ProviderError unless the fields of an answer have the declared types and its token counts are valid."""
     if type(response) is not PromptResponse:
         raise ProviderError(provider_id, "malformed", f"the answer is {type(response).__name__}: expected PromptResponse")
     if type(response.text) is not str:
@@ -78,7 +78,7 @@ def check_response(provider_id: str, response: object) -> None:
 
 
 def checked_item(provider_id: str, item: object) -> TextPiece | PromptResponse:
-    """An item of a stream; raises ProviderError unless it is a piece of text or an answer that `check_response` lets pass."""
+    """Returns an item of a stream. Raises ProviderError unless it is a piece of text or a valid answer."""
     if type(item) is TextPiece and type(item.text) is str:
         return item
     if type(item) is PromptResponse:

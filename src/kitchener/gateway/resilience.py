@@ -1,7 +1,7 @@
-"""What stands between a request and one provider: limits that queue fairly, a circuit breaker, the wait between attempts.
+"""Limits and delays the calls to one provider: a fair limiter, a circuit breaker and the back-off between attempts.
 
-Everything runs on the event loop's own clock, passed in as `now`; nothing here starts a task. It knows neither routes nor
-requests: the walk over providers and attempts is `gateway/attempts.py`. Explained in `docs/gateway.md`.
+All times are on the event loop's clock, passed in as `now`. This module starts no task and knows neither routes nor requests.
+`gateway/attempts.py` uses it. Explained in `docs/gateway.md`.
 """
 
 from collections import OrderedDict
@@ -15,30 +15,30 @@ from kitchener.errors import ProviderError
 
 MINUTE_S = 60.0
 BURST_SHARE = 10
-"""A rate lets a tenth of its minute pass at once and spaces out the rest."""
+"""A rate lets one tenth of its units per minute pass at once and spaces out the rest."""
 
 
 def backoff(attempt: int, config: ProviderConfig, retry_after_s: float | None, jitter: Callable[[], float]) -> float:
-    """Seconds to wait after the n-th failed attempt at one provider.
+    """Returns the seconds to wait after the n-th failed attempt at one provider.
 
     Args:
-        attempt: which attempt failed, from 1
+        attempt: number of the failed attempt at this provider, from 1
         config: the provider's `backoff_initial_s` and `backoff_max_s`
-        retry_after_s: what the provider asked for; never waits less
-        jitter: a number in [0, 1), fresh on each call (full jitter: callers that failed together do not return together)
+        retry_after_s: the pause that the provider asked for, a lower limit of the wait; None: it asked for none
+        jitter: returns a new number in [0, 1). Full jitter keeps callers that failed together from retrying together
     """
     ceiling = min(config.backoff_max_s, config.backoff_initial_s * 2.0 ** (attempt - 1))
     return max(jitter() * ceiling, retry_after_s or 0.0)
 
 
 class CircuitBreaker:
-    """Lets calls through until so many fail in a row, then none until a pause is over, then one to probe.
+    """Refuses calls for a pause after a number of failures in a row, and then lets one call probe the provider.
 
-    A call that was cancelled says nothing about the provider: `abandoned` is neither success nor failure.
+    A cancelled call says nothing about the provider, so `abandoned` counts neither as success nor as failure.
 
     Args:
         failures: failures in a row that open the circuit
-        reset_s: how long it stays open before one call may probe, seconds
+        reset_s: how long the circuit stays open before one call may probe, seconds
     """
 
     __slots__ = ("_failed", "_generation", "_limit", "_open_until", "_probing", "_reset_s")
@@ -55,11 +55,11 @@ class CircuitBreaker:
         return self._open_until is not None and (self._probing or now < self._open_until)
 
     def opens_in(self, now: float) -> float:
-        """Seconds until a probe may go through; 0 when it is closed or may be probed."""
+        """Seconds until a probe is allowed; 0 if the circuit is closed or a probe is allowed now."""
         return 0.0 if self._open_until is None else max(0.0, self._open_until - now)
 
     def enter(self, now: float) -> int:
-        """A ticket for one call, to be handed back with its outcome; 0: refused, nothing to hand back."""
+        """Returns a ticket for one call, which must be passed back with the call's outcome; 0: the call is refused."""
         if self._open_until is not None:
             if self._probing or now < self._open_until:
                 return 0
@@ -67,8 +67,8 @@ class CircuitBreaker:
         return self._generation
 
     def succeeded(self, ticket: int) -> None:
-        """The provider answered. Closes the circuit if this was the probe."""
-        # Calls that began before the circuit opened or closed hold an older ticket: their outcome is about the past.
+        """Records a success. Closes the circuit if the call was the probe."""
+        # A call from before the circuit opened or closed has an older ticket. Its outcome is outdated.
         if ticket == self._generation:
             if self._open_until is not None:
                 self._open_until, self._probing = None, False
@@ -76,7 +76,7 @@ class CircuitBreaker:
             self._failed = 0
 
     def failed(self, ticket: int, now: float) -> bool:
-        """The provider failed. True if this opened the circuit, for the first time or again."""
+        """Records a failure. Returns whether it opened the circuit, for the first time or again."""
         if ticket != self._generation:
             return False
         self._failed += 1
@@ -87,7 +87,7 @@ class CircuitBreaker:
         return True
 
     def abandoned(self, ticket: int) -> None:
-        """The call ended without an outcome; another one may probe."""
+        """Records a call without an outcome. Another call may then probe."""
         if ticket == self._generation:
             self._probing = False
 
@@ -95,15 +95,15 @@ class CircuitBreaker:
 class Rate:
     """A limit per minute by the generic cell rate algorithm: constant memory, no timer.
 
-    At most `per_minute` units pass in any 60 s, a tenth of them at once and the others evenly spaced. A single cost above
-    that tenth passes alone, when nothing is owed, and is paid off afterwards.
+    At most `per_minute` units pass in any 60 s: one tenth at once and the others evenly spaced. A single cost above that tenth
+    passes when no earlier cost is outstanding, and delays the costs after it accordingly.
     """
 
     __slots__ = ("_burst", "_interval", "_paid_until")
 
     def __init__(self, per_minute: int) -> None:
         self._burst = max(1, per_minute // BURST_SHARE)
-        # The burst may fall into the same minute as the evenly spaced ones, so these are slowed down by as much.
+        # The burst may fall into the same minute as the evenly spaced units, so the interval allows for it.
         self._interval = MINUTE_S / (per_minute - self._burst + 1)
         self._paid_until = float("-inf")
 
@@ -112,7 +112,7 @@ class Rate:
         return self._paid_until - (self._burst - min(cost, self._burst)) * self._interval
 
     def take(self, cost: int, now: float) -> None:
-        """Lets the cost pass now."""
+        """Books the cost at time `now`."""
         self._paid_until = max(self._paid_until, now) + cost * self._interval
 
 
@@ -120,7 +120,7 @@ _AWAKE = float("-inf")
 
 
 class _Waiter:
-    """One call that waits; its task sleeps on `event`, which is set when it is served, refused or has to keep time."""
+    """One waiting call. Its task awaits `event`, which is set if the call is served or refused, or becomes the timekeeper."""
 
     __slots__ = ("alarm", "deadline", "event", "outcome", "subject_id", "tokens")
 
@@ -129,34 +129,34 @@ class _Waiter:
         self.event = anyio.Event()
         self.outcome: str | None = None
         self.alarm = _AWAKE
-        """When it wakes by itself; awake, it looks at the time before it sleeps again."""
+        """When the task wakes by itself, on the event loop's clock; minus infinity while it is awake."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimiterStatistics:
-    """How busy a provider is."""
+    """The numbers of calls to a provider at one moment."""
 
     in_flight: int
-    """Calls that are running."""
+    """Running calls."""
     waiting: int
-    """Calls that wait."""
+    """Waiting calls."""
 
 
 class FairLimiter:
-    """Bounds one provider's calls in flight, requests and tokens a minute; who has to wait is served fairly.
+    """Limits one provider's running calls, and its requests and tokens per minute, fairly between subjects.
 
-    Waiting calls are served round-robin between subjects and in order within a subject, and one subject leaves an eighth of
-    the calls in flight to others, so one busy subject cannot keep the others out, nor can one whose streams nobody reads.
-    Nobody overtakes: while somebody waits, a newcomer waits too.
+    Waiting calls are served round-robin between subjects and in order within a subject. One subject can take at most seven
+    eighths of the running calls, rounded up. So no subject can block the others, even with streams that nobody reads. A new
+    call waits if any other call waits.
 
     Args:
-        provider_id: for error messages
+        provider_id: the provider's id in errors
         config: `max_concurrency`, `requests_per_minute`, `tokens_per_minute`
-        now: the event loop's clock
-        max_waiting: calls that may wait; beyond it a call is refused at once
+        now: the event loop's clock, seconds
+        max_waiting: most waiting calls; further calls are refused at once
 
     Attributes:
-        counts_tokens: whether callers have to say how many tokens a call needs
+        counts_tokens: whether callers must pass the tokens that a call needs
     """
 
     def __init__(self, provider_id: str, config: ProviderConfig, *, now: Callable[[], float], max_waiting: int) -> None:
@@ -171,19 +171,19 @@ class FairLimiter:
         self._in_flight = 0
         self._share = config.max_concurrency - config.max_concurrency // 8
         self._in_flight_of: dict[str, int] = {}
-        """Calls that run, by subject, of those who have any."""
+        """Running calls of each subject; a subject without running calls is absent."""
         self._waiting = 0
-        # Subjects in the order of their turn; each with its waiters in order. Both forget in constant time.
+        # Subjects in the order in which they are served, each with its waiters in order. Removal takes constant time.
         self._queues: OrderedDict[str, OrderedDict[_Waiter, None]] = OrderedDict()
         self._timekeeper: _Waiter | None = None
         self._due = float("inf")
 
     def statistics(self) -> LimiterStatistics:
-        """How many calls run and wait."""
+        """The current numbers of running and waiting calls."""
         return LimiterStatistics(self._in_flight, self._waiting)
 
     def try_enter(self, tokens: int, now: float, subject_id: str = "") -> bool:
-        """Begins a call if that is possible without waiting; pair it with `leave`."""
+        """Starts a call if that is possible without waiting. Returns whether it did; if so, `leave` must follow."""
         if self._waiting or self._in_flight >= self._max_concurrency:
             return False
         running = self._in_flight_of.get(subject_id, 0)
@@ -198,15 +198,18 @@ class FairLimiter:
         return True
 
     async def enter(self, subject_id: str, tokens: int, deadline: float) -> bool:
-        """Begins a call as soon as it is this one's turn; pair it with `leave`.
+        """Starts a call after waiting for its turn. A call that is cancelled while it waits has not started.
+
+        Args:
+            subject_id: the subject of the call
+            tokens: tokens that the call needs; 0 unless `counts_tokens`
+            deadline: on the event loop's clock, seconds
 
         Returns:
-            True: begun. False: sent away by `send_away`; nothing to leave.
+            True: the call has started, and `leave` must follow. False: `send_away` ended the wait.
 
         Raises:
-            ProviderError: too many wait already (`rate_limited`), or its turn cannot come before the deadline (`timeout`)
-
-        Cancelled while waiting, it has not begun.
+            ProviderError: too many calls wait already (`rate_limited`), or its turn cannot come before the deadline (`timeout`)
         """
         if self.try_enter(tokens, self._now(), subject_id):
             return True
@@ -232,18 +235,18 @@ class FairLimiter:
         return waiter.outcome == "served"
 
     def leave(self, subject_id: str = "") -> None:
-        """Ends a call that was begun."""
+        """Ends a started call and starts the next waiting one."""
         self._end(subject_id)
         if self._waiting:
             self._serve()
 
     def hold_until(self, moment: float) -> None:
-        """Lets nobody in before that moment: the provider has asked for a pause, and it meant everybody."""
+        """Starts no call before this moment, because the provider asked for a pause. It applies to all subjects."""
         self._held_until = max(self._held_until, moment)
         self._is_rated = True
 
     def send_away(self) -> None:
-        """Ends the wait of everybody who waits: the provider is not to be called for a while."""
+        """Ends the wait of all waiting calls, because the circuit of the provider has opened."""
         for queue in list(self._queues.values()):
             for waiter in list(queue):
                 self._forget(waiter, "sent_away")
@@ -258,7 +261,7 @@ class FairLimiter:
             del self._in_flight_of[subject_id]
 
     def _next_subject(self) -> str | None:
-        """Whose turn it is: the first in line with less than its share of the calls in flight, or None."""
+        """The first waiting subject below its share of running calls, or None."""
         return next((each for each in self._queues if self._in_flight_of.get(each, 0) < self._share), None)
 
     def _ready_at(self, tokens: int) -> float:
@@ -294,7 +297,7 @@ class FairLimiter:
         self._waiting -= 1
 
     def _serve(self) -> None:
-        """Lets in whoever may go now. If only a rate stands in the way, the next in line is to keep the time."""
+        """Starts all waiting calls that may start now. If only a rate delays the next one, its waiter becomes the timekeeper."""
         now = self._now()
         self._due = float("inf")
         while self._in_flight < self._max_concurrency and (subject_id := self._next_subject()) is not None:
@@ -317,14 +320,14 @@ class FairLimiter:
             waiter.event.set()
 
     def _hand_over(self, waiter: _Waiter) -> None:
-        """What a waiter leaves behind when it goes: its slot, or the time-keeping, for the next one."""
+        """Passes a leaving waiter's slot or its role as timekeeper to the next waiter."""
         if self._timekeeper is waiter:
             self._timekeeper = None
         if self._waiting:
             self._serve()
 
     async def _sleep(self, waiter: _Waiter) -> None:
-        """Sleeps until served, sent away, appointed, due or late."""
+        """Waits until the call is served or sent away, becomes the timekeeper, or its alarm or deadline passes."""
         waiter.alarm = min(waiter.deadline, self._due) if self._timekeeper is waiter else waiter.deadline
         if not waiter.event.is_set():
             with anyio.CancelScope(deadline=waiter.alarm):

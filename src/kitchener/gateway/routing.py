@@ -1,6 +1,6 @@
-"""Which provider and model answer a request: explicit, then the first routed domain tag, then the default. Pure.
+"""Chooses the provider and the model for a request: explicit, then the first routed domain tag, then the default. Pure.
 
-It knows names only, no provider objects. The gateway walks the plan; retries and limits are not its business. Explained in
+It knows only names, no provider objects, retries or limits. The gateway tries the planned providers in order. Explained in
 `docs/gateway.md`.
 """
 
@@ -27,7 +27,7 @@ URL_NOT_TAKEN = (
     "the library takes no `base_url` for {0!r}, so messages and key would go to the vendor itself;"
     " use kind 'openai_compatible' for this endpoint, or leave `base_url` out"
 )
-"""Said where a `base_url` would be ignored; to be completed with the model."""
+"""Error text for a `base_url` that the library would ignore; `{0}` is the model."""
 FIXED_URL_VENDORS = frozenset(
     (
         "azure",
@@ -50,8 +50,8 @@ FIXED_URL_VENDORS = frozenset(
         "xai",
     )
 )
-"""Vendors for which the library takes no `base_url`: known here, so that settings can be checked without importing it. When a
-provider is opened, the library itself is asked."""
+"""Vendors for which the library takes no `base_url`. The list lets settings be checked without importing the library. Opening
+a provider asks the library itself."""
 _MODEL_NAME = re.compile(r"[A-Za-z0-9_-]+:\S+")
 
 
@@ -60,23 +60,23 @@ class Candidate:
     """One provider to try."""
 
     provider_id: str
-    """Where to send the request."""
+    """The provider to try."""
     model_id: str | None
-    """Which model to ask for; None: the provider's own."""
+    """The model to request; None: the provider's own."""
     route_reason: str
     """`explicit`, `domain_tag:<tag>`, `default` or `fallback`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutePlan:
-    """Who is to answer, and who instead."""
+    """The providers to try for a request."""
 
     candidates: tuple[Candidate, ...]
-    """In the order of trying; at least one. All but the first are fallbacks."""
+    """At least one provider, in the order of trying. All but the first are fallbacks."""
 
 
 def route(request: PromptRequest, config: RouterConfig) -> RoutePlan:
-    """The providers to try for this request, in order.
+    """Returns the providers to try for this request, in order.
 
     Raises:
         ProviderError: the request names a provider that is not configured (reason `bad_request`)
@@ -85,9 +85,12 @@ def route(request: PromptRequest, config: RouterConfig) -> RoutePlan:
 
 
 def plan_route(provider_id: str | None, model_id: str | None, domain_tags: tuple[str, ...], config: RouterConfig) -> RoutePlan:
-    """The same from the three fields of a request that decide, so that plans can be remembered by them.
+    """Returns the providers to try, from the three deciding fields of a request, so that callers can cache plans.
 
-    A model that the request names goes to the first provider only: a fallback has models of its own.
+    A model named by the request applies only to the first provider, because a fallback has its own models.
+
+    Raises:
+        ProviderError: `provider_id` is not configured (reason `bad_request`)
     """
     first = _first(provider_id, model_id, domain_tags, config)
     fallbacks = (Candidate(each, _own_model(each, config), "fallback") for each in config.fallbacks.get(first.provider_id, ()))
@@ -116,16 +119,16 @@ def _own_model(provider_id: str, config: RouterConfig) -> str | None:
 def check_router(
     config: RouterConfig, *, given: Collection[str] = (), source: str = "configuration", at: Location = ("router",)
 ) -> None:
-    """Checks what a schema cannot: that names point to something and that each provider has what its kind needs.
+    """Checks what a schema cannot: that named providers exist and that each provider has the settings that its kind needs.
 
     Args:
         config: the router's settings
-        given: ids of provider objects that the program itself passes in; they need no table
-        source: the file or argument that errors name
-        at: where the router's settings stand in that source
+        given: ids of provider objects that the program passes in; they need no settings
+        source: the file or argument to name in errors
+        at: location of the router's settings in that source
 
     Raises:
-        ConfigError: the first setting that is wrong, by key
+        ConfigError: names the first wrong setting by key
     """
     known = {"offline", *config.providers, *given}
     for key, provider_id in config.named_providers():
@@ -151,7 +154,7 @@ def _check_fallbacks(config: RouterConfig, source: str, at: Location) -> None:
 
 def _check_provider(provider: ProviderConfig, source: str, at: Location) -> None:
     if provider.api_key is not None and not is_reference(provider.api_key):
-        # The value is not shown: most likely it is the key itself.
+        # The value is not shown, because it is probably the key itself.
         raise ConfigError(source, dotted_key((*at, "api_key")), "", REFERENCE)
     if provider.base_url is not None and (problem := address_problem(provider.base_url)) is not None:
         raise ConfigError(source, dotted_key((*at, "base_url")), "", problem)
@@ -167,7 +170,7 @@ def _check_provider(provider: ProviderConfig, source: str, at: Location) -> None
 
 
 def _check_models(config: RouterConfig, given: Collection[str], source: str, at: Location) -> None:
-    """Each way to an OpenAI-compatible provider must settle on a model, else its first request would fail."""
+    """Checks that each route to an OpenAI-compatible provider has a model. Otherwise its first request would fail."""
     ways: list[tuple[Location, str, str | None]] = [(("default_provider",), config.default_provider, config.default_model)]
     ways += [(("domain_tag_routes", tag), by.provider_id, by.model_id) for tag, by in config.domain_tag_routes.items()]
     ways += [(("fallbacks", first), other, None) for first, others in config.fallbacks.items() for other in others]

@@ -1,6 +1,6 @@
-"""A process-wide switch that forbids real model calls, for test suites.
+"""Forbids real model calls in the whole process, for test suites.
 
-It stands beside `allow_model_calls` of the configuration: either of them is enough to forbid.
+The setting `allow_model_calls` forbids them too; either one is enough.
 """
 
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class _Switch:
-    """Counts the blocks that forbid, so that they nest."""
+    """Counts the active blocks, so that blocks can nest."""
 
     __slots__ = ("blocks",)
 
@@ -21,9 +21,9 @@ _SWITCH = _Switch()
 
 @contextmanager
 def forbid_model_calls() -> Iterator[None]:
-    """Inside the block every provider that is not built in fails with `ProviderError` reason `forbidden`.
+    """Makes every provider that is not built in fail with `ProviderError` reason `forbidden` inside the block.
 
-    It holds for all gateways, event loops and threads of the process. Blocks may nest.
+    It applies to all gateways, event loops and threads of the process. Blocks may nest.
     """
     _SWITCH.blocks += 1
     try:
@@ -33,5 +33,5 @@ def forbid_model_calls() -> Iterator[None]:
 
 
 def model_calls_forbidden() -> bool:
-    """Whether some `forbid_model_calls` block is active."""
+    """Whether a `forbid_model_calls` block is active."""
     return _SWITCH.blocks > 0

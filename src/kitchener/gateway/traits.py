@@ -1,6 +1,6 @@
-"""What the gateway may assume about a provider beyond its `complete`.
+"""Reads what a provider states about itself beyond its `complete`, for the gateway.
 
-A provider states it in an attribute `traits`; one that says nothing is taken for a remote service.
+A provider states it in an attribute `traits`. Without that attribute, it is treated as a remote service.
 """
 
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from kitchener.records.prompt import Provider
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a provider says about itself."""
+    """The properties of a provider."""
 
     built_in: bool = False
-    """It answers in this process without a model: it stays allowed where model calls are forbidden."""
+    """Whether it answers in this process without a model, and stays allowed when model calls are forbidden."""
     needs_timeout: bool = True
-    """It may take time, so each attempt gets a time limit. False saves that cost for one that answers at once."""
+    """Whether each attempt gets a time limit; False only for a provider that answers at once."""
     model_id: str | None = None
-    """The model that answers where nobody named one; None: named after the provider."""
+    """Name of the model if the request names none; None: the provider's id."""
 
 
 _REMOTE = Traits()
 
 
 def traits_of(provider: Provider) -> Traits:
-    """The provider's own statement, or that of a remote service."""
+    """Returns the provider's own traits, or those of a remote service."""
     traits = getattr(provider, "traits", _REMOTE)
     return traits if isinstance(traits, Traits) else _REMOTE
