@@ -209,7 +209,7 @@ class FairLimiter:
             True: the call has started, and `leave` must follow. False: `send_away` ended the wait.
 
         Raises:
-            ProviderError: too many calls wait already (`rate_limited`), or its turn cannot come before the deadline (`timeout`)
+            ProviderError: too many calls wait already (`rate_limited`), or its turn comes after the deadline (`timeout`)
         """
         if self.try_enter(tokens, self._now(), subject_id):
             return True
