@@ -297,7 +297,7 @@ class FairLimiter:
         self._waiting -= 1
 
     def _serve(self) -> None:
-        """Starts all waiting calls that may start now. If only a rate delays the next one, its waiter becomes the timekeeper."""
+        """Starts each waiting call that may start. If only a rate delays the next one, its waiter becomes the timekeeper."""
         now = self._now()
         self._due = float("inf")
         while self._in_flight < self._max_concurrency and (subject_id := self._next_subject()) is not None:
