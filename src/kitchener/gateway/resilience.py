@@ -209,7 +209,7 @@ class FairLimiter:
             True: the call has started, and `leave` must follow. False: `send_away` ended the wait.
 
         Raises:
-            ProviderError: too many calls wait already (`rate_limited`), or its turn cannot come before the deadline (`timeout`)
+            ProviderError: too many calls wait already (`rate_limited`), or its turn comes after the deadline (`timeout`)
         """
         if self.try_enter(tokens, self._now(), subject_id):
             return True
@@ -297,7 +297,7 @@ class FairLimiter:
         self._waiting -= 1
 
     def _serve(self) -> None:
-        """Starts all waiting calls that may start now. If only a rate delays the next, its waiter becomes the timekeeper."""
+        """Starts each waiting call that may start. If only a rate delays the next one, its waiter becomes the timekeeper."""
         now = self._now()
         self._due = float("inf")
         while self._in_flight < self._max_concurrency and (subject_id := self._next_subject()) is not None:

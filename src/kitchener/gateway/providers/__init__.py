@@ -1,4 +1,4 @@
-"""Those who answer prompt requests."""
+"""The providers, which answer prompt requests."""
 
 from kitchener.gateway.providers.offline.model import OfflineProvider
 from kitchener.gateway.providers.opening import build_providers

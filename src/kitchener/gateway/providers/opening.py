@@ -1,7 +1,7 @@
-"""Opens the configured providers, and closes them again.
+"""Turns the router's settings into open providers, and closes them at the end.
 
-Nothing of a vendor's library is imported unless a provider needs it. Neighbours: `models.py` is a real provider once it is
-open; `gateway/gateway.py` gets the mapping that comes out here.
+A vendor's library is imported only if a provider needs it. `models.py` implements the real providers; `gateway/gateway.py`
+gets the providers by id.
 """
 
 import os
@@ -23,16 +23,16 @@ _SOURCE: Final = "configuration"
 
 @asynccontextmanager
 async def build_providers(config: RouterConfig, *, given: Collection[str] = ()) -> AsyncIterator[dict[str, Provider]]:
-    """The configured providers by id, open inside the block; `offline` is always among them.
+    """Opens the configured providers for the block and yields them by id; `offline` is always included.
 
-    Where model calls are not allowed, real providers are not opened: they need neither their library nor a key.
+    If model calls are not allowed, real providers are not opened and need neither their library nor a key.
 
     Args:
         config: the router's settings
-        given: ids of provider objects that the program itself passes to the gateway; they are left out
+        given: ids of provider objects that the program passes to the gateway; they are left out
 
     Raises:
-        ConfigError: a key reference leads nowhere, the extra `models` is missing, or the library knows no such vendor
+        ConfigError: a key reference points to nothing, the extra `models` is missing, or the library does not know the vendor
     """
     async with AsyncExitStack() as stack:
         providers: dict[str, Provider] = {}
@@ -51,7 +51,7 @@ async def build_providers(config: RouterConfig, *, given: Collection[str] = ()) 
 
 async def _open(stack: AsyncExitStack, provider_id: str, config: ProviderConfig, secret: str | None) -> Provider:
     try:
-        # The library takes a second to import, and whoever runs offline has no need of it.
+        # Imported here because the library is slow to import and offline use does not need it.
         from kitchener.gateway.providers.models import open_model_provider
 
         return await stack.enter_async_context(open_model_provider(provider_id, config, secret))
@@ -61,14 +61,14 @@ async def _open(stack: AsyncExitStack, provider_id: str, config: ProviderConfig,
 
 
 def read_secret(reference: str | None, key: str) -> str | None:
-    """What the reference points to, without surrounding white space; None for no reference.
+    """Returns the secret that the reference points to, without surrounding white space; None for no reference.
 
     Args:
         reference: `env:NAME` or `file:/path`
-        key: the setting that holds it, for errors
+        key: the setting that holds the reference, for errors
 
     Raises:
-        ConfigError: it is no reference, or leads to nothing; neither text nor error holds the secret
+        ConfigError: the text is not a reference, or it points to nothing; the error never contains the secret
     """
     if reference is None:
         return None
@@ -97,11 +97,11 @@ def _read(path: str) -> tuple[str | None, str]:
 
 
 class _ForbiddenProvider:
-    """Stands where a real provider would, while model calls are not allowed."""
+    """Replaces a real provider while model calls are not allowed."""
 
     def __init__(self, provider_id: str) -> None:
         self._provider_id = provider_id
 
     async def complete(self, request: PromptRequest) -> PromptResponse:
-        """Raises ProviderError, always."""
+        """Always raises ProviderError with reason `forbidden`."""
         raise ProviderError(self._provider_id, "forbidden", "`allow_model_calls` is false; only built-in providers answer")

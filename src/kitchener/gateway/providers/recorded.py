@@ -1,7 +1,7 @@
-"""A provider whose answers stand in a ledger: what a model said once, it says again to the same request.
+"""Answers requests with the responses that a ledger recorded for the same requests.
 
-An answer is looked up by work order and call number, and given only if the request has the hash of the recorded one. It makes
-no model call, so it stays allowed where those are forbidden. `kitchener replay` stands on it; explained in `docs/replay.md`.
+A response is found by work order and call number, and returned only if the request has the recorded hash. The provider makes no
+model call, so it stays allowed when model calls are forbidden. `kitchener replay` uses it. Explained in `docs/replay.md`.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -13,7 +13,7 @@ from kitchener.gateway.traits import Traits
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
 
 RequestHash = Callable[[PromptRequest], str]
-"""The hash of a request as the ledger has it; the ledger alone knows whether it is keyed."""
+"""Returns the hash of a request as recorded in the ledger. Only the ledger knows whether the hash is keyed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +21,15 @@ class Recording:
     """One recorded model call."""
 
     request_hash: str
-    """Of the request that was answered."""
+    """The hash of the recorded request."""
     prompt_pack_version: str
-    """The pack it was rendered from."""
+    """The version of the prompt pack that rendered the request."""
     response: PromptResponse
-    """What the model said."""
+    """The model's recorded response."""
 
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> Self:
-        """The call of an `LLM_CALL` payload, opened where it was sealed; raises KeyError or TypeError where it is none."""
+        """Reads a recording from a decrypted `LLM_CALL` payload. Raises KeyError or TypeError if the payload is invalid."""
         said, usage = payload["response"], payload["usage"]
         response = PromptResponse(
             provider_id=payload["provider_id"],
@@ -63,9 +63,9 @@ class RequestChanged(ProviderError):
     """The call was recorded, but another request was made then.
 
     Attributes:
-        request: the one that was made now
-        recording: the call as it was
-        found: the hash of the request that was made now
+        request: the current request
+        recording: the recorded call
+        found: the hash of the current request
     """
 
     def __init__(self, provider_id: str, request: PromptRequest, recording: Recording, found: str) -> None:
@@ -83,8 +83,8 @@ class RecordedProvider:
 
     Args:
         recordings: the calls by work order id and call number
-        request_hash: the hash of a request, as it stands in the recordings; None: any request will do
-        provider_id: what it calls itself in its errors; its answers name who gave them first
+        request_hash: returns the hash of a request in the form of the recordings; None: requests are not compared
+        provider_id: the provider's id in errors; responses keep the id of the recorded provider
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class RecordedProvider:
         self.traits = Traits(built_in=True, needs_timeout=False, model_id="recorded")
 
     async def complete(self, request: PromptRequest) -> PromptResponse:
-        """The recorded answer.
+        """Returns the recorded response.
 
         Raises:
-            NotRecorded: no such call was recorded
-            RequestChanged: it was recorded for a request with another hash
+            NotRecorded: the call was not recorded
+            RequestChanged: the call was recorded for a request with another hash
         """
         recording = self._recordings.get((request.wo_id, request.call))
         if recording is None:
@@ -113,7 +113,7 @@ class RecordedProvider:
         return recording.response
 
     async def stream(self, request: PromptRequest) -> AsyncIterator[TextPiece | PromptResponse]:
-        """The same answer, its text in one piece."""
+        """Yields the recorded text in one piece, then the response."""
         response = await self.complete(request)
         if response.text:
             yield TextPiece(1, response.text)

@@ -1,21 +1,21 @@
-"""Takes API keys out of whatever an endpoint says: texts, values, and texts that come in pieces.
+"""Removes API keys from an endpoint's answers: from texts, JSON values and streamed texts.
 
-A key is found as it was sent. Encoded forms of it (base64, URL escapes, reversed) are not looked for: an endpoint that wants
-to tell its key can always do so. Neighbours: `http_client.py` notes the keys that go out, `models.py` cleans what comes back.
+A key is found only in the form in which it was sent, not in base64, with URL escapes or reversed. An endpoint that wants to
+reveal its key can always do so. `http_client.py` notes the keys that are sent; `models.py` redacts the answers.
 """
 
 import re
 from typing import Any, Final
 
 MIN_SECRET_CHARS: Final = 8
-"""Shorter keys are taken for placeholders ("none", "EMPTY") and not looked for: their removal would garble ordinary words."""
+"""Shorter keys count as placeholders ("none", "EMPTY") and are not removed, because that would garble ordinary words."""
 MAX_SECRETS: Final = 4
-"""Keys that are remembered; a vendor's library may renew its own."""
+"""Most keys remembered; a vendor's library may renew its key."""
 MASK: Final = "***"
 
 
 class Redaction:
-    """The keys of one provider, and how to leave them out.
+    """Removes the keys of one provider from texts and values.
 
     Args:
         secret: the configured key; None: none is configured
@@ -28,16 +28,16 @@ class Redaction:
             self.note(secret)
 
     def note(self, secret: str) -> None:
-        """This key went out, too."""
+        """Remembers a key that was sent. Ignores keys shorter than `MIN_SECRET_CHARS`."""
         if len(secret) < MIN_SECRET_CHARS or secret in self._secrets:
             return
         kept = [*self._secrets[:1], *self._secrets[1:][2 - MAX_SECRETS :], secret]
         self._secrets = kept
-        # The longest first, where one begins like another.
+        # Longest first, because one key may be a prefix of another.
         self._pattern = re.compile("|".join(re.escape(each) for each in sorted(kept, key=len, reverse=True)))
 
     def is_in(self, text: str) -> bool:
-        """Whether a key stands in the text."""
+        """Whether the text contains a key."""
         return self._pattern is not None and self._pattern.search(text) is not None
 
     def text(self, text: str) -> str:
@@ -57,7 +57,7 @@ class Redaction:
         return value
 
     def split(self, text: str) -> tuple[str, str]:
-        """The text so far without keys, and its end where that may be the beginning of a key and has to wait."""
+        """Returns the text without keys, and the end of the text that may be the beginning of a key and must wait."""
         if self._pattern is None:
             return text, ""
         clean, after = [], 0
@@ -79,20 +79,20 @@ class Redaction:
 
 
 class RedactedPieces:
-    """A text that comes in pieces, with the keys left out although one may stand across several pieces.
+    """Removes keys from a streamed text, including keys that span several pieces.
 
-    The pieces that come out, put together, are what `Redaction.text` makes of those that went in.
+    The returned pieces together equal `Redaction.text` of the whole text.
     """
 
     def __init__(self, redaction: Redaction) -> None:
         self._redaction, self._waiting = redaction, ""
 
     def take(self, piece: str) -> str:
-        """What may be shown now; "" where all of it may yet turn out to be a key."""
+        """Returns the text that can be shown now; "" if all of it may still be the beginning of a key."""
         shown, self._waiting = self._redaction.split(self._waiting + piece)
         return shown
 
     def rest(self) -> str:
-        """What was held back, once the text has ended."""
+        """Returns the held-back text after the last piece."""
         waiting, self._waiting = self._waiting, ""
         return self._redaction.text(waiting)
