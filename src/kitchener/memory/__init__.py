@@ -1,4 +1,4 @@
-"""HO3, the long-term memory: READ and LOG over two ledgers, nothing else. Explained in `docs/memory.md`."""
+"""HO3, the long-term memory: two ledgers with only two operations, READ and LOG. Explained in `docs/memory.md`."""
 
 from kitchener.memory.bias import select_biases
 from kitchener.memory.gate import GateResult

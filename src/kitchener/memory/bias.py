@@ -1,7 +1,7 @@
-"""Which learned lines speak in a turn: a pure function of the artifacts, the turn's labels, a budget and a moment.
+"""Selects the learned lines of a turn from artifacts, the turn's labels, a token budget and a moment. Pure.
 
-It imports the standard library only and takes any mappings, so it can be lifted out and checked by anybody. It knows the
-artifacts' numbers and labels and never what their lines mean. Explained in `docs/memory.md`.
+Imports only the standard library and accepts any mappings, so that anyone can copy and check it. Uses the artifacts' numbers
+and labels, and ignores what their lines mean. Explained in `docs/memory.md`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,12 +11,12 @@ from typing import Any, Final, TypeVar
 Artifact = TypeVar("Artifact", bound=Mapping[str, Any])
 
 FRESH_HOURS: Final = 24.0
-"""An artifact younger than this has its full weight."""
+"""Age in hours up to which an artifact has its full weight."""
 FADED_HOURS: Final = 168.0
-"""An artifact older than this has `FADED_SHARE` of its weight; in between the share falls in a straight line."""
+"""Age in hours from which an artifact has `FADED_SHARE` of its weight; between the two ages the share falls linearly."""
 FADED_SHARE: Final = 0.5
 CHARS_PER_TOKEN: Final = 4
-"""The estimate that the budget counts in."""
+"""Estimated characters per token, for the budget."""
 _DIMENSIONS: Final = ("domain", "task")
 
 
@@ -26,19 +26,19 @@ def select_biases(
     ho3_bias_budget: float,
     as_of_ts: datetime | str,
 ) -> list[Artifact]:
-    """The artifacts whose lines the model is shown, best first; the objects come back as they are.
+    """The artifacts whose lines the model sees, best first; the returned objects are the given ones.
 
-    Enabled and unexpired ones that concern the turn are ranked by weight, `decay_modifier` and recency; the longest prefix of
-    the ranking that fits the budget is taken.
+    Ranks the enabled, unexpired artifacts in the turn's scope by weight, `decay_modifier` and recency. Returns the longest
+    prefix of that ranking that fits the budget.
 
     Args:
-        artifacts: overlays as mappings (`Overlay.as_mapping()`), of today's shape or of the older one without labels
-        turn_labels: the turn's `domain` and `task`, each a label or several; None or empty: the turn has none
-        ho3_bias_budget: tokens for all lines together, four characters to the token
+        artifacts: overlays as mappings (`Overlay.as_mapping()`), in the current format or the older one without labels
+        turn_labels: the turn's `domain` and `task`, each one label or several; None or empty: the turn has none
+        ho3_bias_budget: tokens for all lines together, at four characters per token
         as_of_ts: the moment of the turn, an aware datetime or ISO text with a zone
 
     Raises:
-        ValueError: a timestamp has no zone, or is none
+        ValueError: a timestamp has no zone, or is not a timestamp
     """
     as_of = moment(as_of_ts)
     wanted = {name: _label_set(turn_labels.get(name)) for name in _DIMENSIONS} if turn_labels else {}
@@ -56,14 +56,14 @@ def select_biases(
 
 
 def score(artifact: Mapping[str, Any], as_of: datetime) -> float:
-    """What an artifact is ranked by: weight × `decay_modifier` × recency, to 12 significant digits."""
+    """The rank of an artifact: weight × `decay_modifier` × recency, to 12 significant digits."""
     decay = artifact.get("decay_modifier")
     value = weight_of(artifact) * (1.0 if decay is None else float(decay)) * _recency(artifact, as_of)
-    return float(f"{value:.12g}")  # so that the last bits of a product never decide a ranking
+    return float(f"{value:.12g}")  # so that rounding in the last bits never decides a ranking
 
 
 def weight_of(artifact: Mapping[str, Any]) -> float:
-    """The artifact's weight; the older shape calls it `salience_weight`."""
+    """The artifact's weight, 0 to 1; the older format calls it `salience_weight`."""
     weight = artifact.get("weight")
     if weight is None:
         weight = artifact.get("salience_weight")
@@ -71,7 +71,7 @@ def weight_of(artifact: Mapping[str, Any]) -> float:
 
 
 def line_of(artifact: Mapping[str, Any]) -> str:
-    """The line that the model is shown: `context_line`, in the older shape `content.bias`."""
+    """The line that the model sees: `context_line`, or `content.bias` in the older format."""
     line = artifact.get("context_line")
     if line is None:
         content = artifact.get("content")
@@ -80,7 +80,7 @@ def line_of(artifact: Mapping[str, Any]) -> str:
 
 
 def moment(value: datetime | str) -> datetime:
-    """An aware datetime; raises ValueError where the zone is missing."""
+    """Converts ISO text to an aware datetime; raises ValueError if the zone is missing."""
     found = datetime.fromisoformat(value) if isinstance(value, str) else value
     if found.tzinfo is None:
         raise ValueError(f"timestamp {value!s} has no zone: expected UTC or an offset, such as 2026-02-18T10:30:00+00:00")
@@ -97,7 +97,7 @@ def _is_in_scope(artifact: Mapping[str, Any], wanted: Mapping[str, Collection[st
         return True
     labels = artifact.get("labels")
     if labels is None:
-        return not wanted  # the older shape never said what it is about
+        return not wanted  # the older format has no labels
     return any(not _label_set(labels.get(name)).isdisjoint(found) for name, found in wanted.items())
 
 

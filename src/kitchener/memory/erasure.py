@@ -1,7 +1,7 @@
-"""What the memory's ledgers hold of a subject who is being erased: their own namespaces, and what others took from them.
+"""Finds what the memory's ledgers contain of a subject to erase: the subject's namespaces, and uses of their events elsewhere.
 
-Reads and decides; `HO3Memory.erase_subject` writes. A subject may have been erased before, and have come back: what is on
-record up to then does not count. Explained in `docs/erasure.md`.
+Only reads and decides; `HO3Memory.erase_subject` writes. A subject may have returned after an earlier erasure; entries before
+that erasure are ignored. Explained in `docs/erasure.md`.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -14,33 +14,33 @@ from kitchener.records import events
 
 
 class Erased(NamedTuple):
-    """What an erasure found in a memory."""
+    """The counts of an erasure."""
 
     artifacts: int
-    """Learned lines that had the subject as a source, withdrawn now or before."""
+    """Number of artifacts with the subject as a source, deactivated by this erasure or earlier."""
     events: int
-    """Signal events of the subject."""
+    """Number of the subject's signal events."""
 
 
 @dataclass(slots=True)
 class Traces:
-    """Where a subject stands in the memory's ledgers."""
+    """The entries in the memory's ledgers that concern a subject."""
 
     signals: LedgerClient
     overlays: LedgerClient
     key_id: str
-    """Of the erasure that is under way."""
+    """Kid of the destroyed key, which identifies this erasure."""
     events: dict[str, set[str]] = field(default_factory=dict)
-    """Ids of the subject's events by namespace: their own namespaces, in alphabetical order."""
+    """Namespace to ids of the subject's events, for the subject's own namespaces, in alphabetical order."""
     foreign_events: list[tuple[str, str]] = field(default_factory=list)
-    """Namespace and id of each event that a session of the subject gave to another's memory."""
+    """Namespace and id of each event that a session of the subject logged in another subject's namespace."""
     artifacts: list[tuple[str, str]] = field(default_factory=list)
-    """Namespace and key of each artifact that had the subject as a source, in the order in which they were learned."""
+    """Namespace and key of each artifact with the subject as a source, in the order of the ledger."""
     recorded: set[tuple[str, str]] = field(default_factory=set)
-    """Ledger id and namespace of what is on record of this erasure."""
+    """Ledger id and namespace of each `SUBJECT_ERASED` that this erasure has written already."""
 
     def unrecorded(self) -> Iterator[tuple[LedgerClient, str, dict[str, int]]]:
-        """Where `SUBJECT_ERASED` is missing, and the counts that go with it."""
+        """Ledger, namespace and counts of each `SUBJECT_ERASED` that is still to be written."""
         for namespace, event_ids in self.events.items():
             learned = sum(each == namespace for each, _ in self.artifacts)
             for ledger, counts in ((self.overlays, {"artifacts": learned}), (self.signals, {"events": len(event_ids)})):
@@ -49,7 +49,7 @@ class Traces:
 
     @property
     def found(self) -> Erased:
-        """The counts."""
+        """Number of artifacts and number of the subject's own events."""
         return Erased(len(self.artifacts), sum(map(len, self.events.values())))
 
 
@@ -61,19 +61,19 @@ async def find_traces(
     *,
     key_id: str,
 ) -> Traces:
-    """Where a subject stands in the memory. Reads all that was ever learned, and the subject's own signals.
+    """Finds a subject's entries in the memory. Reads every overlay, and the subject's own signals.
 
     Args:
-        subject_id: who
-        sessions: their sessions
-        namespaces: where their memory may be
-        ledgers: signals and overlays
-        key_id: the kid of the key that is destroyed
+        subject_id: the subject to erase
+        sessions: the subject's sessions
+        namespaces: namespaces that may hold the subject's memory
+        ledgers: the signals ledger and the overlays ledger
+        key_id: kid of the destroyed key
     """
     signals, overlays = ledgers
     traces = Traces(signals, overlays, key_id)
     own = set(namespaces)
-    if split_namespace(subject_id) == (None, subject_id):  # a namespace without a class is a subject's too
+    if split_namespace(subject_id) == (None, subject_id):  # a namespace without an agent class belongs to a subject too
         own.add(subject_id)
     for session_id in sorted(sessions):
         async for entry in signals.read(session_id=session_id, entry_type=events.HO3_SIGNAL):
@@ -105,7 +105,7 @@ async def find_traces(
 
 
 async def _events_in(namespace: str, traces: Traces) -> set[str]:
-    """The events in a namespace of the subject since they were erased last."""
+    """Ids of the events in one of the subject's namespaces since an earlier erasure; notes records of this erasure."""
     found: set[str] = set()
     types = (events.HO3_SIGNAL, events.SUBJECT_ERASED)
     async for entry in traces.signals.read(key=f"in:{namespace}", entry_type=types):

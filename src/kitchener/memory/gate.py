@@ -1,4 +1,7 @@
-"""The bistable gate: has a signal recurred often enough, in enough sessions, and was it not learned already? Pure."""
+"""Turns the counts of a signal into the verdict of the bistable gate: whether consolidation may learn from it. Pure.
+
+A gate opens for a signal with enough events in enough sessions that was not learned from recently.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,7 +10,7 @@ from kitchener.config import HO3MemoryConfig
 from kitchener.memory.moments import HOUR_US
 
 GateReason = Literal["crossed", "below_count", "below_sessions", "already_consolidated", "excluded", "blocked", "quarantined"]
-"""Why a gate is open or closed."""
+"""Why a gate is open (`crossed`) or closed (the other values)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,30 +18,30 @@ class GateResult:
     """The verdict on one signal."""
 
     signal_id: str
-    """Which signal."""
+    """The signal's id, `kind:value`."""
     crossed: bool
-    """Whether it is ready to be learned from."""
+    """Whether the gate is open, so that consolidation may learn from the signal."""
     count: int
-    """Events that count."""
+    """Number of counted events."""
     session_count: int
-    """Distinct sessions they came in."""
+    """Number of distinct sessions with a counted event."""
     already_consolidated: bool
-    """Whether it was learned from within the window."""
+    """Whether consolidation learned from the signal within the window."""
     reason: GateReason
-    """Why."""
+    """Why the gate is open or closed."""
     count_threshold: int
-    """Events that are needed."""
+    """Number of events that open the gate."""
     session_threshold: int
-    """Sessions that are needed."""
+    """Number of sessions that open the gate."""
 
     @property
     def progress(self) -> float:
-        """How far the gate is, 0 to 1: the lesser of both shares."""
+        """Progress toward the thresholds, 0 to 1: the smaller of the two ratios."""
         return min(1.0, self.count / self.count_threshold, self.session_count / self.session_threshold)
 
 
 def thresholds(signal_id: str, config: HO3MemoryConfig) -> tuple[int, int]:
-    """Events and sessions that open the gate of a signal."""
+    """Numbers of events and of sessions that open the gate of a signal."""
     override = config.gate_overrides.get(signal_id.partition(":")[0])
     if override is not None:
         return override.count, override.sessions
@@ -46,7 +49,7 @@ def thresholds(signal_id: str, config: HO3MemoryConfig) -> tuple[int, int]:
 
 
 def is_within_window(window_end_us: int, as_of_us: int, config: HO3MemoryConfig) -> bool:
-    """Whether what was learned at a moment still keeps its signal from being learned from; microseconds since the epoch."""
+    """Whether an overlay with this `window_end` still closes its signal's gate; times are microseconds since the epoch."""
     return window_end_us >= as_of_us - config.gate_window_hours * HOUR_US
 
 
@@ -59,14 +62,14 @@ def judge(
     is_blocked: bool,
     is_quarantined: bool,
 ) -> GateResult:
-    """The gate of a signal.
+    """Decides whether a signal's gate is open.
 
     Args:
-        signal_id: which signal
-        tally: events and distinct sessions that count
+        signal_id: the signal, `kind:value`
+        tally: numbers of counted events and of distinct sessions
         config: thresholds and exclusions
         is_consolidated: an overlay of the signal has its `window_end` within the last `gate_window_hours`
-        is_blocked: somebody deactivated what was learned from it, and said that it shall not come back
+        is_blocked: an artifact of the signal was deactivated with the order not to learn from the signal again
         is_quarantined: the signal itself is in quarantine
     """
     count, sessions = tally

@@ -1,9 +1,8 @@
-"""Finds a subject's entries without scanning, and keeps the subjects in use folded in memory.
+"""Folds a subject's entries, found through an index, and caches the folded subjects.
 
-The two ledgers are indexed by namespace and artifact, next to their index by session: derived places in a file that can be
-deleted at any time, each line checked against its own hash when it is read through them. A subject that is asked for is
-folded once from its own entries and then kept up to date, entry by entry; how many events are kept so is bounded. So a read
-costs by the subject's own memory at the first time and by nothing that grows afterwards.
+The two ledgers are indexed by namespace and artifact besides by session. The index can be deleted at any time; each line found
+through it is checked against its own hash. The first read of a subject folds the subject's own entries. Later entries update
+the cached fold one by one, so later reads read no ledger. The number of cached events is bounded.
 """
 
 from collections import OrderedDict
@@ -17,31 +16,31 @@ from kitchener.memory.subject import SubjectMemory
 from kitchener.records.events import SUBJECT_ERASED, read_payload
 
 SIGNALS: Final = "SIGNALS"
-"""Ledger id of the signals."""
+"""Name of the signals ledger."""
 OVERLAYS: Final = "OVERLAYS"
-"""Ledger id of the overlays."""
+"""Name of the overlays ledger."""
 
 
 def signal_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
-    """Under which keys an entry of the signals ledger is found."""
+    """The index keys of an entry in the signals ledger: its namespace."""
     namespace = payload.get("namespace")
     return (f"in:{namespace}",) if isinstance(namespace, str) else ()
 
 
 def overlay_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
-    """Under which keys an entry of the overlays ledger is found: its namespace, and its artifact wherever that is."""
+    """The index keys of an entry in the overlays ledger: its namespace, and its artifact."""
     keys = signal_keys(entry_type, payload)
     artifact_id = payload.get("artifact_id") or payload.get("overlay_id")
     return (*keys, artifact_key(artifact_id)) if keys and isinstance(artifact_id, str) else keys
 
 
 def artifact_key(artifact_id: str) -> str:
-    """The key of all records of an artifact, in every namespace."""
+    """The index key of all records of an artifact, in every namespace."""
     return f"artifact:{artifact_id}"
 
 
 class Readable(Protocol):
-    """What is needed of a ledger to read it: `LedgerClient` and `LedgerReader` both have it."""
+    """A readable ledger: a `LedgerClient` or a `LedgerReader`."""
 
     @property
     def position(self) -> int:
@@ -54,13 +53,13 @@ class Readable(Protocol):
 
 
 async def fold_subject(namespace: str, signals: Readable, overlays: Readable) -> SubjectMemory:
-    """The memory of a namespace as of now, folded from its own entries.
+    """Folds the memory of a namespace from its own entries, up to the present end of both ledgers.
 
     Raises:
         LedgerDamaged: a line is not what was written
     """
     subject, key = SubjectMemory(namespace), f"in:{namespace}"
-    # Both up to here: what is written meanwhile is applied by its writer.
+    # Take both ends first: the writer of a later entry applies it to the fold.
     signals_end, overlays_end = signals.position, overlays.position
     async for entry in signals.read(key=key, up_to_seq=signals_end):
         if entry.entry_type == SUBJECT_ERASED:
@@ -74,7 +73,7 @@ async def fold_subject(namespace: str, signals: Readable, overlays: Readable) ->
 
 
 class _Look:
-    """One look-up for all who ask while it is being got ready."""
+    """One look-up, shared by all callers that ask before it starts."""
 
     __slots__ = ("done", "known", "wanted")
 
@@ -85,12 +84,12 @@ class _Look:
 
 
 class Residents:
-    """The subjects in use, folded.
+    """A cache of folded subjects.
 
     Args:
         load: folds a namespace from its entries
-        find_known: which of some namespaces have entries at all: most that are asked for first have none yet
-        max_events: signal events kept in all of them together; the longest unused go first
+        find_known: returns the namespaces that have entries; most new namespaces have none
+        max_events: most signal events in the whole cache; evicts the least recently used subject first
     """
 
     def __init__(
@@ -111,18 +110,18 @@ class Residents:
 
     @property
     def events_held(self) -> int:
-        """Events in memory, counting a small sum for each subject."""
+        """Events in the cache, plus a small constant for each subject."""
         return self._held
 
     def at_hand(self, namespace: str) -> SubjectMemory | None:
-        """The memory of a namespace that is in use; None: it has to be asked for with `get`."""
+        """The cached memory of a namespace; None: it is not cached, so use `get`."""
         subject = self._subjects.get(namespace)
         if subject is not None:
             self._subjects.move_to_end(namespace)
         return subject
 
     async def get(self, namespace: str) -> SubjectMemory:
-        """The memory of a namespace. Use it before the next wait, or pin it: it may be put away then."""
+        """The memory of a namespace. Use it before the next await, or pin it, because an await may evict it."""
         while True:
             subject = self.at_hand(namespace)
             if subject is not None:
@@ -133,13 +132,13 @@ class Residents:
             await others.wait()
 
     def drop(self, namespace: str) -> None:
-        """Puts a subject away, unless something of it is being written."""
+        """Evicts a subject, unless an entry of it is being written."""
         subject = self._subjects.get(namespace)
         if subject is not None and not subject.pins:
             self._held -= _cost(self._subjects.pop(namespace))
 
     def grown(self, events: int) -> None:
-        """Takes note of events that were added to a subject."""
+        """Counts events added to a subject, and evicts subjects if the cache is full."""
         self._held += events
         if self._held > self._max_events:
             self._put_away()
@@ -156,7 +155,7 @@ class Residents:
             done.set()
 
     async def _is_known(self, namespace: str) -> bool:
-        """Whether a namespace has entries. A look-up waits for a thread, so those who ask meanwhile share the next one."""
+        """Whether a namespace has entries. A look-up waits for a thread, so callers that ask meanwhile share the next one."""
         while True:
             look = self._gathering
             if look is not None:
@@ -166,12 +165,12 @@ class Residents:
                 look = self._gathering = _Look()
                 look.wanted.add(namespace)
                 await self._perform(look)
-            if look.known is not None:  # else whoever looked was cancelled
+            if look.known is not None:  # None: the task that looked was cancelled, so look again
                 return namespace in look.known
 
     async def _perform(self, look: _Look) -> None:
         try:
-            await anyio.lowlevel.checkpoint()  # so that all who come now are counted
+            await anyio.lowlevel.checkpoint()  # lets the tasks that are ready now join this look-up
             async with self._looking:
                 self._gathering = None
                 look.known = await self._find_known(look.wanted)
@@ -194,4 +193,4 @@ def _cost(subject: SubjectMemory) -> int:
 
 
 _EMPTY_SUBJECT: Final = 8
-"""What a subject takes beside its events, counted in events."""
+"""Memory of a subject without events, expressed in events."""

@@ -1,7 +1,7 @@
-"""Learned lines: a model wrote them from what users said, so they are bounded, plain, and never instructions. Pure.
+"""Checks learned lines, which a model wrote from what users said: they must be short, plain, and not instructions. Pure.
 
-The real defence is that a prompt shows them as data about the user. What stands here keeps them small and printable, and
-refuses the plainest attempts to talk to the model through them.
+The main defence is elsewhere: a prompt shows learned lines as data about the user. This module keeps lines short and printable,
+and refuses the most obvious attempts to give the model instructions through them.
 """
 
 import re
@@ -10,10 +10,10 @@ from typing import Final
 
 _BREAKS: Final = re.compile(r"\s+")
 _HIDDEN: Final = frozenset(("Cc", "Cs", "Cf"))
-"""Categories of characters that are not seen and can hide what is said: controls, surrogates, and format characters, which turn
-the direction of text around or spell out whole sentences invisibly."""
+"""Unicode categories of invisible characters that can hide content: controls, surrogates, and format characters, which can
+reverse the direction of text or spell invisible sentences."""
 _NEEDED: Final = frozenset("\u200c\u200d\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u08e2")
-"""Format characters that plain text needs: the joiners of some scripts and of emoji, and signs that are seen."""
+"""Format characters that plain text needs: joiners of some scripts and of emoji, and visible signs."""
 _COMMANDS: Final = (
     re.compile(
         r"\b(ignore|disregard|forget|override|bypass)\b.{0,40}"
@@ -30,12 +30,12 @@ _TAG: Final = re.compile(r"</?[a-z]", re.IGNORECASE)
 
 
 def tidy(text: str) -> str:
-    """The text on one line, without control characters."""
+    """The text on one line, without invisible characters."""
     return _BREAKS.sub(" ", "".join(" " if _is_break(char) else char for char in text if not _is_hidden(char))).strip()
 
 
 def problem_of(text: str, max_chars: int) -> str | None:
-    """What keeps a text from being a learned line, as an expectation; None where nothing does."""
+    """Why a text cannot be a learned line, as the end of an error message; None: it can."""
     if not text.strip():
         return "expected some text"
     if len(text) > max_chars:
@@ -48,7 +48,7 @@ def problem_of(text: str, max_chars: int) -> str | None:
 
 
 def _has_tag(text: str) -> bool:
-    """Whether a tag begins, and one ends behind it: told by the first, or each of many would search for its end."""
+    """Whether a tag starts and a `>` follows. Only the first tag is checked, so the search stays linear."""
     tag = _TAG.search(text)
     return tag is not None and ">" in text[tag.end() :]
 

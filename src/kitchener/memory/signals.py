@@ -1,7 +1,7 @@
-"""Signals: what their ids may look like, how their events add up, how they fade. Pure.
+"""Turns signal ids into their stored form, and the events of a signal into counts with decay. Pure.
 
-A signal is a counted event such as `intent:question` or `tool:read_file`; it has no meaning here. Events come in the order
-of the ledger, whose timestamps never decrease, so everything as of a moment is a prefix. Explained in `docs/memory.md`.
+A signal is a counted event such as `intent:question` or `tool:read_file`; this module ignores its meaning. Events arrive in
+ledger order, and a ledger's timestamps never decrease, so the state as of a moment is a prefix. Explained in `docs/memory.md`.
 """
 
 import hashlib
@@ -25,82 +25,82 @@ _OTHER = re.compile(r"[^A-Za-z0-9_.\-/]+")
 _SPEAKS = re.compile(r"[A-Za-z0-9]")
 _KEYED = re.compile(r"~[0-9a-f]{32}")
 SPEECH_ACTS: Final = ("greeting", "farewell", "thanks", "question", "command", "tool_query", "statement", "feedback")
-"""What a message can be, as a classification names it."""
+"""The kinds of messages that a classification distinguishes."""
 _CLOSED: Final = frozenset(
     (*(f"intent:{each}" for each in SPEECH_ACTS), *(f"outcome:{each}" for each in ("success", "failed", "unknown")))
 )
 _DIGEST_OPENING: Final = b"\0signal\0"
-"""Begins no JSON and no text, so a signal's digest is never that of other content."""
+"""Prefix of a signal's digest input. No JSON or text starts with it, so no other content has the same digest."""
 _LN_2 = math.log(2)
 
 
 @dataclass(frozen=True, slots=True)
 class SignalAccumulator:
-    """What the events of one signal add up to as of some moment."""
+    """Counts and times of one signal's events as of a moment."""
 
     signal_id: str
     """`kind:value`"""
     count: int
-    """Events, each id once."""
+    """Number of events; each event id counts once."""
     last_seen: datetime
-    """The newest event, UTC."""
+    """Time of the newest counted event, UTC."""
     first_seen: datetime
-    """The oldest event that counts, UTC."""
+    """Time of the oldest counted event, UTC."""
     session_ids: tuple[str, ...]
-    """The sessions they came in, in order of first appearance."""
+    """Sessions of the counted events, in order of first appearance."""
     event_ids: tuple[str, ...]
-    """All of them, oldest first."""
+    """Ids of the counted events, in ledger order."""
     decay: float
-    """1.0 for a signal just seen, half after each half-life."""
+    """1.0 for a signal just seen; halves with each half-life since `last_seen`."""
 
 
 class SignalEvent(NamedTuple):
-    """One event, as it was logged."""
+    """One logged event."""
 
     seq: int
-    """Its number in the signals ledger."""
+    """Number of the event's entry in the signals ledger."""
     logged_us: int
-    """Its entry's timestamp, microseconds since the epoch: what "as of" compares."""
+    """Timestamp of the entry, microseconds since the epoch; "as of" compares this one."""
     seen_us: int
     """The event's own timestamp, microseconds since the epoch."""
     event_id: str
     """`EVT-…`"""
     session_id: str
-    """In which session."""
+    """Session of the event."""
     turn_id: str
-    """In which turn; "" where none was named."""
+    """Turn of the event; "": none was given."""
 
 
 class RecordedEvent(NamedTuple):
-    """One event as it is shown to whoever asks what stands behind an artifact."""
+    """One event as an explanation of an artifact shows it."""
 
     event_id: str
     """`EVT-…`"""
     signal_id: str
-    """Of which signal."""
+    """Signal of the event."""
     session_id: str
-    """In which session."""
+    """Session of the event."""
     timestamp: str
     """ISO time of the event."""
     turn_id: str | None
-    """In which turn; None where none was named."""
+    """Turn of the event; None: none was given."""
     co_signals: tuple[str, ...]
     """The other signals of that turn, in alphabetical order."""
 
 
 class Cut(NamedTuple):
-    """How much of a subject's memory counts: what was logged up to a moment and up to places in the two ledgers."""
+    """The part of a subject's memory that a question sees: entries up to a moment and up to a number in each ledger."""
 
     as_of_us: int
-    """Later entries are ignored; microseconds since the epoch."""
+    """Entries with a later timestamp are ignored; microseconds since the epoch."""
     signals_seq: int
-    """Later entries of the signals ledger are ignored."""
+    """Entries of the signals ledger with a higher number are ignored."""
     overlays_seq: int
-    """Later entries of the overlays ledger are ignored."""
+    """Entries of the overlays ledger with a higher number are ignored."""
 
 
 class SignalLog:
-    """The events of one signal of one namespace, packed: a subject may have thousands."""
+    """The events of one signal of one namespace, packed, because a subject may have thousands."""
 
     __slots__ = ("_event_ids", "_logged", "_seen", "_seqs", "_sessions", "_turns", "first_in")
 
@@ -110,13 +110,13 @@ class SignalLog:
         self._sessions: list[str] = []
         self._turns: list[str] = []
         self.first_in: dict[str, int] = {}
-        """Position of the first event of each session; its length is the number of sessions."""
+        """Session id to the position of the session's first event."""
 
     def __len__(self) -> int:
         return len(self._event_ids)
 
     def append(self, seq: int, logged_us: int, seen_us: int, event_id: str, session_id: str, turn_id: str) -> None:
-        """Takes the fields of the next event, in the order of `SignalEvent`."""
+        """Appends the next event, given by the fields of `SignalEvent`."""
         self.first_in.setdefault(session_id, len(self._event_ids))
         self._seqs.append(seq)
         self._logged.append(logged_us)
@@ -136,13 +136,13 @@ class SignalLog:
         )
 
     def length_at(self, cut: Cut) -> int:
-        """How many of the events count: a prefix, because neither numbers nor timestamps of a ledger ever decrease."""
+        """Number of events before a cut. They are a prefix, because numbers and timestamps of a ledger never decrease."""
         if not self._seqs or (self._logged[-1] <= cut.as_of_us and self._seqs[-1] <= cut.signals_seq):
             return len(self._seqs)
         return min(bisect_right(self._logged, cut.as_of_us), bisect_right(self._seqs, cut.signals_seq))
 
     def tally(self, cut: Cut, without: Collection[str]) -> tuple[int, int]:
-        """Number of events and of sessions at a cut, leaving out some events."""
+        """Numbers of events and of sessions at a cut, without the event ids in `without`."""
         length = self.length_at(cut)
         if not without:
             if length == len(self._seqs):
@@ -154,7 +154,7 @@ class SignalLog:
     def accumulate(
         self, signal_id: str, cut: Cut, without: Collection[str], half_life_hours: float
     ) -> SignalAccumulator | None:
-        """What the events add up to at a cut; None where none is left."""
+        """The counts at a cut, without the event ids in `without`; None: no event is left."""
         kept = [event for event in self.events(cut) if event.event_id not in without]
         if not kept:
             return None
@@ -170,33 +170,35 @@ class SignalLog:
         )
 
     def events(self, cut: Cut) -> Iterator[SignalEvent]:
-        """The events that count, oldest first."""
+        """The events before a cut, in ledger order."""
         return (self[n] for n in range(self.length_at(cut)))
 
     def ordinal(self, session_id: str, turn_id: str) -> int:
-        """1 + the number of its events in a turn of a session."""
+        """1 + the number of this signal's events in a turn of a session."""
         where = zip(self._sessions, self._turns, strict=True)
         return 1 + sum(1 for session, turn in where if session == session_id and turn == turn_id)
 
 
 def decay(hours: float, half_life_hours: float) -> float:
-    """The share that is left after some hours; 1.0 for moments that lie ahead."""
+    """The remaining share after some hours, 0 to 1; 1.0 for negative hours."""
     return math.exp(-_LN_2 / half_life_hours * max(0.0, hours))
 
 
 def normalise(signal_id: str, kinds: Collection[str]) -> str:
-    """The signal id as it may stand in a ledger: a model can invent labels, and a tool's id may hold anything.
+    """Restricts a signal id to the characters and length that a ledger accepts; models and tools may give any text.
 
-    Each run of characters outside `A-Z a-z 0-9 _ . - /` becomes `_`; the value is cut to 64 characters. A keyed value stays.
+    Each run of characters outside `A-Z a-z 0-9 _ . - /` becomes `_`; the value is cut to 64 characters. A keyed value stays
+    unchanged.
 
     Args:
         signal_id: `kind:value`
-        kinds: the kinds there are
+        kinds: the allowed kinds
 
     Raises:
-        InvalidSignal: no such kind, or nothing is left of the value
+        InvalidSignal: the kind is not allowed, or nothing is left of the value
     """
-    # A turn names each of its signals several times, and a deployment has few; a long one is no label, and not worth keeping.
+    # Results are cached: a turn uses each of its signals several times, and a deployment has few. A long id is not a label,
+    # so caching it would waste memory.
     if type(kinds) is frozenset and isinstance(signal_id, str) and len(signal_id) <= _MAX_KEPT_CHARS:
         return _kept(signal_id, kinds)
     return _normalised(signal_id, kinds)
@@ -216,38 +218,38 @@ _kept = lru_cache(4_096)(_normalised)
 
 
 def normalise_value(value: str) -> str | None:
-    """The value part of a signal id; None where nothing is left that could tell it from others."""
+    """The value part of a signal id in its stored form; None: no Latin letter or digit is left."""
     plain = _OTHER.sub("_", value)[:MAX_VALUE_CHARS]
-    # What is only `_` stands for any text without a Latin letter or digit: one signal for all of them would teach nothing.
+    # Every text without a Latin letter or digit becomes `_`, and one signal for all of them would mean nothing.
     return plain if _SPEAKS.search(plain) else None
 
 
 def has_closed_words(signal_id: str) -> bool:
-    """Whether nobody who talks with an agent can word this signal: it comes from a closed set, or names a registered tool."""
+    """Whether users cannot choose the words of this signal, because it is from a closed set or names a registered tool."""
     return signal_id in _CLOSED or signal_id.startswith("tool:")
 
 
 def keyed_id(signal_id: str, digest: Callable[[bytes], str]) -> str:
-    """A signal id as a ledger holds it: `kind:~` and 32 hex digits where digests are keyed, else itself.
+    """A signal id in its stored form: `kind:~` and 32 hex digits if digests are keyed, otherwise unchanged.
 
     Args:
-        signal_id: in words
-        digest: `content_digest` of its ledger for its subject
+        signal_id: the id in words
+        digest: `content_digest` of the ledger for the signal's subject
     """
     method, _, digits = digest(_DIGEST_OPENING + signal_id.encode()).partition(":")
     return f"{signal_id.partition(':')[0]}:~{digits[:32]}" if method == "hmac-sha256" else signal_id
 
 
 def plain_id(what: str, value: object, prefix: str = "") -> str:
-    """An id that the caller gives, as plain text.
+    """Checks an id from a caller and returns it as plain `str`.
 
     Args:
-        what: what it names, for the error
+        what: the argument's name, for the error
         value: the id
-        prefix: how it must begin
+        prefix: the prefix that the id must have
 
     Raises:
-        CallerError: it is no text, empty, too long, begins otherwise, or holds what cannot be printed
+        CallerError: it is not text, is empty or too long, lacks the prefix, or contains unprintable characters
     """
     if (
         isinstance(value, str)
@@ -255,13 +257,13 @@ def plain_id(what: str, value: object, prefix: str = "") -> str:
         and value.startswith(prefix)
         and value.isprintable()
     ):
-        return str.__str__(value)  # an enumeration's member is text of another type
+        return str.__str__(value)  # a member of a string enumeration is a subclass of str
     expected = f"{prefix}… of" if prefix else "1 to"
     raise CallerError(f"{what} = {value!r:.80}: expected {expected} {_MAX_ID_CHARS} printable characters; nothing was written")
 
 
 def known_id(what: str, value: object) -> str:
-    """`plain_id` for ids that come again and again: all signals of a turn name their session and their turn."""
+    """`plain_id` with a cache, for ids that repeat: all signals of a turn name the same session and turn."""
     return _kept_id(what, value) if type(value) is str else plain_id(what, value)
 
 
@@ -269,5 +271,5 @@ _kept_id = lru_cache(1_024)(plain_id)
 
 
 def event_id(session_id: str, turn_id: str, signal_id: str, n: int) -> str:
-    """The id of the n-th event of a signal in a turn: the same turn replayed gives the same ids."""
+    """The id of the n-th event of a signal in a turn; derived, so a replay of the turn gives the same id."""
     return f"EVT-{hashlib.sha256(f'{session_id}|{turn_id}|{signal_id}|{n}'.encode()).hexdigest()[:16]}"
