@@ -1,7 +1,6 @@
-"""LOG of what was learned: overlays and whatever is decided about them, over the overlays ledger.
+"""LOG of learned lines: appends overlays and decisions about them to the overlays ledger.
 
-Signals are logged in `store.py`, which puts both halves together; what an overlay is and whether it is complete says
-`overlays.py`. Explained in `docs/memory.md`.
+`store.py` logs signals and combines both halves; `overlays.py` defines and checks overlays. Explained in `docs/memory.md`.
 """
 
 from abc import abstractmethod
@@ -34,30 +33,30 @@ from kitchener.records import events
 
 
 class OverlayOperations(ReadOperations):
-    """READ, and the LOG of learned lines; where the folded subject comes from is its subclass's matter."""
+    """READ, and the LOG of learned lines; the subclass provides the folded subject."""
 
     def __init__(self, overlays: LedgerClient, config: HO3MemoryConfig, clock: Clock) -> None:
         super().__init__(config, clock)
         self.overlays = overlays
         self._timestamps = TimestampText()
-        self._changing = anyio.Lock()  # what is known of an artifact and what is written about it belong together
+        self._changing = anyio.Lock()  # held from reading an artifact's state until the decision about it is written
 
     @abstractmethod
     def stored_id(self, signal_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> str:
-        """A signal's id as the ledgers hold it."""
+        """A signal's id in its stored form."""
 
     async def log_overlay(self, overlay: Overlay | Mapping[str, Any], *, namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Logs what was learned and returns its overlay id.
+        """Logs an overlay and returns its overlay id.
 
-        An artifact that is active already is not written again; one that was deactivated becomes active with the new weight.
-        A new artifact of a signal deactivates that signal's earlier ones (`supersede_on_renewal`).
+        Does not write an active artifact again. A deactivated artifact becomes active with the new weight. A new artifact of a
+        signal deactivates that signal's earlier ones (`supersede_on_renewal`).
 
         Args:
-            overlay: all fields but `overlay_id`, `artifact_id` and `created_at`, which are made where they are missing
-            namespace: whose it is; its sources must be events of the same namespace
+            overlay: all fields; a missing `overlay_id`, `artifact_id` or `created_at` is derived
+            namespace: owner of the artifact; its sources must be events of the same namespace
 
         Raises:
-            ProvenanceError: it names no sources, or events that this namespace does not have, or that are in quarantine
+            ProvenanceError: it names no sources, or sources that are not in this namespace or are in quarantine
             OverlayRefused: a field is missing or wrong
             InvalidTimestamp: a moment has no zone
         """
@@ -69,7 +68,7 @@ class OverlayOperations(ReadOperations):
             if unknown:
                 raise ProvenanceError("source_event_ids", unknown[:5], f"expected events that were logged in {namespace!r}")
             cut = self._cut(subject, None, None)
-            # A consolidation may have been under way when somebody put its source in quarantine.
+            # An operator may put a source in quarantine while a consolidation runs.
             excluded = _in_quarantine(learned, subject, subject.quarantined(cut))
             if excluded:
                 raise ProvenanceError("source_event_ids", excluded[:5], "expected events that are not in quarantine")
@@ -96,14 +95,14 @@ class OverlayOperations(ReadOperations):
     async def deactivate_overlay(
         self, artifact_id: str, reason: str, event_ts: Moment, *, block: bool = False, namespace: str = DEFAULT_NAMESPACE
     ) -> str:
-        """Takes an artifact out of use and returns its overlay id; it stays in the ledger.
+        """Deactivates an artifact and returns its overlay id; its entries stay in the ledger.
 
         Args:
             artifact_id: `ART-…`
-            reason: why, for whoever asks later
-            event_ts: when it was decided
-            block: also keep its signal from being learned from again
-            namespace: whose it is
+            reason: the reason, for the record
+            event_ts: time of the decision
+            block: also stop consolidation from learning from its signal again
+            namespace: owner of the artifact
 
         Raises:
             UnknownArtifact: the namespace has no such artifact
@@ -117,7 +116,7 @@ class OverlayOperations(ReadOperations):
     async def update_overlay_weight(
         self, artifact_id: str, new_weight: float, reason: str, event_ts: Moment, *, namespace: str = DEFAULT_NAMESPACE
     ) -> str:
-        """Gives an artifact another weight, 0 to 1, and returns its overlay id; a deactivated one is active again.
+        """Sets the weight of an artifact, 0 to 1, and returns its overlay id; activates a deactivated artifact.
 
         Raises:
             UnknownArtifact: the namespace has no such artifact
@@ -130,14 +129,14 @@ class OverlayOperations(ReadOperations):
         return await self._decide(namespace, artifact_id, events.HO3_OVERLAY_WEIGHT_UPDATED, fields)
 
     async def quarantine(self, target: str, reason: str, *, namespace: str = DEFAULT_NAMESPACE) -> list[Overlay]:
-        """Keeps a signal, or one event, from counting from now on; returns the artifacts that lose their support.
+        """Excludes a signal or one event from all counts, and returns the artifacts that it deactivates.
 
-        Those are deactivated with it: what is left of their sources would not open their gate.
+        Deactivates every artifact whose remaining sources would not open its gate.
 
         Args:
             target: a signal id, or `EVT-…`
-            reason: why, for whoever asks later
-            namespace: whose it is
+            reason: the reason, for the record
+            namespace: owner of the signal or event
 
         Raises:
             CallerError: the namespace has no such signal or event
@@ -160,9 +159,10 @@ class OverlayOperations(ReadOperations):
             return lost
 
     async def import_overlays(self, records: Iterable[Mapping[str, Any]], *, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
-        """Takes over overlays of the older flat shape and returns their ids; those that are known already are left out.
+        """Imports overlays of the older flat format and returns the ids of the new ones; known ones are left out.
 
-        They keep their categories, and sources that no ledger knows are marked as unverified. Either all are written or none.
+        Imported overlays keep their categories. Sources that the namespace does not have are marked as unverified. One invalid
+        overlay prevents the whole import.
 
         Raises:
             ProvenanceError: one has no sources
@@ -187,13 +187,13 @@ class OverlayOperations(ReadOperations):
             return list(taken)
 
     def _check_fits(self, fields: Mapping[str, Any]) -> None:
-        """Finds out before anything is written whether the ledger would take it."""
+        """Raises OverlayRefused for a payload that is too large for the ledger, before anything is written."""
         size, limit = len(canonical_bytes(dict(fields), at="overlay")), self.overlays.config.max_entry_bytes // 2
         if size > limit:  # half, because sealed text is longer
             raise OverlayRefused("content", f"{size} bytes", f"expected at most {limit} bytes, half of max_entry_bytes")
 
     def _complete(self, overlay: Overlay | Mapping[str, Any], namespace: str) -> Overlay:
-        """The overlay with the fields that are derived, checked."""
+        """The checked overlay with its derived fields."""
         given = overlay.as_mapping() if isinstance(overlay, Overlay) else overlay
         if isinstance(given, Mapping):
             made = {"overlay_id": "", "created_at": self._timestamps.render(self._clock.time_us())}
@@ -209,11 +209,11 @@ class OverlayOperations(ReadOperations):
         return learned.model_copy(update={"signal_id": signal_id, **ids})
 
     async def _decide(self, namespace: str, artifact_id: str, entry_type: str, fields: Mapping[str, Any]) -> str:
-        """Records what somebody decided about an artifact; returns its overlay id."""
+        """Appends a decision about an artifact and returns its overlay id."""
         async with self._changing:
             subject = await self._known(namespace)
             found = subject.overlay(artifact_id, self._cut(subject, None, None))
-            if found is None or found.artifact_id != artifact_id:  # the older shape has no identity: it can only fade
+            if found is None or found.artifact_id != artifact_id:  # the older format has no artifact id: only decay
                 raise UnknownArtifact(artifact_id, namespace)
             await self._change(subject, found, entry_type, fields)
             return found.overlay_id
@@ -234,7 +234,7 @@ class OverlayOperations(ReadOperations):
             subject.pins -= 1
 
     def _keyed(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """A payload with the signal ids that its ledger holds, and the words that they stand for."""
+        """A payload with stored signal ids, and a `words` field with the words of the keyed ones."""
         named = [payload.get("signal_id"), payload.get("target"), *payload.get("source_signal_ids", ())]
         stored = {each: self.stored_id(each, namespace=payload["namespace"]) for each in named if _is_signal(each)}
         words = {mine: each for each, mine in stored.items() if mine != each}
@@ -244,13 +244,13 @@ class OverlayOperations(ReadOperations):
 
 
 def entry_base(namespace: str) -> dict[str, Any]:
-    """What every entry of the memory's ledgers begins with."""
+    """The fields that every payload in the memory's ledgers has."""
     return {"v": events.VERSION, "namespace": namespace, "subject_id": subject_of(namespace)}
 
 
-@lru_cache(4_096)  # each signal of a turn asks
+@lru_cache(4_096)  # called for each signal of a turn
 def subject_of(namespace: str) -> str:
-    """Whose a namespace is."""
+    """The subject id in a namespace."""
     return split_namespace(namespace)[1]
 
 
@@ -259,13 +259,13 @@ def _is_signal(target: object) -> bool:
 
 
 def _stored(overlay: Overlay) -> dict[str, Any]:
-    """An overlay as it stands in the ledger: what the older shape does not have stays away."""
+    """An overlay's payload in the ledger; fields that are None are left out."""
     fields = overlay.model_dump(mode="json", exclude_none=True)
     return fields if overlay.artifact_id is None else {"expires_at_event_ts": None, **fields}
 
 
 def _in_quarantine(overlay: Overlay, subject: SubjectMemory, without: Collection[str]) -> list[str]:
-    """The sources of an overlay that no longer count."""
+    """The sources of an overlay that are in quarantine."""
     if not without:
         return []
     if overlay.signal_id in without:
@@ -275,7 +275,7 @@ def _in_quarantine(overlay: Overlay, subject: SubjectMemory, without: Collection
 
 
 def _rests_on(overlay: Overlay, target: str, subject: SubjectMemory) -> bool:
-    """Whether a signal or an event is among the sources of an artifact."""
+    """Whether an artifact has this signal or event among its sources."""
     if target in overlay.source_event_ids or target in overlay.source_signal_ids or target == overlay.signal_id:
         return True
     return any((found := subject.event(each)) is not None and found[0] == target for each in overlay.source_event_ids)

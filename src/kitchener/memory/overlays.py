@@ -1,8 +1,8 @@
-"""Overlays: what consolidation learned, with its sources, and what became of it. Pure.
+"""Turns ledger records into overlays, which are learned facts with their sources, and folds later changes of them. Pure.
 
-An overlay is one record in the ledger; the artifact is the identity over its records (the overlay, later deactivations and
-weight updates), and the latest of them decides. The older shape, which had no artifact id, labels or scope, still reads.
-Explained in `docs/memory.md`.
+An overlay is one record in the ledger. An artifact is everything recorded under one artifact id: overlays, deactivations and
+weight updates; the latest record decides. The older format without artifact id, labels and scope can still be read. Explained
+in `docs/memory.md`.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ _REQUIRED: Final = (
 class Overlay(BaseModel):
     """What was learned from a signal. Fields that are None are those that the older shape did not have."""
 
-    # Not a number stays so, and is refused when it is written: it must not turn into nothing on the way.
+    # A NaN must stay NaN, so that writing refuses it; the default would turn it into null.
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True, ser_json_inf_nan="constants")
 
     overlay_id: str
@@ -97,32 +97,32 @@ class Overlay(BaseModel):
     """Sources of an imported overlay that no ledger knows."""
 
     def as_mapping(self) -> dict[str, Any]:
-        """All fields as they are, for `select_biases`."""
+        """All fields, unconverted, for `select_biases`."""
         return dict(self.__dict__)
 
     @property
     def key(self) -> str:
-        """What tells it from others of its namespace: the artifact id, in the older shape the overlay id."""
+        """The key of the artifact within its namespace: the artifact id, or the overlay id in the older format."""
         return self.artifact_id or self.overlay_id
 
     @property
     def line(self) -> str:
-        """The line that the model is shown, in either shape."""
+        """The line that the model sees, in either format."""
         return line_of(self.__dict__)
 
     @property
     def is_erased(self) -> bool:
-        """Whether the key to its text was destroyed: today's shape is never written without a line."""
+        """Whether the key of its text was destroyed; the current format is never written without a line."""
         return self.artifact_id is not None and self.context_line is None
 
     def salience(self, as_of_us: int, half_life_hours: float) -> float:
-        """Its weight after decay, to 12 significant digits."""
+        """The weight after decay, to 12 significant digits."""
         since = self.consolidation_event_ts or self.created_at
         hours = 0.0 if since is None else (as_of_us - us_of(since, "consolidation_event_ts")) / HOUR_US
         return float(f"{weight_of(self.__dict__) * decay(hours, half_life_hours):.12g}")
 
     def is_expired(self, as_of_us: int) -> bool:
-        """Whether it no longer speaks as of a moment."""
+        """Whether it has expired at a moment, given in microseconds since the epoch."""
         expires = self.expires_at_event_ts
         return expires is not None and as_of_us >= us_of(expires, "expires_at_event_ts")
 
@@ -143,7 +143,7 @@ def compute_artifact_id(
 
 
 def gate_window_key(window_end: str, gate_window_hours: int) -> str:
-    """ISO time, whole seconds, of the start of the window that holds a moment; windows are counted from the Unix epoch.
+    """ISO time, in whole seconds, of the start of the window that contains a moment; windows start at the Unix epoch.
 
     Raises:
         InvalidTimestamp: the moment has no zone
@@ -153,12 +153,12 @@ def gate_window_key(window_end: str, gate_window_hours: int) -> str:
 
 
 def overlay_id(namespace: str, key: str) -> str:
-    """`OVL-` and 16 hex digits: derived, so that a replay gives the same."""
+    """`OVL-` and 16 hex digits, derived from namespace and key, so that a replay gives the same id."""
     return f"OVL-{hashlib.sha256(f'{namespace}|{key}'.encode()).hexdigest()[:16]}"
 
 
 def parse_overlay(fields: Mapping[str, Any]) -> Overlay:
-    """An overlay of either shape.
+    """Reads an overlay of either format.
 
     Raises:
         OverlayRefused: a field is missing or wrong
@@ -184,16 +184,16 @@ def parse_overlay(fields: Mapping[str, Any]) -> Overlay:
 
 
 def parse_older(fields: Mapping[str, Any], max_line_chars: int) -> Overlay:
-    """An overlay of the older flat shape, as it may be taken over.
+    """Reads an overlay of the older flat format for an import.
 
     Raises:
-        OverlayRefused: a field is missing or wrong, or is one that only today's shape has, or its text is no learned line
+        OverlayRefused: a field is missing or wrong, exists only in the current format, or its text is not a learned line
         ProvenanceError: it names no sources
         InvalidTimestamp: a moment has no zone
     """
     overlay = parse_overlay(fields)
     for name in ("artifact_id", "labels", "scope", "context_line"):
-        if getattr(overlay, name) is not None:  # what has these was never checked here against its sources
+        if getattr(overlay, name) is not None:  # an import does not check these against the sources
             raise OverlayRefused(name, getattr(overlay, name), "expected the older shape, which does not have it")
     if not overlay.overlay_id:
         raise OverlayRefused("overlay_id", "", "is required")
@@ -205,18 +205,18 @@ def parse_older(fields: Mapping[str, Any], max_line_chars: int) -> Overlay:
 
 
 def check_line(name: str, text: object, max_line_chars: int) -> None:
-    """Raises OverlayRefused where a text is no learned line."""
+    """Raises OverlayRefused if a text cannot be a learned line."""
     problem = problem_of(text, max_line_chars) if isinstance(text, str) else "expected text"
     if problem is not None:
         raise OverlayRefused(name, text, problem)
 
 
 def check_complete(overlay: Overlay, max_line_chars: int) -> None:
-    """What must hold before an overlay of today's shape is written.
+    """Checks an overlay of the current format before it is written.
 
     Raises:
         ProvenanceError: it names no sources
-        OverlayRefused: a field is missing, or its text is no learned line
+        OverlayRefused: a field is missing, or its text is not a learned line
     """
     if not overlay.source_event_ids:
         raise ProvenanceError("source_event_ids", [], "expected the events that it was learned from")
@@ -234,19 +234,19 @@ class OverlayRecord(NamedTuple):
     """One record about an artifact."""
 
     seq: int
-    """Its number in the overlays ledger."""
+    """Number of the entry in the overlays ledger."""
     logged_us: int
-    """Its entry's timestamp."""
+    """Timestamp of the entry, microseconds since the epoch."""
     entry_type: str
-    """`HO3_OVERLAY` or what became of it."""
+    """`HO3_OVERLAY`, or the type of a later change."""
     overlay: Overlay | None
-    """The overlay itself, where this is its record."""
+    """The overlay; None: the record is a later change."""
     weight: float | None
-    """The new weight, where this is an update."""
+    """The new weight; None: the record is not a weight update."""
     blocks: bool
-    """Whether the signal shall not be learned from again."""
+    """Whether consolidation must not learn from the signal again."""
     reason: str
-    """Why, as it was given."""
+    """The given reason; "": there is none."""
 
 
 class OverlayHistory:
@@ -258,9 +258,9 @@ class OverlayHistory:
         self.records: list[OverlayRecord] = []
 
     def at(self, cut: Cut) -> Overlay | None:
-        """The artifact as of a cut: the latest overlay, with the latest weight; None: not yet.
+        """The artifact as of a cut: the latest overlay with the latest weight; None: it does not exist yet.
 
-        It is enabled unless its latest record deactivated it, or there is no text left that could speak.
+        It is enabled unless its latest record deactivated it, or its text was erased.
         """
         found: Overlay | None = None
         weight: float | None = None
@@ -277,12 +277,12 @@ class OverlayHistory:
         return found.model_copy(update={"enabled": enabled} if weight is None else {"enabled": enabled, "weight": weight})
 
     def is_blocked(self, cut: Cut) -> bool:
-        """Whether its latest record blocks its signal."""
+        """Whether the latest record as of a cut blocks the signal."""
         blocks = False
         for record in self.visible(cut):
             blocks = record.blocks
         return blocks
 
     def visible(self, cut: Cut) -> list[OverlayRecord]:
-        """The records that count."""
+        """The records within a cut."""
         return [each for each in self.records if each.seq <= cut.overlays_seq and each.logged_us <= cut.as_of_us]

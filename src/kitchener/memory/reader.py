@@ -1,7 +1,7 @@
-"""READ: what recurs for a subject and what was learned about them, as of any moment. Explained in `docs/memory.md`.
+"""READ: answers which signals recur for a subject and what was learned from them, as of any moment.
 
-`MemoryReader` answers from ledgers that somebody else may be writing and folds afresh at every call; `HO3Memory` in
-`store.py` owns the ledgers and keeps its subjects folded.
+`MemoryReader` reads ledgers that another process may write, and folds again at every call. `HO3Memory` in `store.py` owns the
+ledgers and caches its folded subjects. Explained in `docs/memory.md`.
 """
 
 from abc import ABC, abstractmethod
@@ -32,20 +32,20 @@ OVERLAYS_FILE: Final = "overlays.jsonl"
 DEFAULT_NAMESPACE: Final = "default"
 _NO_END: Final = 2**62
 _MAX_NAMESPACE: Final = 16_384
-"""More than the longest id of a subject takes, percent-encoded, with its agent class."""
+"""Longest namespace, characters; more than the longest subject id needs, percent-encoded, with its agent class."""
 
 Moment = datetime | str
 """An aware datetime, or ISO text with a zone."""
 
 
 def memory_dir(plane_root: Path | str, config: HO3MemoryConfig) -> Path:
-    """Where the memory's ledgers are."""
+    """The directory of the memory's ledgers."""
     return Path(config.memory_dir) if config.memory_dir is not None else Path(plane_root) / "HOT" / "memory"
 
 
 @lru_cache(4_096)
 def check_writable(namespace: str) -> None:
-    """Raises CallerError where a namespace is of nobody who could talk. What an older root has of such can only be erased."""
+    """Raises CallerError if a namespace's subject id is not valid. Entries of such a subject in an older root can be erased."""
     try:
         check_subject_id(split_namespace(namespace)[1])
     except CallerError as error:
@@ -53,13 +53,13 @@ def check_writable(namespace: str) -> None:
 
 
 class ReadOperations(ABC):
-    """The READ half of the memory; where the folded subject comes from is its subclasses' matter."""
+    """The READ half of the memory; subclasses provide the folded subject."""
 
     def __init__(self, config: HO3MemoryConfig, clock: Clock) -> None:
         self.config = config
         self._clock = clock
         self.kinds = frozenset((*SIGNAL_KINDS, *config.custom_kinds))
-        """The kinds of signals there are."""
+        """The allowed kinds of signals."""
 
     @abstractmethod
     async def subject(self, namespace: str) -> SubjectMemory:
@@ -74,12 +74,12 @@ class ReadOperations(ABC):
         up_to: Mapping[str, int] | None = None,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[SignalAccumulator]:
-        """What recurs in a namespace, by signal id.
+        """The counts of a namespace's signals, by signal id.
 
         Args:
-            signal_id: only this one
-            min_count: only those with at least so many events
-            as_of_ts: what was logged later is ignored, and decay is counted to here; None: now
+            signal_id: only this signal; None: all
+            min_count: only signals with at least this many events
+            as_of_ts: later entries are ignored, and decay is computed up to this moment; None: now
             up_to: positions by ledger id; later entries are ignored, whatever their time
             namespace: `agent_class/subject_id`, both percent-encoded
         """
@@ -100,7 +100,7 @@ class ReadOperations(ABC):
         up_to: Mapping[str, int] | None = None,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> GateResult:
-        """Whether a signal recurred often enough to be learned from; arguments as in `read_signals`."""
+        """The verdict on a signal's gate; arguments as in `read_signals`."""
         subject = await self._known(namespace)
         return subject.gate(self._asked(subject, signal_id), self._cut(subject, as_of_ts, up_to), self.config)
 
@@ -125,14 +125,14 @@ class ReadOperations(ABC):
         up_to: Mapping[str, int] | None = None,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[Overlay]:
-        """What was learned in a namespace, in the order in which it was; `active_only` leaves out what was deactivated."""
+        """The artifacts of a namespace, in the order of the ledger; `active_only` leaves out deactivated ones."""
         subject = await self._known(namespace)
         wanted = None if signal_id is None else self._asked(subject, signal_id)
         found = subject.overlays(self._cut(subject, as_of_ts, up_to), wanted)
         return [each for each in found if each.enabled or not active_only]
 
     async def read_refs(self, keys: Iterable[str], *, namespace: str = DEFAULT_NAMESPACE) -> dict[str, tuple[Ref, str]]:
-        """The entries that hold artifacts, with their times, by artifact id; unknown ids are left out."""
+        """The newest entry of each artifact's overlay, and its time, by artifact id; unknown ids are left out."""
         subject = await self._known(namespace)
         return {key: found for key in keys if (found := subject.overlay_refs.get(key)) is not None}
 
@@ -143,7 +143,7 @@ class ReadOperations(ABC):
         up_to: Mapping[str, int] | None = None,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[Overlay]:
-        """What was learned and still speaks: enabled, unexpired, and not faded below `salience_floor`."""
+        """The artifacts in use: enabled, not expired, and not decayed below `salience_floor`."""
         subject = await self._known(namespace)
         cut, config = self._cut(subject, as_of_ts, up_to), self.config
         return [
@@ -161,9 +161,9 @@ class ReadOperations(ABC):
         up_to: Mapping[str, int] | None = None,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> tuple[SubjectMemory, Cut]:
-        """Everything known of a namespace and the cut that the arguments of `read_signals` mean, for many questions at once.
+        """The folded memory of a namespace, and the cut for the arguments of `read_signals`, for many questions at once.
 
-        For reading only; use it before the next wait.
+        Do not change the memory, and use it before the next await.
         """
         subject = await self._known(namespace)
         return subject, self._cut(subject, as_of_ts, up_to)
@@ -174,11 +174,11 @@ class ReadOperations(ABC):
         return await self.subject(namespace)
 
     def _asked(self, subject: SubjectMemory, signal_id: str) -> str:
-        """The signal that a caller means, in words: they may have it as a ledger holds it."""
+        """A caller's signal id in words; callers may pass the stored, keyed form."""
         return subject.in_words(normalise(signal_id, self.kinds))
 
     def _cut(self, subject: SubjectMemory, as_of_ts: Moment | None, up_to: Mapping[str, int] | None) -> Cut:
-        # A clock that stepped back must not hide what was written last.
+        # After a clock steps back, the newest entries must stay visible.
         as_of_us = max(self._clock.time_us(), subject.last_us) if as_of_ts is None else us_of(as_of_ts, "as_of_ts")
         if up_to is None:
             return Cut(as_of_us, _NO_END, _NO_END)
@@ -186,7 +186,7 @@ class ReadOperations(ABC):
 
 
 class MemoryReader(ReadOperations):
-    """The memory of a root, for reading only: no lock is taken, a writer may be at work. Open it with `MemoryReader.open`."""
+    """The memory of a root, for reading only, without a lock and beside a writer. Open it with `MemoryReader.open`."""
 
     def __init__(self, signals: LedgerReader, overlays: LedgerReader, config: HO3MemoryConfig, clock: Clock) -> None:
         super().__init__(config, clock)
@@ -202,11 +202,11 @@ class MemoryReader(ReadOperations):
         clock: Clock | None = None,
         sealer: Sealer | None = None,
     ) -> AsyncIterator["MemoryReader"]:
-        """The memory under a root until the block is left.
+        """Opens the memory under a root until the block ends.
 
         Raises:
-            LedgerPathError: there is none, or it cannot be read
-            LedgerDamaged: what was written once does not verify
+            LedgerPathError: there is no memory, or it cannot be read
+            LedgerDamaged: earlier data does not verify
         """
         config = config or HO3MemoryConfig()
         where, index = memory_dir(plane_root, config), Path(plane_root) / "index"
@@ -221,16 +221,16 @@ class MemoryReader(ReadOperations):
             yield cls(signals, overlays, config, clock or SystemClock())
 
     async def subject(self, namespace: str) -> SubjectMemory:
-        """Everything known of a namespace, folded from what is there now."""
+        """The memory of a namespace, folded again from its present entries."""
         return await fold_subject(namespace, self.signals, self.overlays)
 
     async def namespaces_of(self, artifact_id: str) -> list[str]:
-        """The namespaces that have an artifact of this id, in the order in which it came up."""
+        """The namespaces with an artifact of this id, in the order of their first record."""
         found = [entry.payload["namespace"] async for entry in self.overlays.read(key=artifact_key(artifact_id))]
         return list(dict.fromkeys(found))
 
     async def read_records(self, artifact_id: str, *, namespace: str) -> list[StoredEntry]:
-        """The entries that make an artifact what it is: its overlay and what became of it, oldest first."""
+        """All entries about an artifact, overlay and later changes, oldest first."""
         found = [entry async for entry in self.overlays.read(key=artifact_key(artifact_id))]
         return [entry for entry in found if entry.payload["namespace"] == namespace]
 

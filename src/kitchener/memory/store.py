@@ -1,7 +1,7 @@
-"""HO3Memory: the two ledgers of long-term memory as one object with READ and LOG. It never executes anything.
+"""Appends signals to the long-term memory and opens its two ledgers: `HO3Memory`, one object with READ and LOG.
 
-LOG appends and returns; nothing here starts a task or calls a model. Signals are logged here, learned lines in `learned.py`;
-what is read is folded by `subject.py` and kept by `index.py`. Explained in `docs/memory.md`.
+LOG appends and returns; nothing here starts a task or calls a model. `learned.py` logs learned lines, `subject.py` folds
+entries, and `index.py` caches the folds. Explained in `docs/memory.md`.
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -33,7 +33,7 @@ from kitchener.records import events
 from kitchener.sealing import Sealer
 
 _LOOK_BACK: Final = 100
-"""Signals of a session among which the one of its newest turn is looked for."""
+"""Newest signals of a session that are searched for one with a turn id."""
 
 
 class HO3Memory(OverlayOperations):
@@ -56,18 +56,18 @@ class HO3Memory(OverlayOperations):
         sealer: Sealer | None = None,
         file_ops: FileOps | None = None,
     ) -> AsyncIterator["HO3Memory"]:
-        """The memory under a root, made if it is not there, until the block is left; what is pending is committed then.
+        """Opens the memory under a root until the block ends, and then commits pending entries. Creates a missing memory.
 
         Args:
             plane_root: the directory of all ledgers
-            config: thresholds and bounds
-            clock: the time of day; None: the machine's
-            ledger_config: durability and bounds of the ledgers
-            sealer: seals what was learned from subjects; None: it is stored plainly
-            file_ops: the file system, for tests
+            config: thresholds and bounds; None: the defaults
+            clock: the time of day; None: the system clock
+            ledger_config: durability and bounds of the ledgers; None: the defaults
+            sealer: encrypts what was learned from subjects; None: it is stored in plain text
+            file_ops: the file system; tests replace it
 
         Raises:
-            LedgerError: a ledger is damaged, locked, or cannot be there
+            LedgerError: a ledger is damaged, locked, or cannot be at its path
         """
         config, clock = config or HO3MemoryConfig(), clock or SystemClock()
         where, index = memory_dir(plane_root, config), Path(plane_root) / "index"
@@ -85,15 +85,15 @@ class HO3Memory(OverlayOperations):
             yield cls(signals, overlays, config, clock)
 
     def configured(self, config: HO3MemoryConfig) -> "HO3Memory":
-        """The same memory under other thresholds: agent classes share the ledgers and not their settings."""
+        """A view of this memory with other thresholds; agent classes share the ledgers but not the settings."""
         other = HO3Memory(self.signals, self.overlays, config, self._clock)
         other._residents, other._changing = self._residents, self._changing
         return other
 
     def stored_id(self, signal_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> str:
-        """A signal's id as the ledgers hold it: where they are sealed, words that are not of a closed set are keyed.
+        """A signal's id in its stored form: in sealed ledgers, words from outside the closed sets become a keyed digest.
 
-        The same words of the same subject give the same id. May read or make the subject's key file, once.
+        The same words of the same subject give the same id. The first call for a subject may read or create its key file.
         """
         if has_closed_words(signal_id):
             return signal_id
@@ -106,15 +106,15 @@ class HO3Memory(OverlayOperations):
 
     @property
     def last_logged_ts(self) -> str:
-        """ISO time of the newest entry of the signals ledger; read it right after `log_signal` for that entry's."""
+        """ISO time of the newest entry of the signals ledger; right after `log_signal`, the time of the logged entry."""
         return self.signals.last_timestamp
 
     async def subject(self, namespace: str) -> SubjectMemory:
-        """Everything known of a namespace, folded. For reading only; use it before the next wait."""
+        """The folded memory of a namespace. Do not change it, and use it before the next await."""
         return await self._residents.get(namespace)
 
     async def _known(self, namespace: str) -> SubjectMemory:
-        # One that is in use was checked when it came; a turn asks nine times.
+        # A cached namespace was checked when it was loaded, so this common case skips the check.
         subject = self._residents.at_hand(namespace) if type(namespace) is str else None
         return subject if subject is not None else await super()._known(namespace)
 
@@ -124,9 +124,9 @@ class HO3Memory(OverlayOperations):
         await self.overlays.commit()
 
     async def last_turn_id(self, session_id: str) -> str | None:
-        """The turn of the newest signal of a session, so that its number is not given out again after a crash."""
+        """The turn of a session's newest signal, so that a crash cannot lead to a reused turn number; None: not found."""
         newest = await self.signals.last(session_id=session_id, limit=_LOOK_BACK)
-        for entry in reversed(newest):  # a program may log signals of a session beside its turns
+        for entry in reversed(newest):  # a program may log signals without a turn
             metadata = entry.payload.get("metadata")
             turn_id = metadata.get("turn_id") if isinstance(metadata, dict) else None
             if isinstance(turn_id, str):
@@ -142,19 +142,19 @@ class HO3Memory(OverlayOperations):
         *,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> str:
-        """Logs one event of a signal and returns its id. An id that is known already is not written again.
+        """Logs one event of a signal and returns its id. Does not write a known event id again.
 
         Args:
-            signal_id: `kind:value`; made to fit the grammar of signal ids
-            session_id: in which session it came
+            signal_id: `kind:value`; characters that a ledger does not accept are replaced
+            session_id: the session of the event
             event_id: `EVT-…`; None: derived from session, turn, signal and number
-            metadata: JSON types; `turn_id` lets an artifact be explained back to its turns
+            metadata: JSON types; `turn_id` lets an artifact be traced back to its turns
             namespace: `agent_class/subject_id`, both percent-encoded
 
         Raises:
-            InvalidSignal: its kind is unknown, or nothing is left of its value
-            CallerError: an id is none
-            EntryRefused, EntryTooLarge, LedgerWriteError: it cannot be written
+            InvalidSignal: the kind is unknown, or nothing is left of the value
+            CallerError: an id is not valid
+            EntryRefused, EntryTooLarge, LedgerWriteError: the entry cannot be written
         """
         signal_id, session_id = normalise(signal_id, self.kinds), known_id("session_id", session_id)
         extra, turn_id = _checked(metadata)
@@ -195,16 +195,16 @@ class HO3Memory(OverlayOperations):
     async def erase_subject(
         self, subject_id: str, *, key_id: str, erased_at: str, sessions: Collection[str] = (), namespaces: Collection[str] = ()
     ) -> Erased:
-        """Records that a subject was erased, and withdraws what was learned from them. Durable when it returns.
+        """Records that a subject was erased, and deactivates what was learned from the subject. Durable when it returns.
 
-        For after the subject's key was destroyed. What is on record already is not written again.
+        Call it after the subject's key was destroyed. Does not repeat records that an interrupted erasure has written.
 
         Args:
-            subject_id: who
-            key_id: the destroyed key's kid
+            subject_id: the erased subject
+            key_id: kid of the destroyed key
             erased_at: ISO time
-            sessions: the subject's, whose events may have been logged in other namespaces too
-            namespaces: where the subject's memory may be, beside those in which something was learned
+            sessions: the subject's sessions, whose events may be in other namespaces too
+            namespaces: namespaces that may hold the subject's memory, besides those with an overlay of the subject
         """
         fields = {"erased_subject": subject_id}
         async with self._changing:
@@ -236,7 +236,7 @@ class HO3Memory(OverlayOperations):
 
 
 def _checked(metadata: Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:
-    """A signal's metadata as they are stored, and the turn that they name, "" where they name none."""
+    """A signal's metadata as a plain dict, and the turn id in it; "": there is none."""
     if metadata is not None and type(metadata) is not dict and not isinstance(metadata, Mapping):
         raise CallerError(f"metadata = {metadata!r:.80}: expected names with values; nothing was written")
     extra = dict(metadata or {})

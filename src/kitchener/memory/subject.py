@@ -1,7 +1,7 @@
-"""Everything that the memory knows of one namespace: a fold over its entries in the two ledgers. Pure.
+"""Folds a namespace's entries from the two ledgers into its memory, and answers questions about it as of a cut. Pure.
 
-The fold that runs along with new entries and the one over all stored entries are the same function, entry by entry. Every
-question is answered as of a cut, so a turn of last month sees last month's memory.
+New entries and stored entries go through the same fold, one by one. Every answer is as of a cut, so replaying a turn of last
+month sees last month's memory.
 """
 
 import sys
@@ -19,12 +19,12 @@ from kitchener.sealing import MARK
 
 
 class Quarantine(NamedTuple):
-    """One order that something no longer counts."""
+    """One order to ignore a signal or an event."""
 
     seq: int
-    """Its number in the overlays ledger."""
+    """Number of the entry in the overlays ledger."""
     logged_us: int
-    """Its entry's timestamp."""
+    """Timestamp of the entry, microseconds since the epoch."""
     target: str
     """A signal id or an event id."""
 
@@ -33,7 +33,7 @@ _NOTHING: frozenset[str] = frozenset()
 
 
 class SubjectMemory:
-    """The memory of one namespace. Mutable, owned by whoever applies entries to it."""
+    """The memory of one namespace. Mutable; the code that applies entries to it owns it."""
 
     __slots__ = (
         "_by_signal",
@@ -54,15 +54,15 @@ class SubjectMemory:
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
         self.event_count = 0
-        """Signal events held."""
+        """Number of signal events in memory."""
         self.last_us = 0
         """Timestamp of the newest entry applied, microseconds since the epoch."""
         self.overlay_refs: dict[str, tuple[Ref, str]] = {}
-        """The newest entry that holds an artifact, and its time."""
+        """Artifact key to the newest entry with its overlay, and that entry's time."""
         self.promised: set[str] = set()
-        """Ids of events that are being written: the next one needs another."""
+        """Ids of events whose write is in progress; the next event must not reuse them."""
         self.pins = 0
-        """Entries of it that are being written: meanwhile it stays in memory, so that no other fold can miss one."""
+        """Number of writes in progress. While it is above 0 the cache keeps this object, so that no second fold misses one."""
         self._logs: dict[str, SignalLog] = {}
         self._events: dict[str, tuple[str, int]] = {}
         self._histories: dict[str, OverlayHistory] = {}
@@ -72,11 +72,11 @@ class SubjectMemory:
         self._words: dict[str, str] = {}
 
     def in_words(self, signal_id: str) -> str:
-        """A keyed signal id in the words that it stands for; any other, and one that nobody can read any more, as it is."""
+        """The words of a keyed signal id. Other ids, and keyed ids whose words were erased, stay unchanged."""
         return self._words.get(signal_id, signal_id)
 
     def apply_signal(self, seq: int, timestamp: str, payload: Mapping[str, Any]) -> None:
-        """Takes a signal of the signals ledger, in words. An event id that is known already counts once."""
+        """Applies an entry of the signals ledger, in words. Ignores a known event id."""
         logged_us = us_of(timestamp, "timestamp")
         if logged_us > self.last_us:
             self.last_us = logged_us
@@ -100,7 +100,7 @@ class SubjectMemory:
     def apply_overlay(
         self, seq: int, timestamp: str, entry_type: str, payload: Mapping[str, Any], ref: Ref | None = None
     ) -> None:
-        """Takes an entry of the overlays ledger; types it does not know are ignored."""
+        """Applies an entry of the overlays ledger; ignores unknown types."""
         logged_us = us_of(timestamp, "timestamp")
         self.last_us = max(self.last_us, logged_us)
         self._note_words(payload)
@@ -118,7 +118,7 @@ class SubjectMemory:
             record = OverlayRecord(seq, logged_us, entry_type, None, payload.get("weight"), blocks, text)
             self._record(payload["artifact_id"], record)
         elif entry_type == events.SUBJECT_ERASED:
-            # The artifacts stay known, and are shown as erased; they stand in no gate's way.
+            # The artifacts can still be listed, as erased, but no longer close a gate.
             for key, history in self._histories.items():
                 self._erased.setdefault(key, OverlayHistory()).records += history.records
             self._histories.clear()
@@ -128,7 +128,7 @@ class SubjectMemory:
             self._quarantines.append(Quarantine(seq, logged_us, payload["target"]))
 
     def forget_signals(self) -> None:
-        """The subject was erased: what they did so far counts no more."""
+        """Removes all signal events so far, because the subject was erased."""
         self._logs.clear()
         self._events.clear()
         self._words.clear()
@@ -139,32 +139,32 @@ class SubjectMemory:
         return event_id in self._events
 
     def event(self, event_id: str) -> tuple[str, SignalEvent] | None:
-        """The signal of an event and the event; None if it is not known here."""
+        """The signal of an event and the event; None: this namespace has no such event."""
         found = self._events.get(event_id)
         return None if found is None else (found[0], self._logs[found[0]][found[1]])
 
     def ordinal(self, signal_id: str, session_id: str, turn_id: str) -> int:
-        """The number that the next event of a signal in a turn has, from 1."""
+        """The number of the next event of a signal in a turn, from 1."""
         log = self._logs.get(signal_id)
         return 1 if log is None else log.ordinal(session_id, turn_id)
 
     def signal_ids(self) -> list[str]:
-        """The signals there are, in alphabetical order."""
+        """The ids of all signals with events, in alphabetical order."""
         return sorted(self._logs)
 
     def accumulators(self, cut: Cut, half_life_hours: float) -> Iterator[SignalAccumulator]:
-        """What each signal adds up to, in alphabetical order; signals without events at the cut are left out."""
+        """The counts of each signal, in alphabetical order; signals without events at the cut are left out."""
         return filter(None, (self.accumulate(signal_id, cut, half_life_hours) for signal_id in self.signal_ids()))
 
     def accumulate(self, signal_id: str, cut: Cut, half_life_hours: float) -> SignalAccumulator | None:
-        """What a signal adds up to; None where nothing of it counts at the cut."""
+        """The counts of a signal; None: no event counts at the cut."""
         log, without = self._logs.get(signal_id), self.quarantined(cut)
         if log is None or signal_id in without:
             return None
         return log.accumulate(signal_id, cut, without, half_life_hours)
 
     def gate(self, signal_id: str, cut: Cut, config: HO3MemoryConfig) -> GateResult:
-        """The gate of a signal; see `gate.py`."""
+        """The verdict on a signal's gate at a cut; see `gate.py`."""
         log, without = self._logs.get(signal_id), self.quarantined(cut)
         is_quarantined = signal_id in without
         keys = self._by_signal.get(signal_id)
@@ -186,7 +186,7 @@ class SubjectMemory:
         return filter(None, (self.overlay(key, cut) for key in keys))
 
     def overlay(self, key: str, cut: Cut) -> Overlay | None:
-        """One artifact, by artifact id or overlay id."""
+        """One artifact as of a cut, by artifact id or overlay id; None: it is unknown there."""
         history = self._histories.get(key)
         found = None if history is None else history.at(cut)
         return self._erased[key].at(cut) if found is None and key in self._erased else found
@@ -204,7 +204,7 @@ class SubjectMemory:
         )
 
     def has_support(self, overlay: Overlay, cut: Cut, config: HO3MemoryConfig) -> bool:
-        """Whether what is left of an artifact's sources would still open its gate."""
+        """Whether the sources of an artifact that are not in quarantine would still open its gate."""
         without = self.quarantined(cut)
         count, sessions = 0, set[str]()
         for event_id in dict.fromkeys(overlay.source_event_ids):
@@ -216,7 +216,7 @@ class SubjectMemory:
         return count >= needed and len(sessions) >= sessions_needed
 
     def recorded(self, event_ids: Iterable[str], cut: Cut) -> list[RecordedEvent]:
-        """Events with what came beside them, in the order of the ledger; ids that are not known here are left out."""
+        """Events with the other signals of their turns, in the order of the ledger; unknown ids are left out."""
         found = sorted(
             ((signal, event) for signal, event in filter(None, map(self.event, event_ids))), key=lambda pair: pair[1].seq
         )
@@ -234,7 +234,7 @@ class SubjectMemory:
         ]
 
     def _signals_of_turns(self, turns: Iterable[str], cut: Cut) -> dict[str, list[str]]:
-        """The signals that came in some turns, by turn, in alphabetical order."""
+        """The signals of some turns, by turn, in alphabetical order."""
         found: dict[str, list[str]] = {turn: [] for turn in turns if turn}
         for signal_id in self.signal_ids():
             for turn in dict.fromkeys(event.turn_id for event in self._logs[signal_id].events(cut)):
@@ -252,13 +252,13 @@ class SubjectMemory:
 
     @staticmethod
     def _is_consolidated(history: OverlayHistory, cut: Cut, config: HO3MemoryConfig) -> bool:
-        """Whether it was learned within the window; that it was deactivated since does not bring it back at the next turn."""
+        """Whether an overlay was logged within the window, even a deactivated one, so the next turn does not relearn it."""
         ends = (each.overlay.window_end for each in history.visible(cut) if each.overlay is not None)
         return any(end is not None and is_within_window(us_of(end, "window_end"), cut.as_of_us, config) for end in ends)
 
 
 def why_erased(payload: Mapping[str, Any]) -> str:
-    """Why something was withdrawn, in words, where that was because a subject was erased; "" where it was not."""
+    """The reason for a deactivation by an erasure, in words; "": the payload records no erasure."""
     erased = payload.get("erased_subject")
     if erased is None:
         return ""
@@ -268,6 +268,6 @@ def why_erased(payload: Mapping[str, Any]) -> str:
 
 
 def readable_overlay(payload: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An overlay without the fields whose key was destroyed: it is known to have been there, and never speaks again."""
+    """An overlay's payload, disabled and without its sealed fields if their key was destroyed; otherwise unchanged."""
     sealed = [name for name, value in payload.items() if isinstance(value, dict) and MARK in value]
     return {**payload, **dict.fromkeys(sealed), "content": {}, "enabled": False} if sealed else payload
