@@ -1,8 +1,8 @@
-"""RFC 8785 (JCS) bytes of a JSON value, and SHA-256 digests of them.
+"""Turns a JSON value into its RFC 8785 (JCS) bytes, and those bytes into SHA-256 digests.
 
-A fast encoder gives exactly the JCS bytes for most values: those without floats and without keys above U+FFFF. A walk over
-the value's types decides; what it is not sure of goes through the reference implementation. Values that have no canonical
-form, or that would read back as something else, are refused with `EntryRefused`. Explained in `docs/ledger.md`.
+A fast encoder gives exactly the JCS bytes for most values. A walk over the value's types decides whether it does; all other
+values go through the reference implementation. A value without a canonical form, or one that would read back as another value,
+raises `EntryRefused`. Explained in `docs/ledger.md`.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ def canonical_bytes(value: Any, *, at: str = "") -> bytes:
     """
     try:
         if type(value) is dict:
-            # Thirty objects go through here in a turn, so their first level is walked here and not in a call.
+            # A hot path: the first level is checked inline, without a call per item.
             is_fast = True
             for item in value.values():
                 kind = type(item)

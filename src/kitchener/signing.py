@@ -1,9 +1,8 @@
-"""Signs bytes with Ed25519 and checks signatures, so that who can write a file cannot also vouch for it.
+"""Turns a key file into a `Signer`, and bytes into Ed25519 signatures; checks signatures.
 
-Turns a key file into a `Signer`, and bytes into signatures. Knows nothing of what the bytes mean: heads of ledgers
-(`ledger/verify/checkpoint.py`) and projections (`actors/authority/authority.py`) are signed with it. Needs the
-`crypto` extra, which is imported when a key is made, loaded or checked with: most programs have none.
-Explained in `docs/proof.md`.
+A writer of a file without the key cannot forge a signature for it. Knows nothing of the meaning of the bytes: heads of ledgers
+(`ledger/verify/checkpoint.py`) and projections (`actors/authority/authority.py`) are signed with it. Needs the `crypto` extra,
+which is imported only when a key is made, loaded or used for a check. Explained in `docs/proof.md`.
 """
 
 import hashlib
@@ -32,9 +31,9 @@ class Signer:
 
     def __init__(self, public_key: str, sign: Callable[[bytes], bytes]) -> None:
         self.public_key = public_key
-        """The key that checks what this one signs: 64 hex digits."""
+        """The public key that checks this key's signatures: 64 hex digits."""
         self.signer = signer_id(public_key)
-        """Names the key: `ed25519:` and 16 hex digits."""
+        """Short name of the key: `ed25519:` and 16 hex digits."""
         self._sign = sign
 
     def sign(self, data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""How one entry of a ledger is named anywhere else."""
+"""References: the triple by which entries and results name one entry of a ledger."""
 
 from typing import Any, NamedTuple, TypedDict
 
@@ -6,7 +6,7 @@ import orjson
 
 
 class RefMapping(TypedDict):
-    """A `Ref` as it stands inside a payload."""
+    """A `Ref` as a JSON object in a payload."""
 
     ledger_id: str
     entry_id: str
@@ -14,16 +14,16 @@ class RefMapping(TypedDict):
 
 
 class Ref(NamedTuple):
-    """The triple that names an entry: which ledger, which entry, and the hash of what it says."""
+    """The triple that names an entry: ledger id, entry id, and the hash of the entry's body."""
 
     ledger_id: str
     entry_id: str
     entry_hash: str
 
     def as_json(self) -> orjson.Fragment:
-        """The triple as canonical JSON, to stand inside a payload: ten of them are written in a turn."""
+        """The triple as canonical JSON, ready to embed in a payload."""
         ledger_id, entry_id, entry_hash = self
-        # Its parts are printable ASCII without quotes, which the ledger sees to.
+        # No escaping needed: the ledger allows only printable ASCII without quotes in these parts.
         return orjson.Fragment(f'{{"entry_hash":"{entry_hash}","entry_id":"{entry_id}","ledger_id":"{ledger_id}"}}')
 
     def as_mapping(self) -> RefMapping:
@@ -32,5 +32,5 @@ class Ref(NamedTuple):
 
     @classmethod
     def from_mapping(cls, mapping: Any) -> "Ref":
-        """The triple read back from a payload; raises KeyError where a part is missing."""
+        """Reads the triple from a payload; raises KeyError if a part is missing."""
         return cls(mapping["ledger_id"], mapping["entry_id"], mapping["entry_hash"])

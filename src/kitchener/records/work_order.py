@@ -1,7 +1,7 @@
-"""The work order: the one unit of execution that HO2 passes to HO1, and the only way its state may change.
+"""The work order: the unit of execution that HO2 passes to HO1, with the methods that change its state.
 
-A work order is an immutable value. It is validated when it is created; each change of state is a new value, made by one of
-its methods, which check the table of legal transitions. What a state means is explained in `docs/work-orders.md`.
+A work order is immutable and validated when it is created. Each change of state is a new value; the methods that make it check
+the table of legal transitions. `docs/work-orders.md` explains the states.
 """
 
 from typing import Annotated, Any, Literal, Protocol, Self
@@ -26,7 +26,7 @@ TRANSITIONS: dict[WorkOrderState, frozenset[WorkOrderState]] = {
     "superseded": frozenset(),
     "abandoned": frozenset(),
 }
-"""Which state may follow which. `completed → failed` is HO2's alone: its quality gate rejected the output."""
+"""State to the states that may follow it. Only HO2 uses `completed → failed`, when its quality gate rejects the output."""
 
 
 _new = object.__new__

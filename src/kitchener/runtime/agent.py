@@ -1,7 +1,7 @@
-"""One agent class of a runtime: its executor behind a mailbox, its supervisor, and the task that holds its ledgers.
+"""Builds one agent class of a runtime: its executor behind a mailbox, its supervisor, and the task that holds its ledgers.
 
-The runtime makes one of these for each class that is configured, and for others on first use. What it shares with the rest
-is `Shared`; it knows no other agent class. Explained in `docs/runtime.md`.
+The runtime makes one `Agent` for each configured class, and for other classes on first use. An agent knows no other agent;
+`Shared` has what they share. Explained in `docs/runtime.md`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +38,7 @@ from kitchener.signing import Signer
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """What the program passes in."""
+    """The arguments of `open_runtime` that are not settings."""
 
     tools: tuple[Callable[..., Any], ...]
     providers: Mapping[str, Provider]
@@ -49,7 +49,7 @@ class Injected:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all agent classes of a runtime share."""
+    """The parts of a runtime that all agent classes share."""
 
     config: RuntimeConfig
     injected: Injected
@@ -60,13 +60,13 @@ class Shared:
     sealer: Sealer | None
     signer: Signer | None
     memories: Mapping[str, HO3Memory]
-    """Long-term memory by agent class, for those that use it."""
+    """Agent class to its long-term memory; classes without one are left out."""
     tasks: TaskGroup
     scope: anyio.CancelScope
 
 
 class _LaterLedgers:
-    """Ledgers that are opened after the objects that use them were made; takes on the opened ones' attributes."""
+    """A placeholder for ledgers that open after the objects that use them are built; copies the opened ledgers' attributes."""
 
     def take_on(self, ledgers: Ledgers) -> None:
         for name in (
@@ -92,7 +92,7 @@ class _Opening:
     def __init__(self) -> None:
         self.settled, self.closed = anyio.Event(), anyio.Event()
         self.error: Exception | None = None
-        """Why they are not open, once it is settled."""
+        """Why opening failed; None: it did not fail, or is not settled yet."""
 
 
 class Agent:
@@ -151,12 +151,12 @@ class Agent:
         self._opening, self._closing = _Opening(), anyio.Event()
 
     def open(self) -> None:
-        """Begins to open the ledgers; `ready` says how that went."""
+        """Starts to open the ledgers; `ready` waits for the result."""
         self._opening = _Opening()
         self._shared.tasks.start_soon(self._hold, self._opening, name=f"ledgers of {self._config.agent_class}")
 
     async def ready(self) -> None:
-        """Returns when the ledgers are open; raises why they are not. Where that failed before, it is tried once more."""
+        """Returns when the ledgers are open; raises the error if opening fails. Retries once after an earlier failure."""
         if self._closing.is_set():
             raise RuntimeClosed("the runtime is shutting down and takes no more calls")
         if self._opening.error is not None:
@@ -167,7 +167,7 @@ class Agent:
             raise opening.error
 
     async def _hold(self, opening: _Opening) -> None:
-        """Opens the ledgers and holds them until the runtime closes; one task, so that no scope crosses tasks."""
+        """Opens the ledgers and keeps them open until the runtime closes; in one task, so no cancel scope crosses tasks."""
         what = f"the task that holds the ledgers of {self._config.agent_class}"
         try:
             with ends_when_told(what):
@@ -177,7 +177,7 @@ class Agent:
                     async with self.mailbox.open():
                         self._host.ready = None
                         opening.settled.set()
-                        with ends_when_told(what):  # here too: on the way out, the runtime may be told to end as well
+                        with ends_when_told(what):  # also here, because the runtime may be cancelled while it closes
                             await self._closing.wait()
         except (KitchenerError, OSError) as error:
             if opening.settled.is_set():
@@ -188,7 +188,7 @@ class Agent:
             opening.closed.set()
 
     async def close(self) -> None:
-        """Commits and closes."""
+        """Closes the mailbox and the ledgers, which commits pending entries; returns when they are closed."""
         self._closing.set()
         await self._opening.closed.wait()
 
@@ -210,7 +210,7 @@ class Agent:
 
 
 def tools_of(config: HO2Config, given: Sequence[Callable[..., Any]], builtin: Sequence[Tool[..., Any]] = ()) -> ToolRegistry:
-    """The tools of an agent class: all that were given, or those its setting names."""
+    """The tools of an agent class: all given tools, or only those that its setting `tools` names."""
     known = {declared.tool_id: declared for declared in (each if isinstance(each, Tool) else Tool(each) for each in given)}
     chosen: list[Tool[..., Any]] = list(known.values())
     if config.tools is not None:
@@ -224,7 +224,7 @@ def tools_of(config: HO2Config, given: Sequence[Callable[..., Any]], builtin: Se
 
 
 def restarts(limits: LimitsConfig) -> dict[str, Any]:
-    """How often an actor may fail before it is stopped, as a mailbox takes it."""
+    """The restart limits of an actor, as keyword arguments of a mailbox."""
     return {
         "max_restarts": limits.max_restarts,
         "restart_window_s": limits.restart_window_s,

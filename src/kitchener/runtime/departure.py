@@ -1,4 +1,4 @@
-"""Lets all agent classes of a runtime go of a subject while they are erased, and drops what is kept of them in memory."""
+"""Stops all work for a subject in every agent class of a runtime during an erasure, and clears the subject's cached data."""
 
 from collections.abc import Mapping
 from types import TracebackType
@@ -12,21 +12,21 @@ from kitchener.ids import memory_namespace
 
 
 class Departure:
-    """Keeps a subject out from `begin` until the block is left; beyond it where the erasure began and was cut off.
+    """Refuses calls for a subject from `begin` until the block ends, and longer if the erasure started but did not complete.
 
     Args:
-        subject_id: who
-        classes: the agent classes by name
+        subject_id: the subject to erase
+        classes: the erasure guard of each agent class, by name
     """
 
     def __init__(self, subject_id: str, classes: Mapping[str, Leaving]) -> None:
         self._subject_id = subject_id
         self._places = [(each, memory_namespace(name, subject_id)) for name, each in classes.items()]
         self.is_erasing = False
-        """Whether the key may be on its way out: nothing of the subject's may be written then until that has ended."""
+        """Whether the erasure has started; the key may then be destroyed, and calls stay refused until it completes."""
 
     async def begin(self) -> None:
-        """Takes nothing of the subject from now on, and returns when nothing of theirs runs any more."""
+        """Refuses new calls for the subject, and returns when no turn of the subject runs."""
         for each, namespace in self._places:
             await each.begin(self._subject_id, namespace)
 
@@ -39,6 +39,6 @@ class Departure:
             each.forget(self._subject_id)
             if has_ended:
                 each.end(self._subject_id, namespace)
-        # These know texts, not whose they are.
+        # These caches do not record whose text they hold, so they are cleared completely.
         forget_texts()
         forget_words()

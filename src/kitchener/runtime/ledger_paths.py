@@ -1,4 +1,4 @@
-"""Where the ledgers of a configuration's agent classes and memories stand."""
+"""Turns a configuration into the paths of its agent classes' ledgers and of its memories."""
 
 from pathlib import Path
 from urllib.parse import unquote
@@ -13,7 +13,7 @@ from kitchener.sealing import Keyring, Sealer
 
 
 def settings_of(config: RuntimeConfig | str | Path | None, root: str | Path | None) -> RuntimeConfig:
-    """The settings, complete, as `open_runtime` would have them."""
+    """The complete settings, as `open_runtime` would use them."""
     if not isinstance(config, RuntimeConfig):
         return load_config(config, root=root).config
     named = {name: agent.model_copy(update={"agent_class": name}) for name, agent in config.agents.items()}
@@ -22,7 +22,7 @@ def settings_of(config: RuntimeConfig | str | Path | None, root: str | Path | No
 
 
 def sealer_of(config: LedgerConfig) -> Sealer | None:
-    """Seals and opens what subjects said; None where it is stored plainly."""
+    """Encrypts and decrypts what subjects said; None: it is stored in plain text."""
     return Sealer(Keyring(Path(config.keyring)), SEALED_FIELDS) if config.keyring else None
 
 
@@ -43,14 +43,14 @@ def agent_classes(config: RuntimeConfig) -> list[str]:
 
 
 def supervisors_ledgers(config: RuntimeConfig) -> dict[str, Path]:
-    """The supervisors' ledgers that there are, by agent class, in alphabetical order."""
+    """The existing supervisors' ledgers, by agent class, in alphabetical order."""
     root = Path(config.plane_root)
     found = {name: ho2m_path(root, agent_of(config, name)) for name in sorted({"ADMIN", *agent_classes(config)})}
     return {name: path for name, path in found.items() if path.exists()}
 
 
 def memories(config: RuntimeConfig) -> dict[Path, HO3MemoryConfig]:
-    """The memories that there are, by directory, each with the settings of the first agent class that has it."""
+    """The existing memories, by directory, each with the settings of the first agent class that uses it."""
     root, found = Path(config.plane_root), dict[Path, HO3MemoryConfig]()
     for name in sorted({"ADMIN", *agent_classes(config)}):
         own = memory_config(config.memory, agent_of(config, name))

@@ -1,6 +1,6 @@
-"""The long-term memories of a runtime: one pair of ledgers per directory, shared by the agent classes that use it.
+"""Opens the long-term memories of a runtime: one pair of ledgers per directory, shared by the agent classes that use it.
 
-A class's own thresholds stand in its `ho3_*` settings; where they are not set, those of `[memory]` hold.
+An agent class's own `ho3_*` settings override those of `[memory]`.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -19,22 +19,22 @@ _OWN = {
     "ho3_gate_session_threshold": "gate_session_threshold",
     "ho3_gate_window_hours": "gate_window_hours",
 }
-"""A class's setting and the one of `[memory]` that it overrides."""
+"""An agent class's setting to the setting of `[memory]` that it overrides."""
 
 
 @asynccontextmanager
 async def open_memories(
     config: RuntimeConfig, *, clock: Clock, sealer: Sealer | None
 ) -> AsyncIterator[Mapping[str, HO3Memory]]:
-    """The memory of each agent class that uses one, open until the block is left.
+    """The memory of each agent class that uses one, by class name, open until the block ends.
 
     Args:
-        config: the whole configuration, its paths complete
+        config: the whole configuration, with absolute paths
         clock: the time of day
-        sealer: seals what was learned
+        sealer: encrypts what was learned; None: it is stored in plain text
 
     Raises:
-        LedgerError: a ledger is damaged, locked, or cannot be where it should
+        LedgerError: a ledger is damaged, locked, or cannot be at its path
     """
     classes = {name: agent for name, agent in config.agents.items() if agent.ho3_enabled}
     if config.memory.enabled:
@@ -56,6 +56,6 @@ async def open_memories(
 
 
 def memory_config(shared: HO3MemoryConfig, agent: HO2Config) -> HO3MemoryConfig:
-    """The memory's settings for an agent class: its own where they are set, else the shared ones."""
+    """The memory's settings for an agent class: the shared ones, overridden by its own."""
     own = {theirs: getattr(agent, ours) for ours, theirs in _OWN.items() if ours in agent.model_fields_set}
     return shared.model_copy(update=own)

@@ -1,8 +1,8 @@
-"""The composition root: puts the parts together, opens them in order, closes them in the order of the flow.
+"""The composition root: turns a configuration into a running Kitchener, and shuts it down in order.
 
-Here and nowhere else it is decided which executor, gateway and ledgers belong together. An agent class's ledgers are held by
-one task of their own, opened at start for the classes that are configured and on first use for others. Closing stops
-admission, lets running turns finish within a grace period, aborts the rest, commits and closes. Explained in `docs/runtime.md`.
+Only this module decides which executor, gateway and ledgers belong together. One task per agent class holds that class's
+ledgers: it starts at once for configured classes, and on first use for others. Closing stops admission, lets running turns
+finish within a grace period, aborts the rest, commits and closes. Explained in `docs/runtime.md`.
 """
 
 import gc
@@ -48,18 +48,18 @@ class Runtime:
         self.config: RuntimeConfig = shared.config
         self.root = Path(shared.config.plane_root)
         self.gateway: PromptGateway = shared.gateway
-        """What HO1 calls: the gateway behind its mailbox."""
+        """The gateway behind its mailbox, which HO1 calls."""
         self._shared, self._limiter = shared, shared.limiter
         self._agents: dict[str, Agent] = {}
         self._erasing = anyio.Lock()
 
     def supervisor(self, agent_class: str = "ADMIN") -> HO2Supervisor:
-        """The supervisor of an agent class; always the same one. A class that is not configured has the defaults.
+        """The supervisor of an agent class; every call returns the same object. An unconfigured class has the defaults.
 
         Raises:
             CallerError: `agent_class` is neither `ADMIN` nor `RESIDENT:<name>`, or it is not configured, and
                 `max_agent_classes` such classes are open
-            ConfigError, PromptError, ToolError: the class cannot be put together
+            ConfigError, PromptError, ToolError: the class cannot be built from its settings
         """
         return self._agent(agent_class).supervisor
 
@@ -71,7 +71,7 @@ class Runtime:
         """The long-term memory, with the thresholds of an agent class; namespaces are `agent_class/subject_id`.
 
         Raises:
-            CallerError: it is off
+            CallerError: the agent class has no long-term memory
         """
         memory = self._shared.memories.get(agent_class)
         if memory is None:
@@ -82,7 +82,7 @@ class Runtime:
         """Returns when no turn runs and no consolidation is pending. New ones are still admitted.
 
         Raises:
-            ReentrantTurn: a tool of a turn asks for it, which would wait for itself
+            ReentrantTurn: a tool of a turn calls this, and would wait for its own turn
         """
         if (chain := calling_chain()) and not self._limiter.is_closed:  # a tool may open a runtime, and close it
             raise ReentrantTurn(f"a tool of session {chain[-1]!r} drains the runtime, which waits for its own turn")
@@ -91,17 +91,18 @@ class Runtime:
             await agent.afterwards.wait_idle()
 
     async def erase_subject(self, subject_id: str) -> ErasureReport:
-        """Erases a subject while others' turns go on: destroys their key, ends their sessions, withdraws what was learned.
+        """Erases a subject: destroys the key, ends the sessions, and deactivates what was learned. Other subjects' turns go on.
 
-        What runs for them is cancelled, and calls for them are refused until it is done; then they may begin anew, under a
-        new key. Cut off, it is finished by the next call, or when a runtime opens next, and calls are refused until then.
+        Cancels the subject's running turns, and refuses new calls for the subject until the erasure is complete. Afterwards the
+        subject may start again, under a new key. The next call, or the next opening of a runtime, completes an interrupted
+        erasure; calls for the subject are refused until then.
 
         Raises:
             ConfigError: there is no keyring
-            UnknownSubject: there is nothing of theirs that could be erased
-            ReentrantTurn: a tool of the subject's own turn asks for it
-            Overloaded: what runs for them did not end in time; nothing was erased
-            LedgerError, SealingError: it could not be finished; try again
+            UnknownSubject: there is no data of the subject to erase
+            ReentrantTurn: a tool of the subject's own turn calls this
+            Overloaded: the subject's running turns did not end in time; nothing was erased
+            LedgerError, SealingError: the erasure is not complete; call again
         """
         keyring_of(self._shared.sealer)
         check_recorded_subject(subject_id)
@@ -124,19 +125,19 @@ class Runtime:
                     return await erase(subject_id, stores, self._shared.injected.clock)
 
     async def _finish_erasures(self) -> None:
-        """Finishes the erasures that were begun before a crash."""
+        """Completes the erasures that a crash interrupted."""
         if self._shared.sealer is None:
             return
         for begun in await anyio.to_thread.run_sync(self._shared.sealer.keyring.erasures):
             try:
                 await self.erase_subject(begun.subject_id)
-            except KitchenerError as error:  # their key counts as destroyed all the same, and others' turns can be taken
+            except KitchenerError as error:  # the key still counts as destroyed, and other subjects' turns can run
                 _log.warning("erasure not finished", subject_id=begun.subject_id, problem=str(error))
                 for agent in self._agents.values():
                     agent.supervisor.leaving.bar(begun.subject_id)
 
     def statistics(self) -> dict[str, Any]:
-        """Queues and workers now, for monitoring."""
+        """The present state of queues and workers, for monitoring."""
         mailboxes: dict[str, dict[str, LaneStatistics]] = {"gateway": self._shared.gateway_mailbox.statistics()}
         mailboxes.update((agent_class, agent.mailbox.statistics()) for agent_class, agent in self._agents.items())
         return {
@@ -196,22 +197,22 @@ async def open_runtime(
     clock: Clock | None = None,
     ids: IdSource | None = None,
 ) -> AsyncIterator[Runtime]:
-    """A running Kitchener, for as long as the context is open.
+    """Starts a Kitchener and closes it when the block ends.
 
     Args:
         config: path of a `kitchener.toml`, or a `RuntimeConfig`; None: the offline model, ledgers under `./.kitchener`
         root: overrides `plane_root`
-        tools: functions marked with `@tool`; which agent class may use which is its `tools` setting
-        providers: further providers by id, beside those of the configuration
-        degraded_call: answers a message when the executor itself is broken; recorded as a violation
-        clock: time of day; None: the machine's
-        ids: fresh session ids; None: random ones
+        tools: functions marked with `@tool`; each agent class's setting `tools` says which of them it may use
+        providers: further providers by id, besides those in the configuration
+        degraded_call: answers a message when the executor itself fails; recorded as a violation
+        clock: the time of day; None: the system clock
+        ids: source of new session ids; None: random ids
 
     Raises:
         ConfigError: a setting is wrong; names file, key and value
-        LedgerError: a ledger is damaged, locked, or cannot be where it should
-        SigningError: a key to sign with is configured and cannot be used
-        ActorStopped: on leaving, if an actor failed too often; its last failure is the cause
+        LedgerError: a ledger is damaged, locked, or cannot be at its path
+        SigningError: the configured signing key cannot be used
+        ActorStopped: at the end of the block, if an actor failed too often; its last failure is the cause
     """
     loaded = _load(config, root, providers or {})
     injected = Injected(tuple(tools), providers or {}, degraded_call, clock or SystemClock(), ids)
@@ -224,7 +225,7 @@ async def open_runtime(
                 await runtime._open_configured()
                 await runtime._finish_erasures()
                 yield runtime
-            except Exception as error:  # noqa: BLE001  raised again below, outside the task group, so that it stays itself
+            except Exception as error:  # noqa: BLE001  raised again below, outside the task group, which would wrap it
                 body_error = error
             finally:
                 try:
@@ -240,9 +241,9 @@ async def open_runtime(
 
 
 async def _hold(loaded: LoadedConfig, injected: Injected, *, task_status: TaskStatus[Runtime]) -> None:
-    """Holds everything a runtime consists of, until it is closed.
+    """Opens all parts of a runtime and keeps them open until it is closed.
 
-    Shielded: a program that is cancelled closes its runtime in the order of the flow, and a turn's end is still recorded.
+    Shielded: a cancelled program still closes its runtime in order, and the end of each turn is recorded.
     """
     config, limits = loaded.config, loaded.config.limits
     with anyio.CancelScope(shield=True) as scope:
@@ -270,7 +271,7 @@ async def _hold(loaded: LoadedConfig, injected: Injected, *, task_status: TaskSt
 
 
 def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, given: Mapping[str, Provider]) -> LoadedConfig:
-    """The settings, complete and checked, wherever they come from."""
+    """The complete and checked settings, from a file or an object."""
     if not isinstance(config, RuntimeConfig):
         loaded = load_config(config, root=root)
     else:
@@ -283,7 +284,7 @@ def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, gi
 
 
 def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one error of nested groups; the first actor that stopped, where one took others with it; else the group."""
+    """The only error in nested groups; the first, if all errors are stopped actors; otherwise the group."""
     leaves = list(_leaves(group))
     if len(leaves) == 1 or all(isinstance(leaf, ActorStopped) for leaf in leaves):
         return leaves[0]
@@ -299,11 +300,10 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def tune_gc() -> None:
-    """Settings of the garbage collector for a process that does nothing but serve: a tenth less CPU time a turn.
+    """Tunes the garbage collector for a process that only serves turns.
 
-    What is alive now is never looked at again, and collections come so rarely that the objects of a thousand running turns
-    are gone before one looks at them. For applications and servers to call once, after they have loaded what they need; a
-    library does not do it unasked.
+    Later collections skip the objects that exist now. Collections become rare, so most objects of a turn are freed before one
+    sees them. An application or server calls this once, after loading; the library never calls it by itself.
     """
     gc.collect()
     gc.freeze()
