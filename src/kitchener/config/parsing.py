@@ -1,4 +1,4 @@
-"""Turns JSON types into settings, or into an error that says which key of which source is wrong and what was expected."""
+"""Turns JSON types into settings, or raises an error that names the source, the wrong key and the expected value."""
 
 import difflib
 import json
