@@ -1,8 +1,8 @@
-"""Every knob of every component: its meaning, unit and default.
+"""Defines every setting of every component: its meaning, unit and default.
 
-`kitchener config schema` and the configuration page are made from the docstrings here. Fields are grouped by the table of
-`kitchener.toml` in which they stand. Durations carry their unit in the name. Where the values come from (file, environment,
-arguments) is the business of `kitchener.runtime.loading`.
+`kitchener config schema` and the configuration page are generated from the docstrings here. Fields are grouped by their table
+in `kitchener.toml`. The name of a duration contains its unit. `kitchener.runtime.loading` reads the values from file,
+environment and arguments.
 """
 
 from collections.abc import Collection, Iterator

@@ -1,4 +1,4 @@
-"""Turns JSON types into settings, or into an error that says which key of which source is wrong and what was expected."""
+"""Turns JSON types into settings, or raises an error that names the source, the wrong key and the expected value."""
 
 import difflib
 import json
@@ -187,7 +187,7 @@ def _quoting_hint(text: str) -> str:
 
 
 def _shown(error: ErrorDetails, at: Location) -> str:
-    """The value found, as far as it may be shown. Nothing of an unknown key's: it may be a misspelt secret."""
+    """The found value, without possible secrets. Shows nothing of an unknown key's value, which may be a secret."""
     if error["type"] in ("extra_forbidden", "missing", "json_invalid") or any(
         _SECRET_KEY.search(str(part)) for part in at[-1:]
     ):

@@ -1,8 +1,8 @@
-"""What of a setting may be shown: turns values, references to secrets and addresses into text that holds no secret.
+"""Turns settings, references to secrets and addresses into text without secrets, for errors and commands.
 
-A key is often pasted where something else belongs: into a reference, an address, a name. So an error shows a value only where
-it cannot be a key (a number, a switch, a short word), and otherwise says how long it is. Reading settings, the checks of the
-router and the commands all go by these rules.
+Users often paste a key into the wrong place: a reference, an address, a name. An error therefore shows a value only if it
+cannot be a key (a number, a switch, a short word), and otherwise only its length. Reading settings, the checks of the router
+and the commands all use these rules.
 """
 
 import json
@@ -33,9 +33,9 @@ _PATHS: Final = frozenset(
 """Settings that hold a path which may lead nowhere."""
 _MAX_BITS: Final = 64
 HIDDEN: Final = "(not shown)"
-"""Stands for a reference that does not look like one."""
+"""Replaces a malformed reference, which may be a key."""
 REFERENCE: Final = "must be a reference, `env:NAME` or `file:/path`, never the key itself"
-"""What is expected of every setting that leads to a secret."""
+"""The expectation in errors about settings that refer to a secret."""
 
 
 def is_reference(text: str) -> bool:

@@ -1,8 +1,8 @@
-"""Erases a subject: destroys their key, withdraws what was learned from them, and puts both on record in every ledger.
+"""Erases a subject: destroys the subject's key, deactivates what was learned, and records both in every ledger.
 
-The order is what makes it safe. A note in the keyring says that the erasure has begun, and from then on the key counts as
-destroyed; then the key is destroyed; then the ledgers say so; then the note goes. So no record says erased while anything can
-be read, and whatever is cut off is finished by the next start or the next call. Explained in `docs/erasure.md`.
+The order makes it safe. First a note in the keyring marks the erasure as started; from then on the key counts as destroyed.
+Then the key is destroyed, the ledgers record it, and the note is removed. No ledger thus records an erasure while the data can
+still be read. The next start or the next call completes an interrupted erasure. Explained in `docs/erasure.md`.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -28,44 +28,44 @@ from kitchener.sealing import MARK, Erasure, Keyring, Sealer, is_sealed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureReport:
-    """What became of an erasure."""
+    """The result of an erasure."""
 
     subject_id: str
-    """Who was erased."""
+    """The erased subject."""
     key_id: str
-    """The destroyed key."""
+    """Kid of the destroyed key."""
     erased_at: str
-    """ISO time at which it began."""
+    """ISO time when the erasure started."""
     was_erased_before: bool
-    """There was nothing left to do; the counts are those on record."""
+    """Whether the subject was erased earlier and nothing was left to do; the counts then come from the records."""
     sessions: int = 0
-    """Their conversations, with all agent classes."""
+    """Number of the subject's sessions, with all agent classes."""
     turns: int = 0
-    """The turns in them."""
+    """Number of turns in those sessions."""
     plain_turns: int = 0
-    """Turns among them that were stored before there was a keyring: they cannot be erased, and stay readable."""
+    """Number of those turns that were stored before there was a keyring; they cannot be erased and stay readable."""
     artifacts: int = 0
-    """Learned lines that had the subject as a source: withdrawn."""
+    """Number of deactivated artifacts that had the subject as a source."""
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, as JSON types."""
+        """All fields as JSON types."""
         return asdict(self)
 
 
 class Stores(NamedTuple):
-    """Everything that has to do with a subject, open for writing."""
+    """The keyring, and the ledgers that may contain data of a subject, open for writing."""
 
     keyring: Keyring
     supervisors: Mapping[str, LedgerClient]
-    """HO2m by agent class."""
+    """Agent class to its HO2m ledger."""
     memories: Sequence[HO3Memory]
 
 
 def keyring_of(sealer: Sealer | None) -> Keyring:
-    """The keyring of a configuration.
+    """The keyring of a sealer.
 
     Raises:
-        ConfigError: there is none
+        ConfigError: there is no keyring
     """
     if sealer is None:
         expected = (
@@ -84,19 +84,19 @@ async def open_stores(
     supervisors: Mapping[str, LedgerClient] | None = None,
     opened: Sequence[HO3Memory] = (),
 ) -> AsyncIterator[Stores]:
-    """What an erasure needs; all that is not open yet is opened and locked until the block is left.
+    """The stores that an erasure needs. Opens and locks those that are not open yet, until the block ends.
 
     Args:
-        config: the whole configuration, its paths complete
+        config: the whole configuration, with absolute paths
         clock: the time of day
-        sealer: of the configuration
-        supervisors: the HO2m ledgers that are open; None: none is, and all that there are are opened
-        opened: the memories that are open
+        sealer: the sealer of the configuration; None: there is no keyring
+        supervisors: the open HO2m ledgers; None: none is open, and all existing ones are opened
+        opened: the open memories
 
     Raises:
         ConfigError: there is no keyring
-        LedgerLocked: another process holds one of the ledgers
-        LedgerDamaged, LedgerPathError: one of them cannot be opened
+        LedgerLocked: another process has one of the ledgers open
+        LedgerDamaged, LedgerPathError: one of the ledgers cannot be opened
     """
     keyring, root = keyring_of(sealer), Path(config.plane_root)
     shared: dict[str, Any] = {"clock": clock, "sealer": sealer}
@@ -129,21 +129,21 @@ async def erase_subject(
     root: str | Path | None = None,
     clock: Clock | None = None,
 ) -> ErasureReport:
-    """Erases a subject while no runtime has the ledgers open; a running one has `Runtime.erase_subject`.
+    """Erases a subject while no runtime has the ledgers open. In a running program, use `Runtime.erase_subject`.
 
-    Cut off at any point, it is finished by calling it again, or by the next `open_runtime`.
+    A second call, or the next `open_runtime`, completes an interrupted erasure.
 
     Args:
-        subject_id: who
+        subject_id: the subject to erase
         config: path of a `kitchener.toml`, or a `RuntimeConfig`; None: the embedded defaults
         root: overrides `plane_root`
-        clock: the time of day; None: the machine's
+        clock: the time of day; None: the system clock
 
     Raises:
         ConfigError: a setting is wrong, or there is no keyring
-        UnknownSubject: there is nothing of theirs that could be erased
-        LedgerLocked: a process has the ledgers in use; nothing was erased
-        LedgerError, SealingError: it could not be finished; try again
+        UnknownSubject: there is no data of the subject to erase
+        LedgerLocked: a process has the ledgers open; nothing was erased
+        LedgerError, SealingError: the erasure is not complete; call again
     """
     check_recorded_subject(subject_id)
     settings, clock = await anyio.to_thread.run_sync(settings_of, config, root), clock or SystemClock()
@@ -152,19 +152,19 @@ async def erase_subject(
 
 
 async def erase(subject_id: str, stores: Stores, clock: Clock) -> ErasureReport:
-    """Erases a subject, or finishes what was begun. Everything is durable when it returns.
+    """Erases a subject, or completes an interrupted erasure. Everything is durable when it returns.
 
-    Cut off at any point, it is finished by calling it again.
+    A second call completes an interrupted one.
 
     Args:
-        subject_id: who
-        stores: where
+        subject_id: the subject to erase
+        stores: the keyring and the ledgers
         clock: the time of day
 
     Raises:
-        UnknownSubject: there is nothing of theirs that could be erased
+        UnknownSubject: there is no data of the subject to erase
         SealingError: the key cannot be read or removed; nothing was erased
-        LedgerWriteError: the key is destroyed, and it could not be recorded; try again
+        LedgerWriteError: the key is destroyed, but the record could not be written; call again
     """
     check_recorded_subject(subject_id)
     lost_kid = None
@@ -178,7 +178,7 @@ async def erase(subject_id: str, stores: Stores, clock: Clock) -> ErasureReport:
 
 
 async def _finish(begun: Erasure, stores: Stores) -> ErasureReport:
-    """Destroys the key, records it, and takes the note away: in this order."""
+    """Destroys the key, records the erasure, and removes the note, in this order."""
     subject_id = begun.subject_id
     await anyio.to_thread.run_sync(stores.keyring.destroy, subject_id)
     held = {name: await _sessions_of(begun, ho2m) for name, ho2m in stores.supervisors.items()}
@@ -211,7 +211,7 @@ async def _finish(begun: Erasure, stores: Stores) -> ErasureReport:
 
 @dataclass(slots=True)
 class _Session:
-    """A session of the subject, as its ledger has it."""
+    """The facts about one session of the subject, folded from its ledger."""
 
     session_id: str
     turns: int = 0
@@ -221,7 +221,7 @@ class _Session:
     end: StoredEntry | None = None
 
     def take(self, entry: StoredEntry) -> None:
-        """Takes in its next entry."""
+        """Applies the session's next entry."""
         if entry.entry_type == events.TURN_STARTED:
             self.turns += 1
             self.plain_turns += isinstance(entry.payload.get("user_message"), str)
@@ -234,7 +234,7 @@ class _Session:
             self.end = entry
 
     def fell_to(self, kid: str) -> bool:
-        """Whether it was not erased already, with an earlier key."""
+        """Whether the session belongs to this erasure, and not to an earlier one with another key."""
         return self.end is None or self.end.payload.get("key_id") in (None, kid)
 
 
@@ -251,7 +251,7 @@ async def _sessions_of(begun: Erasure, ho2m: LedgerClient) -> list[_Session]:
 
 
 async def _record(begun: Erasure, ho2m: LedgerClient, sessions: Sequence[_Session], artifacts: int) -> None:
-    """Ends the sessions of one agent class and writes `SUBJECT_ERASED` behind them, as far as that is not on record."""
+    """Appends the missing `SESSION_END` entries of one agent class, and then `SUBJECT_ERASED` if it is missing."""
     for session in sessions:
         if session.end is None:
             base = {"v": events.VERSION, "session_id": session.session_id, "subject_id": begun.subject_id}
@@ -277,7 +277,7 @@ async def _records(subject_id: str, ho2m: LedgerClient) -> list[StoredEntry]:
 
 
 async def _erased_before(subject_id: str, stores: Stores) -> ErasureReport:
-    """What is on record about the last erasure; an error where there is none."""
+    """The report of the last erasure, from its records; raises UnknownSubject if there is none."""
     records = [each.payload for ho2m in stores.supervisors.values() for each in await _records(subject_id, ho2m)]
     if not records:
         raise UnknownSubject(subject_id, await _why_unknown(subject_id, stores))
@@ -303,7 +303,7 @@ async def _why_unknown(subject_id: str, stores: Stores) -> str:
 
 
 async def _find_lost_kid(subject_id: str, stores: Stores) -> str | None:
-    """The kid of a key that is gone without a record: somebody removed its file."""
+    """The kid of a key whose file was removed without a recorded erasure; None: there is none."""
     for ho2m in stores.supervisors.values():
         recorded = {str(each.payload.get("key_id")) for each in await _records(subject_id, ho2m)}
         async for start in ho2m.read(key="sessions", entry_type=events.SESSION_START):

@@ -1,8 +1,7 @@
-"""Settings out of `kitchener.toml`, the environment and arguments, in this order of growing weight.
+"""Turns `kitchener.toml`, the environment and arguments into settings; each later source overrides the earlier ones.
 
-The schema is `kitchener.config`'s; here stand the sources, how they are laid over each other, and what only a running process
-can check (is the key that a reference names there?). Building anything from the settings is the composition root's business.
-Explained in `docs/configuration.md`.
+`kitchener.config` has the schema. This module has the sources, their merging, and the checks that need a running process, such
+as whether a referenced key exists. The composition root builds objects from the settings. Explained in `docs/configuration.md`.
 """
 
 import json
@@ -37,10 +36,10 @@ from kitchener.ids import is_agent_class
 from kitchener.small_files import read_regular
 
 PREFIX: Final = "KITCHENER_"
-"""Every environment variable that begins so is a setting; `__` stands between the keys."""
+"""Prefix of the environment variables that are settings; `__` separates the keys."""
 
 EMBEDDED: Final = "embedded defaults"
-"""What `LoadedConfig.source` says where there is no file."""
+"""The value of `LoadedConfig.source` without a settings file."""
 
 _PATH_KEYS: Final[tuple[tuple[str, ...], ...]] = (
     ("plane_root",),
@@ -59,14 +58,14 @@ _KEY_FILE: Final = ("router", "providers", "*", "api_key")
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """Settings, and where they came from."""
+    """Settings and their source."""
 
     config: RuntimeConfig
     """The settings; `plane_root` and every other path in them are absolute."""
     source: str
-    """The file as it was named, or `embedded defaults`."""
+    """The file as the caller named it, or `embedded defaults`."""
     base_dir: Path
-    """The directory that relative paths of the source meant: the file's, or the current one."""
+    """The base of the source's relative paths: the file's directory, or the current one."""
 
 
 def load_config(
@@ -76,13 +75,13 @@ def load_config(
     environ: Mapping[str, str] = os.environ,
     overrides: Mapping[str, Any] | None = None,
 ) -> LoadedConfig:
-    """The settings of a file, of `KITCHENER_*` variables and of arguments; later ones win.
+    """Loads the settings from a file, `KITCHENER_*` variables and arguments; later sources win.
 
-    Syntax, keys and values are checked here; `check_config` checks what they refer to.
+    Checks syntax, keys and values; `check_config` checks what they refer to.
 
     Args:
         path: a settings file; None: the embedded defaults (offline provider, ledgers under `./.kitchener`)
-        root: takes the place of `plane_root`; relative to the current directory
+        root: overrides `plane_root`; relative to the current directory
         environ: the environment variables, e.g. `KITCHENER_LEDGER__DURABILITY=os`
         overrides: nested tables of settings, above everything else; relative paths are relative to the current directory
 

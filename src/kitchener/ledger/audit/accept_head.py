@@ -33,7 +33,7 @@ LEDGER_HEAD_ACCEPTED: Final = "LEDGER_HEAD_ACCEPTED"
 
 
 class Accepted(NamedTuple):
-    """What was taken for the ledger."""
+    """The result of accepting a ledger's present end."""
 
     path: str
     """Its file."""
