@@ -1,4 +1,4 @@
-"""Replays recorded sessions: with what models and tools said then, does every decision come out as it stands in the ledger?"""
+"""Runs recorded sessions again with the recorded answers of models and tools, and compares every decision with the ledger."""
 
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.reruns import Rerun, Shown

@@ -1,8 +1,8 @@
 """Finds the first field in which two payloads of one entry differ. Pure.
 
-Left out is what no decision rests on: how long something took, what a caller chose, and hashes of the whole configuration,
-which a report tells apart. Hashes are compared after everything that they cover, so that a difference is found where it can be
-read.
+It ignores fields that no decision depends on: durations, options of the caller, and hashes of the whole configuration,
+which a report shows separately. Hashes are compared after the fields that they cover, so that the first difference is a
+readable value.
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ _LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
     events.DEGRADATION: frozenset(("error",)),
     events.HO3_OVERLAY: frozenset(("created_at",)),
 }
-"""Fields that are taken as given, by entry type."""
+"""Fields that are not compared, by entry type."""
 _OF_POLICY: Final = frozenset(("ruleset_hash",))
-"""What names the policy: left out where the turn was recorded under another one, which the report says."""
+"""Fields that name the policy. They are ignored if the turn was recorded under another policy; the report says so."""
 _TIMES: Final = frozenset(("latency_ms", "elapsed_ms", "timeout_ms"))
-"""How long something took, or might have taken, wherever it stands."""
+"""Durations and time limits; ignored at any depth of a payload."""
 _FIRST: Final = (
     "wo_type",
     "intent_id",
@@ -34,9 +34,9 @@ _FIRST: Final = (
     "constraints",
     "attention",
 )
-"""What says most stands first."""
+"""Fields that are compared first, because they explain a difference best."""
 _REFS: Final = frozenset(("part_refs", "input_refs", "proof_refs"))
-"""What an entry rests on: it differs where one of those did, so it stands last."""
+"""Fields that are compared last: they differ whenever an entry that they refer to differs."""
 _ABSENT: Final = "(absent)"
 
 

@@ -1,7 +1,7 @@
-"""Consolidations run again: with what the model said then, is the same learned, from the same events, under the same id?
+"""Runs recorded consolidations again, and compares the learned artifact, its events and its id with the record.
 
-A consolidation belongs to no conversation, so it is replayed for itself: the consolidator and the memory that made it, between
-the same doubles as a turn. That it began is taken as given. Explained in `docs/replay.md`.
+A consolidation belongs to no conversation, so it is replayed separately. The original consolidator and memory code runs
+with the same doubles as a turn. The start of a consolidation is not compared. Explained in `docs/replay.md`.
 """
 
 from collections import deque

@@ -1,4 +1,4 @@
-"""What stands in the place of models, tools, memory and clock while a session is replayed: what they said then."""
+"""Replaces models, tools, memory and clock during a replay by doubles that return the recorded values."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Final
@@ -31,7 +31,7 @@ _FROM_OUTSIDE: Final = ("PROVIDER", "TIMEOUT")
 
 
 class RecordedClock:
-    """Stands still at a turn's recorded moment."""
+    """A clock that stands still at a turn's recorded time."""
 
     def __init__(self) -> None:
         self._time_us = 0

@@ -1,4 +1,4 @@
-"""Says where a value in a ledger comes from, so that whoever reads of a divergence knows where to look. Pure."""
+"""Names the origin of a ledger field, so that the reader of a divergence knows where to look. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final

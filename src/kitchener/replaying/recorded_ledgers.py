@@ -1,4 +1,4 @@
-"""Where the ledgers of a session stand, and how they are read: no lock is taken and nothing is written."""
+"""Finds and opens the ledgers of a session for reading. Takes no lock and writes nothing."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -1,7 +1,7 @@
-"""Would the attempts of a recorded call go to the same providers now? Pure.
+"""Compares the routes of recorded calls with the routes that the current settings give. Pure.
 
-Only the route is a decision: which provider and model answer a request, and which ones stand in for them. That an attempt
-failed, or that a provider was left out because its circuit was open, is taken as given.
+Only the route is a decision: the provider and model of a request, and their fallbacks. Failed attempts, and providers that
+were skipped because their circuit was open, are copied from the record.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,7 @@
-"""The ledgers of a replay: they read what was recorded up to where the replay has got, and write nothing.
+"""Reads recorded ledgers up to the current position of a replay, and compares each write with the next recorded entry.
 
-Each entry that is written must be the next recorded one, and gets its reference and its time. So every reference, hash and
-moment that later entries rest on is the recorded one.
+Nothing is written. A write that equals the next recorded entry gets that entry's reference and time. Later entries
+therefore depend on the recorded references, hashes and times.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator

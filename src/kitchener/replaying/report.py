@@ -1,4 +1,4 @@
-"""What a replay found: identical, or the first place where it was not, told like a failed test."""
+"""Describes the result of a replay: identical, or the first divergence, worded like a failed test."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
-"""Recorded turns run again with no model call, whatever is asked of a model: what would it be shown?
+"""Runs recorded turns again without a model call, and returns what the model would be shown.
 
-Each turn gets the recorded past, message, classification and reply. Nothing is held against the record: a policy, or how much
-had been learned by then, may differ. `what_if.py` compares policies so; `tuning/projections.py` looks for what changed a turn.
+Each turn gets the recorded past, message, classification and reply. Nothing is compared with the record, because the policy
+or the learned lines may differ. `what_if.py` compares policies; `tuning/projections.py` finds what changed a turn.
 """
 
 from collections.abc import AsyncIterator, Mapping

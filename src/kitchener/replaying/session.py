@@ -1,7 +1,7 @@
-"""Replays one session: its turns run again through the supervisor and the executor that made them, on what was recorded.
+"""Replays one session: runs its turns again through the real supervisor and executor, and compares them with the record.
 
-Models and tools give what they gave, memory is read as of the recorded moments, and every entry that comes out is held against
-the record. Nothing is written and no lock is taken. Explained in `docs/replay.md`.
+Models and tools return their recorded answers. Memory is read as of the recorded times. Every new entry is compared with
+the recorded one. Nothing is written and no lock is taken. Explained in `docs/replay.md`.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence

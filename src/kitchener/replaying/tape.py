@@ -1,7 +1,7 @@
-"""A recorded session, cut into turns, and how far a replay has got in it.
+"""Splits a recorded session into turns, and tracks the position of a replay in it.
 
-Each entry that the replay writes is held against the next recorded one of the same ledger, at once; the first that differs
-ends the replay. So the order in which differences are found is the order in which a turn decides.
+Each entry that the replay writes is compared at once with the next recorded entry of the same ledger. The first difference
+ends the replay. Differences are therefore found in the order in which a turn decides.
 """
 
 from collections import deque

@@ -1,8 +1,7 @@
-"""What a model would have been shown under another policy: recorded turns run again under it, with no model call.
+"""Runs recorded turns again under another policy, without a model call, and reports what the model would have been shown.
 
-Each turn gets the recorded past, message, classification and reply, and the policy's own view of them; see `reruns.py`.
-Where the recorded session has no intents, those that the policy would have made accumulate from turn to turn. Explained in
-`docs/replay.md`.
+Each turn gets the recorded past, message, classification and reply; see `reruns.py`. If the recorded session has no
+intents, the intents that the other policy creates accumulate from turn to turn. Explained in `docs/replay.md`.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
