@@ -1,7 +1,7 @@
 """Ranks earlier turns by their relevance to a question, the most relevant first.
 
-Ranking uses words only: no model, no vectors, no clock. The score of a turn is the sum of about a dozen named parts, each with
-a reason (`LexicalWeights`), so that an order can be explained. The cost of a ranking is bounded: it reads only the newest
+Ranking uses words only: no model, no vectors, no clock. The score of a turn is computed from about a dozen named parts, each
+with a reason (`LexicalWeights`), so that an order can be explained. The cost of a ranking is bounded: it reads only the newest
 positions of a common word, and scores only turns that may be among the best. This module knows no budgets, life cycles or
 access rules. Below it, `turns.py` stores the words; above it, the projection packs the turns.
 """
