@@ -1,4 +1,4 @@
-"""The Context Authority: which of a session's past a model sees, decided by explicit events and a token budget. Pure."""
+"""The Context Authority: decides by explicit events and a token budget which past items a model sees. Pure."""
 
 from kitchener.context.flags import Flag
 from kitchener.context.fold.events import SourceEvent, make_event, read_event

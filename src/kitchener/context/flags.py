@@ -1,4 +1,4 @@
-"""What a decision wants somebody to look at."""
+"""Flags: conflicts in a decision that a person should look at."""
 
 from typing import Literal, NamedTuple
 

@@ -1,7 +1,7 @@
-"""Every policy knob of the Context Authority as one frozen value, with the hash that names the policy it belongs to.
+"""Holds all policy settings of the Context Authority in one frozen value, with the hash that identifies the policy.
 
-Two decisions over the same ledger with the same `ruleset_hash` are the same to the byte. Where the values come from (a file,
-arguments of a command) is not known here.
+Two decisions over the same ledger with the same `ruleset_hash` are equal to the byte. This module does not know where the
+values come from (a file, arguments of a command).
 """
 
 import math
@@ -65,7 +65,7 @@ class Ruleset:
     newest_turns: int = 3
     """Newest turns that `lexical` admits before the ranked ones, and that a turn without an intent recalls."""
     ranking_postings: int = 1_024
-    """Places of words that `lexical` looks at in one ranking; of words that are in more turns, the newest ones."""
+    """Postings (positions of words) that `lexical` reads in one ranking; the newest positions of a frequent word."""
     recalled_turns: int = 50
     """Turns that are recalled at most, those that rank best."""
     max_stubs: int = 20

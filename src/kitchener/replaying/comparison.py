@@ -1,8 +1,8 @@
 """Finds the first field in which two payloads of one entry differ. Pure.
 
-It ignores fields that no decision depends on: durations, options of the caller, and hashes of the whole
-configuration, which a report shows separately. Hashes are compared after the fields that they cover, so that the first
-difference is a readable value.
+It ignores fields that no decision depends on: durations, options of the caller, and hashes of the whole configuration,
+which a report shows separately. Hashes are compared after the fields that they cover, so that the first difference is a
+readable value.
 """
 
 from collections.abc import Mapping

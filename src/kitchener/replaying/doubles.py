@@ -142,7 +142,7 @@ class RecordedTools:
         return self._registry.validate(tool_id, arguments)
 
     async def run(self, tool_id: str, arguments: Mapping[str, Any], call: ToolCall) -> ToolOutcome:
-        """The recorded outcome; the start of the call, arguments included, was held against the record just before."""
+        """The recorded outcome; the start of the call, with its arguments, was compared with the record just before."""
         turn = self._tape.turn
         found = turn.of_type(events.TOOL_STARTED, events.TOOL_CALL) if turn is not None else []
         own = [entry for entry in found if entry.entity_id == call.wo_id]
@@ -155,7 +155,7 @@ class RecordedTools:
 
 
 class RecordedExecutor:
-    """HO1 itself, but where it had broken down: there it does so again."""
+    """The real HO1, which fails again at each point where the recorded one failed."""
 
     def __init__(self, executor: HO1ExecutorProtocol, ho1m: ReplayLedger, tape: Tape) -> None:
         self._executor, self._ho1m, self._tape = executor, ho1m, tape
@@ -191,7 +191,7 @@ class RecordedExecutor:
 
 
 class RecordedMemory(MemoryReader):
-    """The memory as it was: read as of recorded moments and positions, and what is logged is held against the record."""
+    """The recorded memory: reads as of recorded times and positions, and compares each logged signal with the record."""
 
     def __init__(
         self, signals: LedgerReader, overlays: LedgerReader, config: HO3MemoryConfig, clock: RecordedClock, tape: Tape
@@ -238,7 +238,7 @@ class RecordedMemory(MemoryReader):
         *,
         namespace: str,
     ) -> str:
-        """Holds a signal against the next recorded one of the turn."""
+        """Compares a signal with the next recorded one of the turn."""
         expected = self._tape.next_of(SIGNALS)
         if expected is None:
             self._fail_again()

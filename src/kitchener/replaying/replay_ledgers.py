@@ -44,11 +44,11 @@ class ReplayLedger:
         return self._tape.seen.get(self.ledger_id, 0)
 
     async def write(self, entry: LedgerEntry, *, expected_head: object = None) -> Ref:
-        """Holds an entry against the next recorded one and returns that one's reference."""
+        """Compares an entry with the next recorded one and returns the recorded reference."""
         return self.keep(self._tape.take(self.ledger_id, entry))
 
     async def write_all(self, entries: Iterable[LedgerEntry]) -> list[StoredEntry]:
-        """Holds entries against the next recorded ones and returns those."""
+        """Compares entries with the next recorded ones and returns the recorded ones."""
         taken = [self._tape.take(self.ledger_id, entry) for entry in entries]
         for stored in taken:
             self.keep(stored)

@@ -72,7 +72,7 @@ class TurnTape:
 
 
 class Tape:
-    """A session as it was recorded, and what of it is left to be replayed.
+    """A recorded session, and the entries that are still to be replayed.
 
     Args:
         session_id: the session

@@ -1,1 +1,1 @@
-"""Turns the entries of a session into the state that context is decided from. Pure."""
+"""Turns the entries of a session into the state that context decisions use. Pure."""

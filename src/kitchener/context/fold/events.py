@@ -1,8 +1,9 @@
-"""Turns entries of the supervisor's ledger into the events that context is decided from.
+"""Turns entries of the supervisor's ledger into the events that context decisions use.
 
-Only life-cycle entries and turns become events; every other entry type is ignored, also unknown ones. An event keeps the few
-facts that later decisions need, not the payload, so that a long session stays small in memory. Payloads may be another
-program's: whatever a field lacks reads as absent, never as an error. Knows no policy; the fold is in `state.py`.
+Only life-cycle entries and turns become events; all other entry types are ignored, including unknown ones. An event keeps
+only the facts that later decisions need, not the payload, so that a long session uses little memory. Another program may have
+written a payload: a missing or malformed field reads as absent and is never an error. This module knows no policy; the fold
+is in `state.py`.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
-"""What can be shown to a model: pieces of text with their size, their source and a short form.
+"""Turns records into items: pieces of text for a model, each with its size, its source and a short form.
 
-Items are made here and nowhere else, so that the same facts always give the same text. Which of them are shown is decided in
-`projection.py`; how they stand together in one text, in `rendering.py`.
+Only this module creates items, so that the same facts always give the same text. `projection.py` decides which items are
+shown; `rendering.py` joins them into one text.
 """
 
 from collections.abc import Callable, Iterable

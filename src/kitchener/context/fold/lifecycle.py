@@ -1,7 +1,7 @@
-"""The lives of intents and work orders: where they stand, and which event cannot follow what came before.
+"""Defines the states of intents and work orders, and which events are invalid in each state.
 
-A failed work order stays live until it is superseded or abandoned, because a failure is the first thing that the next attempt
-has to know. The fold that moves the records on is in `state.py`.
+A failed work order stays live until it is superseded or abandoned, because the next attempt needs to know of the failure. The
+fold that updates the records is in `state.py`.
 """
 
 from collections.abc import Iterable, Mapping

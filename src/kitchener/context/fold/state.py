@@ -1,7 +1,7 @@
-"""What is live: a fold of events, one at a time.
+"""Folds events, one at a time, into the set of live items.
 
-Per entity the latest event decides. An event that cannot follow what came before it (`lifecycle.py`) changes nothing; it is
-kept in `invalid` until a `LIFECYCLE_VOIDED` names it. Nothing here asks which intent is active (`active.py`), what is
+The latest event of an entity decides. An event that contradicts earlier ones (`lifecycle.py`) changes nothing; it is kept in
+`invalid` until a `LIFECYCLE_VOIDED` names it. This module does not know which intent is active (`active.py`), what is
 connected to it (`reachability.py`) or what is shown (`projection.py`).
 """
 

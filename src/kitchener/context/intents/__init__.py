@@ -1,1 +1,1 @@
-"""Which intent is active, how a message moves a session between intents, and what they make eligible. Pure."""
+"""Decides which intent is active, how a message changes it, and which items intents make eligible. Pure."""

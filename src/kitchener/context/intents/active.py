@@ -1,8 +1,8 @@
-"""Which one intent is active.
+"""Finds the active intent of a session.
 
-At most one per agent and session. The candidates are the session's own live intents; what stands above one of them does not
-compete with it, and a fork may name which of its children goes on. Where more than one is left, the ruleset says whether to
-stop and ask or to take the newest. How a message moves on from one intent to another is in `transitions.py`.
+An agent has at most one active intent per session. The candidates are the session's own live intents. An ancestor of a
+candidate does not compete with it, and a fork may name the child that continues. If several candidates remain, the ruleset
+decides whether to ask the user or to take the newest. `transitions.py` decides how a message changes the active intent.
 """
 
 from collections.abc import Iterator, Mapping

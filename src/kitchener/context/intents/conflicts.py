@@ -1,4 +1,4 @@
-"""What a session answers while several intents compete, and how an answer settles it without a model."""
+"""Asks the user to choose while several intents compete, and interprets the answer without a model."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,8 +1,8 @@
-"""What is connected to the active intent by explicit edges, and so eligible if it is live.
+"""Finds the items that explicit edges connect to the active intent. Such an item is eligible if it is live.
 
-A work order and a turn hang on their intent, an intent on its parent. The walk goes from the active intent up to the root,
-through dead ancestors too, of which nothing is eligible; at an intent that was put off it stops. Similarity, age and order of
-mention are no edges.
+A work order and a turn have an edge to their intent, and an intent has an edge to its parent. The walk goes from the active
+intent up to the root. It passes through dead ancestors, whose items are not eligible, and stops at a deferred intent.
+Similarity, age and order of mention are not edges.
 """
 
 from typing import NamedTuple

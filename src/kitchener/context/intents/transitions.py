@@ -1,7 +1,7 @@
-"""How a message moves a session from one intent to another: the transition table, before a turn and after it.
+"""Turns the relation of a message to the active intent into intent events: the transition table, before and after a turn.
 
-The executor suggests a relation, the table decides, and only explicit events come out. Nothing is written here: the events of
-a decision are given to whoever owns the ledger.
+The executor suggests a relation, the table decides, and the result is a list of explicit events. This module writes nothing:
+the caller appends the events to the ledger.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,9 @@
-"""Turns a question into an order of the turns that were said: what the answer may need stands first.
+"""Ranks earlier turns by their relevance to a question, the most relevant first.
 
-Words alone decide: no model, no vectors, no clock. The score of a turn is put together from a dozen named parts, each with a
-reason (`LexicalWeights`), so that an order can be explained. Of a common word only the newest places are looked at, and only
-turns that may be among the best are weighed: a ranking costs the same among a hundred thousand turns as among a thousand. This
-module knows neither budgets nor life cycles nor who may see what. Below it, `lexical_turns` keeps the words; the projection
-above it packs.
+Ranking uses words only: no model, no vectors, no clock. The score of a turn is computed from about a dozen named parts, each
+with a reason (`LexicalWeights`), so that an order can be explained. The cost of a ranking is bounded: it reads only the newest
+positions of a common word, and scores only turns that may be among the best. This module knows no budgets, life cycles or
+access rules. Below it, `turns.py` stores the words; above it, the projection packs the turns.
 """
 
 import math

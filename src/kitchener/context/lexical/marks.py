@@ -1,6 +1,6 @@
-"""Tells from a turn's text what it is beside its words: a standing statement, a report with a time, a question, a date.
+"""Detects features of a turn's text: a standing statement, a report with a time, a question, a date.
 
-Patterns written by hand, for English; a text in another language has fewer marks and is ranked by its words.
+The patterns are written by hand, for English. A text in another language has fewer features and is ranked by its words.
 """
 
 import re

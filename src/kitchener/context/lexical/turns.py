@@ -1,7 +1,7 @@
-"""The words of turns, kept so that a ranking finds them: what is known of each turn, where each word is, who spoke when.
+"""Indexes the words of turns for ranking: the facts of each turn, the positions of each word, and the speakers.
 
-Grows by a turn at a time and never changes what it holds, so everything in it can also be asked as it was earlier. How turns
-are ranked by it is in `index.py`; what a word is, in `words.py`; what else a turn shows, in `marks.py`.
+The index is append-only, one turn at a time, so it can also be read as of an earlier turn. `index.py` ranks turns with it,
+`words.py` defines words, and `marks.py` finds other features of a turn.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""Turns a text into the terms that are compared: folded, without stop words, stemmed; and says which terms are akin.
+"""Turns a text into search terms (case-folded, without stop words, stemmed), and finds related terms.
 
-Everything here is written by hand from general knowledge of the language; nothing is counted or fitted on any data. The word
-lists are English. Other languages lose nothing by them: their words pass whole, words with the same beginning still meet (the
-index takes care of that), and scripts without spaces are compared by pairs of neighbouring characters.
+The word lists and rules are written by hand and not fitted to any data. The word lists are English. Words of other languages
+are kept whole, and the index still matches words with the same beginning. Scripts without spaces are compared by pairs of
+adjacent characters.
 """
 
 import re

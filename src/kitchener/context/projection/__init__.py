@@ -1,1 +1,1 @@
-"""What of the eligible context is shown under a token budget, why the rest is not, and how that is recorded. Pure."""
+"""Chooses the eligible items to show within a token budget, and records the choice with its reasons. Pure."""

@@ -1,7 +1,7 @@
-"""Why something was shown, or was not: values that a command can print.
+"""Explains why an item was shown or suppressed, as values that a command can print.
 
-An explanation needs the state as it was and the projection that was made of it; folding the ledger up to the turn gives
-both again. Nothing is recorded for it.
+An explanation needs the state before the projection and the projection itself. Both are recomputed by folding the ledger up
+to the turn, so nothing extra is recorded.
 """
 
 from collections.abc import Iterator

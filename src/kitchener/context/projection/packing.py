@@ -1,7 +1,7 @@
-"""Fills a token budget with items, in the order in which they are given.
+"""Fills a token budget with items, in the given order.
 
-What does not fit is skipped, so that something smaller may still fit. Tokens of stubs count. Which items come, and in which
-order, is decided in `projection.py`.
+An item that does not fit is skipped, so that a smaller one may still fit. The tokens of stubs count. `projection.py` chooses
+the items and their order.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

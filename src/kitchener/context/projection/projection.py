@@ -1,8 +1,8 @@
-"""What of the eligible context is shown under a token budget, and why the rest is not.
+"""Chooses which eligible items are shown within a token budget, and gives the reason for each suppressed item.
 
-Six tiers are packed in order: headers and rules, failed work orders, open ones, memory lines, waiting work orders (as stubs),
-turns. The first two cannot be suppressed. Of the turns, a policy admits some; what it does not admit is not even looked at, so
-that a projection costs the same in the thousandth turn as in the tenth. Nothing here changes what is eligible.
+Six tiers are packed in order: headers and rules, failed work orders, open work orders, learned lines, waiting work orders (as
+stubs), turns. The first two tiers cannot be suppressed. An admission policy selects the turns. Turns that it does not admit
+are never read, so the cost does not grow with the number of turns. This module does not change which items are eligible.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,8 +1,8 @@
-"""A decision as it is recorded: the payloads of `PROJECTION_COMPUTED` and `CONFLICT_FLAG`, and how to read them back.
+"""Turns a projection into the payloads of `PROJECTION_COMPUTED` and `CONFLICT_FLAG`, and reads such payloads back.
 
-A short list of references is written out. A long one is written as what changed since an earlier projection of the session,
-its *base*: runs of positions that are kept, and references that are new. What is visible or suppressed is then given by its
-position among what is eligible. So an entry stays as short in the thousandth turn as in the fiftieth.
+A short list of references is written out. A long list is written as a difference from an earlier projection of the session,
+its *base*: runs of kept positions, and new references. Visible and suppressed items are then given by their positions in the
+eligible list. The size of an entry therefore does not grow with the length of the session.
 """
 
 from bisect import bisect_left

@@ -1,4 +1,4 @@
-"""Long lists of references in a short form: runs of positions, and what changed since another list."""
+"""Encodes long lists of references as runs of positions and as differences from another list."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

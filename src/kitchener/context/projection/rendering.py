@@ -1,8 +1,7 @@
 """Turns a projection into the text that a model reads: the same projection gives the same bytes.
 
-The order is by volatility, the most stable first, so that a provider's prompt cache keeps its prefix: rules and goals, memory,
-then turns from old to new, then the work orders of the moment and what was left out. This turn's message comes after all of it
-and is not part of it.
+The most stable parts come first, so that a provider's prompt cache keeps its prefix: rules and goals, learned lines, turns
+from old to new, current work orders, and omitted items. This text does not contain the turn's own message, which follows it.
 """
 
 from collections.abc import Collection
