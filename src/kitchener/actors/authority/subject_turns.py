@@ -6,6 +6,7 @@ subject share them, and their size in memory is limited. A turn can recall only 
 
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from kitchener.actors.authority.ranking import TurnWords
@@ -16,7 +17,10 @@ from kitchener.records import events
 from kitchener.records.spoken import turn_text
 
 MAX_CHARS: Final = 16_777_216
-"""Most characters of turns in memory, for all subjects together. Beyond it the least recently used subjects are evicted."""
+"""Most characters of turns in memory, for all subjects together. Beyond it the least recently used subjects are evicted. One
+subject alone has no more either: its first turns up to here can be recalled, later ones cannot."""
+_BATCH: Final = 256
+"""Turns that are read at a time."""
 
 
 class SubjectView(NamedTuple):
@@ -29,10 +33,11 @@ class SubjectView(NamedTuple):
 
 
 class _Turns:
-    __slots__ = ("chars", "ids", "places", "read_to", "words")
+    __slots__ = ("chars", "ids", "is_full", "places", "read_to", "words")
 
     def __init__(self, postings: int) -> None:
         self.chars = 0
+        self.is_full = False
         self.ids: set[str] = set()
         self.places: list[int] = []
         self.words = TurnWords(postings)
@@ -46,10 +51,12 @@ class SubjectTurns:
         ledgers: the ledgers with the turns
         estimate: estimates the tokens of a turn
         postings: most word occurrences that one ranking reads
+        max_chars: most characters in memory, for all subjects together and for each
     """
 
-    def __init__(self, ledgers: Ledgers, estimate: Estimator, postings: int) -> None:
+    def __init__(self, ledgers: Ledgers, estimate: Estimator, postings: int, *, max_chars: int = MAX_CHARS) -> None:
         self._ledgers, self._estimate, self._postings = ledgers, estimate, postings
+        self._max_chars = max_chars
         self._subjects: OrderedDict[str, _Turns] = OrderedDict()
         self._held = 0
 
@@ -76,22 +83,35 @@ class SubjectTurns:
     async def _read_on(self, subject_id: str, kept: _Turns, position: int) -> None:
         """Reads the turns that were completed since the last read."""
         ho2m = self._ledgers.ho2m
-        completed = ho2m.read(key=events.subject_index_key(subject_id), after_seq=kept.read_to, up_to_seq=position)
-        found = [entry async for entry in completed]
-        started = await ho2m.last_of(events.turn_index_key(entry.entity_id) for entry in found) if found else {}
-        for entry in found:
-            item = self._item(entry, started.get(events.turn_index_key(entry.entity_id)))
-            if item is not None and item.entity_id not in kept.ids:  # another session's turn may have read it meanwhile
-                kept.ids.add(item.entity_id)
-                kept.places.append(entry.seq)
-                kept.words.note(item)
-                kept.chars += len(item.text)
-                if self._subjects.get(subject_id) is kept:  # it may have been evicted during the read
-                    self._held += len(item.text)
+        key, after = events.subject_index_key(subject_id), kept.read_to
+        while not kept.is_full:
+            batch = [entry async for entry in ho2m.read(key=key, after_seq=after, up_to_seq=position, limit=_BATCH)]
+            if batch:
+                await self._note(subject_id, kept, batch)
+                after = batch[-1].seq
+            if len(batch) < _BATCH:
+                break
         kept.read_to = max(kept.read_to, position)
-        while self._held > MAX_CHARS and len(self._subjects) > 1:
+        while self._held > self._max_chars and len(self._subjects) > 1:
             _, dropped = self._subjects.popitem(last=False)
             self._held -= dropped.chars
+
+    async def _note(self, subject_id: str, kept: _Turns, batch: Sequence[StoredEntry]) -> None:
+        """Takes turns that follow on those noted so far. Ends with the first that does not fit, whoever reads it."""
+        started = await self._ledgers.ho2m.last_of(events.turn_index_key(entry.entity_id) for entry in batch)
+        for entry in batch:
+            item = self._item(entry, started.get(events.turn_index_key(entry.entity_id)))
+            if item is None or item.entity_id in kept.ids:  # another session's turn may have read it meanwhile
+                continue
+            kept.is_full = kept.is_full or kept.chars + len(item.text) > self._max_chars
+            if kept.is_full:
+                return
+            kept.ids.add(item.entity_id)
+            kept.places.append(entry.seq)
+            kept.words.note(item)
+            kept.chars += len(item.text)
+            if self._subjects.get(subject_id) is kept:  # it may have been evicted during the read
+                self._held += len(item.text)
 
     def _item(self, entry: StoredEntry, started: StoredEntry | None) -> Item | None:
         payload = entry.payload
