@@ -1,7 +1,8 @@
 """The entries of the ledgers: their types, versions, and which of their fields hold what a subject said.
 
-The payload of each type is a `TypedDict` of `kitchener.records.entries`, described in `docs/ledger-entries.md`. Readers pass every
-payload through `read_payload`, which refuses versions from the future and upgrades older ones, before any other code sees it.
+The payload of each type is a `TypedDict` of `kitchener.records.entries`, described in `docs/ledger-entries.md`. Readers pass
+every payload through `read_payload`, which refuses versions from the future and upgrades older ones, before any other code sees
+it.
 """
 
 from collections.abc import Callable, Mapping
