@@ -83,10 +83,8 @@ POLICY: Final = (
 NO_POLICY: Final[Mapping[str, str]] = {
     "context": "names what others may use",
     "context.projection.explanation": "answers questions about recorded decisions, and takes none",
-    "tuning.bisection": "looks through what was decided, and decides nothing",
     "tuning.gates": "asks what other thresholds would have learned",
     "tuning.routes": "asks where another router would have sent recorded calls",
-    "tuning.route_sums": "sums up what `tuning.routes` found",
     "ledger.format.lines": "makes the hashes that verify recomputes; see test_mutated_ledgers.py",
 }
 """Pure modules that are left out, and why."""

@@ -20,7 +20,7 @@ from kitchener.replaying import open_replays
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.sealing import Keyring
 from kitchener.testing import ScriptedProvider
-from kitchener.tuning import BisectReport, Question, bisect, bisection
+from kitchener.tuning import BisectQuestion, BisectReport, bisect, bisection
 from tests.acceptance.stack import QUESTION, scripted_config
 from tests.replay.test_replay_diverges import changed
 from tests.replay.test_replay_identical import files
@@ -103,7 +103,7 @@ async def taught(root: Path, **admin: Any) -> tuple[RuntimeConfig, str]:
 
 async def asked(config: RuntimeConfig, session_id: str, **question: Any) -> BisectReport:
     async with open_replays(config, "ADMIN") as replays:
-        return await bisect(replays, Question(session_id, **question))
+        return await bisect(replays, BisectQuestion(session_id, **question))
 
 
 def turn(session_id: str, number: int) -> str:

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from kitchener.config import GateThresholds, HO3MemoryConfig
 from kitchener.memory.gate import GateReason
-from kitchener.tuning import Check, Fate, GateOutcome, Setting, Spread, SubjectRecord, grid, simulate
+from kitchener.tuning import GateCheck, GateOutcome, GateSetting, LineFate, Spread, SubjectRecord, grid, simulate
 
 HOUR = 3_600_000_000
 SIGNALS = ("tool:read", "intent:question", "outcome:success")
-CURRENT = Setting.of(HO3MemoryConfig())
+CURRENT = GateSetting.of(HO3MemoryConfig())
 
 
 class Event(NamedTuple):
@@ -30,10 +30,12 @@ lives = st.lists(
     st.builds(Event, st.integers(0, 400), st.sampled_from(SIGNALS), st.integers(0, 4), st.sampled_from([False] * 9 + [True])),
     max_size=60,
 ).map(lambda events: sorted(events, key=lambda event: event.hours))
-knobs = st.builds(Setting, st.integers(1, 6), st.integers(1, 4), st.sampled_from([1, 24, 168]), st.sampled_from([1.0, 50.0]))
+knobs = st.builds(
+    GateSetting, st.integers(1, 6), st.integers(1, 4), st.sampled_from([1, 24, 168]), st.sampled_from([1.0, 50.0])
+)
 
 
-def record_of(events: Sequence[Event], **fates: Fate) -> SubjectRecord:
+def record_of(events: Sequence[Event], **fates: LineFate) -> SubjectRecord:
     """The record of a subject who gave these signals."""
     checks, seen = [], dict[str, list[tuple[int, Event]]]()
     for turn, event in enumerate(events, 1):
@@ -45,7 +47,7 @@ def record_of(events: Sequence[Event], **fates: Fate) -> SubjectRecord:
         if event.is_blocked:
             continue
         checks.append(
-            Check(
+            GateCheck(
                 event.signal_id,
                 event.hours * HOUR,
                 turn,
@@ -60,7 +62,7 @@ def record_of(events: Sequence[Event], **fates: Fate) -> SubjectRecord:
     return SubjectRecord("ada", len(events), len(events), tuple(checks), known)
 
 
-def crossings(events: Sequence[Event], setting: Setting) -> list[tuple[int, str]]:
+def crossings(events: Sequence[Event], setting: GateSetting) -> list[tuple[int, str]]:
     """Where the gates open, recounted from the definition: enough events, enough sessions, nothing learned in the window."""
     found: list[tuple[int, str]] = []
     for n, event in enumerate(events):
@@ -80,7 +82,7 @@ def crossings(events: Sequence[Event], setting: Setting) -> list[tuple[int, str]
 
 @settings(max_examples=300)
 @given(lives, knobs)
-def test_every_count_is_the_one_that_the_definition_gives(events: list[Event], setting: Setting) -> None:
+def test_every_count_is_the_one_that_the_definition_gives(events: list[Event], setting: GateSetting) -> None:
     found, outcome = crossings(events, setting), simulate([record_of(events)], setting, HO3MemoryConfig())
     signals = {signal_id for _, signal_id in found}
     assert (outcome.artifacts, outcome.learned) == (len(found), len(signals))
@@ -92,7 +94,7 @@ def test_every_count_is_the_one_that_the_definition_gives(events: list[Event], s
 @settings(max_examples=300)
 @given(st.lists(lives, max_size=3), knobs, st.integers(0, 3), st.integers(0, 3))
 def test_lower_thresholds_never_learn_less_nor_later(
-    people: list[list[Event]], setting: Setting, fewer_events: int, fewer_sessions: int
+    people: list[list[Event]], setting: GateSetting, fewer_events: int, fewer_sessions: int
 ) -> None:
     """Whatever is open under the higher ones is open under the lower ones, and taking the first open gate after each window
     never falls behind."""
@@ -107,7 +109,7 @@ def test_lower_thresholds_never_learn_less_nor_later(
 @settings(max_examples=200)
 @given(lives, knobs, st.integers(1, 300))
 def test_a_longer_window_never_makes_more_artifacts_and_learns_the_same_signals(
-    events: list[Event], setting: Setting, more: int
+    events: list[Event], setting: GateSetting, more: int
 ) -> None:
     short, long = (
         simulate([record_of(events)], each, HO3MemoryConfig())
@@ -119,7 +121,7 @@ def test_a_longer_window_never_makes_more_artifacts_and_learns_the_same_signals(
 
 def outcome_of(events: Sequence[Event], config: HO3MemoryConfig | None = None, **changes: Any) -> GateOutcome:
     config = config or HO3MemoryConfig(gate_count_threshold=2, gate_session_threshold=1, gate_window_hours=10)
-    return simulate([record_of(events)], replace(Setting.of(config), **changes), config)
+    return simulate([record_of(events)], replace(GateSetting.of(config), **changes), config)
 
 
 def test_a_line_that_faded_and_comes_back_flips_and_one_that_still_speaks_is_renewed() -> None:
@@ -133,8 +135,8 @@ def test_a_line_that_faded_and_comes_back_flips_and_one_that_still_speaks_is_ren
 def test_a_line_fades_from_the_weight_that_it_had_on_record() -> None:
     events = [Event(0, "tool:read", 0), Event(1, "tool:read", 0), Event(21, "tool:read", 0)]
     config = HO3MemoryConfig(gate_count_threshold=2, gate_session_threshold=1, gate_window_hours=10)
-    setting = replace(Setting.of(config), half_life_hours=10.0)
-    heavy, light = (simulate([record_of(events, tool_read=Fate(weight, False))], setting, config) for weight in (1.0, 0.15))
+    setting = replace(GateSetting.of(config), half_life_hours=10.0)
+    heavy, light = (simulate([record_of(events, tool_read=LineFate(weight, False))], setting, config) for weight in (1.0, 0.15))
     assert (heavy.renewals, heavy.flips) == (1, 0)
     assert (light.renewals, light.flips) == (0, 1)
 
@@ -153,7 +155,9 @@ def test_how_soon_is_counted_from_the_first_event_to_the_first_crossing() -> Non
 def test_taken_back_counts_what_the_record_can_say_of_the_same_signals() -> None:
     events = [Event(n, signal_id, 0) for n in range(2) for signal_id in ("tool:read", "intent:question")]
     config = HO3MemoryConfig(gate_count_threshold=2, gate_session_threshold=1)
-    found = simulate([record_of(events, tool_read=Fate(0.8, True), tool_other=Fate(0.8, True))], Setting.of(config), config)
+    found = simulate(
+        [record_of(events, tool_read=LineFate(0.8, True), tool_other=LineFate(0.8, True))], GateSetting.of(config), config
+    )
     assert (found.learned, found.known, found.taken_back) == (2, 1, 1)
 
 
@@ -161,7 +165,7 @@ def test_what_was_imported_keeps_its_signal_closed_for_the_window() -> None:
     record = record_of([Event(0, "tool:read", 0), Event(5, "tool:read", 0), Event(20, "tool:read", 0)])
     imported = replace(record, checks=tuple(each._replace(imported_end_us=0) for each in record.checks))
     config = HO3MemoryConfig(gate_count_threshold=1, gate_session_threshold=1, gate_window_hours=10)
-    assert [simulate([each], Setting.of(config), config).artifacts for each in (record, imported)] == [2, 1]
+    assert [simulate([each], GateSetting.of(config), config).artifacts for each in (record, imported)] == [2, 1]
 
 
 def test_kinds_with_thresholds_of_their_own_do_not_move_with_the_sweep() -> None:
@@ -180,7 +184,7 @@ def test_a_grid_has_every_combination_once_in_order_and_the_current_setting(
     assert found == sorted(set(found))
     assert CURRENT in found
     wanted = {
-        Setting(count, number, window, CURRENT.half_life_hours)
+        GateSetting(count, number, window, CURRENT.half_life_hours)
         for count in counts or [CURRENT.count]
         for number in sessions or [CURRENT.sessions]
         for window in windows or [CURRENT.window_hours]

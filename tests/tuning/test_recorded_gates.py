@@ -14,7 +14,7 @@ from kitchener.memory import HO3Memory, MemoryReader
 from kitchener.records import events
 from kitchener.replaying.recorded_ledgers import memory_of, open_recorded
 from kitchener.sealing import Keyring, Sealer
-from kitchener.tuning import GateRecord, Setting, read_gate_record, simulate
+from kitchener.tuning import GateRecord, GateSetting, read_gate_record, simulate
 from tests.ledger.conftest import QUICK_DISK
 from tests.memory.kit import ADA, BO, HOUR, NOON, SetClock, at, learned, open_memory
 from tests.replay.recording import record
@@ -82,7 +82,7 @@ async def test_the_configured_thresholds_give_the_verdicts_and_the_artifacts_of_
             return
         found, reader = await read(Path(name), **SETTINGS)
         assert found.crossings == opened
-        outcome = simulate(found.subjects, Setting.of(reader.config), reader.config)
+        outcome = simulate(found.subjects, GateSetting.of(reader.config), reader.config)
         assert outcome.artifacts == made
         (ada,) = found.subjects
         assert ada.turns == sum(step[0] == "turn" for step in life)
@@ -106,7 +106,7 @@ async def test_a_recorded_session_has_the_candidates_that_its_turns_found(tmp_pa
         assert sorted(crossed) == sorted(each for end in ends for each in end["consolidation_candidates"])
         assert crossed
         assert ada.turns == len(ends) == 10
-        assert simulate(found.subjects, Setting.of(reader.config), reader.config).artifacts == ada.artifacts == len(crossed)
+        assert simulate(found.subjects, GateSetting.of(reader.config), reader.config).artifacts == ada.artifacts == len(crossed)
 
 
 async def test_what_a_person_took_back_is_known_and_what_was_superseded_is_not_that(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from kitchener.records.prompt import Attempt
 from kitchener.replaying.recorded_ledgers import open_recorded
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider, prompt_request
-from kitchener.tuning import OWN_MODELS, RecordedCall, Reroute, Router, RouteSummary, Tokens, Try, read_calls
+from kitchener.tuning import OWN_MODELS, PastAttempt, RecordedCall, Reroute, Router, RouteSummary, Tokens, read_calls
 from kitchener.tuning.routes import cost_of
 from tests.acceptance.memory.remembering import LESSON
 from tests.acceptance.stack import QUICK
@@ -37,7 +37,11 @@ def settings_of(**fields: Any) -> RouterConfig:
 
 
 def call_of(
-    *tries: Try, answered: bool = True, provider_id: str | None = None, model_id: str | None = None, tags: tuple[str, ...] = ()
+    *tries: PastAttempt,
+    answered: bool = True,
+    provider_id: str | None = None,
+    model_id: str | None = None,
+    tags: tuple[str, ...] = (),
 ) -> RecordedCall:
     return RecordedCall(
         wo_id="WO-1",
@@ -62,33 +66,33 @@ class TestSteps:
     """Explicit, then the first routed tag, then the default; the plan is the gateway's."""
 
     def test_another_default(self) -> None:
-        found = rerouted(call_of(Try("a", "a-own", "default")), settings_of(default_provider="b"))
+        found = rerouted(call_of(PastAttempt("a", "a-own", "default")), settings_of(default_provider="b"))
         assert (found.other.provider_id, found.other.model_id, found.other.route_reason) == ("b", "b-own", "default")
         assert (found.is_changed, found.other.is_assumed, found.recorded.is_assumed) == (True, True, False)
 
     def test_a_tag_that_is_routed_now(self) -> None:
         other = settings_of(domain_tag_routes={"long": Route(provider_id="c", model_id="big")})
-        found = rerouted(call_of(Try("a", "a-own", "default"), tags=("consolidation", "long")), other)
+        found = rerouted(call_of(PastAttempt("a", "a-own", "default"), tags=("consolidation", "long")), other)
         assert found.other[:4] == ("c", "big", "domain_tag:long", "answered")
 
     def test_another_route_to_the_same_is_no_change(self) -> None:
         other = settings_of(domain_tag_routes={"long": Route(provider_id="a")})
-        found = rerouted(call_of(Try("a", "a-own", "default"), tags=("long",)), other)
+        found = rerouted(call_of(PastAttempt("a", "a-own", "default"), tags=("long",)), other)
         assert (found.other[:3], found.is_changed, found.other.is_assumed) == (("a", "a-own", "domain_tag:long"), False, False)
 
     def test_what_was_asked_for_stays(self) -> None:
-        call = call_of(Try("b", "mine", "explicit"), provider_id="b", model_id="mine")
+        call = call_of(PastAttempt("b", "mine", "explicit"), provider_id="b", model_id="mine")
         found = rerouted(call, settings_of(default_provider="c", domain_tag_routes={"long": Route(provider_id="c")}))
         assert (found.other[:3], found.is_changed) == (("b", "mine", "explicit"), False)
 
     def test_a_provider_that_is_asked_for_and_not_there_fails(self) -> None:
-        call = call_of(Try("b", "b-own", "explicit"), provider_id="b")
+        call = call_of(PastAttempt("b", "b-own", "explicit"), provider_id="b")
         other = RouterConfig(providers={"a": settings_of().providers["a"]})
         found = rerouted(call, other).other
         assert (found.state, found.failure, found.provider_id) == ("failed", "bad_request", "b")
 
     def test_models_that_are_forbidden(self) -> None:
-        call = call_of(Try("a", "a-own", "default"))
+        call = call_of(PastAttempt("a", "a-own", "default"))
         assert rerouted(call, settings_of(allow_model_calls=False)).other.failure == "forbidden"
         offline = RouterConfig(allow_model_calls=False)
         found = Reroute(Router(settings_of()), Router(offline, own_models=OWN_MODELS)).of(call).other
@@ -98,7 +102,7 @@ class TestSteps:
 class TestFailures:
     """Failures on record are taken as given."""
 
-    FELL_BACK = (Try("a", "a-own", "default", "connection"), Try("b", "b-own", "fallback"))
+    FELL_BACK = (PastAttempt("a", "a-own", "default", "connection"), PastAttempt("b", "b-own", "fallback"))
     WITH_FALLBACK = settings_of(fallbacks={"a": ("b",)})
 
     def test_a_provider_that_failed_fails_again_and_the_next_fallback_is_another(self) -> None:
@@ -115,7 +119,7 @@ class TestFailures:
         assert (found.provider_id, found.state, found.is_assumed, found.fell_back) == ("b", "answered", False, False)
 
     def test_fewer_retries_give_up_before_the_answer(self) -> None:
-        call = call_of(Try("a", "a-own", "default", "empty"), Try("a", "a-own", "default"))
+        call = call_of(PastAttempt("a", "a-own", "default", "empty"), PastAttempt("a", "a-own", "default"))
         hasty = settings_of(fallbacks={"a": ("b",)})
         hasty = hasty.model_copy(
             update={"providers": {**hasty.providers, "a": hasty.providers["a"].model_copy(update={"max_retries": 0})}}
@@ -127,21 +131,21 @@ class TestFailures:
         ("reason", "state"), [("connection", "failed"), ("bad_request", "answered"), ("empty", "answered")]
     )
     def test_another_model_of_a_provider_meets_its_outages_only(self, reason: str, state: str) -> None:
-        call = call_of(Try("a", "a-own", "default", reason), answered=False)
+        call = call_of(PastAttempt("a", "a-own", "default", reason), answered=False)
         found = rerouted(call, settings_of(default_model="other"))
         assert (found.other.model_id, found.other.state) == ("other", state)
 
     def test_a_provider_that_was_left_out_is_left_out_again(self) -> None:
         """As an open circuit does: the fallback was asked though there is no attempt at the first."""
-        call = call_of(Try("b", "b-own", "fallback"))
+        call = call_of(PastAttempt("b", "b-own", "fallback"))
         assert not rerouted(call, self.WITH_FALLBACK, self.WITH_FALLBACK).is_changed
         assert rerouted(call, settings_of(), self.WITH_FALLBACK).other.failure == "breaker_open"
 
     def test_a_failure_that_ended_the_call_ends_it_again(self) -> None:
         """Its deadline had passed, or text had been shown: no fallback was tried then."""
-        call = call_of(Try("a", "a-own", "default", "timeout"), answered=False)
+        call = call_of(PastAttempt("a", "a-own", "default", "timeout"), answered=False)
         assert not rerouted(call, self.WITH_FALLBACK, self.WITH_FALLBACK).is_changed
-        shown = call_of(Try("a", "a-own", "default", "timeout", True), answered=False)
+        shown = call_of(PastAttempt("a", "a-own", "default", "timeout", True), answered=False)
         assert not rerouted(shown, self.WITH_FALLBACK).is_changed
         assert rerouted(call, self.WITH_FALLBACK, settings_of()).other[:4] == ("b", "b-own", "fallback", "answered")
 
@@ -154,13 +158,15 @@ PRICES = {
 
 class TestCosts:
     def test_the_same_tokens_at_both_prices(self) -> None:
-        found = rerouted(call_of(Try("a", "a-own", "default")), settings_of(default_provider="b"), settings_of(prices=PRICES))
+        found = rerouted(
+            call_of(PastAttempt("a", "a-own", "default")), settings_of(default_provider="b"), settings_of(prices=PRICES)
+        )
         assert (found.recorded_cost, found.other_cost) == (pytest.approx(0.003), pytest.approx(0.0014))
 
     def test_a_model_without_a_price_is_in_neither_sum(self) -> None:
         summary = RouteSummary()
         for provider_id in ("b", "c"):
-            call = call_of(Try("a", "a-own", "default"), provider_id=None)
+            call = call_of(PastAttempt("a", "a-own", "default"), provider_id=None)
             summary.add(rerouted(call, settings_of(default_provider=provider_id, prices=PRICES)))
         found = summary.as_json()["cost"]
         assert found == {
@@ -171,7 +177,7 @@ class TestCosts:
         }
 
     def test_the_built_in_model_is_free_and_a_provider_of_its_name_is_not(self) -> None:
-        call = call_of(Try("offline", "x", "default"))
+        call = call_of(PastAttempt("offline", "x", "default"))
         assert rerouted(call, settings_of(), RouterConfig()).recorded_cost == 0.0
         mine = RouterConfig(providers={"offline": settings_of().providers["a"]})
         assert rerouted(call, settings_of(), mine).recorded_cost is None
@@ -215,10 +221,10 @@ async def made(
     config: RouterConfig, request: dict[str, Any], script: dict[str, Sequence[ProviderReason | None]]
 ) -> RecordedCall:
     """A call through the real gateway, recorded as the executor records it."""
-    tries: dict[int, Try] = {}
+    tries: dict[int, PastAttempt] = {}
 
     async def note(each: Attempt) -> None:
-        tries[each.attempt] = Try(each.provider_id, each.model_id, each.route_reason, each.reason, each.output_begun)
+        tries[each.attempt] = PastAttempt(each.provider_id, each.model_id, each.route_reason, each.reason, each.output_begun)
 
     providers = {
         name: ScriptedProvider(["answer" if each is None else ProviderError(name, each, "scripted") for each in script[name]])
@@ -311,4 +317,4 @@ async def test_recorded_sessions_under_their_own_router_and_under_another(tmp_pa
     assert told["fallbacks"] == {"recorded": 3, "other": 0, "gained": 0, "lost": 3}
     assert told["calls"] == len(calls)
     assert told["changed"] == 3 + sum(call.choice.provider_id == "first" for call in calls)
-    assert sum(way.calls for way in found.ways) == len(calls)
+    assert sum(way.calls for way in found.pairs) == len(calls)

@@ -20,7 +20,17 @@ from kitchener.config import RouterConfig
 from kitchener.errors import NotOnRecord
 from kitchener.gateway.routing import check_router
 from kitchener.runtime.loading import LoadedConfig, load_config
-from kitchener.tuning import OWN_MODELS, Choice, RecordedCall, Reroute, Rerouted, Router, RouteSummary, Way, read_calls
+from kitchener.tuning import (
+    OWN_MODELS,
+    RecordedCall,
+    Reroute,
+    Rerouted,
+    RouteChoice,
+    RoutePair,
+    Router,
+    RouteSummary,
+    read_calls,
+)
 
 app = App(name="gateway", help="Ask what another routing of model calls would have done.")
 
@@ -137,7 +147,7 @@ class Report:
             "session_id": self.session_id,
             "given": "the same requests",
             "summary": self.summary.as_json(),
-            "routes": [way.as_json() for way in self.summary.ways],
+            "routes": [pair.as_json() for pair in self.summary.pairs],
             "calls": [each.as_json() for each in self.calls if each.is_changed or not only_changed],
         }
 
@@ -148,7 +158,7 @@ class Report:
             f"{self.agent_class}: {found['changed']:,} of {found['calls']:,} recorded model calls would have gone elsewhere"
         )
         columns = ("·", "recorded", "other", "calls", "input tokens", "output tokens")
-        print_table(columns + (("cost", "would cost") if self.knows_prices else ()), map(_row, self.summary.ways))
+        print_table(columns + (("cost", "would cost") if self.knows_prices else ()), map(_row, self.summary.pairs))
         for line in self._sums(found):
             print_text(line)
         if lists_changed:
@@ -171,21 +181,21 @@ class Report:
             yield f'without a known price, and in neither sum: {cost["unpriced_calls"]:,} calls; see [router.prices."<model>"]'
 
 
-def _row(way: Way) -> dict[str, Any]:
-    is_priced = way.unpriced < way.calls
+def _row(pair: RoutePair) -> dict[str, Any]:
+    is_priced = pair.unpriced < pair.calls
     return {
-        "·": ">" if way.is_changed else "",
-        "recorded": _name(way.recorded),
-        "other": _name(way.other) if way.other != way.recorded else "same",
-        "calls": way.calls,
-        "input tokens": way.input_tokens,
-        "output tokens": way.output_tokens,
-        "cost": _money(way.recorded_cost) if is_priced else None,
-        "would cost": _money(way.other_cost) if is_priced else None,
+        "·": ">" if pair.is_changed else "",
+        "recorded": _name(pair.recorded),
+        "other": _name(pair.other) if pair.other != pair.recorded else "same",
+        "calls": pair.calls,
+        "input tokens": pair.input_tokens,
+        "output tokens": pair.output_tokens,
+        "cost": _money(pair.recorded_cost) if is_priced else None,
+        "would cost": _money(pair.other_cost) if is_priced else None,
     }
 
 
-def _name(choice: Choice) -> str:
+def _name(choice: RouteChoice) -> str:
     """A choice in a few words."""
     end = "" if choice.state == "answered" else f": {choice.state}"
     return f"{choice.provider_id}/{choice.model_id} ({choice.route_reason}){end}"

@@ -1,7 +1,7 @@
 """Runs recorded sessions again with the recorded answers of models and tools, and compares every decision with the ledger."""
 
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
-from kitchener.replaying.reruns import Rerun, Shown
+from kitchener.replaying.reruns import Rerun, ShownContext
 from kitchener.replaying.session import Replays, open_replays, replay_session
 from kitchener.replaying.what_if import TurnDiff, WhatIf, WhatIfReport, open_what_if, summary_of, summary_text
 
@@ -11,7 +11,7 @@ __all__ = [
     "ReplayReport",
     "Replays",
     "Rerun",
-    "Shown",
+    "ShownContext",
     "TurnDiff",
     "WhatIf",
     "WhatIfReport",

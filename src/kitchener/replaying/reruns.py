@@ -26,7 +26,7 @@ _LONG: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownContext:
     """What a model is shown in one turn."""
 
     items: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Shown:
     """Of its beginning that is the same as in the turn before: what a provider's cache can keep."""
 
 
-class OpenTape(Tape):
+class RerunTape(Tape):
     """A tape that takes whatever is written, and keeps the projection."""
 
     def __init__(self, tape: Tape) -> None:
@@ -118,10 +118,10 @@ class OpenTape(Tape):
         self._lists[stored.entry_id] = self.lists_of(stored.payload)
 
 
-class OpenGateway:
+class RerunGateway:
     """Gives each step of a turn what the same step was answered then, whatever it is asked now."""
 
-    def __init__(self, tape: OpenTape) -> None:
+    def __init__(self, tape: RerunTape) -> None:
         self._tape = tape
         self.context: Mapping[str, Any] | None = None
         """The context of the turn's first reply."""
@@ -156,7 +156,7 @@ class OpenGateway:
         yield await self.complete(request, on_attempt=on_attempt)
 
 
-class OpenMemory(RecordedMemory):
+class RerunMemory(RecordedMemory):
     """The recorded memory, which takes whatever is logged and keeps none of it."""
 
     async def log_signal(
@@ -184,15 +184,15 @@ class Rerun:
     """
 
     def __init__(self, replays: Replays, tape: Tape) -> None:
-        self._replays, self.tape = replays, OpenTape(tape)
-        self._clock, self._gateway = RecordedClock(), OpenGateway(self.tape)
-        self._memory = replays.memory_for(self.tape, self._clock, OpenMemory)
+        self._replays, self.tape = replays, RerunTape(tape)
+        self._clock, self._gateway = RecordedClock(), RerunGateway(self.tape)
+        self._memory = replays.memory_for(self.tape, self._clock, RerunMemory)
         self._supervisor: HO2Supervisor | None = None
 
-    async def views(self) -> dict[str, Shown]:
+    async def views(self) -> dict[str, ShownContext]:
         """What would be shown in each completed turn."""
         has_intents = any(each.entry_type == events.INTENT_DECLARED for each in self.tape.entries[self.tape.ho2m])
-        found: dict[str, Shown] = {}
+        found: dict[str, ShownContext] = {}
         before = ""
         for turn in self.tape.turns:
             if turn.is_replayable:
@@ -202,12 +202,12 @@ class Rerun:
                 before = shown.text
         return found
 
-    async def view(self, turn: TurnTape, learned_to: int) -> Shown:
+    async def view(self, turn: TurnTape, learned_to: int) -> ShownContext:
         """What one turn would be shown after its recorded past, knowing what the overlays ledger held up to an entry."""
         self._supervisor = None
         return await self._view(turn, "", learned_to)
 
-    async def _view(self, turn: TurnTape, before: str, learned_to: int | None = None) -> Shown:
+    async def _view(self, turn: TurnTape, before: str, learned_to: int | None = None) -> ShownContext:
         tape, started = self.tape, turn.started.payload
         tape.begin(turn, learned_to)
         self._gateway.begin()
@@ -223,7 +223,7 @@ class Rerun:
         return _shown(tape, self._gateway.context or {}, before, self._replays.recorded.agent.token_estimator)
 
 
-def _shown(tape: OpenTape, context: Mapping[str, Any], before: str, estimator: str) -> Shown:
+def _shown(tape: RerunTape, context: Mapping[str, Any], before: str, estimator: str) -> ShownContext:
     lines = tuple(context.get("ho3_biases", ()))
     text = "\n\n".join([*lines, str(context.get("context_text", ""))])
     items: dict[str, None] = {}
@@ -234,7 +234,9 @@ def _shown(tape: OpenTape, context: Mapping[str, Any], before: str, estimator: s
         suppressed = tuple(f"{tape.name_of(ref)} {reason}" for ref, reason in lists.suppressed)
     items |= dict.fromkeys(str(each["source_id"]) for each in context.get("fragments", ()))
     same = text[: _common(before, text)]
-    return Shown(tuple(items), suppressed, lines, text, estimate_tokens(text, estimator), estimate_tokens(same, estimator))
+    return ShownContext(
+        tuple(items), suppressed, lines, text, estimate_tokens(text, estimator), estimate_tokens(same, estimator)
+    )
 
 
 def _common(one: str, other: str) -> int:

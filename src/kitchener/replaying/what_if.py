@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kitchener.config import RuntimeConfig
-from kitchener.replaying.reruns import Rerun, Shown
+from kitchener.replaying.reruns import Rerun, ShownContext
 from kitchener.replaying.session import Replays, open_replays
 from kitchener.runtime.ledger_paths import agent_of
 
@@ -23,17 +23,17 @@ class TurnDiff:
     """One turn under both policies."""
 
     turn_id: str
-    recorded: Shown
-    other: Shown
+    recorded: ShownContext
+    other: ShownContext
 
     @property
     def came_in(self) -> tuple[str, ...]:
-        """Shown under the other policy only."""
+        """ShownContext under the other policy only."""
         return tuple(each for each in self.other.items if each not in self.recorded.items)
 
     @property
     def went_out(self) -> tuple[str, ...]:
-        """Shown as recorded only."""
+        """ShownContext as recorded only."""
         return tuple(each for each in self.recorded.items if each not in self.other.items)
 
     @property
@@ -186,7 +186,7 @@ async def open_what_if(
         yield WhatIf(recorded, replays)
 
 
-async def _views(replays: Replays, session_id: str) -> dict[str, Shown]:
+async def _views(replays: Replays, session_id: str) -> dict[str, ShownContext]:
     return await Rerun(replays, await replays.tape_of(session_id)).views()
 
 
@@ -194,7 +194,7 @@ def _of_erased(count: int) -> str:
     return f"{count:,} turn{'' if count == 1 else 's'} erased with their subject, so not comparable"
 
 
-def _as_json(shown: Shown) -> dict[str, Any]:
+def _as_json(shown: ShownContext) -> dict[str, Any]:
     return {
         "items": list(shown.items),
         "suppressed": list(shown.suppressed),

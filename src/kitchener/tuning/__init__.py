@@ -1,34 +1,42 @@
-"""Asks the record: what would other thresholds have learned, where would other routes have led, what changed a projection?"""
+"""Answers questions from recorded sessions: what would other thresholds or routes have done, and what changed a context?"""
 
-from kitchener.tuning.bisection import bisection
-from kitchener.tuning.calls import OWN_MODELS, read_calls
-from kitchener.tuning.gates import Check, Fate, GateOutcome, Setting, Spread, SubjectRecord, grid, simulate
-from kitchener.tuning.projections import BisectReport, Change, Question, bisect
-from kitchener.tuning.route_sums import RouteSummary, Way
-from kitchener.tuning.routes import Choice, RecordedCall, Reroute, Rerouted, Router, Tokens, Try
-from kitchener.tuning.signals import GateRecord, read_gate_record
+from kitchener.tuning.gates import GateCheck, GateOutcome, GateSetting, LineFate, Spread, SubjectRecord, grid, simulate
+from kitchener.tuning.memory_bisect import BisectQuestion, BisectReport, MemoryChange, bisect, bisection
+from kitchener.tuning.recorded_calls import OWN_MODELS, read_calls
+from kitchener.tuning.recorded_gates import GateRecord, read_gate_record
+from kitchener.tuning.routes import (
+    PastAttempt,
+    RecordedCall,
+    Reroute,
+    Rerouted,
+    RouteChoice,
+    RoutePair,
+    Router,
+    RouteSummary,
+    Tokens,
+)
 
 __all__ = [
     "OWN_MODELS",
+    "BisectQuestion",
     "BisectReport",
-    "Change",
-    "Check",
-    "Choice",
-    "Fate",
+    "GateCheck",
     "GateOutcome",
     "GateRecord",
-    "Question",
+    "GateSetting",
+    "LineFate",
+    "MemoryChange",
+    "PastAttempt",
     "RecordedCall",
     "Reroute",
     "Rerouted",
+    "RouteChoice",
+    "RoutePair",
     "RouteSummary",
     "Router",
-    "Setting",
     "Spread",
     "SubjectRecord",
     "Tokens",
-    "Try",
-    "Way",
     "bisect",
     "bisection",
     "grid",

@@ -17,7 +17,7 @@ from kitchener.memory.signals import decay
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Setting:
+class GateSetting:
     """The knobs of the gate that are swept; settings are ordered by them, in this order."""
 
     count: int
@@ -30,7 +30,7 @@ class Setting:
     """`decay_half_life_hours`"""
 
     @classmethod
-    def of(cls, config: HO3MemoryConfig) -> "Setting":
+    def of(cls, config: HO3MemoryConfig) -> "GateSetting":
         """The one that is configured."""
         return cls(
             config.gate_count_threshold,
@@ -51,7 +51,7 @@ class Setting:
         )
 
 
-class Check(NamedTuple):
+class GateCheck(NamedTuple):
     """One gate as a turn looked at it, and what it had before it. It was neither excluded nor blocked nor in quarantine."""
 
     signal_id: str
@@ -71,7 +71,7 @@ class Check(NamedTuple):
     """The verdict under the configured settings, with what was learned on record by then."""
 
 
-class Fate(NamedTuple):
+class LineFate(NamedTuple):
     """What became of a line that was learned from a signal on record."""
 
     weight: float
@@ -89,9 +89,9 @@ class SubjectRecord:
     """Signal events."""
     turns: int
     """Turns that gave one."""
-    checks: tuple[Check, ...]
+    checks: tuple[GateCheck, ...]
     """Every gate that was looked at and that thresholds decide, in the order of the ledger."""
-    fates: Mapping[str, Fate] = field(default_factory=dict)
+    fates: Mapping[str, LineFate] = field(default_factory=dict)
     """What was learned on record, by signal."""
     artifacts: int = 0
     """Artifacts on record."""
@@ -118,7 +118,7 @@ class Spread(NamedTuple):
 class GateOutcome:
     """What one setting would have come to, given the same signals."""
 
-    setting: Setting
+    setting: GateSetting
     learned: int
     """Signals that would have been learned from, each once for each subject."""
     renewals: int
@@ -156,24 +156,24 @@ class GateOutcome:
 
 
 def grid(
-    current: Setting,
+    current: GateSetting,
     *,
     counts: Sequence[int] = (),
     sessions: Sequence[int] = (),
     windows: Sequence[int] = (),
     half_lives: Sequence[float] = (),
-) -> list[Setting]:
+) -> list[GateSetting]:
     """Every combination of some values, the current setting among them, in ascending order; no values: the current one's."""
-    ways = product(
+    combinations = product(
         counts or (current.count,),
         sessions or (current.sessions,),
         windows or (current.window_hours,),
         half_lives or (current.half_life_hours,),
     )
-    return sorted({current, *(Setting(*way) for way in ways)})
+    return sorted({current, *(GateSetting(*each) for each in combinations)})
 
 
-def simulate(subjects: Sequence[SubjectRecord], setting: Setting, config: HO3MemoryConfig) -> GateOutcome:
+def simulate(subjects: Sequence[SubjectRecord], setting: GateSetting, config: HO3MemoryConfig) -> GateOutcome:
     """What a setting would have made of the recorded signals.
 
     Args:
@@ -190,7 +190,7 @@ def simulate(subjects: Sequence[SubjectRecord], setting: Setting, config: HO3Mem
     return tally.outcome(setting)
 
 
-def _crosses(check: Check, learned_at_us: int | None, config: HO3MemoryConfig) -> bool:
+def _crosses(check: GateCheck, learned_at_us: int | None, config: HO3MemoryConfig) -> bool:
     newest = (
         learned_at_us if check.imported_end_us is None else max(check.imported_end_us, learned_at_us or check.imported_end_us)
     )
@@ -211,7 +211,7 @@ class _Tally:
         self.learned_at: dict[str, int] = {}
         """When each signal of the subject was learned from last."""
         self._usual_weight = usual_weight
-        self._fates: Mapping[str, Fate] = {}
+        self._fates: Mapping[str, LineFate] = {}
         self._soon: list[tuple[int, int, float]] = []
         self._renewals = self._flips = self._subjects = self._known = self._taken_back = 0
 
@@ -219,7 +219,7 @@ class _Tally:
         """The next subject's crossings follow."""
         self.learned_at, self._fates = {}, subject.fates
 
-    def cross(self, check: Check, config: HO3MemoryConfig) -> None:
+    def cross(self, check: GateCheck, config: HO3MemoryConfig) -> None:
         """A gate opened, and its signal is learned from at once."""
         before, fate = self.learned_at.get(check.signal_id), self._fates.get(check.signal_id)
         if before is None:
@@ -237,7 +237,7 @@ class _Tally:
                 self._renewals += 1
         self.learned_at[check.signal_id] = check.as_of_us
 
-    def outcome(self, setting: Setting) -> GateOutcome:
+    def outcome(self, setting: GateSetting) -> GateOutcome:
         """The sum."""
         events, turns, hours = (Spread.of([each[n] for each in self._soon]) for n in range(3))
         return GateOutcome(

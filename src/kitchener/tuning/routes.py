@@ -4,6 +4,7 @@ The plan of a request is `gateway/routing.py`'s own. Failures on record are take
 again, one that was never asked is taken to answer. Explained in `docs/gateway.md`.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
@@ -20,7 +21,7 @@ _OF_THE_PROVIDER: Final = frozenset(("rate_limited", "server_error", "connection
 _MILLION: Final = 1_000_000
 
 
-class Try(NamedTuple):
+class PastAttempt(NamedTuple):
     """One attempt on record."""
 
     provider_id: str
@@ -56,20 +57,20 @@ class RecordedCall:
     model_id: str | None = None
     """Asked for explicitly."""
     domain_tags: tuple[str, ...] = ()
-    tries: tuple[Try, ...]
+    tries: tuple[PastAttempt, ...]
     """In the order in which they were made; at least one."""
     state: State
     tokens: Tokens | None = None
     """None: it was not answered."""
 
     @property
-    def choice(self) -> "Choice":
+    def choice(self) -> "RouteChoice":
         """Who answered, or failed last."""
         last = self.tries[-1]
-        return Choice(last.provider_id, last.model_id, last.route_reason, self.state, last.failure)
+        return RouteChoice(last.provider_id, last.model_id, last.route_reason, self.state, last.failure)
 
 
-class Choice(NamedTuple):
+class RouteChoice(NamedTuple):
     """Who answers a call, or at whom it ends."""
 
     provider_id: str
@@ -82,7 +83,7 @@ class Choice(NamedTuple):
     is_assumed: bool = False
     """Nothing is on record of this provider in this call: it is taken to answer."""
 
-    def is_elsewhere(self, other: "Choice") -> bool:
+    def is_elsewhere(self, other: "RouteChoice") -> bool:
         """Whether provider, model or end differ, or only one of both is a fallback; another route to the same is not that."""
         mine, theirs = ((each.provider_id, each.model_id, each.state, each.fell_back) for each in (self, other))
         return mine != theirs
@@ -102,8 +103,8 @@ class Rerouted:
     """One call under both routers."""
 
     call: RecordedCall
-    recorded: Choice
-    other: Choice
+    recorded: RouteChoice
+    other: RouteChoice
     recorded_cost: float | None
     """None: its price is not known."""
     other_cost: float | None
@@ -173,12 +174,12 @@ class Reroute:
         costs = self._cost(call, before, self._free_then), self._cost(call, after, self._free_now)
         return Rerouted(call, before, after, *costs)
 
-    def choose(self, call: RecordedCall) -> Choice:
+    def choose(self, call: RecordedCall) -> RouteChoice:
         """Who would have answered, or where it would have ended."""
         try:
             plan = plan_route(call.provider_id, call.model_id, call.domain_tags, self._other).candidates
         except ProviderError as error:
-            return Choice(error.provider_id, call.model_id or error.provider_id, "explicit", "failed", error.reason)
+            return RouteChoice(error.provider_id, call.model_id or error.provider_id, "explicit", "failed", error.reason)
         passed_over, has_ended = self._taken_as_given(call)
         for candidate in plan:
             found = self._named(candidate)
@@ -194,7 +195,7 @@ class Reroute:
                 return found
         return found
 
-    def _asked(self, call: RecordedCall, place: Choice) -> Choice:
+    def _asked(self, call: RecordedCall, place: RouteChoice) -> RouteChoice:
         """What one provider makes of a call: what it made of it then."""
         limit = 1 + self._other.providers[place.provider_id].max_retries
         tries = [each for each in call.tries if _speaks_of(each, place)]
@@ -222,11 +223,11 @@ class Reroute:
         has_ended = call.state == "failed" and (last.output_begun or at + 1 < len(ids))
         return {each for each in ids[:at] if each not in asked}, has_ended
 
-    def _named(self, candidate: Candidate) -> Choice:
+    def _named(self, candidate: Candidate) -> RouteChoice:
         model = candidate.model_id or self._own_models.get(candidate.provider_id) or candidate.provider_id
-        return Choice(candidate.provider_id, model, candidate.route_reason, "failed")
+        return RouteChoice(candidate.provider_id, model, candidate.route_reason, "failed")
 
-    def _cost(self, call: RecordedCall, choice: Choice, free: Collection[str]) -> float | None:
+    def _cost(self, call: RecordedCall, choice: RouteChoice, free: Collection[str]) -> float | None:
         """What the call's tokens cost there, in the currency of the prices; None: not known."""
         if call.tokens is None or choice.state != "answered" or choice.provider_id in free:
             return 0.0
@@ -234,7 +235,7 @@ class Reroute:
         return None if price is None else cost_of(call.tokens, price)
 
 
-def _speaks_of(tried: Try, place: Choice) -> bool:
+def _speaks_of(tried: PastAttempt, place: RouteChoice) -> bool:
     """Whether what came of an attempt would come of asking this provider for this model."""
     if tried.provider_id != place.provider_id:
         return False
@@ -247,3 +248,100 @@ def cost_of(tokens: Tokens, price: ModelPrice) -> float:
     per_cached = price.input_per_million if price.cached_per_million is None else price.cached_per_million
     fresh = tokens.input_tokens - cached
     return (fresh * price.input_per_million + cached * per_cached + tokens.output_tokens * price.output_per_million) / _MILLION
+
+
+@dataclass(slots=True)
+class RoutePair:
+    """Calls that went one way on record and would go one way under the other router."""
+
+    recorded: RouteChoice
+    other: RouteChoice
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    recorded_cost: float = 0.0
+    other_cost: float = 0.0
+    unpriced: int = 0
+    """Calls among them without a known price on one side; they are left out of both costs."""
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether they lead to different ends."""
+        return self.recorded.is_elsewhere(self.other)
+
+    def add(self, found: Rerouted) -> None:
+        """Counts one more call."""
+        self.calls += 1
+        if found.call.tokens is not None:
+            self.input_tokens += found.call.tokens.input_tokens
+            self.output_tokens += found.call.tokens.output_tokens
+        if found.recorded_cost is None or found.other_cost is None:
+            self.unpriced += 1
+        else:
+            self.recorded_cost += found.recorded_cost
+            self.other_cost += found.other_cost
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, as JSON types."""
+        names = ("provider_id", "model_id", "route_reason", "state")
+        sides = (("recorded", self.recorded), ("other", self.other))
+        return {
+            **{side: {name: getattr(choice, name) for name in names} for side, choice in sides},
+            "changed": self.is_changed,
+            "calls": self.calls,
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "cost": {"recorded": self.recorded_cost, "other": self.other_cost, "unpriced_calls": self.unpriced},
+        }
+
+
+class RouteSummary:
+    """What another router comes to, call by call."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[tuple[Any, ...], RoutePair] = {}
+        self._counts: Counter[str] = Counter()
+
+    def add(self, found: Rerouted) -> None:
+        """The next call."""
+        before, after = (each._replace(failure=None, is_assumed=False) for each in (found.recorded, found.other))
+        self._pairs.setdefault((before, after), RoutePair(before, after)).add(found)
+        counted = {
+            "changed": found.is_changed,
+            "recorded fallbacks": before.fell_back,
+            "other fallbacks": after.fell_back,
+            "fallbacks gained": after.fell_back and not before.fell_back,
+            "fallbacks lost": before.fell_back and not after.fell_back,
+            "recorded failures": before.state == "failed",
+            "other failures": after.state == "failed",
+            "assumed": found.other.is_assumed,
+        }
+        self._counts.update(name for name, holds in counted.items() if holds)
+
+    @property
+    def pairs(self) -> list[RoutePair]:
+        """By recorded choice, then by the other one, in alphabetical order."""
+        return [self._pairs[key] for key in sorted(self._pairs, key=lambda key: tuple(each[:4] for each in key))]
+
+    def as_json(self) -> dict[str, Any]:
+        """The sums, as JSON types."""
+        pairs, counts = self.pairs, self._counts
+        then, now = (sum(getattr(pair, f"{side}_cost") for pair in pairs) for side in ("recorded", "other"))
+        return {
+            "calls": sum(pair.calls for pair in pairs),
+            "changed": counts["changed"],
+            "assumed_to_answer": counts["assumed"],
+            "fallbacks": {
+                "recorded": counts["recorded fallbacks"],
+                "other": counts["other fallbacks"],
+                "gained": counts["fallbacks gained"],
+                "lost": counts["fallbacks lost"],
+            },
+            "failed": {"recorded": counts["recorded failures"], "other": counts["other failures"]},
+            "cost": {
+                "recorded": then,
+                "other": now,
+                "difference": now - then,
+                "unpriced_calls": sum(pair.unpriced for pair in pairs),
+            },
+        }

@@ -20,7 +20,7 @@ from kitchener.errors import CallerError
 from kitchener.ids import session_of_turn
 from kitchener.records import events
 from kitchener.replaying import open_replays
-from kitchener.tuning import BisectReport, Change, Question, bisect
+from kitchener.tuning import BisectQuestion, BisectReport, MemoryChange, bisect
 
 _WIDTH: Final = 100
 _AT_MOST: Final = 10
@@ -60,13 +60,13 @@ def bisect_(
     return run_to_end(partial(_run, options, question, tools, is_json=json))
 
 
-def _question(session: str | None, bad: str | None, good: str | None, item: str | None, *, every: bool) -> Question:
+def _question(session: str | None, bad: str | None, good: str | None, item: str | None, *, every: bool) -> BisectQuestion:
     of_turn = _session_of("--bad", bad) or (session is None and _session_of("--good", good)) or session
     if not of_turn:
         raise CallerError("memory bisect: expected --bad T-…, the turn that shows the change, or --session SES-…")
     if session is not None and of_turn != session:
         raise CallerError(f"--bad {bad!r} is not a turn of --session {session!r}")
-    return Question(of_turn, bad, good, item, every)
+    return BisectQuestion(of_turn, bad, good, item, every)
 
 
 def _session_of(option: str, turn_id: str | None) -> str | None:
@@ -78,7 +78,7 @@ def _session_of(option: str, turn_id: str | None) -> str | None:
     return found
 
 
-async def _run(options: Options, question: Question, tools: tuple[str, ...], *, is_json: bool) -> int:
+async def _run(options: Options, question: BisectQuestion, tools: tuple[str, ...], *, is_json: bool) -> int:
     config, given = await anyio.to_thread.run_sync(settings_and_tools, options, tools)
     places = Places(config)
     agent_class = await places.class_of(question.session_id, options.agent)
@@ -100,7 +100,7 @@ async def _read_turns(places: Places, agent_class: str, report: BisectReport) ->
         return {turn_id: await read_turn(ho2m, turn_id) for turn_id in dict.fromkeys(wanted)}
 
 
-def _turns_of(change: Change) -> list[str]:
+def _turns_of(change: MemoryChange) -> list[str]:
     return list(dict.fromkeys(each.turn_id for each in change.sources if each.turn_id is not None))
 
 
@@ -134,7 +134,7 @@ def _why_not(report: BisectReport) -> Iterator[str]:
         yield f"what else differs between the turns: kitchener context diff {good} {report.turn_id}"
 
 
-def _told_change(change: Change, whom: str, turns: Mapping[str, TurnText]) -> Iterator[str]:
+def _told_change(change: MemoryChange, whom: str, turns: Mapping[str, TurnText]) -> Iterator[str]:
     entry, overlay = change.entry, change.overlay
     name = overlay.key if overlay is not None else events.in_words(entry.payload).get("target")
     yield f"{name!s} changes what {whom} is shown"
@@ -153,7 +153,7 @@ def _told_change(change: Change, whom: str, turns: Mapping[str, TurnText]) -> It
         yield from _told_sources(change, turns)
 
 
-def _told_sources(change: Change, turns: Mapping[str, TurnText]) -> Iterator[str]:
+def _told_sources(change: MemoryChange, turns: Mapping[str, TurnText]) -> Iterator[str]:
     behind = _turns_of(change)
     yield f"  because of {_number(len(change.sources), 'event')} in {_number(len(behind), 'turn')}:"
     for turn_id in behind[:_AT_MOST]:

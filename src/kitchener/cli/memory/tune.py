@@ -18,7 +18,7 @@ from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import HO3MemoryConfig
 from kitchener.errors import CallerError, NotOnRecord
 from kitchener.memory import MemoryReader
-from kitchener.tuning import GateOutcome, GateRecord, Setting, Spread, grid, read_gate_record, simulate
+from kitchener.tuning import GateOutcome, GateRecord, GateSetting, Spread, grid, read_gate_record, simulate
 
 AT_MOST: Final = 1_000
 """Settings of one sweep."""
@@ -62,7 +62,7 @@ def tune(
 
     async def work() -> int:
         place = MemoryPlace.of(options)
-        settings = _settings(Setting.of(place.config), counts, sessions, windows, half_lives)
+        settings = _settings(GateSetting.of(place.config), counts, sessions, windows, half_lives)
         async with place.reader() as reader:
             if reader is None:
                 remedy = "" if place.is_on else f"; {place.how_to_turn_on()}"
@@ -78,7 +78,7 @@ def tune(
     return run_to_end(work)
 
 
-def _settings(current: Setting, *texts: str | None) -> list[Setting]:
+def _settings(current: GateSetting, *texts: str | None) -> list[GateSetting]:
     """The settings to be tried."""
     counts, sessions, windows, half_lives = texts
     near_count = range(max(1, current.count - 3), current.count + 4)
@@ -137,7 +137,7 @@ class Sweep:
     record: GateRecord
     outcomes: Sequence[GateOutcome] = ()
 
-    async def run(self, settings: Sequence[Setting]) -> None:
+    async def run(self, settings: Sequence[GateSetting]) -> None:
         """Works out each setting, in a thread, so that an interrupt ends it between two of them."""
         outcomes: list[GateOutcome] = []
         async with progress_bar("settings", len(settings), outcomes.__len__):
@@ -148,7 +148,7 @@ class Sweep:
 
     def as_json(self) -> dict[str, Any]:
         """Everything, as JSON types."""
-        subjects, current = self.record.subjects, Setting.of(self.config)
+        subjects, current = self.record.subjects, GateSetting.of(self.config)
         return {
             "subject_id": self.subject_id,
             "given": "the same signals",
@@ -174,8 +174,8 @@ class Sweep:
             f"{whose} ({agent_class}): {found['signals']:,} signals in {found['turns']:,} turns;"
             f" on record {found['artifacts']:,} artifacts, {found['taken_back']:,} taken back"
         )
-        rows = [_row(each, Setting.of(self.config)) for each in self.outcomes]
-        knobs = [knob.name for knob in fields(Setting)]
+        rows = [_row(each, GateSetting.of(self.config)) for each in self.outcomes]
+        knobs = [knob.name for knob in fields(GateSetting)]
         swept = [name for name in knobs if len({row[name] for row in rows}) > 1 or name in ("count", "sessions")]
         print_table(("·", *swept, *_COLUMNS), rows)
         for line in self._notes():
@@ -198,7 +198,7 @@ def _subjects(number: int) -> str:
     return f"{number:,} subject{'' if number == 1 else 's'}"
 
 
-def _row(outcome: GateOutcome, current: Setting) -> dict[str, Any]:
+def _row(outcome: GateOutcome, current: GateSetting) -> dict[str, Any]:
     setting = outcome.setting
     return {
         **asdict(setting),

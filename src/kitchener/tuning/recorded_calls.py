@@ -10,7 +10,7 @@ from typing import Any, Final
 from kitchener.gateway.providers.offline.model import OfflineProvider
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
-from kitchener.tuning.routes import RecordedCall, State, Tokens, Try
+from kitchener.tuning.routes import PastAttempt, RecordedCall, State, Tokens
 
 OWN_MODELS: Final[Mapping[str, str]] = {"offline": str(OfflineProvider.traits.model_id)}
 """The model of each built-in provider, which answers where nobody names one."""
@@ -63,7 +63,7 @@ class _Call:
     def __init__(self, entry: StoredEntry, payload: Mapping[str, Any], wo_type: str) -> None:
         self._wo_id, self._wo_type, self._number = entry.entity_id, wo_type, int(payload["call"])
         self._session_id, self._turn_id = str(payload["session_id"]), payload.get("turn_id")
-        self.tries: dict[int, Try] = {}
+        self.tries: dict[int, PastAttempt] = {}
         self._tokens: Tokens | None = None
         self._state: State = "cut off"
 
@@ -75,7 +75,9 @@ class _Call:
             return
         number, reason = int(payload["attempt"]), payload.get("reason")
         has_begun = bool(payload.get("output_begun"))
-        self.tries[number] = Try(payload["provider_id"], payload["model_id"], payload["route_reason"], reason, has_begun)
+        self.tries[number] = PastAttempt(
+            payload["provider_id"], payload["model_id"], payload["route_reason"], reason, has_begun
+        )
         self._state = "cut off" if reason is None else "failed"
 
     def made(self, constraints: Mapping[str, Any] | None) -> RecordedCall:
@@ -97,7 +99,7 @@ class _Call:
         )
 
 
-def _implied(first: Try) -> dict[str, Any]:
+def _implied(first: PastAttempt) -> dict[str, Any]:
     """What a request asked for, judging by its first route."""
     kind, _, tag = first.route_reason.partition(":")
     if kind == "explicit":

@@ -4,7 +4,7 @@ Everything but the memory stays as it was in the turn: its message, its labels, 
 changed by what was learned or taken back, not by the conversation, nor by time. Explained in `docs/replay.md`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -17,9 +17,8 @@ from kitchener.memory.overlays import Overlay
 from kitchener.memory.signals import Cut, RecordedEvent
 from kitchener.memory.subject import SubjectMemory
 from kitchener.records import events
-from kitchener.replaying import Replays, Rerun, Shown
+from kitchener.replaying import Replays, Rerun, ShownContext
 from kitchener.replaying.tape import Tape, TurnTape
-from kitchener.tuning.bisection import bisection
 
 _NO_END: Final = 2**62
 _LEARNED: Final = ("ART-", "OVL-")
@@ -29,7 +28,7 @@ _IDS: Final = (*_LEARNED, "T-", "INT-", "INV-", "WO-")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class BisectQuestion:
     """What is looked for."""
 
     session_id: str
@@ -45,7 +44,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class MemoryChange:
     """An entry of the overlays ledger, and what the turn is shown before and after it."""
 
     entry: StoredEntry
@@ -53,8 +52,8 @@ class Change:
     """The artifact that it is about; None: it puts something in quarantine."""
     sources: tuple[RecordedEvent, ...]
     """The events that the artifact was learned from, oldest first."""
-    before: Shown
-    after: Shown
+    before: ShownContext
+    after: ShownContext
 
     def lines(self) -> Iterator[str]:
         """Learned lines and other items that went, each after a `-`, then those that came, after a `+`."""
@@ -90,17 +89,17 @@ class Change:
 class BisectReport:
     """What was found."""
 
-    question: Question
+    question: BisectQuestion
     turn_id: str
     subject_id: str
     between: int
     """Entries of the subject's memory between both ends."""
     probes: int
     """Times that the turn was run again."""
-    changes: tuple[Change, ...]
+    changes: tuple[MemoryChange, ...]
     """One, or with `every` all; empty: nothing changed."""
-    at_good: Shown
-    at_bad: Shown
+    at_good: ShownContext
+    at_bad: ShownContext
     is_shown: bool | None
     """Whether the item that is looked for is shown at the bad end; None: none is looked for."""
     is_exact: bool
@@ -119,7 +118,7 @@ class BisectReport:
 
 
 async def bisect(
-    replays: Replays, question: Question, *, probed: Callable[[int], object] = lambda between: None
+    replays: Replays, question: BisectQuestion, *, probed: Callable[[int], object] = lambda between: None
 ) -> BisectReport:
     """Finds an entry of the overlays ledger after which a turn is shown something else.
 
@@ -169,7 +168,7 @@ class _Search:
         self, run: Rerun, turn: TurnTape, places: list[int], looked_for: str | None, probed: Callable[[int], object]
     ) -> None:
         self._run, self._turn, self._places, self._looked_for, self._probed = run, turn, places, looked_for, probed
-        self._found: dict[int, Shown] = {}
+        self._found: dict[int, ShownContext] = {}
         self.recorded_items: tuple[str, ...] = ()
         """What the turn was shown on record."""
 
@@ -178,7 +177,7 @@ class _Search:
         """Runs so far."""
         return len(self._found)
 
-    async def shown(self, n: int) -> Shown:
+    async def shown(self, n: int) -> ShownContext:
         """What the turn is shown at a place."""
         if n not in self._found:
             self._found[n] = await self._run.view(self._turn, self._places[n])
@@ -206,11 +205,30 @@ class _Search:
     async def _differ(self, one: int, other: int) -> bool:
         return self._answer(await self.shown(one)) != self._answer(await self.shown(other))
 
-    def _answer(self, shown: Shown) -> object:
+    def _answer(self, shown: ShownContext) -> object:
         return (shown.items, shown.text) if self._looked_for is None else _has(shown, self._looked_for)
 
 
-def _has(shown: Shown, wanted: str) -> bool:
+def bisection(last: int) -> Generator[int, bool, int]:
+    """Yields the places that it wants to know about, takes whether each is new, and returns a new one next to an old one.
+
+    Place 0 is known to be old and the last one to be new. Where the answer changes several times, one of the changes from old
+    to new is found; where it changes once, that one. It asks about log2(last) places, rounded up.
+
+    Args:
+        last: the last place, at least 1
+    """
+    old, new = 0, last
+    while new - old > 1:
+        middle = (old + new) // 2
+        if (yield middle):
+            new = middle
+        else:
+            old = middle
+    return new
+
+
+def _has(shown: ShownContext, wanted: str) -> bool:
     """Whether an item is shown, by its id or by words of a learned line."""
     if wanted.startswith(_IDS):
         return wanted in shown.items
@@ -291,13 +309,13 @@ def _looked_for(item: str | None, tape: Tape, subject: SubjectMemory, cut: Cut, 
     return item if item.startswith(_IDS) else item.casefold()
 
 
-def _change(entry: StoredEntry, subject: SubjectMemory, before: Shown, after: Shown) -> Change:
+def _change(entry: StoredEntry, subject: SubjectMemory, before: ShownContext, after: ShownContext) -> MemoryChange:
     key = entry.payload.get("artifact_id") or entry.payload.get("overlay_id")
     cut = Cut(_NO_END, _NO_END, entry.seq)
     overlay = subject.overlay(str(key), cut) if key is not None else None
     sources = () if overlay is None else subject.recorded(overlay.source_event_ids, cut)
-    return Change(entry, overlay, tuple(sources), before, after)
+    return MemoryChange(entry, overlay, tuple(sources), before, after)
 
 
-def _as_json(shown: Shown) -> dict[str, Any]:
+def _as_json(shown: ShownContext) -> dict[str, Any]:
     return {"items": list(shown.items), "lines": list(shown.lines), "tokens": shown.tokens}

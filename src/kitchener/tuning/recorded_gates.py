@@ -19,7 +19,7 @@ from kitchener.memory.signals import Cut
 from kitchener.memory.subject import SubjectMemory
 from kitchener.records import events
 from kitchener.sealing import MARK
-from kitchener.tuning.gates import Check, Fate, SubjectRecord
+from kitchener.tuning.gates import GateCheck, LineFate, SubjectRecord
 
 _NO_END: Final = 2**62
 _WHATEVER_THE_THRESHOLDS: Final = ("excluded", "blocked", "quarantined")
@@ -57,7 +57,7 @@ async def read_gate_record(
         LedgerDamaged: a line is not what was written
     """
     key = None if subject_id is None else f"in:{memory_namespace(agent_class, subject_id)}"
-    last_of: dict[_Place, int] = {}
+    last_of: dict[_TurnKey, int] = {}
     mine: dict[str, bool] = {}
     sealed: dict[str, None] = {}
     async for entry in reader.signals.read(key=key, entry_type=events.HO3_SIGNAL):
@@ -67,7 +67,7 @@ async def read_gate_record(
         if namespace not in mine:
             mine[namespace] = split_namespace(namespace)[0] == agent_class
         if mine[namespace]:
-            last_of[_place(entry, payload)] = entry.seq
+            last_of[_turn_key(entry, payload)] = entry.seq
             if MARK in (payload.get("metadata") or ()):
                 sealed[namespace] = None
     if not last_of:
@@ -81,14 +81,14 @@ async def read_gate_record(
         seen()
         payload = events.read_payload(entry.entry_type, entry.payload)
         if (fold := folds.get(payload["namespace"])) is not None:
-            place = _place(entry, payload)
+            place = _turn_key(entry, payload)
             fold.take(entry, payload, place)
             if last_of[place] == entry.seq:
                 fold.look(entry, place, reader.config)
     return GateRecord(tuple(fold.record() for fold in folds.values()), len(sealed))
 
 
-class _Place(NamedTuple):
+class _TurnKey(NamedTuple):
     """What the signals of one turn have in common; one that names no turn stands alone."""
 
     namespace: str
@@ -98,12 +98,12 @@ class _Place(NamedTuple):
     """Its number where it names no turn."""
 
 
-def _place(entry: StoredEntry, payload: dict[str, Any]) -> _Place:
+def _turn_key(entry: StoredEntry, payload: dict[str, Any]) -> _TurnKey:
     metadata = payload.get("metadata")
     turn_id = metadata.get("turn_id") if isinstance(metadata, dict) else None
     if isinstance(turn_id, str):
-        return _Place(payload["namespace"], payload["session_id"], turn_id)
-    return _Place(payload["namespace"], payload["session_id"], None, entry.seq)
+        return _TurnKey(payload["namespace"], payload["session_id"], turn_id)
+    return _TurnKey(payload["namespace"], payload["session_id"], None, entry.seq)
 
 
 class _Fold:
@@ -117,14 +117,14 @@ class _Fold:
         self._turns: dict[str, int] = {}
         self._first: dict[str, tuple[int, int]] = {}
         self._imported: dict[str, int] = {}
-        self._asked: dict[_Place, dict[str, None]] = {}
-        self._checks: list[Check] = []
+        self._asked: dict[_TurnKey, dict[str, None]] = {}
+        self._checks: list[GateCheck] = []
 
     def expect(self, entry: StoredEntry) -> None:
         """Takes note of an entry of the overlays ledger; it counts from its time on."""
         self._overlays.append(entry)
 
-    def take(self, entry: StoredEntry, payload: dict[str, Any], place: _Place) -> None:
+    def take(self, entry: StoredEntry, payload: dict[str, Any], place: _TurnKey) -> None:
         """The next signal."""
         logged_us = us_of(entry.timestamp, "timestamp")
         self._catch_up(logged_us)
@@ -136,7 +136,7 @@ class _Fold:
             self._first[signal_id] = (logged_us, self._number_of(place))
         self._asked.setdefault(place, {})[signal_id] = None
 
-    def look(self, entry: StoredEntry, place: _Place, config: HO3MemoryConfig) -> None:
+    def look(self, entry: StoredEntry, place: _TurnKey, config: HO3MemoryConfig) -> None:
         """That was the last signal of its turn: looks at the gates of them all."""
         as_of_us, turn = us_of(entry.timestamp, "timestamp"), self._number_of(place)
         cut = Cut(as_of_us, entry.seq, _NO_END)
@@ -144,9 +144,9 @@ class _Fold:
             gate = self._memory.gate(each, cut, config)
             if gate.reason not in _WHATEVER_THE_THRESHOLDS:
                 tally, imported = (gate.count, gate.session_count), self._imported.get(each)
-                self._checks.append(Check(each, as_of_us, turn, *self._first[each], tally, imported, gate.reason))
+                self._checks.append(GateCheck(each, as_of_us, turn, *self._first[each], tally, imported, gate.reason))
 
-    def _number_of(self, place: _Place) -> int:
+    def _number_of(self, place: _TurnKey) -> int:
         """The turn's number; a signal that names none came in the newest."""
         return self._turns[place.turn_id] if place.turn_id is not None else max(1, len(self._turns))
 
@@ -172,11 +172,11 @@ class _Fold:
             self._memory.event_count,
             len(self._turns),
             tuple(self._checks),
-            {str(each["signal_id"]): Fate(weight_of(each), False) for each in learned} | self._taken_back(),
+            {str(each["signal_id"]): LineFate(weight_of(each), False) for each in learned} | self._taken_back(),
             len({each.get("artifact_id") or each["overlay_id"] for each in learned}),
         )
 
-    def _taken_back(self) -> dict[str, Fate]:
+    def _taken_back(self) -> dict[str, LineFate]:
         """The signals whose line a person took back, and nobody gave again."""
         signal_of: dict[str, str] = {}
         weights: dict[str, float] = {}
@@ -195,4 +195,4 @@ class _Fold:
             elif entry.entry_type == events.HO3_OVERLAY_WEIGHT_UPDATED:
                 gone.pop(key, None)
         signals: Sequence[str] = [signal_of.get(each, each) for each in gone]
-        return {each: Fate(weights[each], True) for each in signals if each in weights}
+        return {each: LineFate(weights[each], True) for each in signals if each in weights}
