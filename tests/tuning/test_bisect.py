@@ -160,7 +160,7 @@ class TestRealSessions:
         config, session_id = await taught(tmp_path, **mode)
         found = await asked(config, session_id, good=turn(session_id, 3), item="domain:kitchen")
         (went,) = found.changes
-        assert went.as_json()["entry"]["reason"] == "no more"
+        assert went.entry.payload["reason"] == "no more"
         assert went.as_json()["diff"] == ["- Often gives domain:kitchen."]
         assert (found.turn_id, found.between) == (turn(session_id, 4), 2)
 

@@ -168,7 +168,7 @@ class TestCosts:
         for provider_id in ("b", "c"):
             call = call_of(PastAttempt("a", "a-own", "default"), provider_id=None)
             summary.add(rerouted(call, settings_of(default_provider=provider_id, prices=PRICES)))
-        found = summary.as_json()["cost"]
+        found = summary.sums()["cost"]
         assert found == {
             "recorded": pytest.approx(0.003),
             "other": pytest.approx(0.0014),
@@ -313,7 +313,7 @@ async def test_recorded_sessions_under_their_own_router_and_under_another(tmp_pa
     found = RouteSummary()
     for call in calls:
         found.add(Reroute(own_router, Router(other, given_, own)).of(call))
-    told = found.as_json()
+    told = found.sums()
     assert told["fallbacks"] == {"recorded": 3, "other": 0, "gained": 0, "lost": 3}
     assert told["calls"] == len(calls)
     assert told["changed"] == 3 + sum(call.choice.provider_id == "first" for call in calls)

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import anyio.to_thread
 from cyclopts import App, Parameter
@@ -29,6 +29,7 @@ from kitchener.tuning import (
     RoutePair,
     Router,
     RouteSummary,
+    RouteSums,
     read_calls,
 )
 
@@ -140,20 +141,20 @@ class Report:
         self.summary.add(found)
         self.calls.append(found)
 
-    def as_json(self, *, only_changed: bool) -> dict[str, Any]:
+    def as_json(self, *, only_changed: bool) -> dict[str, object]:
         """Everything, as JSON types."""
         return {
             "agent_class": self.agent_class,
             "session_id": self.session_id,
             "given": "the same requests",
-            "summary": self.summary.as_json(),
+            "summary": self.summary.sums(),
             "routes": [pair.as_json() for pair in self.summary.pairs],
             "calls": [each.as_json() for each in self.calls if each.is_changed or not only_changed],
         }
 
     def tell(self, *, lists_changed: bool) -> None:
         """The same for a reader."""
-        found = self.summary.as_json()
+        found = self.summary.sums()
         print_text(
             f"{self.agent_class}: {found['changed']:,} of {found['calls']:,} recorded model calls would have gone elsewhere"
         )
@@ -167,7 +168,7 @@ class Report:
                     print_text(_told(each))
         print_text(NOTE)
 
-    def _sums(self, found: dict[str, Any]) -> Iterator[str]:
+    def _sums(self, found: RouteSums) -> Iterator[str]:
         falls, failed, cost = found["fallbacks"], found["failed"], found["cost"]
         yield (
             f"fallbacks {falls['recorded']:,} → {falls['other']:,} ({falls['gained']:,} more, {falls['lost']:,} fewer);"
@@ -181,7 +182,7 @@ class Report:
             yield f'without a known price, and in neither sum: {cost["unpriced_calls"]:,} calls; see [router.prices."<model>"]'
 
 
-def _row(pair: RoutePair) -> dict[str, Any]:
+def _row(pair: RoutePair) -> dict[str, object]:
     is_priced = pair.unpriced < pair.calls
     return {
         "·": ">" if pair.is_changed else "",

@@ -13,6 +13,7 @@ from kitchener.tuning.routes import (
     RoutePair,
     Router,
     RouteSummary,
+    RouteSums,
     Tokens,
 )
 
@@ -33,6 +34,7 @@ __all__ = [
     "RouteChoice",
     "RoutePair",
     "RouteSummary",
+    "RouteSums",
     "Router",
     "Spread",
     "SubjectRecord",

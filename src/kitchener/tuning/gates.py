@@ -8,7 +8,7 @@ what the ledger says was learned under the recorded settings plays no part. Expl
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kitchener.config import HO3MemoryConfig
 from kitchener.memory.gate import GateReason, is_within_window, judge
@@ -143,13 +143,16 @@ class GateOutcome:
         """Artifacts that would have been made."""
         return self.learned + self.renewals + self.flips
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
-        names = ("artifacts", "learned", "renewals", "flips", "subjects")
-        soon = {name: getattr(self, name) for name in ("events", "turns", "hours")}
+        soon = {"events": self.events, "turns": self.turns, "hours": self.hours}
         return {
             **asdict(self.setting),
-            **{name: getattr(self, name) for name in names},
+            "artifacts": self.artifacts,
+            "learned": self.learned,
+            "renewals": self.renewals,
+            "flips": self.flips,
+            "subjects": self.subjects,
             "to_first_crossing": {name: spread and spread.as_json() for name, spread in soon.items()},
             "on_record": {"known": self.known, "taken_back": self.taken_back},
         }

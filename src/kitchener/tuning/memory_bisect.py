@@ -6,7 +6,7 @@ changed by what was learned or taken back, not by the conversation, nor by time.
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final
 
 from kitchener.config import toml_key
 from kitchener.errors import CallerError, NotOnRecord
@@ -61,19 +61,11 @@ class MemoryChange:
             yield from (f"{sign} {line}" for line in mine.lines if line not in other.lines)
             yield from (f"{sign} {item}" for item in mine.items if item not in other.items and not item.startswith(_LEARNED))
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
-        payload, overlay = events.read_payload(self.entry.entry_type, self.entry.payload), self.overlay
-        names = ("reason", "superseded_by", "target", "weight")
+        overlay = self.overlay
         return {
-            "entry": {
-                "ledger_id": self.entry.ledger_id,
-                "seq": self.entry.seq,
-                "entry_id": self.entry.entry_id,
-                "entry_type": self.entry.entry_type,
-                "at": self.entry.timestamp,
-                **{name: payload[name] for name in names if name in payload},
-            },
+            "entry": self._entry_json(),
             "artifact_id": None if overlay is None else overlay.key,
             "signal_id": None if overlay is None else overlay.signal_id,
             "line": None if overlay is None else overlay.line,
@@ -83,6 +75,14 @@ class MemoryChange:
             "before": _as_json(self.before),
             "after": _as_json(self.after),
         }
+
+    def _entry_json(self) -> dict[str, object]:
+        entry, payload = self.entry, events.read_payload(self.entry.entry_type, self.entry.payload)
+        facts: dict[str, object] = {
+            name: payload[name] for name in ("reason", "superseded_by", "target", "weight") if name in payload
+        }
+        head = {"ledger_id": entry.ledger_id, "seq": entry.seq, "entry_id": entry.entry_id}
+        return {**head, "entry_type": entry.entry_type, "at": entry.timestamp, **facts}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +105,16 @@ class BisectReport:
     is_exact: bool
     """Whether the turn, run again as it was, is shown what is on record; else settings have changed."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
-        names = ("turn_id", "subject_id", "between", "probes", "is_shown", "is_exact")
         return {
             **asdict(self.question),
-            **{name: getattr(self, name) for name in names},
+            "turn_id": self.turn_id,
+            "subject_id": self.subject_id,
+            "between": self.between,
+            "probes": self.probes,
+            "is_shown": self.is_shown,
+            "is_exact": self.is_exact,
             "at_good": _as_json(self.at_good),
             "at_bad": _as_json(self.at_bad),
             "changes": [each.as_json() for each in self.changes],
@@ -317,5 +321,5 @@ def _change(entry: StoredEntry, subject: SubjectMemory, before: ShownContext, af
     return MemoryChange(entry, overlay, tuple(sources), before, after)
 
 
-def _as_json(shown: ShownContext) -> dict[str, Any]:
+def _as_json(shown: ShownContext) -> dict[str, object]:
     return {"items": list(shown.items), "lines": list(shown.lines), "tokens": shown.tokens}

@@ -5,11 +5,21 @@ and nothing is written.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from kitchener.gateway.providers.offline.model import OfflineProvider
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
+from kitchener.records.entries import (
+    AttemptFailedPayload,
+    AttemptStartedPayload,
+    CommonPayload,
+    ConstraintsMapping,
+    ExecutingPayload,
+    ModelCallPayload,
+    WorkOrderPlannedPayload,
+    payload_as,
+)
 from kitchener.tuning.routes import PastAttempt, RecordedCall, State, Tokens
 
 OWN_MODELS: Final[Mapping[str, str]] = {"offline": str(OfflineProvider.traits.model_id)}
@@ -39,19 +49,22 @@ async def read_calls(
         seen()
         payload = events.read_payload(entry.entry_type, entry.payload)
         if entry.entry_type == events.WO_EXECUTING:
-            types[entry.entity_id] = str(payload.get("wo_type"))
+            types[entry.entity_id] = payload_as(ExecutingPayload, payload)["wo_type"]
             continue
-        key = entry.entity_id, int(payload["call"])
-        call = calls.get(key)
+        number = payload_as(AttemptStartedPayload, payload)["call"]
+        call = calls.get((entry.entity_id, number))
         if call is None:
-            call = calls[key] = _Call(entry, payload, types.get(entry.entity_id, "unknown"))
-        call.take(entry.entry_type, payload)
-    plans: dict[str, Mapping[str, Any]] = {}
+            call = calls[entry.entity_id, number] = _Call(entry, number, types.get(entry.entity_id, "unknown"))
+        if entry.entry_type == events.LLM_CALL:
+            call.answer(payload_as(ModelCallPayload, payload))
+        else:
+            call.attempt(payload_as(AttemptFailedPayload, payload))
+    plans: dict[str, ConstraintsMapping] = {}
     if ho2m is not None:
         async for entry in ho2m.read(session_id=session_id, entry_type=events.WO_PLANNED):
             seen()
-            constraints = entry.payload.get("constraints")
-            plans[entry.entity_id] = constraints if isinstance(constraints, Mapping) else {}
+            constraints = payload_as(WorkOrderPlannedPayload, entry.payload).get("constraints")
+            plans[entry.entity_id] = constraints if isinstance(constraints, dict) else {}
     for (wo_id, _), call in calls.items():
         if call.tries:
             yield call.made(plans.get(wo_id))
@@ -60,27 +73,28 @@ async def read_calls(
 class _Call:
     """One call under construction."""
 
-    def __init__(self, entry: StoredEntry, payload: Mapping[str, Any], wo_type: str) -> None:
-        self._wo_id, self._wo_type, self._number = entry.entity_id, wo_type, int(payload["call"])
-        self._session_id, self._turn_id = str(payload["session_id"]), payload.get("turn_id")
+    def __init__(self, entry: StoredEntry, number: int, wo_type: str) -> None:
+        payload = payload_as(CommonPayload, entry.payload)
+        self._wo_id, self._wo_type, self._number = entry.entity_id, wo_type, number
+        self._session_id, self._turn_id = payload["session_id"], payload.get("turn_id")
         self.tries: dict[int, PastAttempt] = {}
         self._tokens: Tokens | None = None
         self._state: State = "cut off"
 
-    def take(self, entry_type: str, payload: Mapping[str, Any]) -> None:
-        """The next entry of the call."""
-        if entry_type == events.LLM_CALL:
-            self._state, usage = "answered", payload["usage"]
-            self._tokens = Tokens(usage["input_tokens"], usage["output_tokens"], usage.get("cached_tokens") or 0)
-            return
-        number, reason = int(payload["attempt"]), payload.get("reason")
-        has_begun = bool(payload.get("output_begun"))
-        self.tries[number] = PastAttempt(
-            payload["provider_id"], payload["model_id"], payload["route_reason"], reason, has_begun
-        )
+    def answer(self, payload: ModelCallPayload) -> None:
+        """A model answered."""
+        self._state, usage = "answered", payload["usage"]
+        assert isinstance(usage, dict)  # a fragment only while it is written
+        self._tokens = Tokens(usage["input_tokens"], usage["output_tokens"], usage.get("cached_tokens") or 0)
+
+    def attempt(self, payload: AttemptFailedPayload) -> None:
+        """An attempt began, or failed; one that only began gives no reason."""
+        reason, has_begun = payload.get("reason"), payload.get("output_begun", False)
+        provider_id, model_id, route = payload["provider_id"], payload["model_id"], payload["route_reason"]
+        self.tries[payload["attempt"]] = PastAttempt(provider_id, model_id, route, reason, has_begun)
         self._state = "cut off" if reason is None else "failed"
 
-    def made(self, constraints: Mapping[str, Any] | None) -> RecordedCall:
+    def made(self, constraints: ConstraintsMapping | None) -> RecordedCall:
         """The call, with what its work order asked for."""
         tries = tuple(self.tries[number] for number in sorted(self.tries))
         asked = _implied(tries[0]) if constraints is None else constraints
@@ -99,7 +113,7 @@ class _Call:
         )
 
 
-def _implied(first: PastAttempt) -> dict[str, Any]:
+def _implied(first: PastAttempt) -> ConstraintsMapping:
     """What a request asked for, judging by its first route."""
     kind, _, tag = first.route_reason.partition(":")
     if kind == "explicit":

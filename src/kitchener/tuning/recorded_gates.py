@@ -6,7 +6,7 @@ signal entry, so that they see all of its signals. No lock is taken; nothing is 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kitchener.config import HO3MemoryConfig
 from kitchener.errors import NotOnRecord
@@ -18,7 +18,7 @@ from kitchener.memory.moments import us_of
 from kitchener.memory.signals import Cut
 from kitchener.memory.subject import SubjectMemory
 from kitchener.records import events
-from kitchener.sealing import MARK
+from kitchener.records.entries import OverlayPayload, SignalPayload, is_sealed, payload_as
 from kitchener.tuning.gates import GateCheck, LineFate, SubjectRecord
 
 _NO_END: Final = 2**62
@@ -62,29 +62,29 @@ async def read_gate_record(
     sealed: dict[str, None] = {}
     async for entry in reader.signals.read(key=key, entry_type=events.HO3_SIGNAL):
         seen()
-        payload = events.read_payload(entry.entry_type, entry.payload)
+        payload = _signal(entry)
         namespace = payload["namespace"]
         if namespace not in mine:
             mine[namespace] = split_namespace(namespace)[0] == agent_class
         if mine[namespace]:
             last_of[_turn_key(entry, payload)] = entry.seq
-            if MARK in (payload.get("metadata") or ()):
+            if is_sealed(payload.get("metadata")):
                 sealed[namespace] = None
     if not last_of:
         whose = f"subject {subject_id!r} gave no signal" if subject_id is not None else "there is no signal on record"
         raise NotOnRecord(f"{whose} to agent class {agent_class!r}; `kitchener memory signals` shows whose there are")
-    folds = {namespace: _Fold(namespace) for namespace in sorted({place.namespace for place in last_of} - sealed.keys())}
+    folds = {namespace: _Fold(namespace) for namespace in sorted({turn.namespace for turn in last_of} - sealed.keys())}
     async for entry in reader.overlays.read(key=key):
         if (fold := folds.get(str(entry.payload.get("namespace")))) is not None:
             fold.expect(entry)
     async for entry in reader.signals.read(key=key, entry_type=events.HO3_SIGNAL, up_to_seq=max(last_of.values())):
         seen()
-        payload = events.read_payload(entry.entry_type, entry.payload)
+        payload = _signal(entry)
         if (fold := folds.get(payload["namespace"])) is not None:
-            place = _turn_key(entry, payload)
-            fold.take(entry, payload, place)
-            if last_of[place] == entry.seq:
-                fold.look(entry, place, reader.config)
+            turn = _turn_key(entry, payload)
+            fold.take(entry, payload, turn)
+            if last_of[turn] == entry.seq:
+                fold.look(entry, turn, reader.config)
     return GateRecord(tuple(fold.record() for fold in folds.values()), len(sealed))
 
 
@@ -98,7 +98,11 @@ class _TurnKey(NamedTuple):
     """Its number where it names no turn."""
 
 
-def _turn_key(entry: StoredEntry, payload: dict[str, Any]) -> _TurnKey:
+def _signal(entry: StoredEntry) -> SignalPayload:
+    return payload_as(SignalPayload, events.read_payload(entry.entry_type, entry.payload))
+
+
+def _turn_key(entry: StoredEntry, payload: SignalPayload) -> _TurnKey:
     metadata = payload.get("metadata")
     turn_id = metadata.get("turn_id") if isinstance(metadata, dict) else None
     if isinstance(turn_id, str):
@@ -124,31 +128,31 @@ class _Fold:
         """Takes note of an entry of the overlays ledger; it counts from its time on."""
         self._overlays.append(entry)
 
-    def take(self, entry: StoredEntry, payload: dict[str, Any], place: _TurnKey) -> None:
+    def take(self, entry: StoredEntry, payload: SignalPayload, turn: _TurnKey) -> None:
         """The next signal."""
         logged_us = us_of(entry.timestamp, "timestamp")
         self._catch_up(logged_us)
         self._memory.apply_signal(entry.seq, entry.timestamp, payload)
-        if place.turn_id is not None:
-            self._turns.setdefault(place.turn_id, len(self._turns) + 1)
+        if turn.turn_id is not None:
+            self._turns.setdefault(turn.turn_id, len(self._turns) + 1)
         signal_id = payload["signal_id"]
         if signal_id not in self._first:
-            self._first[signal_id] = (logged_us, self._number_of(place))
-        self._asked.setdefault(place, {})[signal_id] = None
+            self._first[signal_id] = (logged_us, self._number_of(turn))
+        self._asked.setdefault(turn, {})[signal_id] = None
 
-    def look(self, entry: StoredEntry, place: _TurnKey, config: HO3MemoryConfig) -> None:
+    def look(self, entry: StoredEntry, turn: _TurnKey, config: HO3MemoryConfig) -> None:
         """That was the last signal of its turn: looks at the gates of them all."""
-        as_of_us, turn = us_of(entry.timestamp, "timestamp"), self._number_of(place)
+        as_of_us, number = us_of(entry.timestamp, "timestamp"), self._number_of(turn)
         cut = Cut(as_of_us, entry.seq, _NO_END)
-        for each in self._asked.pop(place):
+        for each in self._asked.pop(turn):
             gate = self._memory.gate(each, cut, config)
             if gate.reason not in _WHATEVER_THE_THRESHOLDS:
                 tally, imported = (gate.count, gate.session_count), self._imported.get(each)
-                self._checks.append(GateCheck(each, as_of_us, turn, *self._first[each], tally, imported, gate.reason))
+                self._checks.append(GateCheck(each, as_of_us, number, *self._first[each], tally, imported, gate.reason))
 
-    def _number_of(self, place: _TurnKey) -> int:
+    def _number_of(self, turn: _TurnKey) -> int:
         """The turn's number; a signal that names none came in the newest."""
-        return self._turns[place.turn_id] if place.turn_id is not None else max(1, len(self._turns))
+        return self._turns[turn.turn_id] if turn.turn_id is not None else max(1, len(self._turns))
 
     def _catch_up(self, logged_us: int) -> None:
         """Applies what was learned and decided up to a moment."""
@@ -159,8 +163,11 @@ class _Fold:
             self._applied += 1
             payload = events.read_payload(entry.entry_type, entry.payload)
             self._memory.apply_overlay(entry.seq, entry.timestamp, entry.entry_type, payload)
-            if entry.entry_type == events.HO3_OVERLAY and payload.get("artifact_id") is None and payload.get("window_end"):
-                end_us, signal_id = us_of(payload["window_end"], "window_end"), payload["signal_id"]
+            if entry.entry_type != events.HO3_OVERLAY:
+                continue
+            learned = payload_as(OverlayPayload, payload)
+            if learned.get("artifact_id") is None and (window_end := learned.get("window_end")):
+                end_us, signal_id = us_of(window_end, "window_end"), learned["signal_id"]
                 self._imported[signal_id] = max(end_us, self._imported.get(signal_id, end_us))
 
     def record(self) -> SubjectRecord:

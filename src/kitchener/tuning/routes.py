@@ -7,7 +7,7 @@ again, one that was never asked is taken to answer. Explained in `docs/gateway.m
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypedDict
 
 from kitchener.config import ModelPrice, ProviderConfig, RouterConfig
 from kitchener.errors import RETRYABLE_REASONS, ProviderError
@@ -93,7 +93,7 @@ class RouteChoice(NamedTuple):
         """Whether it is another provider than the one that was to be asked first."""
         return self.route_reason == "fallback"
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
         return self._asdict()
 
@@ -114,7 +114,7 @@ class Rerouted:
         """Whether somebody else would have been asked, or with another end."""
         return self.recorded.is_elsewhere(self.other)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
         call = self.call
         return {
@@ -281,7 +281,7 @@ class RoutePair:
             self.recorded_cost += found.recorded_cost
             self.other_cost += found.other_cost
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
         names = ("provider_id", "model_id", "route_reason", "state")
         sides = (("recorded", self.recorded), ("other", self.other))
@@ -295,11 +295,53 @@ class RoutePair:
         }
 
 
+class FallbackCounts(TypedDict):
+    """Calls that a fallback answered."""
+
+    recorded: int
+    other: int
+    gained: int
+    """Under the other router only."""
+    lost: int
+    """On record only."""
+
+
+class FailureCounts(TypedDict):
+    """Calls that failed."""
+
+    recorded: int
+    other: int
+
+
+class CostSums(TypedDict):
+    """Costs in the currency of the prices."""
+
+    recorded: float
+    other: float
+    difference: float
+    """`other` minus `recorded`."""
+    unpriced_calls: int
+    """Calls without a known price, which are in neither sum."""
+
+
+class RouteSums(TypedDict):
+    """The sums over all calls, as `--json` prints them."""
+
+    calls: int
+    changed: int
+    """Calls that another provider or model would have answered, or that would have ended otherwise."""
+    assumed_to_answer: int
+    """Calls that would have gone where nothing is on record of them."""
+    fallbacks: FallbackCounts
+    failed: FailureCounts
+    cost: CostSums
+
+
 class RouteSummary:
-    """What another router comes to, call by call."""
+    """Adds up rerouted calls, by the route on record and the route under the other router."""
 
     def __init__(self) -> None:
-        self._pairs: dict[tuple[Any, ...], RoutePair] = {}
+        self._pairs: dict[tuple[RouteChoice, RouteChoice], RoutePair] = {}
         self._counts: Counter[str] = Counter()
 
     def add(self, found: Rerouted) -> None:
@@ -323,10 +365,10 @@ class RouteSummary:
         """By recorded choice, then by the other one, in alphabetical order."""
         return [self._pairs[key] for key in sorted(self._pairs, key=lambda key: tuple(each[:4] for each in key))]
 
-    def as_json(self) -> dict[str, Any]:
-        """The sums, as JSON types."""
+    def sums(self) -> RouteSums:
+        """The sums over all calls."""
         pairs, counts = self.pairs, self._counts
-        then, now = (sum(getattr(pair, f"{side}_cost") for pair in pairs) for side in ("recorded", "other"))
+        then, now = sum(pair.recorded_cost for pair in pairs), sum(pair.other_cost for pair in pairs)
         return {
             "calls": sum(pair.calls for pair in pairs),
             "changed": counts["changed"],
