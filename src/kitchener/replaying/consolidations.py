@@ -7,11 +7,12 @@ with the same doubles as a turn. The start of a consolidation is not compared. E
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from kitchener.ledger import StoredEntry
 from kitchener.memory.index import OVERLAYS, SIGNALS
 from kitchener.records import events
+from kitchener.records.entries import ConsolidatedSignal, WorkOrderPlannedPayload, payload_as
 from kitchener.replaying.tape import Tape, TurnTape
 
 PREFIX: Final = "CONS-"
@@ -27,10 +28,9 @@ class Consolidation(TurnTape):
     """How HO1 left the work order."""
 
     @property
-    def about(self) -> Mapping[str, Any]:
-        """`namespace`, `signal_id`, `gate_ts` and `signals_position`."""
-        found: Mapping[str, Any] = self.started.payload["consolidates"]
-        return found
+    def about(self) -> ConsolidatedSignal:
+        """The signal that it learned from."""
+        return payload_as(WorkOrderPlannedPayload, self.started.payload)["consolidates"]
 
     @property
     def is_erased(self) -> bool:
@@ -69,7 +69,7 @@ class ConsolidationTape(Tape):
         assert isinstance(turn, Consolidation)
         self.turn = turn
         self._left = {ledger_id: deque(entries) for ledger_id, entries in turn.entries.items()}
-        self.positions = {SIGNALS: int(turn.about["signals_position"])}
+        self.positions = {SIGNALS: turn.about["signals_position"]}
         self.seen = {SIGNALS: self.positions[SIGNALS], self.ho2m: turn.started.seq - 1}
         for ledger_id in (self._ho1m, OVERLAYS):
             own = turn.entries.get(ledger_id)

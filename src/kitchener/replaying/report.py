@@ -1,8 +1,9 @@
 """Describes the result of a replay: identical, or the first divergence, worded like a failed test."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Final, TypeGuard
 
 import orjson
 
@@ -20,9 +21,9 @@ class ReplayDivergence:
     """The turn, or the work order of a consolidation; None: before the first turn."""
     field: str
     """What differs, as a path in the entry's payload, e.g. `request_hash`; `entry`: another entry was written, or none."""
-    recorded: Any
+    recorded: object
     """What the ledger has, as JSON types; None: nothing."""
-    recomputed: Any
+    recomputed: object
     """What came out now."""
     stems_from: str
     """Where this value comes from, and what is likely to have changed."""
@@ -33,18 +34,9 @@ class ReplayDivergence:
     entry_id: str | None = None
     """The recorded entry; None: there is none."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
-        return {
-            "turn_id": self.turn_id,
-            "field": self.field,
-            "recorded": self.recorded,
-            "recomputed": self.recomputed,
-            "stems_from": self.stems_from,
-            "entry_type": self.entry_type,
-            "entity_id": self.entity_id,
-            "entry_id": self.entry_id,
-        }
+        return asdict(self)
 
     def text(self) -> str:
         """For a reader, some lines long."""
@@ -103,7 +95,7 @@ class ReplayReport:
         """Whether it is about consolidations, which belong to no conversation."""
         return self.session_id.startswith("CONS-")
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
         policy = self.policy
         return {
@@ -115,7 +107,7 @@ class ReplayReport:
             "skipped": dict(self.skipped),
             "erased": self.erased,
             "divergence": self.divergence.as_json() if self.divergence is not None else None,
-            "policy": None if policy is None else {"turn_id": policy.turn_id, "recorded": policy.recorded, "now": policy.now},
+            "policy": None if policy is None else asdict(policy),
             "visible": {turn: list(items) for turn, items in self.visible.items()},
         }
 
@@ -135,19 +127,16 @@ class ReplayReport:
         return "\n".join([*rows, f"{self.session_id}  diverged after {turns}{skipped}", self.divergence.text()])
 
 
-def _counts(reasons: Any) -> str:
-    found: dict[str, int] = {}
-    for each in reasons:
-        found[each] = found.get(each, 0) + 1
-    return ", ".join(f"{count} {reason}" for reason, count in sorted(found.items()))
+def _counts(reasons: Iterable[str]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(Counter(reasons).items()))
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
 
 
-def _is_list_of_text(value: Any) -> bool:
+def _is_list_of_text(value: object) -> TypeGuard[list[str]]:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 

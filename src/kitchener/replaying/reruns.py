@@ -4,9 +4,9 @@ Each turn gets the recorded past, message, classification and reply. Nothing is 
 or the learned lines may differ. `what_if.py` compares policies; `tuning/projections.py` finds what changed a turn.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TypedDict
 
 from kitchener.actors.executor.execution import WorkOrderFailed
 from kitchener.actors.supervisor import HO2Supervisor
@@ -16,13 +16,12 @@ from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.memory.index import OVERLAYS
 from kitchener.memory.signals import normalise
 from kitchener.records import events
+from kitchener.records.entries import ProjectionPayload, payload_as, text_of
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
 from kitchener.replaying.doubles import RecordedClock, RecordedMemory
-from kitchener.replaying.session import Replays
-from kitchener.replaying.tape import Tape, TurnTape
-
-_LONG: Final = 86_400.0
+from kitchener.replaying.session import DEADLINE_S, Replays
+from kitchener.replaying.tape import NO_TIME, Tape, TurnTape
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +42,26 @@ class ShownContext:
     """Of its beginning that is the same as in the turn before: what a provider's cache can keep."""
 
 
+class _Fragment(TypedDict):
+    source_id: str
+
+
+class _AssembledContext(TypedDict, total=False):
+    """What a reply's prompt is rendered from."""
+
+    context_text: str
+    ho3_biases: Sequence[str]
+    """The learned lines."""
+    fragments: Sequence[_Fragment]
+
+
 class RerunTape(Tape):
     """A tape that takes whatever is written, and keeps the projection."""
 
     def __init__(self, tape: Tape) -> None:
         super().__init__(tape.session_id, tape.entries, ho2m=tape.ho2m, names=tape.names)
         self.known = self.recordings()
-        self.projection: Mapping[str, Any] | None = None
+        self.projection: ProjectionPayload | None = None
         """The one that the turn's context is made of."""
         self._learned_to: int | None = None
         self._written: dict[tuple[str, str], str] = {}
@@ -79,7 +91,7 @@ class RerunTape(Tape):
 
     def take(self, ledger_id: str, entry: LedgerEntry) -> StoredEntry:
         """The entry as if it were stored."""
-        moment = self.turn.started.payload["turn_ts"] if self.turn is not None else "1970-01-01T00:00:00.000000+00:00"
+        moment = self.turn.start["turn_ts"] if self.turn is not None else NO_TIME
         number = len(self._written) + 1
         body = canonical_bytes({**entry._asdict(), "timestamp": moment})
         stored = StoredEntry(
@@ -96,14 +108,15 @@ class RerunTape(Tape):
             None,
         )
         self._written[ledger_id, stored.entry_id] = entry.entity_id
-        if entry.entry_type == events.TURN_STARTED and self.turn is not None and self.turn.end is not None:
-            self._place(self.turn.end.payload.get("read_positions", self.positions))
+        if entry.entry_type == events.TURN_STARTED and self.turn is not None:
+            self._place(self.turn.read_positions)
         if ledger_id == self.ho2m and entry.entry_type.startswith("INTENT_"):
             self._intents.append((entry.entry_type, entry.entity_id))
         if entry.entry_type == events.PROJECTION_COMPUTED:
-            self.projection = stored.payload if stored.payload["mode"] == "enforce" else None
+            projection = payload_as(ProjectionPayload, stored.payload)
+            self.projection = projection if projection["mode"] == "enforce" else None
             if self.projection is not None:
-                self._keep_lists(stored)
+                self._lists[stored.entry_id] = self.lists_of(self.projection)
         return stored
 
     def name_of(self, ref: Ref) -> str:
@@ -114,16 +127,13 @@ class RerunTape(Tape):
         at = {} if self._learned_to is None else {OVERLAYS: self._learned_to}
         self.positions = {**positions, **at}
 
-    def _keep_lists(self, stored: StoredEntry) -> None:
-        self._lists[stored.entry_id] = self.lists_of(stored.payload)
-
 
 class RerunGateway:
     """Gives each step of a turn what the same step was answered then, whatever it is asked now."""
 
     def __init__(self, tape: RerunTape) -> None:
         self._tape = tape
-        self.context: Mapping[str, Any] | None = None
+        self.context: _AssembledContext | None = None
         """The context of the turn's first reply."""
         self._asked: dict[str, list[str]] = {}
 
@@ -143,8 +153,7 @@ class RerunGateway:
         if request.wo_id not in same_type:
             same_type.append(request.wo_id)
         place = same_type.index(request.wo_id)
-        turn = self._tape.turn
-        planned = turn.of_type(events.WO_PLANNED) if turn is not None else []
+        planned = self._tape.of_turn(events.WO_PLANNED)
         then = [entry.entity_id for entry in planned if entry.payload.get("wo_type") == request.wo_type]
         recording = self._tape.known.get((then[place], request.call)) if place < len(then) else None
         if recording is None:
@@ -164,14 +173,14 @@ class RerunMemory(RecordedMemory):
         signal_id: str,
         session_id: str,
         event_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, object] | None = None,
         *,
         namespace: str,
     ) -> str:
         """Takes note of nothing."""
         normalise(signal_id, self.kinds)
         turn = self._tape.turn
-        self.last_logged_ts = turn.started.payload["turn_ts"] if turn is not None else ""
+        self.last_logged_ts = turn.start["turn_ts"] if turn is not None else ""
         return str(event_id)
 
 
@@ -208,7 +217,7 @@ class Rerun:
         return await self._view(turn, "", learned_to)
 
     async def _view(self, turn: TurnTape, before: str, learned_to: int | None = None) -> ShownContext:
-        tape, started = self.tape, turn.started.payload
+        tape, started = self.tape, turn.start
         tape.begin(turn, learned_to)
         self._gateway.begin()
         self._clock.put_to(started["turn_ts"])
@@ -218,21 +227,24 @@ class Rerun:
         session = await self._supervisor.session(tape.session_id)
         session.state.turn_count = int(turn.turn_id.rpartition("-")[2]) - 1  # turns that were skipped had numbers too
         await self._supervisor.handle_turn(
-            started["user_message"], session_id=tape.session_id, memory=started.get("memory", True), deadline=_LONG
+            text_of(started["user_message"]),
+            session_id=tape.session_id,
+            memory=started.get("memory", True),
+            deadline=DEADLINE_S,
         )
         return _shown(tape, self._gateway.context or {}, before, self._replays.recorded.agent.token_estimator)
 
 
-def _shown(tape: RerunTape, context: Mapping[str, Any], before: str, estimator: str) -> ShownContext:
+def _shown(tape: RerunTape, context: _AssembledContext, before: str, estimator: str) -> ShownContext:
     lines = tuple(context.get("ho3_biases", ()))
-    text = "\n\n".join([*lines, str(context.get("context_text", ""))])
+    text = "\n\n".join([*lines, context.get("context_text", "")])
     items: dict[str, None] = {}
     suppressed: tuple[str, ...] = ()
     if tape.projection is not None:
         lists = tape.lists_of(tape.projection)
         items |= dict.fromkeys(tape.name_of(ref) for ref in lists.visible)
         suppressed = tuple(f"{tape.name_of(ref)} {reason}" for ref, reason in lists.suppressed)
-    items |= dict.fromkeys(str(each["source_id"]) for each in context.get("fragments", ()))
+    items |= dict.fromkeys(each["source_id"] for each in context.get("fragments", ()))
     same = text[: _common(before, text)]
     return ShownContext(
         tuple(items), suppressed, lines, text, estimate_tokens(text, estimator), estimate_tokens(same, estimator)

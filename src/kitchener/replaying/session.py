@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import anyio.to_thread
 
@@ -19,6 +19,7 @@ from kitchener.actors.policy_identity import policy_identity
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import Tool, ToolRegistry
+from kitchener.actors.turn.parts import DegradedCall
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.config import HO2Config, RuntimeConfig
@@ -47,9 +48,9 @@ from kitchener.replaying.tape import Diverged, Tape, TurnTape
 from kitchener.runtime.agent import tools_of
 from kitchener.runtime.ledger_paths import agent_classes, settings_of
 
-_DAY_S: Final = 86_400.0
-"""Deadline of a replayed turn, seconds: how long it took once is taken as given."""
-_NO_LIMIT: Final = {"consolidation": "manual", "turn_deadline_s": _DAY_S, "consolidation_deadline_s": _DAY_S}
+DEADLINE_S: Final = 86_400.0
+"""Deadline of a replayed turn, seconds. It never passes: how long the turn took is on record."""
+_NO_LIMIT: Final = {"consolidation": "manual", "turn_deadline_s": DEADLINE_S, "consolidation_deadline_s": DEADLINE_S}
 """Settings of a replay: nothing begins by itself, and its own speed decides nothing."""
 
 
@@ -59,7 +60,7 @@ async def replay_session(
     config: RuntimeConfig | str | Path | None = None,
     root: str | Path | None = None,
     agent_class: str | None = None,
-    tools: Sequence[Callable[..., Any]] = (),
+    tools: Sequence[Callable[..., object]] = (),
 ) -> ReplayReport:
     """Replays a session and says whether every decision comes out as it was recorded.
 
@@ -273,7 +274,7 @@ class Replays:
 
 @asynccontextmanager
 async def open_replays(
-    settings: RuntimeConfig, agent_class: str, *, tools: Sequence[Callable[..., Any]] = (), verify: bool = True
+    settings: RuntimeConfig, agent_class: str, *, tools: Sequence[Callable[..., object]] = (), verify: bool = True
 ) -> AsyncIterator[Replays]:
     """What replays sessions of an agent class, its ledgers verified from their first entry on.
 
@@ -302,13 +303,13 @@ async def _verify(reader: LedgerReader) -> None:
         raise report.fault
 
 
-def _known(agent: HO2Config, tools: Sequence[Callable[..., Any]]) -> tuple[Callable[..., Any], ...]:
+def _known(agent: HO2Config, tools: Sequence[Callable[..., object]]) -> tuple[Callable[..., object], ...]:
     """The tools given, without those that the settings load by themselves."""
     loaded = {name.rpartition(":")[2] for name in agent.tools or () if ":" in name}
     return tuple(each for each in tools if not (isinstance(each, Tool) and each.tool_id in loaded))
 
 
-def _recorded_reply(tape: Tape) -> Any:
+def _recorded_reply(tape: Tape) -> DegradedCall:
     async def degraded_call(message: str, *, session_id: str, deadline: float) -> str:
         """What was answered when HO1 had broken down."""
         end = tape.turn.end if tape.turn is not None else None
@@ -377,7 +378,7 @@ class _Replay:
         self._clock.put_to(started["turn_ts"])
         # After anything that was taken as given, the session comes back from the record, as after a restart.
         await (supervisor or self._fresh()).handle_turn(
-            started["user_message"], session_id=tape.session_id, memory=started.get("memory", True), deadline=_DAY_S
+            started["user_message"], session_id=tape.session_id, memory=started.get("memory", True), deadline=DEADLINE_S
         )
         tape.finish()
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import orjson
 
@@ -18,12 +18,23 @@ from kitchener.gateway.providers.recorded import Recording
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.memory.index import SIGNALS
 from kitchener.records import events
+from kitchener.records.entries import (
+    AttemptFailedPayload,
+    AttemptStartedPayload,
+    ProjectionPayload,
+    TurnCompletedPayload,
+    TurnStartedPayload,
+    WorkOrderPlannedPayload,
+    opened,
+    payload_as,
+)
 from kitchener.records.prompt import Attempt
 from kitchener.records.ref import Ref
-from kitchener.replaying.comparison import first_difference
-from kitchener.replaying.origins import stems_from
+from kitchener.replaying.comparison import Difference, first_difference, stems_from
 from kitchener.replaying.report import ReplayDivergence
 
+NO_TIME: Final = "1970-01-01T00:00:00.000000+00:00"
+"""The time of an entry where nothing has a time yet."""
 _LISTS: Final = ("eligible_refs", "visible_refs", "suppressed_refs", "eligibility_reasons")
 
 
@@ -50,9 +61,22 @@ class TurnTape:
     """`TURN_COMPLETED` or `TURN_ABORTED`."""
 
     @property
+    def start(self) -> TurnStartedPayload:
+        """The payload of `TURN_STARTED`."""
+        return payload_as(TurnStartedPayload, self.started.payload)
+
+    @property
+    def read_positions(self) -> Mapping[str, int]:
+        """Number of the last entry that the turn read, by ledger id, once it had begun."""
+        at_start = self.start["read_positions"]
+        if self.end is None:
+            return at_start
+        return payload_as(TurnCompletedPayload, self.end.payload).get("read_positions", at_start)
+
+    @property
     def is_erased(self) -> bool:
-        """Whether what was said in it cannot be read any more: its subject's key is gone."""
-        return not isinstance(self.started.payload.get("user_message"), str)
+        """Whether the message cannot be read because the subject's key is gone."""
+        return not isinstance(self.start.get("user_message"), str)
 
     @property
     def is_replayable(self) -> bool:
@@ -108,11 +132,15 @@ class Tape:
         self._before = dict(zip(own, [0, *own], strict=False))
         self._cut()
 
+    def of_turn(self, *entry_types: str) -> list[StoredEntry]:
+        """The current turn's entries of some types; none before the first turn."""
+        return [] if self.turn is None else self.turn.of_type(*entry_types)
+
     @property
     def opening(self) -> list[StoredEntry]:
         """The entries of HO2m before the first turn."""
-        first = self.turns[0].started.seq if self.turns else 2**62
-        return [entry for entry in self.entries.get(self.ho2m, ()) if entry.seq < first]
+        entries = self.entries.get(self.ho2m, ())
+        return [entry for entry in entries if not self.turns or entry.seq < self.turns[0].started.seq]
 
     def begin(self, turn: TurnTape | None) -> None:
         """Puts the tape to a turn, or with None to the beginning of the session."""
@@ -122,7 +150,7 @@ class Tape:
             self.seen = dict.fromkeys(self.entries, 0)
             return
         self._left = {ledger_id: deque(entries) for ledger_id, entries in turn.entries.items()}
-        self.positions = turn.started.payload["read_positions"]
+        self.positions = turn.start["read_positions"]
         self.seen = {ledger_id: self.positions.get(ledger_id, 0) for ledger_id in self.entries}
         self.seen[self.ho2m] = turn.started.seq - 1
 
@@ -169,8 +197,8 @@ class Tape:
         """The next recorded entry, taken as given."""
         entry = self._left[ledger_id].popleft()
         self.seen[ledger_id] = entry.seq
-        if entry.entry_type == events.TURN_STARTED and self.turn is not None and self.turn.end is not None:
-            self.positions = self.turn.end.payload.get("read_positions", self.positions)
+        if entry.entry_type == events.TURN_STARTED and self.turn is not None:
+            self.positions = self.turn.read_positions
         return entry
 
     def finish(self) -> None:
@@ -187,12 +215,12 @@ class Tape:
     def diverge(
         self,
         path: str,
-        recorded: Any,
-        recomputed: Any,
+        recorded: object,
+        recomputed: object,
         about: tuple[str, str, str | None],
         *,
-        payload: Mapping[str, Any],
-        now: Mapping[str, Any],
+        payload: Mapping[str, object],
+        now: Mapping[str, object],
     ) -> NoReturn:
         """Ends the replay.
 
@@ -228,47 +256,45 @@ class Tape:
         return found
 
     def attempts(self, wo_id: str, call: int) -> list[Attempt]:
-        """The attempts of a call of this turn, in the order in which they were told."""
+        """The attempts of a call in this turn, in the order in which they were reported."""
         found = []
-        for entry in self.turn.of_type(events.ATTEMPT_STARTED, events.ATTEMPT_FAILED) if self.turn is not None else ():
-            each = entry.payload
+        for entry in self.of_turn(events.ATTEMPT_STARTED, events.ATTEMPT_FAILED):
+            each = payload_as(AttemptFailedPayload, entry.payload)  # one that started has less
             if entry.entity_id == wo_id and each["call"] == call:
-                has_failed = entry.entry_type == events.ATTEMPT_FAILED
                 found.append(
                     Attempt(
-                        "failed" if has_failed else "started",
+                        "failed" if entry.entry_type == events.ATTEMPT_FAILED else "started",
                         call,
                         each["attempt"],
                         each["provider_id"],
                         each["model_id"],
                         each["route_reason"],
                         each.get("reason"),
-                        each.get("detail"),
+                        opened(each.get("detail")),
                         each.get("output_begun", False),
                     )
                 )
         return found
 
     def providers(self) -> set[str]:
-        """The providers that any attempt of the session went to."""
+        """The providers of all attempts in the session."""
         found = (turn.of_type(events.ATTEMPT_STARTED) for turn in self.turns)
-        return {str(entry.payload["provider_id"]) for entries in found for entry in entries}
+        return {payload_as(AttemptStartedPayload, entry.payload)["provider_id"] for entries in found for entry in entries}
 
     def visible_items(self) -> tuple[str, ...]:
-        """What the turn showed the model: ids of turns, rules, intents and learned lines, in the order on record."""
+        """Ids of the turns, rules, intents and learned lines that the turn showed the model, in recorded order."""
         shown: dict[str, None] = {}
-        turn = self.turn
-        for entry in turn.of_type(events.PROJECTION_COMPUTED) if turn is not None else ():
-            if entry.payload.get("mode") == "enforce":
-                shown |= dict.fromkeys(map(self.name_of, self.lists_of(entry.payload).visible))
-        for entry in turn.of_type(events.WO_PLANNED) if turn is not None else ():
-            attention = entry.payload.get("attention") or {}
-            refs = attention.get("fragment_refs") or ()
-            shown |= dict.fromkeys(self.name_of(Ref.from_mapping(each)) for each in refs)
-            shown |= dict.fromkeys(attention.get("biases") or ())
+        for entry in self.of_turn(events.PROJECTION_COMPUTED):
+            projection = payload_as(ProjectionPayload, entry.payload)
+            if projection.get("mode") == "enforce":
+                shown |= dict.fromkeys(map(self.name_of, self.lists_of(projection).visible))
+        for entry in self.of_turn(events.WO_PLANNED):
+            if attention := payload_as(WorkOrderPlannedPayload, entry.payload).get("attention"):
+                shown |= dict.fromkeys(self.name_of(Ref.from_mapping(each)) for each in attention.get("fragment_refs") or ())
+                shown |= dict.fromkeys(attention.get("biases") or ())
         return tuple(shown)
 
-    def lists_of(self, payload: Mapping[str, Any]) -> ProjectionLists:
+    def lists_of(self, payload: ProjectionPayload) -> ProjectionLists:
         """The lists of a projection, written out along the recorded ones to which it refers."""
         base = base_ref(payload)
         if base is None:
@@ -277,13 +303,13 @@ class Tape:
         if known is None:
             chain = [base]
             while chain:
-                entry = self._by_ref[chain[-1].ledger_id, chain[-1].entry_id]
-                below = base_ref(entry.payload)
+                payload_below = payload_as(ProjectionPayload, self._by_ref[chain[-1].ledger_id, chain[-1].entry_id].payload)
+                below = base_ref(payload_below)
                 if below is not None and below.entry_id not in self._lists:
                     chain.append(below)
                     continue
                 before = self._lists[below.entry_id] if below is not None else None
-                known = self._lists[chain.pop().entry_id] = read_lists(entry.payload, before)
+                known = self._lists[chain.pop().entry_id] = read_lists(payload_below, before)
         return read_lists(payload, known)
 
     def name_of(self, ref: Ref) -> str:
@@ -293,14 +319,16 @@ class Tape:
             return entry.entity_id
         return self.names.get((ref.ledger_id, ref.entry_id), ref.entry_id)
 
-    def _difference(self, expected: StoredEntry, recorded: Mapping[str, Any], payload: dict[str, Any]) -> Any:
+    def _difference(
+        self, expected: StoredEntry, recorded: Mapping[str, object], payload: Mapping[str, object]
+    ) -> Difference | None:
         if expected.entry_type == events.PROJECTION_COMPUTED and any(recorded.get(key) != payload.get(key) for key in _LISTS):
             # The same lists have several forms: which one was written is no decision.
             recorded, payload = self._written_out(recorded), self._written_out(payload)
         return first_difference(expected.entry_type, recorded, payload, policy_differs=self.policy_differs)
 
-    def _written_out(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        lists = self.lists_of(payload)
+    def _written_out(self, payload: Mapping[str, object]) -> dict[str, object]:
+        lists = self.lists_of(payload_as(ProjectionPayload, payload))
         return {
             **{key: value for key, value in payload.items() if key not in (*_LISTS, "proof_refs")},  # those go with the form
             "eligible": [self.name_of(ref) for ref in lists.eligible],
@@ -309,13 +337,13 @@ class Tape:
             "reasons": {key: list(reasons) for key, reasons in lists.reasons.items()},
         }
 
-    def _named(self, value: Any) -> Any:
-        """A value for a reader: references give way to what they stand for."""
+    def _named(self, value: object) -> object:
+        """A value for a reader, with each reference replaced by what it stands for."""
         if isinstance(value, list):
             return [self._named(each) for each in value]
         if isinstance(value, dict):
             if value.keys() == {"ledger_id", "entry_id", "entry_hash"}:
-                return self.name_of(Ref(value["ledger_id"], value["entry_id"], value["entry_hash"]))
+                return self.name_of(Ref(str(value["ledger_id"]), str(value["entry_id"]), str(value["entry_hash"])))
             return {key: self._named(each) for key, each in value.items()}
         return value
 

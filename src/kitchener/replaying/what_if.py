@@ -4,10 +4,10 @@ Each turn gets the recorded past, message, classification and reply; see `reruns
 intents, the intents that the other policy creates accumulate from turn to turn. Explained in `docs/replay.md`.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, TypedDict
 
 from kitchener.config import RuntimeConfig
 from kitchener.replaying.reruns import Rerun, ShownContext
@@ -41,7 +41,7 @@ class TurnDiff:
         """Whether the model would have been shown the same."""
         return self.recorded.items == self.other.items and self.recorded.text == self.other.text
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Everything but the texts, as JSON types."""
         return {
             "turn_id": self.turn_id,
@@ -81,7 +81,7 @@ class WhatIfReport:
         """The turns in which something else would have been shown."""
         return tuple(each for each in self.turns if not each.is_same)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
         return {
             "session_id": self.session_id,
@@ -102,7 +102,31 @@ class WhatIfReport:
         return "\n".join([head, *(each.text() for each in self.changed)])
 
 
-def summary_of(reports: Sequence[WhatIfReport]) -> dict[str, Any]:
+class TokenSums(TypedDict):
+    """Estimated tokens of the contexts of all turns."""
+
+    tokens: int
+    prefix_tokens: int
+    """Tokens at the start of a context that equal the start of the context before it."""
+
+
+class WhatIfSummary(TypedDict):
+    """The sums over all turns, as `--json` prints them."""
+
+    sessions: int
+    turns: int
+    changed: int
+    """Turns in which the model would have been shown something else."""
+    erased: int
+    came_in: int
+    """Items shown under the other policy only."""
+    went_out: int
+    """Items shown as recorded only."""
+    recorded: TokenSums
+    other: TokenSums
+
+
+def summary_of(reports: Sequence[WhatIfReport]) -> WhatIfSummary:
     """What another policy comes to over sessions: turns that change, and tokens and kept prefixes summed up."""
     turns = [each for report in reports for each in report.turns]
     return {
@@ -112,14 +136,14 @@ def summary_of(reports: Sequence[WhatIfReport]) -> dict[str, Any]:
         "erased": sum(report.erased for report in reports),
         "came_in": sum(len(each.came_in) for each in turns),
         "went_out": sum(len(each.went_out) for each in turns),
-        **{
-            name: {
-                "tokens": sum(shown.tokens for shown in views),
-                "prefix_tokens": sum(shown.prefix_tokens for shown in views),
-            }
-            for name, views in (("recorded", [each.recorded for each in turns]), ("other", [each.other for each in turns]))
-        },
+        "recorded": _token_sums(each.recorded for each in turns),
+        "other": _token_sums(each.other for each in turns),
     }
+
+
+def _token_sums(shown: Iterable[ShownContext]) -> TokenSums:
+    found = list(shown)
+    return {"tokens": sum(each.tokens for each in found), "prefix_tokens": sum(each.prefix_tokens for each in found)}
 
 
 def summary_text(reports: Sequence[WhatIfReport]) -> str:
@@ -160,7 +184,7 @@ class WhatIf:
 
 @asynccontextmanager
 async def open_what_if(
-    settings: RuntimeConfig, other: RuntimeConfig, agent_class: str, *, tools: Sequence[Callable[..., Any]] = ()
+    settings: RuntimeConfig, other: RuntimeConfig, agent_class: str, *, tools: Sequence[Callable[..., object]] = ()
 ) -> AsyncIterator[WhatIf]:
     """What compares the policy of `settings`, under which sessions were recorded, with another one.
 
@@ -194,7 +218,7 @@ def _of_erased(count: int) -> str:
     return f"{count:,} turn{'' if count == 1 else 's'} erased with their subject, so not comparable"
 
 
-def _as_json(shown: ShownContext) -> dict[str, Any]:
+def _as_json(shown: ShownContext) -> dict[str, object]:
     return {
         "items": list(shown.items),
         "suppressed": list(shown.suppressed),

@@ -19,8 +19,8 @@ from kitchener.memory.subject import SubjectMemory
 from kitchener.records import events
 from kitchener.replaying import Replays, Rerun, ShownContext
 from kitchener.replaying.tape import Tape, TurnTape
+from kitchener.tuning.recorded_gates import NO_END
 
-_NO_END: Final = 2**62
 _LEARNED: Final = ("ART-", "OVL-")
 """How ids of learned lines begin."""
 _IDS: Final = (*_LEARNED, "T-", "INT-", "INV-", "WO-")
@@ -146,7 +146,7 @@ async def bisect(
     (key,) = signal_keys("", {"namespace": subject.namespace})
     reader = replays.recorded.readers[OVERLAYS]
     entries = [entry async for entry in reader.read(key=key, after_seq=low, up_to_seq=high)]
-    looked_for = _looked_for(question.item, run.tape, subject, Cut(_NO_END, _NO_END, high), subject_id)
+    looked_for = _looked_for(question.item, run.tape, subject, Cut(NO_END, NO_END, high), subject_id)
     search = _Search(run, bad, [low, *(entry.seq for entry in entries)], looked_for, probed)
     found = await (search.all_changes() if question.every else search.one_change())
     at_good, at_bad = await search.shown(0), await search.shown(len(entries))
@@ -315,7 +315,7 @@ def _looked_for(item: str | None, tape: Tape, subject: SubjectMemory, cut: Cut, 
 
 def _change(entry: StoredEntry, subject: SubjectMemory, before: ShownContext, after: ShownContext) -> MemoryChange:
     key = entry.payload.get("artifact_id") or entry.payload.get("overlay_id")
-    cut = Cut(_NO_END, _NO_END, entry.seq)
+    cut = Cut(NO_END, NO_END, entry.seq)
     overlay = subject.overlay(str(key), cut) if key is not None else None
     sources = () if overlay is None else subject.recorded(overlay.source_event_ids, cut)
     return MemoryChange(entry, overlay, tuple(sources), before, after)

@@ -21,7 +21,8 @@ from kitchener.records import events
 from kitchener.records.entries import OverlayPayload, SignalPayload, is_sealed, payload_as
 from kitchener.tuning.gates import GateCheck, LineFate, SubjectRecord
 
-_NO_END: Final = 2**62
+NO_END: Final = 2**62
+"""A time and a position after everything on record."""
 _WHATEVER_THE_THRESHOLDS: Final = ("excluded", "blocked", "quarantined")
 """Verdicts that no other threshold would change."""
 
@@ -143,7 +144,7 @@ class _Fold:
     def look(self, entry: StoredEntry, turn: _TurnKey, config: HO3MemoryConfig) -> None:
         """That was the last signal of its turn: looks at the gates of them all."""
         as_of_us, number = us_of(entry.timestamp, "timestamp"), self._number_of(turn)
-        cut = Cut(as_of_us, entry.seq, _NO_END)
+        cut = Cut(as_of_us, entry.seq, NO_END)
         for each in self._asked.pop(turn):
             gate = self._memory.gate(each, cut, config)
             if gate.reason not in _WHATEVER_THE_THRESHOLDS:
@@ -172,7 +173,7 @@ class _Fold:
 
     def record(self) -> SubjectRecord:
         """All of it, once the last signal was taken."""
-        self._catch_up(_NO_END)
+        self._catch_up(NO_END)
         learned = [events.in_words(entry.payload) for entry in self._overlays if entry.entry_type == events.HO3_OVERLAY]
         return SubjectRecord(
             self._subject_id,
