@@ -12,7 +12,7 @@ import anyio.to_thread
 from cyclopts import App, Parameter
 
 from kitchener.cli.exits import OK
-from kitchener.cli.options import Json, Options, Places
+from kitchener.cli.options import Json, LedgerPaths, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text
 from kitchener.cli.terminal.progress import progress_bar
@@ -62,9 +62,9 @@ def what_if(
     async def work() -> int:
         loaded = await anyio.to_thread.run_sync(options.load)
         other = await anyio.to_thread.run_sync(lambda: load_config(with_config, root=loaded.config.plane_root))
-        places = Places(loaded.config)
-        agent_class = options.agent if session is None else await _class_of(places, session, options.agent)
-        calls = await _read(places, agent_class, session)
+        paths = LedgerPaths(loaded.config)
+        agent_class = options.agent if session is None else await _class_of(paths, session, options.agent)
+        calls = await _read(paths, agent_class, session)
         report = Report(agent_class, session, loaded.config.router.prices != {} or other.config.router.prices != {})
         reroute = _reroute(loaded.config.router, other, calls)
         for call in calls:
@@ -78,12 +78,12 @@ def what_if(
     return run_to_end(work)
 
 
-async def _class_of(places: Places, session_id: str, preferred: str) -> str:
+async def _class_of(paths: LedgerPaths, session_id: str, preferred: str) -> str:
     """The agent class of a session; a consolidation's pseudo-session is the class's that is asked for."""
-    return preferred if session_id.startswith("CONS-") else await places.class_of(session_id, preferred)
+    return preferred if session_id.startswith("CONS-") else await paths.class_of(session_id, preferred)
 
 
-async def _read(places: Places, agent_class: str, session_id: str | None) -> list[RecordedCall]:
+async def _read(paths: LedgerPaths, agent_class: str, session_id: str | None) -> list[RecordedCall]:
     """The calls on record.
 
     Raises:
@@ -91,8 +91,8 @@ async def _read(places: Places, agent_class: str, session_id: str | None) -> lis
     """
     found: list[RecordedCall] = []
     async with AsyncExitStack() as stack:
-        ho1m = await stack.enter_async_context(places.reader(agent_class, "ho1m"))
-        ho2m = await stack.enter_async_context(places.reader(agent_class))
+        ho1m = await stack.enter_async_context(paths.reader(agent_class, "ho1m"))
+        ho2m = await stack.enter_async_context(paths.reader(agent_class))
         if ho1m is not None:
             entries, seen = count(1), [0]
             total = ho1m.position if session_id is None else None

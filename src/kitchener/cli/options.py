@@ -1,4 +1,4 @@
-"""The options that all commands share, and the places they lead to: settings, ledger files, the class of a session."""
+"""The options that all commands share, and the paths they lead to: settings, ledger files, the class of a session."""
 
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -76,7 +76,7 @@ Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSO
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class LedgerPaths:
     """Where the ledgers of a configuration stand. Reading them takes no lock."""
 
     config: RuntimeConfig

@@ -10,10 +10,9 @@ import anyio
 from cyclopts import Parameter
 
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.cli.chat.context import ChatContext, is_about_context
-from kitchener.cli.chat.memory import ChatMemory
+from kitchener.cli.chat.answers import ChatContext, ChatMemory, is_about_context
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
-from kitchener.cli.options import Options, Places
+from kitchener.cli.options import LedgerPaths, Options
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.output import is_interactive, print_text, say
 from kitchener.cli.terminal.typed_lines import TypedLines, terminal_kept
@@ -61,17 +60,17 @@ async def _chat(options: Options, session_id: str | None, subject_id: str | None
     loaded = options.load_checked()
     agent_class = options.agent
     if session_id is not None:
-        agent_class = await Places(loaded.config).class_of(session_id, agent_class)
+        agent_class = await LedgerPaths(loaded.config).class_of(session_id, agent_class)
     async with open_runtime(loaded.config) as runtime:
         tune_gc()
         talk = _Talk(
             supervisor=runtime.supervisor(agent_class),
-            memory=ChatMemory.of(runtime, Places(loaded.config), agent_class),
+            memory=ChatMemory.of(runtime, LedgerPaths(loaded.config), agent_class),
             session_id=session_id,
             subject_id=subject_id,
             resume=f"kitchener chat{options.as_text()} --session",
             grace_s=loaded.config.limits.shutdown_grace_s,
-            context=ChatContext(Places(loaded.config), runtime.supervisor(agent_class)),
+            context=ChatContext(LedgerPaths(loaded.config), runtime.supervisor(agent_class)),
         )
         await talk.run()
     return talk.exit_code

@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.options import Json, LedgerName, Options, Places
+from kitchener.cli.options import Json, LedgerName, LedgerPaths, Options
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.config import RuntimeConfig, described_key, shown_address, shown_reference
 from kitchener.errors import ConfigError, KitchenerError
@@ -156,7 +156,7 @@ def _providers(config: RuntimeConfig, *, is_checked: bool) -> Iterator[Finding]:
 
 
 async def _ledgers(config: RuntimeConfig) -> list[Finding]:
-    places = Places(config)
+    places = LedgerPaths(config)
     found: dict[Path, tuple[str, LedgerName]] = {}
     # Classes may share a memory; it is looked at once, under the name of the first.
     for agent_class in ("ADMIN", *places.agent_classes()):
@@ -171,7 +171,7 @@ async def _ledgers(config: RuntimeConfig) -> list[Finding]:
     return [*findings, Finding("indexes", "ok", detail)]
 
 
-async def _ledger(places: Places, agent_class: str, name: LedgerName) -> Finding:
+async def _ledger(places: LedgerPaths, agent_class: str, name: LedgerName) -> Finding:
     """One ledger's length, head and holder; opening it for reading finds damage near its end, `ledger verify` finds all."""
     what, path = f"{name} {agent_class}", places.ledger(agent_class, name)
     try:

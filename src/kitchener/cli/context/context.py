@@ -7,15 +7,14 @@ import anyio
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from kitchener.cli.context.diff import diff_json, diff_lines
 from kitchener.cli.context.past import read_past
-from kitchener.cli.context.project import ConflictPolicy, Projected, Wanted, project_session, record
+from kitchener.cli.context.project import ConflictPolicy, Projected, ProjectOptions, project_session, record
 from kitchener.cli.context.shadow import read_shadow
 from kitchener.cli.context.text import conflict_lines, flag_lines, invalid_lines, projected_lines
 from kitchener.cli.context.turns import TurnView, read_turn
-from kitchener.cli.context.why import entry_lines, turn_lines, view_json
+from kitchener.cli.context.why import diff_json, diff_lines, entry_lines, turn_lines, view_json
 from kitchener.cli.exits import BLOCKED, INVALID, NEGATIVE, OK
-from kitchener.cli.options import Json, Options, Places
+from kitchener.cli.options import Json, LedgerPaths, Options
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.errors import LedgerLocked
 from kitchener.memory.moments import text_of, us_of
@@ -59,8 +58,8 @@ def project(  # noqa: PLR0913  options of a command, all by keyword
         kitchener context project --session SES-0a1b2c3d --as-of 2026-02-18T10:30:00+00:00
     """
     moment = text_of(us_of(as_of, "--as-of")) if as_of is not None else None
-    wanted = Wanted(intent, budget, conflict_policy, message)
-    return anyio.run(_project, options, session, ledger, moment, wanted, dry_run, json)
+    chosen = ProjectOptions(intent, budget, conflict_policy, message)
+    return anyio.run(_project, options, session, ledger, moment, chosen, dry_run, json)
 
 
 @app.command
@@ -143,7 +142,7 @@ def shadow(
     """
 
     async def work() -> int:
-        report = await read_shadow(Places(options.load().config), options.agent, session)
+        report = await read_shadow(LedgerPaths(options.load().config), options.agent, session)
         if json:
             print_json(report.as_json())
             if not report.turns:
@@ -156,16 +155,22 @@ def shadow(
 
 
 async def _view(options: Options, turn: str) -> TurnView:
-    return await read_turn(Places(options.load().config), options.agent, turn)
+    return await read_turn(LedgerPaths(options.load().config), options.agent, turn)
 
 
 async def _project(
-    options: Options, session: str, ledger: Path | None, as_of: str | None, wanted: Wanted, is_dry: bool, is_json: bool
+    options: Options,
+    session: str,
+    ledger: Path | None,
+    as_of: str | None,
+    chosen: ProjectOptions,
+    is_dry: bool,
+    is_json: bool,
 ) -> int:
-    places = Places(options.load().config)
-    past = await read_past(places, session, options.agent, ledger)
-    projected = await project_session(places, past if as_of is None else past.as_of(as_of), wanted)
-    note = "dry run: nothing was recorded" if is_dry else await _recorded(places, projected, is_given=ledger is not None)
+    paths = LedgerPaths(options.load().config)
+    past = await read_past(paths, session, options.agent, ledger)
+    projected = await project_session(paths, past if as_of is None else past.as_of(as_of), chosen)
+    note = "dry run: nothing was recorded" if is_dry else await _recorded(paths, projected, is_given=ledger is not None)
     if is_json:
         print_json(projected.as_json())
         if not is_dry and note.startswith("dry run"):
@@ -186,12 +191,12 @@ def _lines(projected: Projected) -> list[str]:
     return list(projected_lines(projected))
 
 
-async def _recorded(places: Places, projected: Projected, *, is_given: bool) -> str:
+async def _recorded(paths: LedgerPaths, projected: Projected, *, is_given: bool) -> str:
     """Puts the decision on record if nobody else is writing, and says what became of that."""
     if is_given:
         return "dry run: nothing was recorded, since a ledger was given"
     try:
-        ref = await record(places, projected)
+        ref = await record(paths, projected)
     except LedgerLocked as locked:
         return f"dry run: nothing was recorded, since {locked}"
     if ref is None:

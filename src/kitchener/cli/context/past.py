@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from kitchener.actors.authority.authority import ContextAuthority, ruleset_of
-from kitchener.cli.options import Places
+from kitchener.cli.options import LedgerPaths
 from kitchener.config import HO2Config
 from kitchener.context import ContextState, SourceEvent, estimator, fold, make_event
 from kitchener.errors import CallerError, NotOnRecord, UnknownSession
@@ -84,20 +84,20 @@ class ReadOnly(NamedTuple):
     context: LedgerReader
 
 
-def context_path(places: Places, agent_class: str) -> Path:
+def context_path(paths: LedgerPaths, agent_class: str) -> Path:
     """The ledger of decisions of an agent class: beside the supervisor's, wherever that is."""
-    return places.ledger(agent_class, "ho2m").with_name("context.jsonl")
+    return paths.ledger(agent_class, "ho2m").with_name("context.jsonl")
 
 
 @asynccontextmanager
-async def open_reader(places: Places, path: Path, *, is_ho2m: bool = False) -> AsyncIterator[LedgerReader | None]:
+async def open_reader(paths: LedgerPaths, path: Path, *, is_ho2m: bool = False) -> AsyncIterator[LedgerReader | None]:
     """A reader of a ledger, a supervisor's or another; None where there is none yet."""
     if not _is_there(path):
         yield None
         return
-    index_dir = places.root / "index" if path.is_relative_to(places.root) else None
+    index_dir = paths.root / "index" if path.is_relative_to(paths.root) else None
     keys = index_keys if is_ho2m else None
-    async with LedgerReader.open(path, index_dir=index_dir, index_keys=keys, sealer=places.sealer()) as reader:
+    async with LedgerReader.open(path, index_dir=index_dir, index_keys=keys, sealer=paths.sealer()) as reader:
         yield reader
 
 
@@ -105,11 +105,11 @@ def _is_there(path: Path) -> bool:
     return path.exists()
 
 
-async def read_past(places: Places, session_id: str, preferred: str, path: Path | None = None) -> Past:
+async def read_past(paths: LedgerPaths, session_id: str, preferred: str, path: Path | None = None) -> Past:
     """Everything on record about a session.
 
     Args:
-        places: where ledgers are
+        paths: where ledgers are
         session_id: which session
         preferred: the agent class to look at first
         path: a supervisor's ledger to read in place of those under the root
@@ -120,27 +120,27 @@ async def read_past(places: Places, session_id: str, preferred: str, path: Path 
         LedgerDamaged: a line is not what was written
     """
     if path is not None:
-        found = await _entries(places, path, session_id, is_only=True)
+        found = await _entries(paths, path, session_id, is_only=True)
         if not found:
             raise NotOnRecord(f"session {session_id!r} is not in {path}")
         beside = path.with_name("context.jsonl")
-        return Past(session_id, preferred, places.agent(preferred), path, beside, tuple(found))
-    classes = [preferred, *[name for name in places.agent_classes() if name != preferred]]
+        return Past(session_id, preferred, paths.agent(preferred), path, beside, tuple(found))
+    classes = [preferred, *[name for name in paths.agent_classes() if name != preferred]]
     for is_only in (False, True):  # a session that is named somewhere goes before entries that name none
         for name in classes:
-            ho2m = places.ledger(name, "ho2m")
-            found = await _entries(places, ho2m, session_id, is_only=is_only) if ho2m.exists() else []
+            ho2m = paths.ledger(name, "ho2m")
+            found = await _entries(paths, ho2m, session_id, is_only=is_only) if ho2m.exists() else []
             if found:
-                config = places.agent(name)
-                past = Past(session_id, name, config, ho2m, context_path(places, name), tuple(found))
-                return replace(past, shared=tuple(await _shared(places, past)))
+                config = paths.agent(name)
+                past = Past(session_id, name, config, ho2m, context_path(paths, name), tuple(found))
+                return replace(past, shared=tuple(await _shared(paths, past)))
     if not is_session_id(session_id):
         raise CallerError(f"{session_id!r} is not a session id: expected SES- and 8 to 32 lower-case hex digits")
     raise UnknownSession(session_id, preferred)
 
 
-async def _entries(places: Places, path: Path, session_id: str, *, is_only: bool) -> list[StoredEntry]:
-    async with open_reader(places, path, is_ho2m=True) as reader:
+async def _entries(paths: LedgerPaths, path: Path, session_id: str, *, is_only: bool) -> list[StoredEntry]:
+    async with open_reader(paths, path, is_ho2m=True) as reader:
         if reader is None:
             raise CallerError(f"{path}: there is no such ledger")
         found = [entry async for entry in reader.read(session_id=session_id)]
@@ -149,9 +149,9 @@ async def _entries(places: Places, path: Path, session_id: str, *, is_only: bool
         return [entry async for entry in reader.read() if entry.session_id in (None, session_id)]
 
 
-async def _shared(places: Places, past: Past) -> list[StoredEntry]:
+async def _shared(paths: LedgerPaths, past: Past) -> list[StoredEntry]:
     """What other sessions wrote about the intents of the subject."""
-    async with open_reader(places, past.path, is_ho2m=True) as reader:
+    async with open_reader(paths, past.path, is_ho2m=True) as reader:
         if reader is None or past.subject_id is None:
             return []
         found = reader.read(key=events.shared_intents_key(past.subject_id))
@@ -182,10 +182,10 @@ def fold_entries(entries: Iterable[StoredEntry], config: HO2Config, session_id: 
     return fold((event for event in found if event is not None), estimate, session_id)
 
 
-async def fold_shadow(places: Places, past: Past, entries: Sequence[StoredEntry]) -> ContextState:
+async def fold_shadow(paths: LedgerPaths, past: Past, entries: Sequence[StoredEntry]) -> ContextState:
     """The state of the shadow, whose own decisions stand on the ledger of decisions."""
     config = past.config.model_copy(update={"context_mode": "shadow"})
-    async with open_reader(places, past.path, is_ho2m=True) as ho2m, open_reader(places, past.context_path) as context:
+    async with open_reader(paths, past.path, is_ho2m=True) as ho2m, open_reader(paths, past.context_path) as context:
         if ho2m is None or context is None:
             return fold_entries(entries, past.config, past.session_id)
         # It reads what a running session reads, by the same calls, and writes nothing here.

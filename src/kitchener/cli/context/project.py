@@ -1,4 +1,4 @@
-"""What a session's next turn would be shown: read, folded, resolved, projected; and put on record where that is wanted."""
+"""What a session's next turn would be shown: read, folded, resolved, projected; and put on record where that is chosen."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from kitchener.actors.authority.ranking import TurnRanking
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.canonical import digest
 from kitchener.cli.context.past import Past, fold_shadow
-from kitchener.cli.options import Places
+from kitchener.cli.options import LedgerPaths
 from kitchener.clock import SystemClock, to_datetime
 from kitchener.config import HO2Config
 from kitchener.context import (
@@ -36,7 +36,7 @@ ConflictPolicy = Literal["block", "most_recent_wins"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ProjectOptions:
     """What of the configured policy is to be different, and for which message."""
 
     intent_id: str | None = None
@@ -114,33 +114,33 @@ def flag_json(flag: Flag) -> dict[str, Any]:
     }
 
 
-async def project_session(places: Places, past: Past, wanted: Wanted) -> Projected:
+async def project_session(paths: LedgerPaths, past: Past, chosen: ProjectOptions) -> Projected:
     """What the session's next turn would be shown, of its intents, work orders and turns.
 
     Raises:
         NotOnRecord: the intent that is asked for was never declared
     """
-    settings = wanted.settings(past.config)
-    ruleset = ruleset_of(settings, policy_identity(settings, memory_of(places.config, settings)))
+    settings = chosen.settings(past.config)
+    ruleset = ruleset_of(settings, policy_identity(settings, memory_of(paths.config, settings)))
     if past.config.context_mode == "shadow":
-        state = await fold_shadow(places, past, past.entries)
+        state = await fold_shadow(paths, past, past.entries)
     else:
         state = past.state()
-    if wanted.intent_id is not None and wanted.intent_id not in state.intents:
+    if chosen.intent_id is not None and chosen.intent_id not in state.intents:
         known = f"it has {', '.join(state.intents)}" if state.intents else "it has none"
-        raise NotOnRecord(f"--intent {wanted.intent_id!r}: no intent of session {past.session_id}; {known}")
-    resolution = resolve_active(state, ruleset, intent_id=wanted.intent_id)
+        raise NotOnRecord(f"--intent {chosen.intent_id!r}: no intent of session {past.session_id}; {known}")
+    resolution = resolve_active(state, ruleset, intent_id=chosen.intent_id)
     projection = None
     if resolution.blocked_by is None:
         ranking = TurnRanking(ruleset)
         ranking.follow(state)
         projector = Projector(ruleset, rank=ranking.rank)
         mode: Literal["enforce", "shadow"] = "shadow" if past.config.context_mode == "shadow" else "enforce"
-        projection = projector.project(state, resolution, message=wanted.message or "", mode=mode)
+        projection = projector.project(state, resolution, message=chosen.message or "", mode=mode)
     return Projected(past, state, ruleset, resolution, projection)
 
 
-async def record(places: Places, projected: Projected) -> Ref | None:
+async def record(paths: LedgerPaths, projected: Projected) -> Ref | None:
     """Appends the flags and, where there is one, `PROJECTION_COMPUTED` to the ledger of decisions.
 
     Returns the projection's entry, or None where something stands in the way of one.
@@ -152,9 +152,9 @@ async def record(places: Places, projected: Projected) -> Ref | None:
     opened = LedgerClient.open(
         past.context_path,
         ledger_id=f"CONTEXT:{path_part(past.agent_class)}",
-        config=places.config.ledger,
-        index_dir=places.root / "index",
-        sealer=places.sealer(),
+        config=paths.config.ledger,
+        index_dir=paths.root / "index",
+        sealer=paths.sealer(),
     )
     timestamp = to_datetime(SystemClock().time_us()).isoformat(timespec="microseconds")
     base: dict[str, Any] = {"v": events.VERSION, "session_id": past.session_id}

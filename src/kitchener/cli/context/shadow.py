@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from kitchener.cli.context.past import context_path, open_reader, read_past
-from kitchener.cli.options import Places
+from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.output import UNREADABLE, one_line
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import toml_key
@@ -143,7 +143,7 @@ class _Books(NamedTuple):
     overlays: LedgerReader | None
 
 
-async def read_shadow(places: Places, preferred: str, session_id: str | None) -> ShadowReport:
+async def read_shadow(paths: LedgerPaths, preferred: str, session_id: str | None) -> ShadowReport:
     """The report on one session, or on all sessions of an agent class, with a progress bar.
 
     Raises:
@@ -152,9 +152,9 @@ async def read_shadow(places: Places, preferred: str, session_id: str | None) ->
         LedgerDamaged: a line is not what was written
     """
     if session_id is not None:
-        preferred = (await read_past(places, session_id, preferred)).agent_class
+        preferred = (await read_past(paths, session_id, preferred)).agent_class
     report = ShadowReport(preferred, session_id)
-    async with _books(places, preferred) as books:
+    async with _books(paths, preferred) as books:
         if books is None:
             return report
         if session_id is not None:
@@ -171,11 +171,11 @@ async def read_shadow(places: Places, preferred: str, session_id: str | None) ->
 
 
 @asynccontextmanager
-async def _books(places: Places, agent_class: str) -> AsyncIterator[_Books | None]:
+async def _books(paths: LedgerPaths, agent_class: str) -> AsyncIterator[_Books | None]:
     async with AsyncExitStack() as opened:
-        ho2m = await opened.enter_async_context(places.reader(agent_class))
-        context = await opened.enter_async_context(open_reader(places, context_path(places, agent_class)))
-        overlays = await opened.enter_async_context(places.reader(agent_class, "overlays"))
+        ho2m = await opened.enter_async_context(paths.reader(agent_class))
+        context = await opened.enter_async_context(open_reader(paths, context_path(paths, agent_class)))
+        overlays = await opened.enter_async_context(paths.reader(agent_class, "overlays"))
         yield None if ho2m is None or context is None else _Books(ho2m, context, overlays)
 
 

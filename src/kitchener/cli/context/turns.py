@@ -1,29 +1,37 @@
 """One turn as the Context Authority saw it: the state at that moment, and the projection that is on record for it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from kitchener.actors.authority.authority import ruleset_of
+from kitchener.actors.authority.ranking import TurnRanking, TurnWords
 from kitchener.cli.context.past import Past, fold_shadow, open_reader, read_past
-from kitchener.cli.context.rebuild import rebuild
-from kitchener.cli.options import Places
+from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.output import UNREADABLE
+from kitchener.config import HO2Config
 from kitchener.context import (
     ContextState,
     Explanation,
+    Flag,
     Item,
+    Placed,
     Projection,
     ProjectionLists,
+    Projector,
+    Resolution,
+    Ruleset,
     base_ref,
     bias_item,
     estimator,
     evidence_item,
     explain,
+    lists_of,
     read_lists,
     recalled,
 )
 from kitchener.context.fold.events import ERASED
+from kitchener.context.fold.items import TIER_TURN
 from kitchener.context.projection.explanation import explain_all, find_placed
 from kitchener.errors import CallerError, NotOnRecord
 from kitchener.ids import session_of_turn
@@ -95,7 +103,7 @@ class TurnView:
         return list(explain_all(self.state, self.projection)) if self.projection is not None else []
 
 
-async def read_turn(places: Places, preferred: str, turn_id: str) -> TurnView:
+async def read_turn(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnView:
     """A turn's view.
 
     Raises:
@@ -105,16 +113,16 @@ async def read_turn(places: Places, preferred: str, turn_id: str) -> TurnView:
     session_id = session_of_turn(turn_id)
     if session_id is None:
         raise CallerError(f"{turn_id!r} is not a turn id: expected T-, the session's hex digits, - and six digits")
-    past = await read_past(places, session_id, preferred)
+    past = await read_past(paths, session_id, preferred)
     begun = next(
         (n for n, e in enumerate(past.entries) if e.entity_id == turn_id and e.entry_type == events.TURN_STARTED), None
     )
     if begun is None:
         raise NotOnRecord(f"turn {turn_id!r} is not on record; `kitchener session show {session_id}` lists the turns there are")
     cut = next((n for n in range(begun + 1, len(past.entries)) if _is_after(past.entries[n])), len(past.entries))
-    async with open_reader(places, past.context_path) as context:
+    async with open_reader(paths, past.context_path) as context:
         decided = [] if context is None else [entry async for entry in context.read(session_id=session_id)]
-    return await _viewed(places, past, past.entries[begun], cut, decided)
+    return await _viewed(paths, past, past.entries[begun], cut, decided)
 
 
 def _begins(entry: StoredEntry, turn_id: str) -> bool:
@@ -128,7 +136,7 @@ def _is_after(entry: StoredEntry) -> bool:
     return entry.entry_type in _ENDS
 
 
-async def _viewed(places: Places, past: Past, started: StoredEntry, cut: int, decided: Sequence[StoredEntry]) -> TurnView:
+async def _viewed(paths: LedgerPaths, past: Past, started: StoredEntry, cut: int, decided: Sequence[StoredEntry]) -> TurnView:
     turn_id, before = started.entity_id, past.entries[:cut]
     mine = [entry for entry in decided if entry.payload.get("turn_id") == turn_id]
     shown = next((entry for entry in mine if entry.entry_type == events.PROJECTION_COMPUTED), None)
@@ -148,11 +156,11 @@ async def _viewed(places: Places, past: Past, started: StoredEntry, cut: int, de
         return TurnView(**common, mode=mode, state=state, projection=None, why_nothing=why, gathered=gathered)
     mode = shown.payload["mode"]
     if mode == "shadow":
-        state = await fold_shadow(places, past, before)
+        state = await fold_shadow(paths, past, before)
     else:
         state = past.state(before, position=_position(started))
     lists = _lists(shown, decided)
-    offered = await _offered(places, past, lists, state)
+    offered = await _offered(paths, past, lists, state)
     projection, is_exact = rebuild(state, past.config, shown.payload, lists, common["message"], offered)
     return TurnView(**common, mode=mode, state=state, projection=projection, is_exact=is_exact)
 
@@ -205,28 +213,28 @@ def _lists(shown: StoredEntry, decided: Sequence[StoredEntry]) -> ProjectionList
     return lists
 
 
-async def _offered(places: Places, past: Past, lists: ProjectionLists, state: ContextState) -> list[Item]:
+async def _offered(paths: LedgerPaths, past: Past, lists: ProjectionLists, state: ContextState) -> list[Item]:
     """The learned lines and the recalled evidence that a projection names, as items."""
     named = (*lists.eligible, *lists.visible, *[ref for ref, _ in lists.suppressed])
     wanted = {ref: why for ref in named for why in [lists.reasons.get(f"{ref.ledger_id}/{ref.entry_id}", ())]}
     learned = [ref for ref, why in wanted.items() if "HO3_BIAS" in why]
     evidence = [ref for ref, why in wanted.items() if "RECALLED" in why]
-    items = await _learned(places, past, learned) if learned else []
+    items = await _learned(paths, past, learned) if learned else []
     turns = {item.ref: item for item in state.turns.values()}
     items += [recalled(turns[ref]) for ref in evidence if ref in turns]
     elsewhere = [ref for ref in evidence if ref not in turns]
     if elsewhere:
-        async with open_reader(places, past.path, is_ho2m=True) as ho2m:
+        async with open_reader(paths, past.path, is_ho2m=True) as ho2m:
             found = [await _evidence(ho2m, ref, past) for ref in elsewhere if ho2m is not None]
         items += [item for item in found if item is not None]
     return items
 
 
-async def _learned(places: Places, past: Past, refs: Sequence[Ref]) -> list[Item]:
+async def _learned(paths: LedgerPaths, past: Past, refs: Sequence[Ref]) -> list[Item]:
     estimate = estimator(ruleset_of(past.config).token_estimator)
-    path = memory_dir(places.root, memory_config(places.config.memory, past.config)) / OVERLAYS_FILE
+    path = memory_dir(paths.root, memory_config(paths.config.memory, past.config)) / OVERLAYS_FILE
     items: list[Item] = []
-    async with open_reader(places, path) as overlays:
+    async with open_reader(paths, path) as overlays:
         for ref in refs if overlays is not None else ():
             entry = await overlays.get(_seq(ref)) if overlays is not None else None
             if entry is not None and entry.entry_hash == ref.entry_hash:
@@ -252,3 +260,111 @@ async def _evidence(ho2m: LedgerReader, ref: Ref, past: Past) -> Item | None:
 
 def _seq(ref: Ref) -> int:
     return int(ref.entry_id.rpartition("-")[2])
+
+
+_HEAD_TIER: Final = 1
+
+
+def rebuild(
+    state: ContextState,
+    config: HO2Config,
+    payload: Mapping[str, Any],
+    lists: ProjectionLists,
+    message: str,
+    offered: Iterable[Item],
+) -> tuple[Projection, bool]:
+    """The projection that a record is about, and whether making it again gave exactly what the record says.
+
+    Args:
+        state: as it was when it was made
+        config: the settings of the agent class, as they are now
+        payload: of `PROJECTION_COMPUTED`
+        lists: what that says, written out
+        message: of the turn
+        offered: learned lines and recalled evidence that it names
+    """
+    biases = [item for item in offered if item.kind == "bias"]
+    recalled = [item for item in offered if item.kind == "evidence"]
+    ruleset, budget = ruleset_of(config, payload["ruleset_hash"]), int(payload["token_budget"])
+    ranking = TurnRanking(ruleset)
+    # Of the subject's other turns only those are at hand that were offered; where that ranks otherwise, the record counts.
+    ranking.follow(state, _words(state, recalled, ruleset) if ruleset.recall_scope == "subject" else None)
+    projector = Projector(ruleset, rank=ranking.rank)
+    again = projector.project(
+        state,
+        Resolution(payload["intent_id"], None, (), _flags(payload)),
+        message=message,
+        biases=biases,
+        recalled=recalled,
+        tokens_left=budget + ruleset.reply_reserve,
+        mode=payload["mode"],
+    )
+    if (again.token_budget, again.tokens_used, lists_of(again)[:3]) == (budget, payload["tokens_used"], lists[:3]):
+        return again, True
+    known = {item.ref: item for item in (*again.eligible(), *again.recalled, *state.turns.values())}
+    return _as_recorded(payload, lists, known, again.flags), False
+
+
+def _words(state: ContextState, recalled: Iterable[Item], ruleset: Ruleset) -> tuple[TurnWords, int]:
+    """The words of the session's turns and of those that were recalled, in the order of the ledger."""
+    words = TurnWords(ruleset.ranking_postings)
+    known = {item.entity_id: item for item in (*recalled, *state.turn_list)}
+    for item in sorted(known.values(), key=lambda each: each.place):
+        words.note(item)
+    return words, len(words.turns)
+
+
+def _as_recorded(
+    payload: Mapping[str, Any], lists: ProjectionLists, known: Mapping[Ref, Item], flags: tuple[Flag, ...]
+) -> Projection:
+    """The projection as the lists say, with the items as they would be made today."""
+    visible, reasons = set(lists.visible), dict(lists.suppressed)
+    free = int(payload["token_budget"]) - int(payload["tokens_used"])
+
+    def item_of(ref: Ref) -> Item:
+        why = lists.reasons.get(f"{ref.ledger_id}/{ref.entry_id}", ())
+        item = known.get(ref) or _lost(ref, why)
+        return item._replace(kind="evidence", reasons=("RECALLED",)) if "RECALLED" in why else item
+
+    def place(item: Item) -> Placed:
+        if item.ref in visible:
+            return Placed(item, "FULL", item.tokens)
+        reason: Any = reasons.get(item.ref, "LOW_URGENCY")
+        return Placed(item, "STUB" if reason in ("DEFERRED", "ERASED") else "NONE", 0, reason, max(0, item.tokens - free))
+
+    eligible = [item_of(ref) for ref in lists.eligible]
+    own = set(lists.eligible)
+    recalled = [item_of(ref) for ref in (*lists.visible, *reasons) if ref not in own]
+    turns = [item for item in eligible if item.tier == TIER_TURN]
+    placed = [place(item) for item in (*turns, *recalled)]
+    return Projection(
+        payload["intent_id"],
+        payload["mode"],
+        int(payload["token_budget"]),
+        int(payload["tokens_used"]),
+        tuple([place(item) for item in eligible if item.tier < TIER_TURN]),
+        None,
+        turns,
+        len(turns),
+        tuple(recalled),
+        tuple([each for each in placed if each.reason != "LOW_URGENCY"]),
+        flags,
+        payload["ruleset_hash"],
+    )
+
+
+def _lost(ref: Ref, why: Iterable[str]) -> Item:
+    """Something that cannot be made any more: a rule that was changed, an entry that is gone. Its name is all there is."""
+    item = evidence_item(ref.entry_id, ref, "", f"({ref.entry_id} as it was then)", lambda _: 0)
+    if "RECALLED" in why:
+        return item
+    return item._replace(kind="rule", tier=_HEAD_TIER, reasons=tuple(why))  # type: ignore[arg-type]  # as they were recorded
+
+
+def _flags(payload: Mapping[str, Any]) -> tuple[Flag, ...]:
+    found = []
+    for flag in payload["flags"]:
+        details = flag["details_ref"]
+        found.append(Flag(flag["kind"], flag["kind"], Ref.from_mapping(details) if details is not None else None))
+    # Making it again raises this one again.
+    return tuple(flag for flag in found if flag.kind != "UNSUPPRESSIBLE_OVER_BUDGET")

@@ -1,6 +1,7 @@
 """`kitchener intent`: what sessions are about. `list` reads and takes no lock; all others write through a runtime."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import anyio
@@ -9,13 +10,18 @@ from cyclopts.validators import Number
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.cli.context.past import fold_entries, fold_shadow, open_reader, read_past
+from kitchener.cli.context.text import conflict_lines, invalid_lines
 from kitchener.cli.exits import OK
-from kitchener.cli.intent.threads import SessionThreads, read_threads, session_of_intent
-from kitchener.cli.options import Json, Options, Places
+from kitchener.cli.options import Json, LedgerPaths, Options
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import print_json, print_table, print_text
-from kitchener.context import resolve_active
+from kitchener.cli.terminal.output import one_line, print_json, print_table, print_text
+from kitchener.config import HO2Config
+from kitchener.context import ContextState, resolve_active
 from kitchener.context.intents.transitions import Scope
+from kitchener.errors import InvalidLifecycle
+from kitchener.ledger import StoredEntry
+from kitchener.records import events
 from kitchener.runtime import open_runtime
 
 app = App(name="intent", help="List and steer what sessions are about.")
@@ -44,7 +50,7 @@ def list_(
         kitchener intent list --session SES-0a1b2c3d
         kitchener intent list --json
     """
-    threads: list[SessionThreads] = anyio.run(read_threads, Places(options.load().config), options.agent, session)
+    threads: list[SessionThreads] = anyio.run(read_threads, LedgerPaths(options.load().config), options.agent, session)
     rows = [row for each in threads for row in each.rows()]
     if json:
         print_json(rows)
@@ -180,18 +186,18 @@ def _write(options: Options, session: str | None, call: _Call, *, is_json: bool,
 
     async def work() -> int:
         loaded = options.load_checked()
-        places = Places(loaded.config)
+        paths = LedgerPaths(loaded.config)
         if session is None:
-            agent_class, session_id = await session_of_intent(places, intent, options.agent)
+            agent_class, session_id = await session_of_intent(paths, intent, options.agent)
         else:
-            agent_class, session_id = await places.class_of(session, options.agent), session
+            agent_class, session_id = await paths.class_of(session, options.agent), session
         async with open_runtime(loaded.config) as runtime:
             supervisor = runtime.supervisor(agent_class)
             done = {"session_id": session_id, **await call(supervisor, session_id)}
             thread = (await supervisor.session(session_id)).thread
             competing: tuple[str, ...] = ()
             if thread is not None:
-                competing = resolve_active(thread.state, ruleset_of(places.agent(agent_class))).competing
+                competing = resolve_active(thread.state, ruleset_of(paths.agent(agent_class))).competing
         done["competing"] = list(competing)
         if is_json:
             print_json(done)
@@ -204,3 +210,107 @@ def _write(options: Options, session: str | None, call: _Call, *, is_json: bool,
         return OK
 
     return run_to_end(work)
+
+
+_WIDTH = 60
+_OF_INTENTS = (
+    events.INTENT_DECLARED,
+    events.INTENT_SUPERSEDED,
+    events.INTENT_REOPENED,
+    events.INTENT_CLOSED,
+    events.INTENT_ABANDONED,
+    "INTENT_DEFERRED",
+    events.INTENT_FORKED,
+    events.LIFECYCLE_VOIDED,
+    events.TURN_STARTED,
+    events.TURN_COMPLETED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionThreads:
+    """One session's intents."""
+
+    session_id: str
+    config: HO2Config
+    state: ContextState
+    is_one_of_many: bool = False
+    """Then an intent that sessions share stands with the one that declared it."""
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """One for each intent, in the order of their declarations."""
+        resolution = resolve_active(self.state, ruleset_of(self.config))
+        for record in self.state.intents.values():
+            owner = record.facts.session_id or self.session_id
+            if self.is_one_of_many and owner != self.session_id:
+                continue
+            status: str = record.status
+            if record.intent_id == resolution.active:
+                status = "active"
+            elif record.intent_id in resolution.competing:
+                status = "competing"
+            yield {
+                "session_id": owner,
+                "intent_id": record.intent_id,
+                "status": status,
+                "scope": record.facts.scope,
+                "turns": len(self.state.attached(record.intent_id).turns),
+                "parent": record.facts.parent_id,
+                "superseded_by": record.superseded_by,
+                "objective": one_line(record.facts.objective, _WIDTH),
+                "declared_at": record.declared.timestamp,
+                "last_entry": record.last.ref.entry_id,
+            }
+
+    def notes(self) -> Iterator[str]:
+        """What stands in the way of the session, where something does."""
+        resolution = resolve_active(self.state, ruleset_of(self.config))
+        if resolution.competing:
+            yield from conflict_lines(self.state, resolution.competing, self.session_id)
+        if self.state.invalid:
+            yield from invalid_lines(self.state, self.session_id)
+
+
+async def read_threads(paths: LedgerPaths, preferred: str, session_id: str | None) -> list[SessionThreads]:
+    """The intents of one session, or of all sessions of an agent class that have any.
+
+    Raises:
+        UnknownSession: no ledger knows the session
+    """
+    if session_id is not None:
+        past = await read_past(paths, session_id, preferred)
+        if past.config.context_mode == "shadow":
+            state = await fold_shadow(paths, past, past.entries)
+        else:
+            state = past.state()
+        return [SessionThreads(session_id, past.config, state)]
+    config, sessions = paths.agent(preferred), dict[str, list[StoredEntry]]()
+    shared: dict[str, list[StoredEntry]] = {}
+    async with open_reader(paths, paths.ledger(preferred, "ho2m"), is_ho2m=True) as ho2m:
+        if ho2m is not None:
+            async for entry in ho2m.read(entry_type=_OF_INTENTS):
+                sessions.setdefault(entry.session_id or "", []).append(entry)
+                if events.SHARED_INTENTS in events.index_keys(entry.entry_type, entry.payload):
+                    shared.setdefault(str(entry.payload["subject_id"]), []).append(entry)
+    found = []
+    for name, entries in sessions.items():
+        others = [each for each in shared.get(str(entries[0].payload.get("subject_id")), ()) if each.session_id != name]
+        found.append(SessionThreads(name, config, fold_entries([*entries, *others], config, name), is_one_of_many=True))
+    return [each for each in found if each.state.intents]
+
+
+async def session_of_intent(paths: LedgerPaths, intent_id: str, preferred: str) -> tuple[str, str]:
+    """The agent class and the session that declared an intent. Reads whole ledgers.
+
+    Raises:
+        InvalidLifecycle: nobody declared it
+    """
+    for agent_class in [preferred, *[name for name in paths.agent_classes() if name != preferred]]:
+        async with open_reader(paths, paths.ledger(agent_class, "ho2m"), is_ho2m=True) as ho2m:
+            if ho2m is None:
+                continue
+            async for entry in ho2m.read(entity_id=intent_id, entry_type=events.INTENT_DECLARED):
+                if entry.session_id is not None:
+                    return agent_class, entry.session_id
+    text = f"intent {intent_id!r} was never declared; `kitchener intent list` shows those there are"
+    raise InvalidLifecycle(intent_id, text)

@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from kitchener.cli.exits import DAMAGED, NEGATIVE, OK
-from kitchener.cli.options import Json, Options, Places
+from kitchener.cli.options import Json, LedgerPaths, Options
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.clock import SystemClock, iso
 from kitchener.errors import CallerError, LedgerDamaged, LedgerPathError
@@ -48,7 +48,7 @@ def accept_head(
     signer = load_signer(key) if key is not None else None
     found: list[tuple[Accepted, Checkpoint | None]] = []
     faults: list[LedgerDamaged] = []
-    for file in [path] if path is not None else Places(config).ledgers():
+    for file in [path] if path is not None else LedgerPaths(config).ledgers():
         try:
             accepted = accept(file, reason, index_dirs=index_dirs_of(file), config=config.ledger, clock=SystemClock())
             if accepted is not None:

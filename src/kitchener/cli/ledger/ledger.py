@@ -19,7 +19,7 @@ from cyclopts.validators import Number
 from kitchener.cli.exits import DAMAGED, NEGATIVE, OK
 from kitchener.cli.ledger.accept_head import accept_head
 from kitchener.cli.ledger.proof import PublicKey, checkpoint, is_bundle, key, proof, public_key_of, verify_proof
-from kitchener.cli.options import Json, LedgerName, Options, Places
+from kitchener.cli.options import Json, LedgerName, LedgerPaths, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import one_line, print_json, print_text, say_instead
 from kitchener.errors import ConfigError, KitchenerError, LedgerPathError
@@ -115,7 +115,7 @@ async def _verify(options: Options, path: Path | None, public_key: str | None, j
 
 def _files(options: Options, path: Path | None) -> list[Path]:
     if path is None:
-        places = Places(options.load().config)
+        places = LedgerPaths(options.load().config)
         if options.root is not None and not places.root.is_dir():
             raise ConfigError("--root", "", repr(str(options.root)), "is not a directory")
         return list(places.ledgers())
@@ -180,7 +180,7 @@ class _Progress:
 async def _newest(
     options: Options, ledger: LedgerName, lines: int, session: str | None, entry_type: str | None
 ) -> list[StoredEntry]:
-    places = Places(options.load().config)
+    places = LedgerPaths(options.load().config)
     agent_class = options.agent if session is None else await places.class_of(session, options.agent)
     async with places.reader(agent_class, ledger) as reader:
         if reader is None:

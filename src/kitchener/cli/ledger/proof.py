@@ -13,7 +13,7 @@ from cyclopts.validators import Number
 
 from kitchener.cli.exits import DAMAGED, OK
 from kitchener.cli.ledger.proof_entries import evidence_of
-from kitchener.cli.options import Json, Options, Places
+from kitchener.cli.options import Json, LedgerPaths, Options
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.written_files import check_output, write_whole
 from kitchener.clock import SystemClock, iso
@@ -78,7 +78,7 @@ def checkpoint(*, options: Options = _EVERYTHING, json: Json = False) -> int:
     signer = load_signer(_key_file(options))
     heads: list[tuple[Path, Checkpoint]] = []
     faults: list[LedgerError] = []
-    for path in Places(options.load().config).ledgers():
+    for path in LedgerPaths(options.load().config).ledgers():
         try:
             head = sign_ledger(path, signer, iso(SystemClock().time_us()))
         except (LedgerDamaged, LedgerPathError) as fault:

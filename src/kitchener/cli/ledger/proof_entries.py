@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from kitchener.cli.options import LedgerName, Options, Places
+from kitchener.cli.options import LedgerName, LedgerPaths, Options
 from kitchener.context import base_ref
 from kitchener.errors import CallerError, KitchenerError
 from kitchener.ids import memory_namespace, session_of_turn
@@ -28,7 +28,7 @@ async def evidence_of(options: Options, turn_id: str) -> list[Wanted]:
     session_id = session_of_turn(turn_id)
     if session_id is None:
         raise CallerError(f"{turn_id!r} is not a turn id: expected T-, the session's hex digits, and a number such as -000001")
-    places = Places(options.load().config)
+    places = LedgerPaths(options.load().config)
     agent_class = await places.class_of(session_id, options.agent)
     turn = _Turn(turn_id, session_id, agent_class)
     found = [await _wanted(places, agent_class, name, select) for name, select in turn.selections()]
@@ -38,7 +38,7 @@ async def evidence_of(options: Options, turn_id: str) -> list[Wanted]:
 _Select = Callable[[LedgerReader], Awaitable[set[int]]]
 
 
-async def _wanted(places: Places, agent_class: str, name: LedgerName, select: _Select) -> Wanted | None:
+async def _wanted(places: LedgerPaths, agent_class: str, name: LedgerName, select: _Select) -> Wanted | None:
     async with places.reader(agent_class, name) as reader:
         if reader is None:
             return None

@@ -8,10 +8,9 @@ import anyio.to_thread
 from cyclopts import Parameter
 
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.memory.explain import told
-from kitchener.cli.memory.turns import TurnText, read_turn
+from kitchener.cli.memory.explain import TurnText, read_turn, told
 from kitchener.cli.memory.view import moment_text
-from kitchener.cli.options import Json, Options, Places
+from kitchener.cli.options import Json, LedgerPaths, Options
 from kitchener.cli.replay import Tools, settings_and_tools
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import one_line, print_json, print_text
@@ -47,7 +46,7 @@ def bisect_(
 ) -> int:
     """Find the consolidation after which a turn is shown something else.
 
-    The turn is run again, without a model, with the memory as it was at places in between; all else stays as recorded. Exits
+    The turn is run again, without a model, with the memory as it was at paths in between; all else stays as recorded. Exits
     with 1 if nothing that was learned in between changes it. Takes no lock.
 
     For example:
@@ -80,23 +79,23 @@ def _session_of(option: str, turn_id: str | None) -> str | None:
 
 async def _run(options: Options, question: BisectQuestion, tools: tuple[str, ...], *, is_json: bool) -> int:
     config, given = await anyio.to_thread.run_sync(settings_and_tools, options, tools)
-    places = Places(config)
-    agent_class = await places.class_of(question.session_id, options.agent)
+    paths = LedgerPaths(config)
+    agent_class = await paths.class_of(question.session_id, options.agent)
     runs: list[int] = []
     async with open_replays(config, agent_class, tools=given) as replays, progress_bar("runs", None, runs.__len__):
         report = await bisect(replays, question, probed=runs.append)
     if is_json:
         print_json({"agent_class": agent_class, **report.as_json()})
     else:
-        turns = await _read_turns(places, agent_class, report)
+        turns = await _read_turns(paths, agent_class, report)
         print_text("\n".join(_told(report, agent_class, turns)))
     return OK if report.changes else NEGATIVE
 
 
-async def _read_turns(places: Places, agent_class: str, report: BisectReport) -> dict[str, TurnText]:
+async def _read_turns(paths: LedgerPaths, agent_class: str, report: BisectReport) -> dict[str, TurnText]:
     """What was said in the turns behind the changes."""
     wanted = [turn for change in report.changes for turn in _turns_of(change)[:_AT_MOST]]
-    async with places.reader(agent_class) as ho2m:
+    async with paths.reader(agent_class) as ho2m:
         return {turn_id: await read_turn(ho2m, turn_id) for turn_id in dict.fromkeys(wanted)}
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kitchener.cli.memory.owners import MemoryPlace, signal_kinds
-from kitchener.cli.memory.turns import TurnText, read_turn, turns_shown
+from kitchener.cli.memory.agent_memory import AgentMemory, signal_kinds
+from kitchener.cli.memory.explain import TurnText, read_turn, turns_shown
 from kitchener.cli.memory.view import moment_text
 from kitchener.cli.terminal.output import one_line
 from kitchener.clock import SystemClock
@@ -19,7 +19,7 @@ _WIDTH: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Withdrawn:
+class WithdrawnLine:
     """An artifact that was taken out of use, and the turns that had been shown its line."""
 
     overlay: Overlay
@@ -47,7 +47,7 @@ class Withdrawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Decision:
     """What a decision did."""
 
     agent_class: str
@@ -57,7 +57,7 @@ class Change:
     """False: it was so already."""
     note: str
     """What was done or why not, for a reader."""
-    withdrawn: list[Withdrawn] = field(default_factory=list)
+    withdrawn: list[WithdrawnLine] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """Everything, as JSON types."""
@@ -76,7 +76,7 @@ class Change:
             yield from each.lines()
 
 
-async def deactivated(place: MemoryPlace, artifact_id: str, subject_id: str | None, *, reason: str, block: bool) -> Change:
+async def deactivated(place: AgentMemory, artifact_id: str, subject_id: str | None, *, reason: str, block: bool) -> Decision:
     """Takes an artifact out of use.
 
     Args:
@@ -106,15 +106,15 @@ async def deactivated(place: MemoryPlace, artifact_id: str, subject_id: str | No
         if not overlay.enabled and (is_blocked or not block):
             # Once more would be a record that says less than the one before: without `block` it would lift a block.
             note = f"{artifact_id} of {subject_id} is deactivated already; nothing was written"
-            return Change(place.agent_class, subject_id, artifact_id, False, note)
+            return Decision(place.agent_class, subject_id, artifact_id, False, note)
         now = text_of(SystemClock().time_us())
         await memory.deactivate_overlay(artifact_id, reason, now, block=block, namespace=namespace)
     again = "is not learned from again" if block else "may be learned from again later, --block prevents that"
     note = f"deactivated {artifact_id} of {subject_id}; its signal {overlay.signal_id} {again}"
-    return Change(place.agent_class, subject_id, artifact_id, True, note, await _withdrawn(place, subject_id, [overlay]))
+    return Decision(place.agent_class, subject_id, artifact_id, True, note, await _withdrawn(place, subject_id, [overlay]))
 
 
-async def quarantined(place: MemoryPlace, target: str, subject_id: str | None, *, reason: str) -> Change:
+async def quarantined(place: AgentMemory, target: str, subject_id: str | None, *, reason: str) -> Decision:
     """Keeps a signal or an event from counting, and takes out of use what loses its support by that.
 
     Args:
@@ -138,19 +138,19 @@ async def quarantined(place: MemoryPlace, target: str, subject_id: str | None, *
         target = subject.in_words(target)
         if target in subject.quarantined(cut):
             note = f"{target} of {subject_id} is in quarantine already; nothing was written"
-            return Change(place.agent_class, subject_id, target, False, note)
+            return Decision(place.agent_class, subject_id, target, False, note)
         lost = await memory.quarantine(target, reason, namespace=namespace)
     note = f"{target} of {subject_id} is in quarantine and counts no more; "
     note += "without it these are deactivated:" if lost else "nothing learned lost its support"
-    return Change(place.agent_class, subject_id, target, True, note, await _withdrawn(place, subject_id, lost))
+    return Decision(place.agent_class, subject_id, target, True, note, await _withdrawn(place, subject_id, lost))
 
 
-async def _withdrawn(place: MemoryPlace, subject_id: str, overlays: list[Overlay]) -> list[Withdrawn]:
+async def _withdrawn(place: AgentMemory, subject_id: str, overlays: list[Overlay]) -> list[WithdrawnLine]:
     found = []
-    async with place.places.reader(place.agent_class) as ho2m:
+    async with place.paths.reader(place.agent_class) as ho2m:
         for overlay in overlays:
             turns = await turns_shown(ho2m, subject_id, overlay.key)
-            found.append(Withdrawn(overlay, [await read_turn(ho2m, each) for each in turns]))
+            found.append(WithdrawnLine(overlay, [await read_turn(ho2m, each) for each in turns]))
     return found
 
 

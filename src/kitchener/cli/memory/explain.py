@@ -1,13 +1,12 @@
 """Why an artifact is there: from the line a model is shown back to what the subject had said, and what became of it since."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from kitchener.cli.memory.owners import MemoryPlace
-from kitchener.cli.memory.turns import TurnText, read_turn, turns_shown
+from kitchener.cli.memory.agent_memory import AgentMemory
 from kitchener.cli.memory.view import LearnedView, learned_at, learned_view, line_text, moment_text, where_it_speaks
-from kitchener.cli.terminal.output import UNREADABLE, one_line
+from kitchener.cli.terminal.output import UNREADABLE, one_line, readable
 from kitchener.errors import UnknownArtifact
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory import GateResult
@@ -18,6 +17,76 @@ from kitchener.records import events
 AT_MOST: Final = 20
 """Turns of one kind that a reader is shown; JSON has them all."""
 _WIDTH: Final = 100
+
+
+@dataclass(slots=True)
+class TurnText:
+    """What was said in one turn."""
+
+    turn_id: str
+    session_id: str | None = None
+    """None: the ledger does not know the turn."""
+    started_at: str | None = None
+    state: str = "unknown"
+    """`completed`, `aborted: <reason>`, `open` (it runs, or a crash cut it off), `unknown`."""
+    message: Any = None
+    """Text; something else where it is sealed and cannot be opened."""
+    response: Any = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, as JSON types."""
+        return {
+            "turn_id": self.turn_id,
+            "session_id": self.session_id,
+            "started_at": self.started_at,
+            "state": self.state,
+            "message": readable(self.message),
+            "response": readable(self.response),
+        }
+
+    def said(self) -> list[str]:
+        """Message and reply, a line each."""
+        if self.session_id is None:
+            return ["(the supervisor's ledger does not know this turn)"]
+        reply = f"< {_text(self.response)}" if self.state == "completed" else f"({self.state})"
+        return [f"> {_text(self.message)}", reply]
+
+
+async def read_turn(ho2m: LedgerReader | None, turn_id: str) -> TurnText:
+    """A turn by its id; no scan is needed."""
+    turn = TurnText(turn_id)
+    if ho2m is None:
+        return turn
+    async for entry in ho2m.read(key=events.turn_index_key(turn_id)):
+        payload = events.read_payload(entry.entry_type, entry.payload)
+        turn.session_id, turn.started_at, turn.state = payload["session_id"], entry.timestamp, "open"
+        turn.message = payload["user_message"]
+    if turn.session_id is None:
+        return turn
+    ends = (events.TURN_COMPLETED, events.TURN_ABORTED)
+    async for entry in ho2m.read(session_id=turn.session_id, entity_id=turn_id, entry_type=ends):
+        payload = events.read_payload(entry.entry_type, entry.payload)
+        if entry.entry_type == events.TURN_COMPLETED:
+            turn.state, turn.response = "completed", payload["response"]
+        else:
+            turn.state = f"aborted: {payload['reason']}"
+    return turn
+
+
+async def turns_shown(ho2m: LedgerReader | None, subject_id: str, artifact_id: str) -> list[str]:
+    """Ids of the turns in which a model was shown a learned line, oldest first."""
+    return [] if ho2m is None else list(dict.fromkeys([each async for each in _shown(ho2m, subject_id, artifact_id)]))
+
+
+async def _shown(ho2m: LedgerReader, subject_id: str, artifact_id: str) -> AsyncIterator[str]:
+    async for entry in ho2m.read(key=events.bias_index_key(subject_id, artifact_id)):
+        payload: Mapping[str, Any] = events.read_payload(entry.entry_type, entry.payload)
+        if isinstance(turn_id := payload.get("turn_id"), str):
+            yield turn_id
+
+
+def _text(value: Any) -> str:
+    return one_line(value, _WIDTH) if isinstance(value, str) else UNREADABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +189,7 @@ class Explanation:
 
 
 async def explained(
-    place: MemoryPlace, artifact_id: str, subject_id: str | None, *, turns_at_most: int | None = None
+    place: AgentMemory, artifact_id: str, subject_id: str | None, *, turns_at_most: int | None = None
 ) -> Explanation:
     """Everything on record about an artifact.
 
@@ -161,7 +230,7 @@ async def explained(
         records,
         quarantines,
     )
-    async with place.places.reader(place.agent_class) as ho2m:
+    async with place.paths.reader(place.agent_class) as ho2m:
         await _add_turns(found, ho2m, turns_at_most)
     return found
 

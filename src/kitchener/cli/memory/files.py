@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from kitchener.canonical import canonical_bytes
-from kitchener.cli.memory.owners import MemoryPlace, signal_kinds
+from kitchener.cli.memory.agent_memory import AgentMemory, signal_kinds
 from kitchener.errors import CallerError, ConfigError, EntryRefused, KitchenerError
 from kitchener.ids import check_subject_id
 from kitchener.memory import MemoryReader, Overlay
@@ -44,7 +44,7 @@ class Imported:
     """Lines that were known already."""
 
 
-async def exported(place: MemoryPlace, reader: MemoryReader, subjects: Iterable[str]) -> list[dict[str, Any]]:
+async def exported(place: AgentMemory, reader: MemoryReader, subjects: Iterable[str]) -> list[dict[str, Any]]:
     """One JSON value for each artifact of some subjects, in the order in which they were learned."""
     found = []
     for subject_id in subjects:
@@ -70,7 +70,7 @@ def _record(entry_type: str, timestamp: str, payload: dict[str, Any]) -> dict[st
     return {"at": timestamp, "entry_type": entry_type, **{name: payload[name] for name in names if name in payload}}
 
 
-def read_import(path: Path, place: MemoryPlace, subject_id: str | None) -> dict[str, list[dict[str, Any]]]:
+def read_import(path: Path, place: AgentMemory, subject_id: str | None) -> dict[str, list[dict[str, Any]]]:
     """The overlays of a file by subject, each checked.
 
     Args:
@@ -99,7 +99,7 @@ def read_import(path: Path, place: MemoryPlace, subject_id: str | None) -> dict[
     return found
 
 
-async def imported(place: MemoryPlace, overlays: dict[str, list[dict[str, Any]]]) -> Imported:
+async def imported(place: AgentMemory, overlays: dict[str, list[dict[str, Any]]]) -> Imported:
     """Writes overlays that were checked; those that are known already are left out."""
     taken: dict[str, list[str]] = {}
     async with place.writer() as memory:
@@ -147,14 +147,14 @@ def _owner(path: Path, number: int, record: dict[str, Any], subject_id: str | No
     return str(owner)
 
 
-def _check(record: dict[str, Any], place: MemoryPlace) -> None:
+def _check(record: dict[str, Any], place: AgentMemory) -> None:
     """What the memory would refuse, before anything is written: either all lines come in or none does."""
     overlay: Overlay = parse_older(record, place.config.max_line_chars)
     normalise(overlay.signal_id, signal_kinds(place.config))
     if not overlay.source_event_ids:
         raise EntryRefused("source_event_ids", "expected the events that it was learned from")
     size = len(canonical_bytes(overlay.model_dump(mode="json", exclude_none=True), at="overlay"))
-    limit = place.places.config.ledger.max_entry_bytes
+    limit = place.paths.config.ledger.max_entry_bytes
     if size + _ENVELOPE > limit:
         raise EntryRefused("overlay", f"{size} bytes are too many for max_entry_bytes = {limit}")
 

@@ -10,13 +10,13 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from kitchener.cli.exits import OK
+from kitchener.cli.memory.agent_memory import AgentMemory
 from kitchener.cli.memory.bisect import bisect_
 from kitchener.cli.memory.changes import deactivated, quarantined
 from kitchener.cli.memory.explain import AT_MOST, explained
 from kitchener.cli.memory.files import exported, imported, read_import
-from kitchener.cli.memory.look import look
-from kitchener.cli.memory.owners import MemoryPlace
 from kitchener.cli.memory.tune import tune
+from kitchener.cli.memory.view import look
 from kitchener.cli.options import Json, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_json_lines, print_table, print_text
@@ -120,7 +120,7 @@ def explain(artifact: Artifact, /, *, options: Options = _EVERYTHING, subject: S
     """
 
     async def work() -> int:
-        found = await explained(MemoryPlace.of(options), artifact, subject, turns_at_most=None if json else AT_MOST)
+        found = await explained(AgentMemory.of(options), artifact, subject, turns_at_most=None if json else AT_MOST)
         if json:
             print_json(found.as_json())
         else:
@@ -150,7 +150,7 @@ def deactivate(
     """
 
     async def work() -> int:
-        change = await deactivated(MemoryPlace.of(options), artifact, subject, reason=reason, block=block)
+        change = await deactivated(AgentMemory.of(options), artifact, subject, reason=reason, block=block)
         if json:
             print_json(change.as_json())
         else:
@@ -181,7 +181,7 @@ def quarantine(
     """
 
     async def work() -> int:
-        change = await quarantined(MemoryPlace.of(options), target, subject, reason=reason)
+        change = await quarantined(AgentMemory.of(options), target, subject, reason=reason)
         if json:
             print_json(change.as_json())
         else:
@@ -211,7 +211,7 @@ def import_(
     """
 
     async def work() -> int:
-        place = MemoryPlace.of(options)
+        place = AgentMemory.of(options)
         overlays = await anyio.to_thread.run_sync(read_import, file, place, subject)
         result = await imported(place, overlays)
         if json:
@@ -245,9 +245,9 @@ def export(
     """
 
     async def work() -> int:
-        place = MemoryPlace.of(options)
+        place = AgentMemory.of(options)
         if output is not None:
-            check_output(output, place.places.root)
+            check_output(output, place.paths.root)
         async with place.reader() as reader:
             lines = []
             if reader is not None:

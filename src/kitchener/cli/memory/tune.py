@@ -10,7 +10,7 @@ import anyio.to_thread
 from cyclopts import Parameter
 
 from kitchener.cli.exits import OK
-from kitchener.cli.memory.owners import MemoryPlace
+from kitchener.cli.memory.agent_memory import AgentMemory
 from kitchener.cli.options import Json, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text
@@ -61,7 +61,7 @@ def tune(
     """
 
     async def work() -> int:
-        place = MemoryPlace.of(options)
+        place = AgentMemory.of(options)
         settings = _settings(GateSetting.of(place.config), counts, sessions, windows, half_lives)
         async with place.reader() as reader:
             if reader is None:

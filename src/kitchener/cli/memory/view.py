@@ -1,13 +1,17 @@
 """What a subject's memory looks like: how near each gate is, and which learned lines speak."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from kitchener.cli.terminal.output import UNREADABLE, one_line
+from kitchener.cli.memory.agent_memory import AgentMemory, SubjectCounts
+from kitchener.cli.options import Options
+from kitchener.cli.terminal.output import UNREADABLE, one_line, print_table, print_text
 from kitchener.config import HO3MemoryConfig
 from kitchener.memory import GateResult, Overlay, SignalAccumulator
 from kitchener.memory.bias import weight_of
+from kitchener.memory.moments import text_of, us_of
 from kitchener.memory.signals import Cut
 from kitchener.memory.subject import SubjectMemory
 from kitchener.records import events
@@ -190,3 +194,79 @@ def moment_text(iso: str) -> str:
 
 def _category(overlay: Overlay) -> str:
     return one_line(str(overlay.content.get("category") or "imported"), 40)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a reading command has before it."""
+
+    place: AgentMemory
+    subject_id: str | None = None
+    """Who is meant; None: nothing is known of anybody, or one has to choose."""
+    subjects: list[SubjectCounts] = field(default_factory=list)
+    """From whom to choose, where nobody was named."""
+    memory: tuple[SubjectMemory, Cut] | None = None
+    """What is known, as of when; None: nothing, or nobody was chosen."""
+
+    def signals(self) -> Iterator[SignalView]:
+        """Every signal of the subject, in alphabetical order."""
+        return iter(()) if self.memory is None else signal_views(*self.memory, self.place.config)
+
+    def learned(self) -> Iterator[LearnedView]:
+        """Everything learned about the subject, in the order in which it was."""
+        return iter(()) if self.memory is None else learned_views(*self.memory, self.place.config)
+
+    def as_json(self) -> dict[str, Any]:
+        """Who is meant and as of when; what was asked for goes beside it."""
+        return {
+            "agent_class": self.place.agent_class,
+            "enabled": self.place.is_on,
+            "subject_id": self.subject_id,
+            "as_of": None if self.memory is None else text_of(self.memory[1].as_of_us),
+            "subjects": [each.as_json() for each in self.subjects],
+        }
+
+    def says_whose(self) -> bool:
+        """Prints whose memory this is, or from whom to choose; False: there is nothing more to show."""
+        agent_class = self.place.agent_class
+        if self.memory is not None:
+            as_of = text_of(self.memory[1].as_of_us)[:19].replace("T", " ")
+            print_text(f"{self.subject_id!s} ({agent_class}), as of {as_of}")
+            return True
+        if self.subject_id is None and len(self.subjects) > 1:
+            print_table(("subject_id", "signals", "events", "learned"), (each.as_json() for each in self.subjects))
+            print_text("choose one with --subject")
+        elif self.subject_id is None:
+            print_text(f"nothing learned yet by {agent_class}")
+        else:
+            print_text(f"nothing learned yet about {self.subject_id!r} by {agent_class}")
+        if not self.place.is_on:
+            print_text(self.place.how_to_turn_on())
+        return False
+
+
+@asynccontextmanager
+async def look(options: Options, subject_id: str | None, as_of: str | None) -> AsyncIterator[Look]:
+    """The memory that a command's options mean. It takes no lock and works where there is no memory yet.
+
+    Raises:
+        ConfigError: the settings are wrong
+        InvalidTimestamp: the moment has no zone
+        LedgerDamaged: what was written once does not verify
+    """
+    place = AgentMemory.of(options)
+    if as_of is not None:
+        us_of(as_of, "--as-of")
+    async with place.reader() as reader:
+        if reader is None:
+            yield Look(place, subject_id)
+            return
+        subjects = await place.subjects(reader) if subject_id is None else []
+        if subject_id is None and len(subjects) == 1:
+            subject_id = subjects[0].subject_id
+        if subject_id is None:
+            yield Look(place, None, subjects)
+            return
+        subject, cut = await reader.snapshot(as_of, namespace=place.namespace(subject_id))
+        is_known = subject.last_us > 0
+        yield Look(place, subject_id, subjects, (subject, cut) if is_known else None)

@@ -16,7 +16,7 @@ from cyclopts.validators import Number
 
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
-from kitchener.cli.options import Json, Options, Places
+from kitchener.cli.options import Json, LedgerPaths, Options
 from kitchener.cli.run.files import Conversation, Messages, Results
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.output import print_json, print_text, say
@@ -77,7 +77,7 @@ async def _run(options: Options, path: Path, output: Path | None, concurrency: i
         if output is not None:
             results = Results(output, len(messages))
             stack.callback(results.close)
-        before = await stack.enter_async_context(Places(config).reader(options.agent))
+        before = await stack.enter_async_context(LedgerPaths(config).reader(options.agent))
         async with open_runtime(config) as runtime:
             batch = _Batch(runtime.supervisor(options.agent), messages, results, before)
             tune_gc()

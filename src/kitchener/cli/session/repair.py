@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from kitchener.cli.context.past import Past, fold_entries, read_past
 from kitchener.cli.context.text import invalid_lines
 from kitchener.cli.exits import INVALID, OK
-from kitchener.cli.options import Json, Options, Places
+from kitchener.cli.options import Json, LedgerPaths, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.context.fold.lifecycle import InvalidEvent
@@ -50,8 +50,8 @@ async def _repair(
 ) -> int:
     if (void or is_all) and not (reason and reason.strip()):
         raise CallerError("--reason is missing: it is kept on record with every entry that is put aside")
-    places = Places(options.load().config)
-    past = await read_past(places, session_id, options.agent)
+    paths = LedgerPaths(options.load().config)
+    past = await read_past(paths, session_id, options.agent)
     found = _invalid(past)
     chosen = list(found) if is_all else list(dict.fromkeys(void))
     unknown = [name for name in chosen if name not in found]
@@ -59,8 +59,8 @@ async def _repair(
         there = f"those are {', '.join(found)}" if found else "there is none"
         raise NotOnRecord(f"--void {unknown[0]!r}: not an impossible entry of session {session_id}; {there}")
     if chosen:
-        await _void(places, past, [found[name] for name in chosen], str(reason))
-        past = await read_past(places, session_id, options.agent)
+        await _void(paths, past, [found[name] for name in chosen], str(reason))
+        past = await read_past(paths, session_id, options.agent)
     left = _invalid(past)
     if is_json:
         print_json(
@@ -86,7 +86,7 @@ def _left(past: Past) -> list[str]:
     return list(invalid_lines(fold_entries(past.entries, past.config, past.session_id), past.session_id))
 
 
-async def _void(places: Places, past: Past, chosen: Sequence[InvalidEvent], reason: str) -> None:
+async def _void(paths: LedgerPaths, past: Past, chosen: Sequence[InvalidEvent], reason: str) -> None:
     """Appends `LIFECYCLE_VOIDED` for each, and returns when they are durable.
 
     Not through a session of a runtime: the ledger may be another program's, whose sessions no runtime can bring back.
@@ -97,10 +97,10 @@ async def _void(places: Places, past: Past, chosen: Sequence[InvalidEvent], reas
     opened = LedgerClient.open(
         past.path,
         ledger_id=past.entries[0].ledger_id,
-        config=places.config.ledger,
-        index_dir=places.root / "index",
+        config=paths.config.ledger,
+        index_dir=paths.root / "index",
         index_keys=index_keys,
-        sealer=places.sealer(),
+        sealer=paths.sealer(),
     )
     async with opened as ledger:
         for each in chosen:

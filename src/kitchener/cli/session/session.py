@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from kitchener.cli.exits import OK
-from kitchener.cli.options import Json, Options, Places
+from kitchener.cli.options import Json, LedgerPaths, Options
 from kitchener.cli.session.repair import repair
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import UNREADABLE, print_json, print_table, print_text, readable
@@ -89,7 +89,7 @@ def end(session: SessionId, /, *, options: Options = _EVERYTHING, json: Json = F
 
     async def work() -> int:
         loaded = options.load_checked()
-        agent_class = await Places(loaded.config).class_of(session, options.agent)
+        agent_class = await LedgerPaths(loaded.config).class_of(session, options.agent)
         async with open_runtime(loaded.config) as runtime:
             await runtime.supervisor(agent_class).end_session(session)
         if json:
@@ -102,7 +102,7 @@ def end(session: SessionId, /, *, options: Options = _EVERYTHING, json: Json = F
 
 
 async def _listed(options: Options, limit: int | None) -> list[dict[str, Any]]:
-    async with Places(options.load().config).reader(options.agent) as reader:
+    async with LedgerPaths(options.load().config).reader(options.agent) as reader:
         if reader is None:
             return []
         if limit is None:
@@ -144,10 +144,10 @@ def _state(row: Mapping[str, Any]) -> str:
 
 
 async def _shown(options: Options, session_id: str) -> "_History":
-    places = Places(options.load().config)
-    agent_class = await places.class_of(session_id, options.agent)
+    paths = LedgerPaths(options.load().config)
+    agent_class = await paths.class_of(session_id, options.agent)
     history = _History(session_id, agent_class)
-    async with places.reader(agent_class) as reader:
+    async with paths.reader(agent_class) as reader:
         if reader is None:
             raise UnknownSession(session_id, agent_class)
         async for entry in reader.read(session_id=session_id):

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from cyclopts import App, Parameter
 
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.options import Json, Options, Places
+from kitchener.cli.options import Json, LedgerPaths, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import ask, is_interactive, print_json, print_text, say
 from kitchener.config import RuntimeConfig
@@ -45,7 +45,7 @@ def erase_(
         kitchener subject erase --encoded a%00b
     """
     config = options.load().config
-    keyring_of(Places(config).sealer())
+    keyring_of(LedgerPaths(config).sealer())
     subject = unquote(subject) if encoded else subject
     check_recorded_subject(subject)
     if not yes and not _is_wanted(subject):  # asked before the event loop runs, so that an interrupt is one

@@ -16,7 +16,7 @@ _Result = TypeVar("_Result")
 
 
 def check_output(path: Path, root: Path | None = None) -> None:
-    """Refuses places where `write_whole` cannot put a file, before there is anything to lose.
+    """Refuses paths where `write_whole` cannot put a file, before there is anything to lose.
 
     Args:
         path: the value of `--output`

@@ -10,10 +10,17 @@ from kitchener.cli.context.past import fold_entries, read_past
 from kitchener.cli.context.text import how_to_turn_on, intent_words, shown_lines, thread_lines
 from kitchener.cli.context.turns import TurnView, read_turn
 from kitchener.cli.context.why import head_lines, nothing_lines
-from kitchener.cli.options import Places
+from kitchener.cli.memory.agent_memory import AgentMemory
+from kitchener.cli.memory.view import gate_text, learned_views, signal_views
+from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.output import one_line
+from kitchener.config import HO3MemoryConfig
 from kitchener.context import ContextState, Resolution, resolve_active
+from kitchener.memory import HO3Memory
+from kitchener.memory.signals import Cut
+from kitchener.memory.subject import SubjectMemory
 from kitchener.records import events
+from kitchener.runtime import Runtime
 
 _LINE_WIDTH: Final = 100
 
@@ -27,7 +34,7 @@ def is_about_context(word: str) -> bool:
 class ChatContext:
     """Answers of one chat. Reads the ledgers, where every reply is by the time it is shown."""
 
-    places: Places
+    paths: LedgerPaths
     supervisor: HO2Supervisor
 
     async def text(self, word: str, session_id: str | None) -> str:
@@ -49,11 +56,11 @@ class ChatContext:
         return "/intents lists the threads of this session; /intents keep N goes on with the N-th of those that compete"
 
     async def _why(self, session_id: str) -> str:
-        past = await read_past(self.places, session_id, self.supervisor.agent_class)
+        past = await read_past(self.paths, session_id, self.supervisor.agent_class)
         turns = [entry.entity_id for entry in past.entries if entry.entry_type == events.TURN_COMPLETED]
         if not turns:
             return "no reply yet that could be explained"
-        view = await read_turn(self.places, self.supervisor.agent_class, turns[-1])
+        view = await read_turn(self.paths, self.supervisor.agent_class, turns[-1])
         return "\n".join(_why_lines(view))
 
     async def _intents(self, session_id: str) -> str:
@@ -74,7 +81,7 @@ class ChatContext:
         return f"we go on with {intent_words(state, chosen)}"
 
     async def _resolved(self, session_id: str) -> tuple[ContextState, Resolution]:
-        past = await read_past(self.places, session_id, self.supervisor.agent_class)
+        past = await read_past(self.paths, session_id, self.supervisor.agent_class)
         state = fold_entries(past.entries, past.config, session_id)
         return state, resolve_active(state, ruleset_of(past.config))
 
@@ -110,3 +117,54 @@ def _thread_lines(state: ContextState, resolution: Resolution) -> Iterator[str]:
     for record in state.intents.values():
         if record.intent_id != resolution.active and record.intent_id not in resolution.competing:
             yield f"  {record.status:<10}  {intent_words(state, record.intent_id)}"
+
+
+_SIGNALS: Final = 8
+_LINES: Final = 10
+_WIDTH: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMemory:
+    """The memory beside a chat."""
+
+    place: AgentMemory
+    memory: HO3Memory | None
+    """None: it is off."""
+
+    @classmethod
+    def of(cls, runtime: Runtime, paths: LedgerPaths, agent_class: str) -> "ChatMemory":
+        """The one of an agent class of a runtime."""
+        place = AgentMemory(paths, agent_class)
+        return cls(place, runtime.memory(agent_class) if place.is_on else None)
+
+    async def text(self, subject_id: str | None) -> str:
+        """What is known of a subject, in a few lines; None: nobody yet, for an anonymous session has not begun."""
+        if self.memory is None:
+            return self.place.how_to_turn_on()
+        if subject_id is None:
+            return "nothing learned yet"
+        subject, cut = await self.memory.snapshot(namespace=self.place.namespace(subject_id))
+        return "\n".join(brief(f"{subject_id} ({self.place.agent_class})", subject, cut, self.memory.config))
+
+
+def brief(who: str, subject: SubjectMemory, cut: Cut, config: HO3MemoryConfig) -> list[str]:
+    """The nearest gates and the heaviest learned lines, for a look in between."""
+    signals = [each for each in signal_views(subject, cut, config) if each.gate.reason != "excluded"]
+    signals.sort(key=lambda each: (each.gate.reason in ("blocked", "quarantined"), -each.gate.progress, each.signal_id))
+    learned = [each for each in learned_views(subject, cut, config) if each.state == "speaks"]
+    learned.sort(key=lambda each: (-each.weight_now, each.overlay.key))
+    if not signals and not learned:
+        return [f"nothing learned yet about {who}"]
+    width = max((len(each.signal_id) for each in signals[:_SIGNALS]), default=0)
+    gates = [f"{each.signal_id:<{width}}  {gate_text(each.gate, config.gate_window_hours)}" for each in signals]
+    said = [f"{each.overlay.key}  {one_line(each.overlay.line, _WIDTH)}" for each in learned]
+    return [
+        *_listed(f"what recurs for {who}:", gates, _SIGNALS),
+        *_listed("what was learned:", said or ["nothing yet"], _LINES),
+    ]
+
+
+def _listed(title: str, lines: list[str], limit: int) -> list[str]:
+    rest = [f"and {len(lines) - limit} more"] if len(lines) > limit else []
+    return [title, *(f"  {line}" for line in (*lines[:limit], *rest))]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from kitchener.cli.options import Options, Places
+from kitchener.cli.options import LedgerPaths, Options
 from kitchener.config import SIGNAL_KINDS, HO3MemoryConfig, toml_key
 from kitchener.errors import CallerError, NotOnRecord, UnknownArtifact
 from kitchener.ids import check_recorded_subject, memory_namespace, split_namespace
@@ -32,30 +32,30 @@ class SubjectCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryPlace:
+class AgentMemory:
     """The long-term memory as one agent class uses it."""
 
-    places: Places
+    paths: LedgerPaths
     agent_class: str
 
     @classmethod
-    def of(cls, options: Options) -> "MemoryPlace":
+    def of(cls, options: Options) -> "AgentMemory":
         """The one that a command's options mean.
 
         Raises:
             ConfigError: the settings or the agent class are wrong
         """
-        return cls(Places(options.load().config), options.agent)
+        return cls(LedgerPaths(options.load().config), options.agent)
 
     @property
     def config(self) -> HO3MemoryConfig:
         """Thresholds and bounds."""
-        return self.places.memory_config(self.agent_class)
+        return self.paths.memory_config(self.agent_class)
 
     @property
     def is_on(self) -> bool:
         """Whether the class learns."""
-        return self.places.agent(self.agent_class).ho3_enabled
+        return self.paths.agent(self.agent_class).ho3_enabled
 
     def namespace(self, subject_id: str) -> str:
         """Where a subject's memory is. Raises CallerError where this is nobody's id."""
@@ -69,10 +69,10 @@ class MemoryPlace:
         Raises:
             LedgerDamaged: what was written once does not verify
         """
-        if not any(self.places.ledger(self.agent_class, name).exists() for name in ("signals", "overlays")):
+        if not any(self.paths.ledger(self.agent_class, name).exists() for name in ("signals", "overlays")):
             yield None
             return
-        async with MemoryReader.open(self.places.root, self.config, sealer=self.places.sealer()) as reader:
+        async with MemoryReader.open(self.paths.root, self.config, sealer=self.paths.sealer()) as reader:
             yield reader
 
     @asynccontextmanager
@@ -84,7 +84,7 @@ class MemoryPlace:
             LedgerDamaged: what was written once does not verify
         """
         opened = HO3Memory.open(
-            self.places.root, self.config, ledger_config=self.places.config.ledger, sealer=self.places.sealer()
+            self.paths.root, self.config, ledger_config=self.paths.config.ledger, sealer=self.paths.sealer()
         )
         async with opened as memory:
             yield memory
