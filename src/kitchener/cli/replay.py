@@ -14,7 +14,7 @@ from kitchener.actors.tools.registry import load_tools
 from kitchener.cli.exits import DIVERGED, OK
 from kitchener.cli.options import Json, Options
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import print_json, print_text
+from kitchener.cli.terminal.output import counted, print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
@@ -162,16 +162,12 @@ def _summary(reports: Sequence[ReplayReport], erased: int) -> str:
     turns = sum(len(report.turns) for report in reports)
     learned = sum(len(report.consolidations) for report in reports)
     diverged = sum(not report.is_identical for report in reports)
-    consolidations = f" and {_many(learned, 'consolidation')}" if learned else ""
+    consolidations = f" and {counted(learned, 'consolidation')}" if learned else ""
     others = sum(report.policy is not None for report in reports)
-    policy = f", {_many(others, 'session')} recorded under another policy" if others else ""
-    gone = f", {_many(erased, 'turn')} erased with their subject" if erased else ""
-    done = f"{_many(sessions, 'session')}, {_many(turns, 'turn')}{consolidations} identical"
-    return f"{done}, {_many(diverged, 'session')} diverged{policy}{gone}"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    policy = f", {counted(others, 'session')} recorded under another policy" if others else ""
+    gone = f", {counted(erased, 'turn')} erased with their subject" if erased else ""
+    done = f"{counted(sessions, 'session')}, {counted(turns, 'turn')}{consolidations} identical"
+    return f"{done}, {counted(diverged, 'session')} diverged{policy}{gone}"
 
 
 def settings_and_tools(options: Options, tools: Iterable[str]) -> tuple[RuntimeConfig, tuple[Callable[..., Any], ...]]:

@@ -13,7 +13,7 @@ from kitchener.cli.context.why import head_lines, nothing_lines
 from kitchener.cli.memory.agent_memory import AgentMemory
 from kitchener.cli.memory.view import gate_text, learned_views, signal_views
 from kitchener.cli.options import LedgerPaths
-from kitchener.cli.terminal.output import one_line
+from kitchener.cli.terminal.output import counted, one_line
 from kitchener.config import HO3MemoryConfig
 from kitchener.context import ContextState, Resolution, resolve_active
 from kitchener.memory import HO3Memory
@@ -111,7 +111,7 @@ def _thread_lines(state: ContextState, resolution: Resolution) -> Iterator[str]:
         yield from thread_lines([state.intents[each] for each in resolution.competing], state)
     elif resolution.active is not None:
         turns = len(state.attached(resolution.active).turns)
-        yield f"active: {intent_words(state, resolution.active)}  {turns} turn{'' if turns == 1 else 's'}"
+        yield f"active: {intent_words(state, resolution.active)}  {counted(turns, 'turn')}"
     else:
         yield "no thread is active; the next message begins one"
     for record in state.intents.values():

@@ -14,7 +14,7 @@ from kitchener.cli.chat.answers import ChatContext, ChatMemory, is_about_context
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
 from kitchener.cli.options import LedgerPaths, Options
 from kitchener.cli.terminal.interrupt import on_signal
-from kitchener.cli.terminal.output import is_interactive, print_text, say
+from kitchener.cli.terminal.output import counted, is_interactive, print_text, say
 from kitchener.cli.terminal.typed_lines import TypedLines, terminal_kept
 from kitchener.errors import KitchenerError, LedgerError, RuntimeClosed, SessionEnded, SessionMismatch, UnknownSession
 from kitchener.records.entries import CostSummary
@@ -206,7 +206,7 @@ class _Talk:
             print_text(f"{_cost_text(cost)} · {seconds:.1f} s", is_pale=True)
 
     def _cost(self) -> str:
-        return f"{self.turns} turn{'' if self.turns == 1 else 's'} in this chat: {_cost_text(self.cost)}"
+        return f"{counted(self.turns, 'turn')} in this chat: {_cost_text(self.cost)}"
 
     def _session(self) -> str:
         if self.session_id is None:
@@ -243,6 +243,6 @@ class _Talk:
 
 
 def _cost_text(cost: CostSummary) -> str:
-    calls = f"{cost['llm_calls']} model call{'' if cost['llm_calls'] == 1 else 's'}"
-    tools = f", {cost['tool_calls']} tool call{'' if cost['tool_calls'] == 1 else 's'}" if cost["tool_calls"] else ""
+    calls = counted(cost["llm_calls"], "model call")
+    tools = f", {counted(cost['tool_calls'], 'tool call')}" if cost["tool_calls"] else ""
     return f"{cost['input_tokens']:,} tokens in, {cost['output_tokens']:,} out, {calls}{tools}"

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any, Final
 
 from kitchener.cli.context.project import Projected
-from kitchener.cli.terminal.output import one_line, table_lines
+from kitchener.cli.terminal.output import counted, one_line, short_time, table_lines
 from kitchener.config import toml_key
 from kitchener.context import ContextState, Flag, Placed, Projection
 from kitchener.context.fold.lifecycle import IntentRecord
@@ -42,10 +42,10 @@ def shown_lines(projection: Projection) -> Iterator[str]:
     """What is visible and what is not, each with tokens and reason."""
     visible, suppressed = projection.visible, list(projection.suppressed())
     used = f"{projection.tokens_used:,} of {projection.token_budget:,} tokens"
-    yield f"visible: {_count(len(visible), 'item')}, {used}"
+    yield f"visible: {counted(len(visible), 'item')}, {used}"
     yield from _table(("tokens", "id", "kind", "why", "text"), [_visible_row(each) for each in visible])
     if suppressed:
-        yield f"left out: {_count(len(suppressed), 'item')}"
+        yield f"left out: {counted(len(suppressed), 'item')}"
         columns = ("needs", "id", "kind", "shown_as", "why")
         yield from _table(columns, [_suppressed_row(each, projection) for each in _most_missed(suppressed)])
         yield from _rest(len(suppressed))
@@ -63,7 +63,7 @@ def projected_lines(projected: Projected) -> Iterator[str]:
     """The whole answer of `context project`, where nothing stands in the way."""
     past, state, projection = projected.past, projected.state, projected.projection
     assert projection is not None
-    yield f"session {past.session_id} ({past.agent_class}): {_count(len(state.turns), 'turn')} on record"
+    yield f"session {past.session_id} ({past.agent_class}): {counted(len(state.turns), 'turn')} on record"
     yield f"active intent: {intent_words(state, projected.resolution.active)}"
     if not state.intents:
         hint = f"; {how_to_turn_on(past.agent_class)}" if past.config.context_mode == "off" else ""
@@ -86,17 +86,18 @@ def thread_lines(records: Iterable[IntentRecord], state: ContextState) -> Iterat
     """Intents with the numbers by which one chooses."""
     for number, record in enumerate(records, 1):
         attached = state.attached(record.intent_id)
-        work = f", {_count(len(attached.work_orders), 'work order')} open" if attached.work_orders else ""
-        yield f"  {number}. {intent_words(state, record.intent_id)}  {_count(len(attached.turns), 'turn')}{work}"
+        work = f", {counted(len(attached.work_orders), 'work order')} open" if attached.work_orders else ""
+        yield f"  {number}. {intent_words(state, record.intent_id)}  {counted(len(attached.turns), 'turn')}{work}"
 
 
 def invalid_lines(state: ContextState, session_id: str) -> Iterator[str]:
     """Impossible entries, and what to do about them."""
-    yield f"invalid life cycle: {_count(len(state.invalid), 'entry', 'entries')} of {session_id} cannot follow what came before"
-    for ref, found in islice(state.invalid.items(), MOST):
-        yield f"  {found.event.kind} of {found.event.entity_id}"
-        yield f"    --> {ref.ledger_id} {ref.entry_id}  {found.event.timestamp[:19]}"
-        yield f"    = {found.problem}"
+    found = counted(len(state.invalid), "entry", "entries")
+    yield f"invalid life cycle: {found} of {session_id} cannot follow what came before"
+    for ref, invalid in islice(state.invalid.items(), MOST):
+        yield f"  {invalid.event.kind} of {invalid.event.entity_id}"
+        yield f"    --> {ref.ledger_id} {ref.entry_id}  {short_time(invalid.event.timestamp)}"
+        yield f"    = {invalid.problem}"
     yield from _rest(len(state.invalid))
     first = next(iter(state.invalid)).entry_id
     yield f"  = remedy: kitchener session repair {session_id} --void {first} --reason TEXT"
@@ -157,7 +158,3 @@ def _suppressed_row(placed: Placed, projection: Projection) -> dict[str, Any]:
         "shown_as": "a stub" if placed.form == "STUB" else "nothing",
         "why": why,
     }
-
-
-def _count(number: int, one: str, more: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else more or one + 's'}"

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from kitchener.cli.context.text import MOST, how_to_turn_on, intent_words, shown_lines
 from kitchener.cli.context.turns import TurnView
-from kitchener.cli.terminal.output import one_line
+from kitchener.cli.terminal.output import one_line, short_time
 from kitchener.context import Explanation, diff_projections
 from kitchener.context.projection.explanation import Change, find_placed
 from kitchener.errors import CallerError
@@ -51,7 +51,7 @@ def view_json(view: TurnView, found: Sequence[Explanation]) -> dict[str, Any]:
 
 def head_lines(view: TurnView) -> Iterator[str]:
     """Which turn it is, and under which intent."""
-    yield f"turn {view.turn_id}  {view.started_at[:19]}  “{one_line(view.message, 60)}”"
+    yield f"turn {view.turn_id}  {short_time(view.started_at)}  “{one_line(view.message, 60)}”"
     if view.mode == "shadow":
         yield "  shadow: this was decided beside the turn; what the model saw was chosen by attention"
     if view.projection is not None:
@@ -105,7 +105,7 @@ def entry_lines(view: TurnView, found: Explanation) -> Iterator[str]:
     yield f"{found.verdict.replace('_', ' ')}: {found.entity_id}{f' ({kind})' if kind else ''}"
     if found.since is not None:
         entry = next((e for e in (*view.past.entries, *view.later) if e.ref == found.since), None)
-        told = f"  {entry.entry_type}  {entry.timestamp[:19]}" if entry is not None else ""
+        told = f"  {entry.entry_type}  {short_time(entry.timestamp)}" if entry is not None else ""
         yield f"  --> {found.since.ledger_id} {found.since.entry_id}{told}"
     said = _said(view, found)
     if said:

@@ -9,11 +9,10 @@ from cyclopts import Parameter
 
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.memory.explain import TurnText, read_turn, told
-from kitchener.cli.memory.view import moment_text
 from kitchener.cli.options import Json, LedgerPaths, Options
 from kitchener.cli.replay import Tools, settings_and_tools
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import one_line, print_json, print_text
+from kitchener.cli.terminal.output import counted, one_line, print_json, print_text, short_time
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.errors import CallerError
 from kitchener.ids import session_of_turn
@@ -106,7 +105,9 @@ def _turns_of(change: MemoryChange) -> list[str]:
 def _told(report: BisectReport, agent_class: str, turns: Mapping[str, TurnText]) -> Iterator[str]:
     """The report for a reader."""
     whom = f"{report.turn_id} of {report.subject_id} ({agent_class})"
-    looked = f"{_number(report.between, 'entry')} of the memory in between, {_number(report.probes, 'run')} of the turn"
+    looked = (
+        f"{counted(report.between, 'entry', 'entries')} of the memory in between, {counted(report.probes, 'run')} of the turn"
+    )
     since = report.question.good or "the time when nothing was known"
     if not report.changes:
         yield f"{whom}: nothing that was learned since {since} changes {_what(report)}"
@@ -137,7 +138,7 @@ def _told_change(change: MemoryChange, whom: str, turns: Mapping[str, TurnText])
     entry, overlay = change.entry, change.overlay
     name = overlay.key if overlay is not None else events.in_words(entry.payload).get("target")
     yield f"{name!s} changes what {whom} is shown"
-    yield f"  {moment_text(entry.timestamp)}  {told(entry)}  ({entry.ledger_id} {entry.entry_id})"
+    yield f"  {short_time(entry.timestamp)}  {told(entry)}  ({entry.ledger_id} {entry.entry_id})"
     if overlay is not None:
         snapshot = overlay.gate_snapshot or {}
         gate = (
@@ -154,13 +155,8 @@ def _told_change(change: MemoryChange, whom: str, turns: Mapping[str, TurnText])
 
 def _told_sources(change: MemoryChange, turns: Mapping[str, TurnText]) -> Iterator[str]:
     behind = _turns_of(change)
-    yield f"  because of {_number(len(change.sources), 'event')} in {_number(len(behind), 'turn')}:"
+    yield f"  because of {counted(len(change.sources), 'event')} in {counted(len(behind), 'turn')}:"
     for turn_id in behind[:_AT_MOST]:
         yield f"    {turn_id}  {turns[turn_id].said()[0]}"
     if len(behind) > _AT_MOST:
         yield f"    and {len(behind) - _AT_MOST} more (--json has them all)"
-
-
-def _number(count: int, what: str) -> str:
-    plural = what.removesuffix("y") + "ies" if what.endswith("y") else f"{what}s"
-    return f"{count:,} {what if count == 1 else plural}"

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from kitchener.cli.memory.agent_memory import AgentMemory, signal_kinds
 from kitchener.cli.memory.explain import TurnText, read_turn, turns_shown
-from kitchener.cli.memory.view import moment_text
-from kitchener.cli.terminal.output import one_line
+from kitchener.cli.terminal.output import counted, one_line, short_time
 from kitchener.clock import SystemClock
 from kitchener.errors import CallerError, ConfigError, UnknownArtifact
 from kitchener.memory import Overlay
@@ -39,9 +38,9 @@ class WithdrawnLine:
         """Everything, for a reader."""
         turns = len(self.shown_in)
         yield f"  {self.overlay.key}: {one_line(self.overlay.line, _WIDTH)}"
-        yield f"  it had been shown in {turns} turn{'' if turns == 1 else 's'}{':' if turns else ''}"
+        yield f"  it had been shown in {counted(turns, 'turn')}{':' if turns else ''}"
         for turn in self.shown_in[-_AT_MOST:]:
-            yield f"    {turn.turn_id}  {moment_text(turn.started_at or '?')}  {turn.said()[0]}"
+            yield f"    {turn.turn_id}  {short_time(turn.started_at or '?')}  {turn.said()[0]}"
         if turns > _AT_MOST:
             yield f"    and {turns - _AT_MOST} earlier ones (--json has them all)"
 

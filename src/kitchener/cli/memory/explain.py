@@ -1,22 +1,34 @@
 """Why an artifact is there: from the line a model is shown back to what the subject had said, and what became of it since."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from kitchener.cli.memory.agent_memory import AgentMemory
-from kitchener.cli.memory.view import LearnedView, learned_at, learned_view, line_text, moment_text, where_it_speaks
-from kitchener.cli.terminal.output import UNREADABLE, one_line, readable
+from kitchener.cli.memory.view import LearnedView, learned_at, learned_view, line_text, where_it_speaks
+from kitchener.cli.terminal.output import UNREADABLE, counted, one_line, short_time
 from kitchener.errors import UnknownArtifact
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory import GateResult
 from kitchener.memory.signals import RecordedEvent
 from kitchener.memory.subject import why_erased
 from kitchener.records import events
+from kitchener.records.entries import (
+    CommonPayload,
+    SealedText,
+    TurnAbortedPayload,
+    TurnCompletedPayload,
+    TurnStartedPayload,
+    opened,
+    payload_as,
+)
 
 AT_MOST: Final = 20
 """Turns of one kind that a reader is shown; JSON has them all."""
 _WIDTH: Final = 100
+_FACTS: Final = ("reason", "weight", "superseded_by", "target", "block_signal", "event_ts", "erased_subject")
+"""Fields of the memory's entries that `--json` and an export show."""
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -29,19 +41,19 @@ class TurnText:
     started_at: str | None = None
     state: str = "unknown"
     """`completed`, `aborted: <reason>`, `open` (it runs, or a crash cut it off), `unknown`."""
-    message: Any = None
-    """Text; something else where it is sealed and cannot be opened."""
-    response: Any = None
+    message: SealedText | None = None
+    """Sealed where it cannot be decrypted."""
+    response: SealedText | None = None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
         return {
             "turn_id": self.turn_id,
             "session_id": self.session_id,
             "started_at": self.started_at,
             "state": self.state,
-            "message": readable(self.message),
-            "response": readable(self.response),
+            "message": opened(self.message),
+            "response": opened(self.response),
         }
 
     def said(self) -> list[str]:
@@ -58,18 +70,18 @@ async def read_turn(ho2m: LedgerReader | None, turn_id: str) -> TurnText:
     if ho2m is None:
         return turn
     async for entry in ho2m.read(key=events.turn_index_key(turn_id)):
-        payload = events.read_payload(entry.entry_type, entry.payload)
-        turn.session_id, turn.started_at, turn.state = payload["session_id"], entry.timestamp, "open"
-        turn.message = payload["user_message"]
+        started = payload_as(TurnStartedPayload, events.read_payload(entry.entry_type, entry.payload))
+        turn.session_id, turn.started_at, turn.state = started["session_id"], entry.timestamp, "open"
+        turn.message = started["user_message"]
     if turn.session_id is None:
         return turn
     ends = (events.TURN_COMPLETED, events.TURN_ABORTED)
     async for entry in ho2m.read(session_id=turn.session_id, entity_id=turn_id, entry_type=ends):
         payload = events.read_payload(entry.entry_type, entry.payload)
         if entry.entry_type == events.TURN_COMPLETED:
-            turn.state, turn.response = "completed", payload["response"]
+            turn.state, turn.response = "completed", payload_as(TurnCompletedPayload, payload)["response"]
         else:
-            turn.state = f"aborted: {payload['reason']}"
+            turn.state = f"aborted: {payload_as(TurnAbortedPayload, payload)['reason']}"
     return turn
 
 
@@ -80,12 +92,12 @@ async def turns_shown(ho2m: LedgerReader | None, subject_id: str, artifact_id: s
 
 async def _shown(ho2m: LedgerReader, subject_id: str, artifact_id: str) -> AsyncIterator[str]:
     async for entry in ho2m.read(key=events.bias_index_key(subject_id, artifact_id)):
-        payload: Mapping[str, Any] = events.read_payload(entry.entry_type, entry.payload)
-        if isinstance(turn_id := payload.get("turn_id"), str):
+        turn_id = payload_as(CommonPayload, events.read_payload(entry.entry_type, entry.payload)).get("turn_id")
+        if turn_id is not None:
             yield turn_id
 
 
-def _text(value: Any) -> str:
+def _text(value: SealedText | None) -> str:
     return one_line(value, _WIDTH) if isinstance(value, str) else UNREADABLE
 
 
@@ -111,7 +123,7 @@ class Explanation:
     quarantines: list[StoredEntry]
     """What was put in quarantine among its sources."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
         overlay, gate = self.learned.overlay, self.gate
         return {
@@ -128,8 +140,8 @@ class Explanation:
             "events": [each._asdict() for each in self.evidence],
             "unknown_event_ids": self.unknown,
             "turns": [self.turns[each].as_json() for each in self.source_turns()],
-            "records": [_as_json(each) for each in self.records],
-            "quarantines": [_as_json(each) for each in self.quarantines],
+            "records": [record_json(each) for each in self.records],
+            "quarantines": [record_json(each) for each in self.quarantines],
             "shown_in": [self.turns[each].as_json() for each in self.shown_in],
         }
 
@@ -143,11 +155,11 @@ class Explanation:
         yield from self._because()
         yield "\nwhat became of it:"
         for entry in sorted((*self.records, *self.quarantines), key=lambda each: each.seq):
-            yield f"  {moment_text(entry.timestamp)}  {told(entry)}"
+            yield f"  {short_time(entry.timestamp)}  {told(entry)}"
         turns = len(self.shown_in)
-        yield f"\nshown in {turns} turn{'' if turns == 1 else 's'}{':' if turns else ' so far'}"
+        yield f"\nshown in {counted(turns, 'turn')}{':' if turns else ' so far'}"
         for turn_id in _first(self.shown_in):
-            yield f"  {turn_id}  {moment_text(self.turns[turn_id].started_at or '?')}"
+            yield f"  {turn_id}  {short_time(self.turns[turn_id].started_at or '?')}"
             yield f"    {self.turns[turn_id].said()[0]}"
         yield from _rest(self.shown_in, "turns")
 
@@ -172,7 +184,7 @@ class Explanation:
         for turn_id in _first(self.source_turns()):
             turn = self.turns[turn_id]
             mine = [each for each in self.evidence if each.turn_id == turn_id]
-            yield f"  {turn_id} of {mine[0].session_id}  {moment_text(mine[0].timestamp)}"
+            yield f"  {turn_id} of {mine[0].session_id}  {short_time(mine[0].timestamp)}"
             yield from (f"    {line}" for line in turn.said())
             yield from (f"    {each.signal_id}  {each.event_id}{self._quarantined(each)}" for each in mine)
         yield from _rest(self.source_turns(), "turns")
@@ -241,10 +253,10 @@ async def _add_turns(found: Explanation, ho2m: LedgerReader | None, at_most: int
         found.turns[turn_id] = await read_turn(ho2m, turn_id)
 
 
-def _as_json(entry: StoredEntry) -> dict[str, Any]:
+def record_json(entry: StoredEntry) -> dict[str, object]:
+    """An entry of the memory's ledgers, as JSON types."""
     payload = events.read_payload(entry.entry_type, entry.payload)
-    names = ("reason", "weight", "superseded_by", "target", "block_signal", "event_ts", "erased_subject")
-    facts = {name: payload[name] for name in names if name in payload}
+    facts: dict[str, object] = {name: payload[name] for name in _FACTS if name in payload}
     return {"seq": entry.seq, "at": entry.timestamp, "entry_type": entry.entry_type, **facts}
 
 
@@ -264,10 +276,10 @@ def told(entry: StoredEntry) -> str:
     return f"deactivated: {reason}{by}{target}{'; its signal is blocked' if payload.get('block_signal') else ''}"
 
 
-def _first(found: list[Any]) -> list[Any]:
+def _first(found: list[T]) -> list[T]:
     return found[:AT_MOST]
 
 
-def _rest(found: list[Any], what: str) -> Iterator[str]:
+def _rest(found: Sequence[object], what: str) -> Iterator[str]:
     if len(found) > AT_MOST:
         yield f"  and {len(found) - AT_MOST} more {what} (--json has them all)"

@@ -19,7 +19,7 @@ from kitchener.cli.memory.tune import tune
 from kitchener.cli.memory.view import look
 from kitchener.cli.options import Json, Options
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import print_json, print_json_lines, print_table, print_text
+from kitchener.cli.terminal.output import counted, print_answer, print_json, print_json_lines, print_table, print_text
 from kitchener.cli.terminal.written_files import check_output, write_whole
 
 app = App(name="memory", help="See what was learned about subjects, and take it back.")
@@ -121,10 +121,7 @@ def explain(artifact: Artifact, /, *, options: Options = _EVERYTHING, subject: S
 
     async def work() -> int:
         found = await explained(AgentMemory.of(options), artifact, subject, turns_at_most=None if json else AT_MOST)
-        if json:
-            print_json(found.as_json())
-        else:
-            print_text("\n".join(found.lines()))
+        print_answer(found, is_json=json)
         return OK
 
     return anyio.run(work)
@@ -151,10 +148,7 @@ def deactivate(
 
     async def work() -> int:
         change = await deactivated(AgentMemory.of(options), artifact, subject, reason=reason, block=block)
-        if json:
-            print_json(change.as_json())
-        else:
-            print_text("\n".join(change.lines()))
+        print_answer(change, is_json=json)
         return OK
 
     return run_to_end(work)
@@ -182,10 +176,7 @@ def quarantine(
 
     async def work() -> int:
         change = await quarantined(AgentMemory.of(options), target, subject, reason=reason)
-        if json:
-            print_json(change.as_json())
-        else:
-            print_text("\n".join(change.lines()))
+        print_answer(change, is_json=json)
         return OK
 
     return run_to_end(work)
@@ -221,7 +212,7 @@ def import_(
             count = sum(map(len, result.taken.values()))
             names = ", ".join(result.taken)
             known = f"; {result.known} known already" if result.known else ""
-            print_text(f"imported {count} learned line{'' if count == 1 else 's'}{f' of {names}' if names else ''}{known}")
+            print_text(f"imported {counted(count, 'learned line')}{f' of {names}' if names else ''}{known}")
         return OK
 
     return run_to_end(work)
@@ -258,7 +249,7 @@ def export(
         else:
             data = [orjson.dumps(each) + b"\n" for each in lines]
             await anyio.to_thread.run_sync(write_whole, output, lambda file: file.writelines(data))
-            print_text(f"wrote {len(lines)} learned line{'' if len(lines) == 1 else 's'} to {output}")
+            print_text(f"wrote {counted(len(lines), 'learned line')} to {output}")
         return OK
 
     return anyio.run(work)

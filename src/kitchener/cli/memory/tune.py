@@ -13,7 +13,7 @@ from kitchener.cli.exits import OK
 from kitchener.cli.memory.agent_memory import AgentMemory
 from kitchener.cli.options import Json, Options
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import print_json, print_table, print_text
+from kitchener.cli.terminal.output import counted, print_json, print_table, print_text
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import HO3MemoryConfig
 from kitchener.errors import CallerError, NotOnRecord
@@ -169,7 +169,7 @@ class Sweep:
     def tell(self, agent_class: str) -> None:
         """The same for a reader, as a table."""
         found = self.as_json()["on_record"]
-        whose = _subjects(found["subjects"]) if self.subject_id is None else self.subject_id
+        whose = counted(found["subjects"], "subject") if self.subject_id is None else self.subject_id
         print_text(
             f"{whose} ({agent_class}): {found['signals']:,} signals in {found['turns']:,} turns;"
             f" on record {found['artifacts']:,} artifacts, {found['taken_back']:,} taken back"
@@ -188,14 +188,11 @@ class Sweep:
             kinds = ", ".join(sorted(self.config.gate_overrides))
             yield f"thresholds of their own (gate_overrides), which the sweep does not move: {kinds}"
         if self.record.sealed:
-            yield f"left out, because what they said is sealed and there is no key to it: {_subjects(self.record.sealed)}"
+            sealed = counted(self.record.sealed, "subject")
+            yield f"left out, because their signals are sealed and the key is missing: {sealed}"
 
 
 _COLUMNS: Final = ("artifacts", "learned", "renewals", "flips", "subjects", "events", "turns", "hours", "taken_back")
-
-
-def _subjects(number: int) -> str:
-    return f"{number:,} subject{'' if number == 1 else 's'}"
 
 
 def _row(outcome: GateOutcome, current: GateSetting) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from kitchener.cli.memory.agent_memory import AgentMemory, SubjectCounts
 from kitchener.cli.options import Options
-from kitchener.cli.terminal.output import UNREADABLE, one_line, print_table, print_text
+from kitchener.cli.terminal.output import UNREADABLE, one_line, print_table, print_text, short_time
 from kitchener.config import HO3MemoryConfig
 from kitchener.memory import GateResult, Overlay, SignalAccumulator
 from kitchener.memory.bias import weight_of
@@ -19,8 +19,6 @@ from kitchener.records import events
 State = Literal["speaks", "deactivated", "expired", "faded"]
 
 _BAR: Final = 8
-_SECONDS: Final = 19
-"""Characters of an ISO time up to its seconds."""
 _LINE_WIDTH: Final = 100
 
 
@@ -61,7 +59,7 @@ class SignalView:
             "signal": self.signal_id,
             "count": self.gate.count,
             "sessions": self.gate.session_count,
-            "last_seen": None if total is None else total.last_seen.isoformat(sep=" ")[:_SECONDS],
+            "last_seen": None if total is None else short_time(total.last_seen.isoformat()),
             "decay": None if total is None else f"{total.decay:.2f}",
             "gate": gate_text(self.gate, window_hours),
         }
@@ -184,12 +182,7 @@ def where_it_speaks(overlay: Overlay) -> str:
 
 def learned_at(overlay: Overlay) -> str:
     """When it was learned, for a reader."""
-    return moment_text(overlay.consolidation_event_ts or overlay.created_at or "at an unknown time")
-
-
-def moment_text(iso: str) -> str:
-    """An ISO time up to its seconds."""
-    return iso[:_SECONDS].replace("T", " ") if iso[:1].isdigit() else iso
+    return short_time(overlay.consolidation_event_ts or overlay.created_at or "at an unknown time")
 
 
 def _category(overlay: Overlay) -> str:
@@ -230,7 +223,7 @@ class Look:
         """Prints whose memory this is, or from whom to choose; False: there is nothing more to show."""
         agent_class = self.place.agent_class
         if self.memory is not None:
-            as_of = text_of(self.memory[1].as_of_us)[:19].replace("T", " ")
+            as_of = short_time(text_of(self.memory[1].as_of_us))
             print_text(f"{self.subject_id!s} ({agent_class}), as of {as_of}")
             return True
         if self.subject_id is None and len(self.subjects) > 1:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, TypedDict
 
 import anyio
 from cyclopts import App, Parameter
@@ -12,11 +12,26 @@ from kitchener.cli.exits import OK
 from kitchener.cli.options import Json, LedgerPaths, Options
 from kitchener.cli.session.repair import repair
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import UNREADABLE, print_json, print_table, print_text, readable
-from kitchener.context.fold.events import ERASED
+from kitchener.cli.terminal.output import UNREADABLE, print_answer, print_json, print_table, print_text, short_time
 from kitchener.errors import UnknownSession
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
+from kitchener.records.entries import (
+    ERASED,
+    CommonPayload,
+    CostJson,
+    RejectReason,
+    SealedText,
+    SessionStartPayload,
+    TurnAbortedPayload,
+    TurnCompletedPayload,
+    TurnRejectedPayload,
+    TurnStartedPayload,
+    WorkOrderCompletedPayload,
+    WorkOrderPlannedPayload,
+    opened,
+    payload_as,
+)
 from kitchener.runtime import open_runtime
 
 app = App(name="session", help="List, show, end and repair sessions.")
@@ -55,7 +70,10 @@ def list_(
         print_json(rows)
     elif rows:
         columns = ("session_id", "subject_id", "external_id", "turns", "last_at", "state")
-        print_table(columns, ({**row, "last_at": row["last_at"][:19], "state": _state(row)} for row in rows))
+        print_table(
+            columns,
+            ({**row, "last_at": short_time(row["last_at"]), "state": "ended" if row["ended"] else "open"} for row in rows),
+        )
     else:
         print_text(f"no sessions of {options.agent}")
     return OK
@@ -71,10 +89,7 @@ def show(session: SessionId, /, *, options: Options = _EVERYTHING, json: Json = 
         kitchener session show SES-0a1b2c3d --json
     """
     history = anyio.run(_shown, options, session)
-    if json:
-        print_json(history.as_json())
-    else:
-        print_text("\n".join(history.lines()))
+    print_answer(history, is_json=json)
     return OK
 
 
@@ -101,7 +116,20 @@ def end(session: SessionId, /, *, options: Options = _EVERYTHING, json: Json = F
     return run_to_end(work)
 
 
-async def _listed(options: Options, limit: int | None) -> list[dict[str, Any]]:
+class _Row(TypedDict):
+    """One session of the list."""
+
+    session_id: str
+    agent_class: str
+    subject_id: str
+    external_id: str | None
+    started_at: str
+    last_at: str
+    turns: int
+    ended: bool
+
+
+async def _listed(options: Options, limit: int | None) -> list[_Row]:
     async with LedgerPaths(options.load().config).reader(options.agent) as reader:
         if reader is None:
             return []
@@ -113,8 +141,8 @@ async def _listed(options: Options, limit: int | None) -> list[dict[str, Any]]:
         return [await _row(reader, start, is_ended=start.entity_id in ended) for start in starts]
 
 
-async def _row(reader: LedgerReader, start: StoredEntry, *, is_ended: bool) -> dict[str, Any]:
-    payload = events.read_payload(start.entry_type, start.payload)
+async def _row(reader: LedgerReader, start: StoredEntry, *, is_ended: bool) -> _Row:
+    payload = payload_as(SessionStartPayload, events.read_payload(start.entry_type, start.payload))
     session_id = start.entity_id
     (newest,) = await reader.last(session_id=session_id)
     return {
@@ -124,23 +152,20 @@ async def _row(reader: LedgerReader, start: StoredEntry, *, is_ended: bool) -> d
         "external_id": payload.get("external_id"),
         "started_at": start.timestamp,
         "last_at": newest.timestamp,
-        "turns": await _turns(reader, newest),
+        "turns": await _count_turns(reader, newest),
         "ended": is_ended,
     }
 
 
-async def _turns(reader: LedgerReader, newest: StoredEntry) -> int:
+async def _count_turns(reader: LedgerReader, newest: StoredEntry) -> int:
     """How many turns a session has begun, from its newest entry where that says so."""
     if newest.entry_type == events.SESSION_START:
-        return OK
-    if (turn := newest.payload.get("turn_id")) is not None:
-        return int(turn.rpartition("-")[2])
-    session_id = newest.payload["session_id"]
-    return len([entry async for entry in reader.read(session_id=session_id, entry_type=events.TURN_STARTED)])
-
-
-def _state(row: Mapping[str, Any]) -> str:
-    return "ended" if row["ended"] else "open"
+        return 0
+    payload = payload_as(CommonPayload, newest.payload)
+    if (turn_id := payload.get("turn_id")) is not None:
+        return int(turn_id.rpartition("-")[2])
+    started = reader.read(session_id=payload["session_id"], entry_type=events.TURN_STARTED)
+    return len([entry async for entry in started])
 
 
 async def _shown(options: Options, session_id: str) -> "_History":
@@ -155,28 +180,45 @@ async def _shown(options: Options, session_id: str) -> "_History":
     return history
 
 
+class _WorkOrder(TypedDict):
+    """How far a work order came."""
+
+    wo_id: str
+    wo_type: str | None
+    state: str
+    cost: CostJson | None
+
+
+class _Rejected(TypedDict):
+    """A message that got no turn."""
+
+    at: str
+    message: SealedText
+    reason: RejectReason
+
+
 @dataclass(slots=True)
 class _Turn:
     turn_id: str
     started_at: str
-    message: Any
+    message: SealedText
     state: str = "open"
     """`open` (running, or cut off by a crash and not yet closed), `completed`, `aborted: <reason>`."""
-    result: Mapping[str, Any] = field(default_factory=dict)
-    work_orders: dict[str, dict[str, Any]] = field(default_factory=dict)
+    result: TurnCompletedPayload | None = None
+    work_orders: dict[str, _WorkOrder] = field(default_factory=dict)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         result = self.result
         return {
             "turn_id": self.turn_id,
             "started_at": self.started_at,
             "state": self.state,
-            "message": readable(self.message),
-            "response": readable(result.get("response")),
-            "intent_id": result.get("intent_id"),
-            "degraded": result.get("degraded", False),
-            "error": readable(result.get("error")),
-            "cost": result.get("cost_summary"),
+            "message": opened(self.message),
+            "response": result and opened(result["response"]),
+            "intent_id": result and result.get("intent_id"),
+            "degraded": result is not None and result.get("degraded", False),
+            "error": result and opened(result.get("error")),
+            "cost": result and result.get("cost_summary"),
             "work_orders": list(self.work_orders.values()),
         }
 
@@ -187,81 +229,86 @@ class _History:
 
     session_id: str
     agent_class: str
-    start: Mapping[str, Any] = field(default_factory=dict)
+    start: SessionStartPayload | None = None
     started_at: str = ""
     ended_at: str | None = None
     is_erased: bool = False
     """Ended because its subject was erased."""
     turns: dict[str, _Turn] = field(default_factory=dict)
-    rejected: list[dict[str, Any]] = field(default_factory=list)
+    rejected: list[_Rejected] = field(default_factory=list)
 
     def take(self, entry: StoredEntry) -> None:
         """Takes in the session's next entry."""
         kind, payload = entry.entry_type, events.read_payload(entry.entry_type, entry.payload)
         turn = self.turns.get(payload.get("turn_id", ""))
         if kind == events.SESSION_START:
-            self.start, self.started_at = payload, entry.timestamp
+            self.start, self.started_at = payload_as(SessionStartPayload, payload), entry.timestamp
         elif kind == events.SESSION_END:
             self.ended_at, self.is_erased = entry.timestamp, events.ends_by_erasure(kind, payload)
         elif kind == events.TURN_STARTED:
-            turn_id = payload["turn_id"]
-            self.turns[turn_id] = _Turn(turn_id, entry.timestamp, payload["user_message"])
+            started = payload_as(TurnStartedPayload, payload)
+            self.turns[started["turn_id"]] = _Turn(started["turn_id"], entry.timestamp, started["user_message"])
         elif kind == events.TURN_REJECTED:
-            at, message = entry.timestamp, payload["user_message"]
-            self.rejected.append({"at": at, "message": message, "reason": payload["reason"]})
+            rejected = payload_as(TurnRejectedPayload, payload)
+            self.rejected.append({"at": entry.timestamp, "message": rejected["user_message"], "reason": rejected["reason"]})
         elif turn is None:
             return
         elif kind == events.TURN_COMPLETED:
-            turn.state, turn.result = "completed", payload
+            turn.state, turn.result = "completed", payload_as(TurnCompletedPayload, payload)
         elif kind == events.TURN_ABORTED:
-            turn.state = f"aborted: {payload['reason']}"
+            turn.state = f"aborted: {payload_as(TurnAbortedPayload, payload)['reason']}"
         elif kind in _WORK_ORDER_STATES:
-            self._work_order(turn, entry.entity_id, kind, payload)
+            self._take_work_order(turn, entry.entity_id, kind, payload)
 
-    def _work_order(self, turn: _Turn, wo_id: str, kind: str, payload: Mapping[str, Any]) -> None:
-        known = turn.work_orders.setdefault(wo_id, {"wo_id": wo_id, "wo_type": None, "state": None, "cost": None})
-        known["state"] = _WORK_ORDER_STATES[kind]
-        known["wo_type"] = payload.get("wo_type", known["wo_type"])
-        known["cost"] = payload.get("cost", known["cost"])
+    def _take_work_order(self, turn: _Turn, wo_id: str, kind: str, payload: Mapping[str, object]) -> None:
+        state = _WORK_ORDER_STATES[kind]
+        known = turn.work_orders.setdefault(wo_id, {"wo_id": wo_id, "wo_type": None, "state": state, "cost": None})
+        known["state"] = state
+        known["wo_type"] = payload_as(WorkOrderPlannedPayload, payload).get("wo_type", known["wo_type"])
+        known["cost"] = payload_as(WorkOrderCompletedPayload, payload).get("cost", known["cost"])
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
+        start = self.start
         return {
             "session_id": self.session_id,
             "agent_class": self.agent_class,
-            "subject_id": self.start.get("subject_id"),
-            "external_id": self.start.get("external_id"),
+            "subject_id": start and start.get("subject_id"),
+            "external_id": start and start.get("external_id"),
             "started_at": self.started_at,
             "ended_at": self.ended_at,
             "erased": self.is_erased,
             "turns": [turn.as_json() for turn in self.turns.values()],
-            "rejected": [{**each, "message": readable(each["message"])} for each in self.rejected],
+            "rejected": [{**each, "message": opened(each["message"])} for each in self.rejected],
         }
 
     def lines(self) -> Iterator[str]:
         """Everything, for a reader."""
-        external = f", named {self.start['external_id']!r}" if self.start.get("external_id") else ""
-        ended = f", {'erased' if self.is_erased else 'ended'} {self.ended_at[:19]}" if self.ended_at else ""
-        subject = str(self.start.get("subject_id"))
-        yield f"{self.session_id} of {subject} ({self.agent_class}){external}, started {self.started_at[:19]}{ended}"
+        start = self.start
+        external = f", named {start['external_id']!r}" if start is not None and start.get("external_id") else ""
+        ended = f", {'erased' if self.is_erased else 'ended'} {short_time(self.ended_at)}" if self.ended_at else ""
+        subject = None if start is None else start.get("subject_id")
+        yield f"{self.session_id} of {subject} ({self.agent_class}){external}, started {short_time(self.started_at)}{ended}"
         for turn in self.turns.values():
-            yield f"\n{turn.turn_id}  {turn.started_at[:19]}  {turn.state}"
+            yield f"\n{turn.turn_id}  {short_time(turn.started_at)}  {turn.state}"
             yield f"  > {self._text(turn.message)}"
-            if turn.result:
+            if turn.result is not None:
                 yield f"  < {self._text(turn.result['response'])}"
-            if error := turn.result.get("error"):
-                yield f"  ! {self._text(error['kind'] + ': ' + error['message'] if 'kind' in error else error)}"
+                if (error := turn.result.get("error")) is not None:
+                    told = opened(error)
+                    yield f"  ! {self._text(None if told is None else told['kind'] + ': ' + told['message'])}"
             for each in turn.work_orders.values():
                 yield f"    {each['wo_id']}  {each['wo_type'] or '?':<10}  {each['state']}{_cost(each['cost'])}"
-        for each in self.rejected:
-            yield f"\nnot run ({each['reason']})  {each['at'][:19]}\n  > {self._text(each['message'])}"
+        for rejected in self.rejected:
+            at, message = short_time(rejected["at"]), self._text(rejected["message"])
+            yield f"\nnot run ({rejected['reason']})  {at}\n  > {message}"
 
-    def _text(self, value: Any) -> str:
-        """A message or reply, indented; what is sealed and cannot be opened is said to be so."""
+    def _text(self, value: object) -> str:
+        """A message or reply, indented; or why it cannot be read."""
         if isinstance(value, str):
             return value.replace("\n", "\n    ")
         return ERASED if self.is_erased else UNREADABLE
 
 
-def _cost(cost: Mapping[str, Any] | None) -> str:
-    return f"  {cost['input_tokens']:,} tokens in, {cost['output_tokens']:,} out" if cost else ""
+def _cost(cost: CostJson | None) -> str:
+    return f"  {cost['input_tokens']:,} tokens in, {cost['output_tokens']:,} out" if isinstance(cost, dict) else ""

@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import Json, LedgerPaths, Options
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import ask, is_interactive, print_json, print_text, say
+from kitchener.cli.terminal.output import ask, counted, is_interactive, print_json, print_text, say, short_time
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
 from kitchener.ids import check_recorded_subject
@@ -80,18 +80,14 @@ def _is_wanted(subject_id: str) -> bool:
 
 def _lines(report: ErasureReport) -> Iterator[str]:
     name = report.subject_id
-    counts = f"{_many(report.sessions, 'session')} with {_many(report.turns, 'turn')}"
-    lines = f"{_many(report.artifacts, 'learned line')} withdrawn"
+    counts = f"{counted(report.sessions, 'session')} with {counted(report.turns, 'turn')}"
+    lines = f"{counted(report.artifacts, 'learned line')} withdrawn"
     if report.was_erased_before:
-        yield f"{name} is erased already, since {report.erased_at[:19]}: {counts}, {lines}; nothing was left to do"
+        yield f"{name} is erased already, since {short_time(report.erased_at)}: {counts}, {lines}; nothing was left to do"
         return
     yield f"erased {name}: {counts}, {lines}; key {report.key_id} is destroyed"
     if report.plain_turns:
         yield (
-            f"{_many(report.plain_turns, 'turn')} of theirs were stored before there was a keyring, and stay readable:"
+            f"{counted(report.plain_turns, 'turn')} of theirs were stored before there was a keyring, and stay readable:"
             " nothing is ever taken out of a ledger"
         )
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -11,12 +11,10 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TextIO
+from typing import Final, Protocol, TextIO
 
 import orjson
 from pydantic.fields import FieldInfo
-
-from kitchener.sealing import is_sealed
 
 _NONE = re.compile(r"\bNone\b")
 _INVISIBLE: Final = (
@@ -33,6 +31,8 @@ _HARMFUL_IN_JSON = re.compile(f"[{_INVISIBLE}]")
 UNREADABLE: Final = "(erased, or sealed without its key)"
 """Stands for text that cannot be opened, where it is not known why."""
 _NO_VALUE: Final = "–"
+_SECONDS: Final = 19
+"""Characters of an ISO time up to its seconds."""
 
 
 def harmless(text: str) -> str:
@@ -86,7 +86,7 @@ class StandardError:
         """Does nothing, because nothing is held back."""
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Prints the one JSON value of a `--json` command. What would harm a terminal is escaped, so the value is exact."""
     try:
         text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
@@ -95,7 +95,7 @@ def print_json(value: Any) -> None:
     _write(sys.stdout, _escaped(text) + "\n")
 
 
-def print_json_lines(values: Iterable[Any]) -> None:
+def print_json_lines(values: Iterable[object]) -> None:
     """Prints values as JSON lines, with the same escapes."""
     for value in values:
         _write(sys.stdout, _escaped(orjson.dumps(value).decode()) + "\n")
@@ -119,11 +119,6 @@ def is_interactive() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def readable(value: Any) -> Any:
-    """A value for JSON; None in the place of one that is sealed, because its key is gone or not at hand."""
-    return None if is_sealed(value) else value
-
-
 def one_line(text: str, width: int) -> str:
     """`text` on one line of at most `width` characters."""
     flat = " ".join(harmless(text).split())
@@ -135,12 +130,12 @@ def meaning(field: FieldInfo) -> str:
     return _NONE.sub("unset", " ".join((field.description or "").split()))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
     """Prints rows under the names of their columns, aligned; numbers to the right, a missing value as a dash."""
     print_text("\n".join(table_lines(columns, rows)))
 
 
-def table_lines(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def table_lines(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> Iterator[str]:
     """The lines of such a table."""
     cells = [[_cell(row.get(column)) for column in columns] for row in rows]
     widths = [max(len(column), *(len(line[n]) for line in cells), 0) for n, column in enumerate(columns)]
@@ -152,10 +147,46 @@ def table_lines(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> It
         yield "  ".join(padded).rstrip()
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if value is None:
         return _NO_VALUE
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     # A line feed or tab in a cell would forge a row or a column.
     return harmless(str(value)).replace("\n", " ").replace("\t", " ")
+
+
+class Answer(Protocol):
+    """What a command found."""
+
+    def as_json(self) -> Mapping[str, object]:
+        """Everything, as JSON types."""
+        ...
+
+    def lines(self) -> Iterable[str]:
+        """The same for a reader."""
+        ...
+
+
+def print_answer(answer: Answer, *, is_json: bool) -> None:
+    """Prints what a command found, as one JSON value or as lines of text."""
+    if is_json:
+        print_json(answer.as_json())
+    else:
+        print_text("\n".join(answer.lines()))
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun: `1 turn`, `2,000 turns`.
+
+    Args:
+        number: how many
+        noun: the word for one
+        plural: the word for several; None: `noun` with an s
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def short_time(iso: str) -> str:
+    """An ISO time up to its seconds, as `2026-02-18 10:30:00`; other text stays as it is."""
+    return iso[:_SECONDS].replace("T", " ") if iso[:1].isdigit() else iso
