@@ -62,6 +62,12 @@ def is_session_id(text: str) -> bool:
     return _SESSION.fullmatch(text) is not None
 
 
+def check_session_id(text: str) -> None:
+    """Raises CallerError unless `text` has the form of a session id."""
+    if not is_session_id(text):
+        raise CallerError(f"{text!r} is not a session id: expected SES- and 8 to 32 lower-case hex digits")
+
+
 def is_agent_class(text: str) -> bool:
     """Whether `text` names an agent class: `ADMIN` or `RESIDENT:<name>`."""
     return _AGENT_CLASS.fullmatch(text) is not None
@@ -76,6 +82,23 @@ def session_of_turn(turn: str) -> SessionId | None:
     """The session that a turn id belongs to, or None if `turn` is not a turn id."""
     found = _TURN.fullmatch(turn)
     return SessionId(f"SES-{found[1]}") if found else None
+
+
+def session_of_valid_turn(turn: str, option: str = "") -> SessionId:
+    """The session that a turn id belongs to.
+
+    Args:
+        turn: the turn id
+        option: the command-line option that gave it, for the error
+
+    Raises:
+        CallerError: `turn` is not a turn id
+    """
+    found = session_of_turn(turn)
+    if found is None:
+        given = f"{option} {turn!r}".lstrip()
+        raise CallerError(f"{given} is not a turn id: expected T-, the session's hex digits, - and six digits")
+    return found
 
 
 def work_order_id(session_id: str, number: int) -> WorkOrderId:

@@ -4,9 +4,8 @@ A recorded session is a test: `assert_replays` fails with the first decision tha
 fixture `replayed`, after `from kitchener.testing import replayed` in a `conftest.py`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import anyio
 
@@ -34,7 +33,7 @@ async def assert_replays(
     items: Mapping[str, Sequence[str]] | None = None,
     config: RuntimeConfig | str | Path | None = None,
     root: str | Path | None = None,
-    tools: Sequence[Callable[..., Any]] = (),
+    tools: Sequence[Callable[..., object]] = (),
 ) -> ReplayReport:
     """A recorded session as a regression test: it replays identical, and shows the model what it should.
 
@@ -63,14 +62,16 @@ except ImportError:  # programs that replay their sessions otherwise have no nee
 else:
 
     @pytest.fixture
-    def replayed() -> Callable[..., Any]:
+    def replayed() -> Callable[..., Awaitable[ReplayReport]]:
         """`await replayed("SES-…", root="tests/recorded", items={…})`: see `assert_replays`."""
         return assert_replays
 
     __all__ += ["replayed"]
 
 
-def prompt_request(text: str, *, wo_type: WorkOrderType = "synthesize", within_s: float = 30.0, **fields: Any) -> PromptRequest:
+def prompt_request(
+    text: str, *, wo_type: WorkOrderType = "synthesize", within_s: float = 30.0, **fields: object
+) -> PromptRequest:
     """A request as the executor would make it, for tests that call a gateway or a provider directly.
 
     Args:
@@ -80,21 +81,21 @@ def prompt_request(text: str, *, wo_type: WorkOrderType = "synthesize", within_s
         **fields: any other field of `PromptRequest`
     """
     name = wo_type.upper()
-    plain: dict[str, Any] = {
-        "contract_id": f"PRC-{name}-001",
-        "wo_type": wo_type,
-        "prompt_pack_version": f"PRM-{name}-001@00000000",
-        "messages": (Message("user", text),),
-        "variables": {"user_message": text},
-        "call": 1,
-        "session_id": "SES-00000001",
-        "wo_id": "WO-SES-00000001-001",
-        "subject_id": "ada",
-        "deadline": anyio.current_time() + within_s,
-        "max_tokens": 512,
-        "temperature": 0.0,
-    }
-    return PromptRequest(**{**plain, **fields})
+    plain = PromptRequest(
+        contract_id=f"PRC-{name}-001",
+        wo_type=wo_type,
+        prompt_pack_version=f"PRM-{name}-001@00000000",
+        messages=(Message("user", text),),
+        variables={"user_message": text},
+        call=1,
+        session_id="SES-00000001",
+        wo_id="WO-SES-00000001-001",
+        subject_id="ada",
+        deadline=anyio.current_time() + within_s,
+        max_tokens=512,
+        temperature=0.0,
+    )
+    return plain._replace(**fields)
 
 
 class FakeClock:

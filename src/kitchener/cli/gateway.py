@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -94,14 +93,9 @@ async def _read(paths: LedgerPaths, agent_class: str, session_id: str | None) ->
         ho1m = await stack.enter_async_context(paths.reader(agent_class, "ho1m"))
         ho2m = await stack.enter_async_context(paths.reader(agent_class))
         if ho1m is not None:
-            entries, seen = count(1), [0]
             total = ho1m.position if session_id is None else None
-
-            def note() -> None:
-                seen[0] = next(entries)
-
-            async with progress_bar("entries of model calls", total, lambda: seen[0]):
-                found = [call async for call in read_calls(ho1m, ho2m, session_id, seen=note)]
+            async with progress_bar("entries of model calls", total) as seen:
+                found = [call async for call in read_calls(ho1m, ho2m, session_id, seen=seen.add)]
     if not found:
         whose = f"session {session_id!r}" if session_id is not None else f"agent class {agent_class!r}"
         raise NotOnRecord(f"there is no model call of {whose} on record; `kitchener session list` shows what there is")

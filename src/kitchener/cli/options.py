@@ -11,14 +11,15 @@ from urllib.parse import unquote
 from cyclopts import Parameter
 
 from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
-from kitchener.errors import CallerError, ConfigError, UnknownSession
-from kitchener.ids import is_agent_class, is_session_id, path_part
+from kitchener.errors import ConfigError
+from kitchener.ids import is_agent_class, path_part
 from kitchener.ledger import LedgerReader
 from kitchener.ledger.format.lines import IndexKeys
 from kitchener.memory.index import overlay_keys, signal_keys
 from kitchener.memory.reader import memory_dir
 from kitchener.records.events import index_keys
-from kitchener.runtime.ledger_paths import sealer_of
+from kitchener.replaying.recorded_ledgers import class_of
+from kitchener.runtime.ledger_paths import agent_of, ho2m_path, sealer_of
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import memory_config
 from kitchener.sealing import Sealer
@@ -92,13 +93,13 @@ class LedgerPaths:
             return memory_dir(self.root, self.memory_config(agent_class)) / f"{name}.jsonl"
         if name == "context":  # beside the supervisor's, wherever that is
             return self.ledger(agent_class, "ho2m").with_name("context.jsonl")
-        own = {"ho2m": agent.ho2m_path, "ho1m": agent.ho1m_path}.get(name)
-        tier = "HO1" if name == "ho1m" else "HO2"
-        return Path(own) if own else self.root / tier / path_part(agent_class) / f"{name}.jsonl"
+        if name == "ho2m":
+            return ho2m_path(self.root, agent)
+        return Path(agent.ho1m_path) if agent.ho1m_path else self.root / "HO1" / path_part(agent_class) / "ho1m.jsonl"
 
     def agent(self, agent_class: str) -> HO2Config:
         """The settings of an agent class; one that is not configured has the defaults."""
-        return self.config.agents.get(agent_class) or HO2Config(agent_class=agent_class)
+        return agent_of(self.config, agent_class)
 
     def memory_config(self, agent_class: str) -> HO3MemoryConfig:
         """The settings of the memory as an agent class uses it."""
@@ -142,11 +143,5 @@ class LedgerPaths:
             CallerError: the id has not the form of a session id
             UnknownSession: no class has it
         """
-        if not is_session_id(session_id):
-            raise CallerError(f"{session_id!r} is not a session id: expected SES- and 8 to 32 lower-case hex digits")
         others = (name for name in self.agent_classes() if name != preferred)
-        for agent_class in (preferred, *others):
-            async with self.reader(agent_class) as reader:
-                if reader is not None and await reader.last(session_id=session_id):
-                    return agent_class
-        raise UnknownSession(session_id, preferred)
+        return await class_of(self.config, session_id, (preferred, *others))

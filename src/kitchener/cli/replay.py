@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Generic, NamedTuple, Protocol, TypeVar
 
 import anyio.to_thread
 from cyclopts import Parameter
@@ -116,7 +116,7 @@ async def _what_if(options: Options, session: str | None, tools: Sequence[str], 
 
 
 async def _reports(
-    config: RuntimeConfig, preferred: str, session: str | None, tools: Sequence[Callable[..., Any]], *, is_json: bool
+    config: RuntimeConfig, preferred: str, session: str | None, tools: Sequence[Callable[..., object]], *, is_json: bool
 ) -> AsyncIterator[ReplayReport]:
     """A report of each session, told as it comes."""
 
@@ -146,11 +146,11 @@ async def _worked(
     for agent_class in classes:
         async with AsyncExitStack() as opened:
             work = await open_work(agent_class, opened)
-            sessions, done = [session] if session is not None else await work.sessions(), list[str]()
-            async with progress_bar(f"sessions of {agent_class}", len(sessions), done.__len__):
+            sessions = [session] if session is not None else await work.sessions()
+            async with progress_bar(f"sessions of {agent_class}", len(sessions)) as done:
                 for each in sessions:
                     report = await work.do(each)
-                    done.append(each)
+                    done.add()
                     if not is_json:
                         print_text(report.text())
                     yield report
@@ -170,7 +170,7 @@ def _summary(reports: Sequence[ReplayReport], erased: int) -> str:
     return f"{done}, {counted(diverged, 'session')} diverged{policy}{gone}"
 
 
-def settings_and_tools(options: Options, tools: Iterable[str]) -> tuple[RuntimeConfig, tuple[Callable[..., Any], ...]]:
+def settings_and_tools(options: Options, tools: Iterable[str]) -> tuple[RuntimeConfig, tuple[Callable[..., object], ...]]:
     """The settings that a command's options mean, and the tools that it names, imported.
 
     Raises:

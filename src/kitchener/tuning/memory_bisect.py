@@ -10,7 +10,7 @@ from typing import Final
 
 from kitchener.config import toml_key
 from kitchener.errors import CallerError, NotOnRecord
-from kitchener.ids import memory_namespace, session_of_turn
+from kitchener.ids import memory_namespace, session_of_valid_turn
 from kitchener.ledger import StoredEntry
 from kitchener.memory.index import OVERLAYS, SIGNALS, fold_subject, signal_keys
 from kitchener.memory.overlays import Overlay
@@ -278,9 +278,7 @@ async def _learned_to(replays: Replays, tape: Tape, turn_id: str | None, subject
     """The entry of the overlays ledger up to which a turn could read; 0 where none is named."""
     if turn_id is None:
         return 0
-    session_id = session_of_turn(turn_id)
-    if session_id is None:
-        raise CallerError(f"{turn_id!r} is not a turn id: expected T-, the session's hex digits, - and six digits")
+    session_id = session_of_valid_turn(turn_id)
     theirs = tape if session_id == tape.session_id else await replays.tape_of(session_id)
     turn = next((each for each in theirs.turns if each.turn_id == turn_id), None)
     if turn is None:

@@ -160,7 +160,7 @@ def test_a_subject_who_was_erased_is_counted_and_left_out(cli: Cli, tmp_path: Pa
     Keyring(keys).destroy("bo")
     outcome = cli("memory", "tune")
     assert outcome.out.startswith("1 subject (ADMIN): ")
-    assert outcome.out.splitlines()[-1].endswith("sealed and there is no key to it: 1 subject")
+    assert outcome.out.splitlines()[-1].endswith("sealed and the key is missing: 1 subject")
     found = cli("memory", "tune", "--json").json["on_record"]
     assert (found["subjects"], found["sealed_subjects"], found["turns"]) == (1, 1, 1)
     told = cli("gateway", "what-if", "--with-config", "other.toml")

@@ -15,11 +15,11 @@ from kitchener.cli.options import LedgerPaths
 from kitchener.config import HO2Config
 from kitchener.context import ContextState, SourceEvent, estimator, fold, make_event
 from kitchener.errors import CallerError, NotOnRecord, UnknownSession
-from kitchener.ids import is_session_id
+from kitchener.ids import check_session_id
 from kitchener.ledger import LedgerReader, Ledgers, StoredEntry
 from kitchener.records import events
+from kitchener.records.entries import CommonPayload, is_sealed
 from kitchener.records.events import index_keys
-from kitchener.sealing import is_sealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,13 @@ class Past:
         """Whether what its subject said and was answered cannot be read any more."""
         return any(is_sealed(value) for each in self.entries for value in each.payload.values())
 
+    def common_fields(self) -> CommonPayload:
+        """What every entry that is written about the session holds."""
+        fields: CommonPayload = {"v": events.VERSION, "session_id": self.session_id}
+        if self.subject_id is not None:
+            fields["subject_id"] = self.subject_id
+        return fields
+
     def as_of(self, timestamp: str) -> "Past":
         """The same, up to a moment.
 
@@ -82,11 +89,6 @@ class ReadOnly(NamedTuple):
 
     ho2m: LedgerReader
     context: LedgerReader
-
-
-def context_path(paths: LedgerPaths, agent_class: str) -> Path:
-    """The ledger of decisions of an agent class: beside the supervisor's, wherever that is."""
-    return paths.ledger(agent_class, "ho2m").with_name("context.jsonl")
 
 
 @asynccontextmanager
@@ -132,10 +134,9 @@ async def read_past(paths: LedgerPaths, session_id: str, preferred: str, path: P
             found = await _entries(paths, ho2m, session_id, is_only=is_only) if ho2m.exists() else []
             if found:
                 config = paths.agent(name)
-                past = Past(session_id, name, config, ho2m, context_path(paths, name), tuple(found))
+                past = Past(session_id, name, config, ho2m, paths.ledger(name, "context"), tuple(found))
                 return replace(past, shared=tuple(await _shared(paths, past)))
-    if not is_session_id(session_id):
-        raise CallerError(f"{session_id!r} is not a session id: expected SES- and 8 to 32 lower-case hex digits")
+    check_session_id(session_id)
     raise UnknownSession(session_id, preferred)
 
 
@@ -182,8 +183,13 @@ def fold_entries(entries: Iterable[StoredEntry], config: HO2Config, session_id: 
     return fold((event for event in found if event is not None), estimate, session_id)
 
 
+async def state_of(paths: LedgerPaths, past: Past) -> ContextState:
+    """The state that a session's entries lead to; in shadow mode the state of the shadow."""
+    return await fold_shadow(paths, past, past.entries) if past.config.context_mode == "shadow" else past.state()
+
+
 async def fold_shadow(paths: LedgerPaths, past: Past, entries: Sequence[StoredEntry]) -> ContextState:
-    """The state of the shadow, whose own decisions stand on the ledger of decisions."""
+    """The state of the shadow, whose own decisions are in the context ledger."""
     config = past.config.model_copy(update={"context_mode": "shadow"})
     async with open_reader(paths, past.path, is_ho2m=True) as ho2m, open_reader(paths, past.context_path) as context:
         if ho2m is None or context is None:

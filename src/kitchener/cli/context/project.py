@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from kitchener.actors.authority.authority import SHOWN_ELSEWHERE, ruleset_of
 from kitchener.actors.authority.ranking import TurnRanking
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.canonical import digest
-from kitchener.cli.context.past import Past, fold_shadow
+from kitchener.cli.context.past import Past, state_of
 from kitchener.cli.options import LedgerPaths
 from kitchener.clock import SystemClock, to_datetime
 from kitchener.config import HO2Config
@@ -46,7 +46,7 @@ class ProjectOptions:
 
     def settings(self, configured: HO2Config) -> HO2Config:
         """The settings to project under. Nothing is guessed away when somebody looks, so impossible events always block."""
-        changed: dict[str, Any] = {"invalid_lifecycle_policy": "block"}
+        changed: dict[str, object] = {"invalid_lifecycle_policy": "block"}
         if self.budget is not None:
             changed["context_budget"] = self.budget
         if self.conflict_policy is not None:
@@ -72,7 +72,7 @@ class Projected:
         """What somebody should look at."""
         return self.projection.flags if self.projection is not None else self.resolution.flags
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Everything that `--json` prints."""
         projection = self.projection
         counted = projection.counted if projection is not None else None
@@ -104,7 +104,7 @@ class Projected:
         }
 
 
-def flag_json(flag: Flag) -> dict[str, Any]:
+def flag_json(flag: Flag) -> dict[str, object]:
     """A flag as JSON types."""
     return {
         "kind": flag.kind,
@@ -122,10 +122,7 @@ async def project_session(paths: LedgerPaths, past: Past, chosen: ProjectOptions
     """
     settings = chosen.settings(past.config)
     ruleset = ruleset_of(settings, policy_identity(settings, memory_of(paths.config, settings)))
-    if past.config.context_mode == "shadow":
-        state = await fold_shadow(paths, past, past.entries)
-    else:
-        state = past.state()
+    state = await state_of(paths, past)
     if chosen.intent_id is not None and chosen.intent_id not in state.intents:
         known = f"it has {', '.join(state.intents)}" if state.intents else "it has none"
         raise NotOnRecord(f"--intent {chosen.intent_id!r}: no intent of session {past.session_id}; {known}")
@@ -157,9 +154,7 @@ async def record(paths: LedgerPaths, projected: Projected) -> Ref | None:
         sealer=paths.sealer(),
     )
     timestamp = to_datetime(SystemClock().time_us()).isoformat(timespec="microseconds")
-    base: dict[str, Any] = {"v": events.VERSION, "session_id": past.session_id}
-    if past.subject_id is not None:
-        base["subject_id"] = past.subject_id
+    base = past.common_fields()
     async with opened as ledger:
         for flag in projected.resolution.flags:
             fields = conflict_flag_payload(

@@ -5,12 +5,12 @@ recorded: nothing is decided again, and no lock is taken. Only what both could s
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypedDict
 
-from kitchener.cli.context.past import context_path, open_reader, read_past
+from kitchener.cli.context.past import read_past
 from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.output import UNREADABLE, one_line
 from kitchener.cli.terminal.progress import progress_bar
@@ -19,6 +19,13 @@ from kitchener.context import ProjectionLists, base_ref, read_lists
 from kitchener.errors import NotOnRecord
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
+from kitchener.records.entries import (
+    GatheredContext,
+    ShadowDecisionPayload,
+    ShadowEvent,
+    opened,
+    payload_as,
+)
 from kitchener.records.ref import Ref
 
 MOST_DIFFERENT: Final = 10
@@ -57,6 +64,23 @@ class ShadowTurn(NamedTuple):
         return len(self.only_shadow) + len(self.only_attention)
 
 
+class ShadowSummary(TypedDict):
+    """Shares and means over all turns, as `--json` prints them; None where there is nothing to divide by."""
+
+    sessions: int
+    turns: int
+    comparable: int
+    """Turns in which attention showed something too."""
+    alike: int
+    share_alike: float | None
+    mean_only_shadow: float | None
+    """Items a turn that only the shadow shows."""
+    mean_only_attention: float | None
+    mean_shadow_tokens: float | None
+    intents: dict[str, int]
+    """How often the shadow declared, switched and closed intents."""
+
+
 @dataclass(slots=True)
 class ShadowReport:
     """All turns, counted; and those that are told in full."""
@@ -87,7 +111,7 @@ class ShadowReport:
         if self.session_id is None:
             self.told = sorted(self.told, key=lambda each: (-each.difference, each.turn_id))[:MOST_DIFFERENT]
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> ShadowSummary:
         """Shares and means; None where there is nothing to divide by."""
         counts = self._counts
 
@@ -106,7 +130,7 @@ class ShadowReport:
             "intents": {name: counts[name] for name in _COUNTED.values()},
         }
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """What `context shadow --json` prints."""
         head = {"agent_class": self.agent_class, "session_id": self.session_id, "summary": self.summary()}
         return {**head, "turns": [each._asdict() for each in self.told], "note": NOTE}
@@ -162,11 +186,10 @@ async def read_shadow(paths: LedgerPaths, preferred: str, session_id: str | None
             return report
         found = books.context.read(entry_type=events.INTENT_SHADOW_DECISION)
         sessions = list({entry.session_id: None async for entry in found if entry.session_id is not None})
-        done = list[str]()
-        async with progress_bar(f"sessions of {preferred}", len(sessions), done.__len__):
+        async with progress_bar(f"sessions of {preferred}", len(sessions)) as done:
             for each in sessions:
                 report.add(*await _compare(books, each))
-                done.append(each)
+                done.add()
     return report
 
 
@@ -174,7 +197,7 @@ async def read_shadow(paths: LedgerPaths, preferred: str, session_id: str | None
 async def _books(paths: LedgerPaths, agent_class: str) -> AsyncIterator[_Books | None]:
     async with AsyncExitStack() as opened:
         ho2m = await opened.enter_async_context(paths.reader(agent_class))
-        context = await opened.enter_async_context(open_reader(paths, context_path(paths, agent_class)))
+        context = await opened.enter_async_context(paths.reader(agent_class, "context"))
         overlays = await opened.enter_async_context(paths.reader(agent_class, "overlays"))
         yield None if ho2m is None or context is None else _Books(ho2m, context, overlays)
 
@@ -222,9 +245,9 @@ async def _compare(books: _Books, session_id: str) -> tuple[list[ShadowTurn], Co
     return turns, counts
 
 
-def _attention(entries: Sequence[StoredEntry]) -> dict[str, Mapping[str, Any]]:
+def _attention(entries: Sequence[StoredEntry]) -> dict[str, GatheredContext]:
     """What attention showed, by turn: for the reply that was accepted, or else for the last that was tried."""
-    found, gates = dict[str, Mapping[str, Any]](), [e for e in entries if e.entry_type == events.WO_QUALITY_GATE]
+    found, gates = dict[str, GatheredContext](), [e for e in entries if e.entry_type == events.WO_QUALITY_GATE]
     accepted = {gate.entity_id for gate in gates if gate.payload["decision"] == "accept"}
     planned = [e for e in entries if e.entry_type == events.WO_PLANNED and e.payload["wo_type"] == "synthesize"]
     for entry in sorted(planned, key=lambda each: each.entity_id in accepted):  # stable, so the accepted one has the last word
@@ -266,10 +289,9 @@ async def _name(books: _Books, names: dict[Ref, str], ref: Ref, lists: Projectio
     return names[ref]
 
 
-def _events(entry: StoredEntry) -> Iterable[Mapping[str, Any]]:
+def _events(entry: StoredEntry) -> Sequence[ShadowEvent]:
     """The life cycle events of a decision; none where they were erased."""
-    found = entry.payload.get("events")
-    return found if isinstance(found, list | tuple) else ()
+    return opened(payload_as(ShadowDecisionPayload, entry.payload)["events"]) or ()
 
 
 def _actions(decisions: Iterable[StoredEntry]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from kitchener.cli.context.project import Projected
 from kitchener.cli.terminal.output import counted, one_line, short_time, table_lines
@@ -103,7 +103,7 @@ def invalid_lines(state: ContextState, session_id: str) -> Iterator[str]:
     yield f"  = remedy: kitchener session repair {session_id} --void {first} --reason TEXT"
 
 
-def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _table(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> Iterator[str]:
     if rows:
         for line in table_lines(columns, rows):
             yield f"  {line}"
@@ -126,7 +126,7 @@ def reason_words(reasons: Iterable[str]) -> str:
     return ", ".join([_WORDS.get(each, each) for each in reasons])
 
 
-def _visible_row(placed: Placed) -> dict[str, Any]:
+def _visible_row(placed: Placed) -> dict[str, object]:
     item = placed.item
     text = item.text.removeprefix("user: ") if item.kind in ("turn", "evidence") else item.text
     shape = ", in its shortest form" if placed.is_compact else ""
@@ -139,7 +139,7 @@ def _visible_row(placed: Placed) -> dict[str, Any]:
     }
 
 
-def _suppressed_row(placed: Placed, projection: Projection) -> dict[str, Any]:
+def _suppressed_row(placed: Placed, projection: Projection) -> dict[str, object]:
     item = placed.item
     if placed.reason == "BUDGET_EVICTION":
         why = f"BUDGET_EVICTION, {placed.short_by:,} tokens short"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final, Literal, cast
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.authority.ranking import TurnRanking, TurnWords
@@ -33,16 +33,16 @@ from kitchener.context import (
 from kitchener.context.fold.events import ERASED
 from kitchener.context.fold.items import TIER_TURN
 from kitchener.context.projection.explanation import explain_all, find_placed
-from kitchener.errors import CallerError, NotOnRecord
-from kitchener.ids import session_of_turn
+from kitchener.context.projection.packing import SuppressReason
+from kitchener.errors import NotOnRecord
+from kitchener.ids import session_of_valid_turn
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory.overlays import parse_overlay
-from kitchener.memory.reader import OVERLAYS_FILE, memory_dir
 from kitchener.memory.subject import readable_overlay
 from kitchener.records import events
+from kitchener.records.entries import ConflictFlagPayload, ProjectionPayload, TurnStartedPayload, payload_as
 from kitchener.records.ref import Ref
 from kitchener.records.spoken import turn_text
-from kitchener.runtime.memories import memory_config
 from kitchener.sealing import is_sealed
 
 Mode = Literal["enforce", "shadow", "off"]
@@ -65,7 +65,7 @@ class TurnView:
     is_exact: bool = True
     """Whether the projection could be made again as it was; otherwise its sizes are by today's settings."""
     why_nothing: str = ""
-    flags: tuple[Mapping[str, Any], ...] = ()
+    flags: tuple[ConflictFlagPayload, ...] = ()
     """The turn's `CONFLICT_FLAG` payloads."""
     later: tuple[StoredEntry, ...] = ()
     """The session's entries after the context was decided."""
@@ -110,9 +110,7 @@ async def read_turn(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnVie
         CallerError: it is no turn id
         UnknownSession, NotOnRecord: no ledger knows the turn
     """
-    session_id = session_of_turn(turn_id)
-    if session_id is None:
-        raise CallerError(f"{turn_id!r} is not a turn id: expected T-, the session's hex digits, - and six digits")
+    session_id = session_of_valid_turn(turn_id)
     past = await read_past(paths, session_id, preferred)
     begun = next(
         (n for n, e in enumerate(past.entries) if e.entity_id == turn_id and e.entry_type == events.TURN_STARTED), None
@@ -125,10 +123,6 @@ async def read_turn(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnVie
     return await _viewed(paths, past, past.entries[begun], cut, decided)
 
 
-def _begins(entry: StoredEntry, turn_id: str) -> bool:
-    return entry.entity_id == turn_id and entry.entry_type == events.TURN_STARTED
-
-
 def _is_after(entry: StoredEntry) -> bool:
     """Whether an entry of a turn comes after its context was decided: that is done between classify and all the rest."""
     if entry.entry_type == events.WO_PLANNED:
@@ -138,36 +132,45 @@ def _is_after(entry: StoredEntry) -> bool:
 
 async def _viewed(paths: LedgerPaths, past: Past, started: StoredEntry, cut: int, decided: Sequence[StoredEntry]) -> TurnView:
     turn_id, before = started.entity_id, past.entries[:cut]
+    begun = payload_as(TurnStartedPayload, started.payload)
     mine = [entry for entry in decided if entry.payload.get("turn_id") == turn_id]
     shown = next((entry for entry in mine if entry.entry_type == events.PROJECTION_COMPUTED), None)
-    said = started.payload.get("user_message")
-    common: dict[str, Any] = {
-        "turn_id": turn_id,
-        "past": past,
-        "message": said if isinstance(said, str) else UNREADABLE,
-        "started_at": started.timestamp,
-        "flags": tuple(entry.payload for entry in mine if entry.entry_type == events.CONFLICT_FLAG),
-        "later": past.entries[cut:],
-    }
+    said = begun.get("user_message")
+    message = said if isinstance(said, str) else UNREADABLE
+    projection, is_exact, why_nothing, gathered = None, True, "", tuple[str, ...]()
     if shown is None:
-        state = past.state(before, position=_position(started))
-        mode, why = _nothing(past, turn_id, cut, state)
+        state = past.state(before, position=_position(started, begun))
+        mode, why_nothing = _nothing(past, turn_id, cut, state)
         gathered = tuple(_gathered(past, turn_id))
-        return TurnView(**common, mode=mode, state=state, projection=None, why_nothing=why, gathered=gathered)
-    mode = shown.payload["mode"]
-    if mode == "shadow":
-        state = await fold_shadow(paths, past, before)
     else:
-        state = past.state(before, position=_position(started))
-    lists = _lists(shown, decided)
-    offered = await _offered(paths, past, lists, state)
-    projection, is_exact = rebuild(state, past.config, shown.payload, lists, common["message"], offered)
-    return TurnView(**common, mode=mode, state=state, projection=projection, is_exact=is_exact)
+        payload = payload_as(ProjectionPayload, shown.payload)
+        mode = payload["mode"]
+        if mode == "shadow":
+            state = await fold_shadow(paths, past, before)
+        else:
+            state = past.state(before, position=_position(started, begun))
+        lists = _lists(shown, decided)
+        offered = await _offered(paths, past, lists, state)
+        projection, is_exact = rebuild(state, past.config, payload, lists, message, offered)
+    return TurnView(
+        turn_id,
+        past,
+        mode,
+        message,
+        started.timestamp,
+        state,
+        projection,
+        is_exact,
+        why_nothing,
+        flags=tuple(payload_as(ConflictFlagPayload, each.payload) for each in mine if each.entry_type == events.CONFLICT_FLAG),
+        later=past.entries[cut:],
+        gathered=gathered,
+    )
 
 
-def _position(started: StoredEntry) -> int:
-    """Where the supervisor's ledger stood when a turn began."""
-    found = started.payload.get("read_positions")
+def _position(started: StoredEntry, payload: TurnStartedPayload) -> int:
+    """Where the supervisor's ledger stood when a turn began; another program may not have recorded it."""
+    found = payload.get("read_positions")
     position = found.get(started.ledger_id) if isinstance(found, Mapping) else None
     return position if isinstance(position, int) else started.seq
 
@@ -232,10 +235,9 @@ async def _offered(paths: LedgerPaths, past: Past, lists: ProjectionLists, state
 
 async def _learned(paths: LedgerPaths, past: Past, refs: Sequence[Ref]) -> list[Item]:
     estimate = estimator(ruleset_of(past.config).token_estimator)
-    path = memory_dir(paths.root, memory_config(paths.config.memory, past.config)) / OVERLAYS_FILE
     items: list[Item] = []
-    async with open_reader(paths, path) as overlays:
-        for ref in refs if overlays is not None else ():
+    async with paths.reader(past.agent_class, "overlays") as overlays:
+        for ref in refs:
             entry = await overlays.get(_seq(ref)) if overlays is not None else None
             if entry is not None and entry.entry_hash == ref.entry_hash:
                 overlay = parse_overlay(readable_overlay(entry.payload))
@@ -268,7 +270,7 @@ _HEAD_TIER: Final = 1
 def rebuild(
     state: ContextState,
     config: HO2Config,
-    payload: Mapping[str, Any],
+    payload: ProjectionPayload,
     lists: ProjectionLists,
     message: str,
     offered: Iterable[Item],
@@ -315,7 +317,7 @@ def _words(state: ContextState, recalled: Iterable[Item], ruleset: Ruleset) -> t
 
 
 def _as_recorded(
-    payload: Mapping[str, Any], lists: ProjectionLists, known: Mapping[Ref, Item], flags: tuple[Flag, ...]
+    payload: ProjectionPayload, lists: ProjectionLists, known: Mapping[Ref, Item], flags: tuple[Flag, ...]
 ) -> Projection:
     """The projection as the lists say, with the items as they would be made today."""
     visible, reasons = set(lists.visible), dict(lists.suppressed)
@@ -329,7 +331,7 @@ def _as_recorded(
     def place(item: Item) -> Placed:
         if item.ref in visible:
             return Placed(item, "FULL", item.tokens)
-        reason: Any = reasons.get(item.ref, "LOW_URGENCY")
+        reason = cast(SuppressReason, reasons.get(item.ref, "LOW_URGENCY"))  # as it was recorded
         return Placed(item, "STUB" if reason in ("DEFERRED", "ERASED") else "NONE", 0, reason, max(0, item.tokens - free))
 
     eligible = [item_of(ref) for ref in lists.eligible]
@@ -361,7 +363,7 @@ def _lost(ref: Ref, why: Iterable[str]) -> Item:
     return item._replace(kind="rule", tier=_HEAD_TIER, reasons=tuple(why))  # type: ignore[arg-type]  # as they were recorded
 
 
-def _flags(payload: Mapping[str, Any]) -> tuple[Flag, ...]:
+def _flags(payload: ProjectionPayload) -> tuple[Flag, ...]:
     found = []
     for flag in payload["flags"]:
         details = flag["details_ref"]

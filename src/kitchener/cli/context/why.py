@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from kitchener.cli.context.text import MOST, how_to_turn_on, intent_words, shown_lines
 from kitchener.cli.context.turns import TurnView
@@ -15,7 +15,7 @@ _WIDTH: Final = 96
 _CONTEXT_LINES: Final = 4
 
 
-def explanation_json(found: Explanation) -> dict[str, Any]:
+def explanation_json(found: Explanation) -> dict[str, object]:
     """An explanation as JSON types."""
     return {
         "entity_id": found.entity_id,
@@ -30,7 +30,7 @@ def explanation_json(found: Explanation) -> dict[str, Any]:
     }
 
 
-def view_json(view: TurnView, found: Sequence[Explanation]) -> dict[str, Any]:
+def view_json(view: TurnView, found: Sequence[Explanation]) -> dict[str, object]:
     """What `context explain --json` prints."""
     projection = view.projection
     return {
@@ -171,7 +171,7 @@ def _ended_intent(view: TurnView, name: str) -> str | None:
     return turn.intent_id if turn is not None else None
 
 
-def diff_json(before: TurnView, after: TurnView) -> dict[str, Any]:
+def diff_json(before: TurnView, after: TurnView) -> dict[str, object]:
     """What `context diff --json` prints."""
     came_in, went_out, notes = _changes(before, after)
     return {
@@ -232,5 +232,5 @@ def _lines(sign: str, change: Change, why: str) -> Iterator[str]:
     yield f"      {why}"
 
 
-def _change_json(change: Change, why: str) -> dict[str, Any]:
+def _change_json(change: Change, why: str) -> dict[str, object]:
     return {"entity_id": change.entity_id, "kind": change.kind, "why": why}

@@ -1,8 +1,8 @@
 """`kitchener intent`: what sessions are about. `list` reads and takes no lock; all others write through a runtime."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, NotRequired, TypedDict
 
 import anyio
 from cyclopts import App, Parameter
@@ -10,7 +10,7 @@ from cyclopts.validators import Number
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.cli.context.past import fold_entries, fold_shadow, open_reader, read_past
+from kitchener.cli.context.past import fold_entries, read_past, state_of
 from kitchener.cli.context.text import conflict_lines, invalid_lines
 from kitchener.cli.exits import OK
 from kitchener.cli.options import Json, LedgerPaths, Options
@@ -33,7 +33,18 @@ SessionOf = Annotated[
 Reason = Annotated[str, Parameter(help="Why; kept on record.")]
 
 _EVERYTHING = Options()
-_Call = Callable[[HO2Supervisor, str], Awaitable[dict[str, Any]]]
+
+
+class _Done(TypedDict):
+    """What a call did to an intent."""
+
+    intent_id: str
+    status: str
+    child_intent_ids: NotRequired[Sequence[str]]
+    active_child_intent_id: NotRequired[str | None]
+
+
+_Call = Callable[[HO2Supervisor, str], Awaitable[_Done]]
 
 
 @app.command(name="list")
@@ -85,7 +96,7 @@ def declare(
         kitchener intent declare "compare prices" --session SES-0a1b2c3d --parent INT-0a1b2c3d4e5f6071
     """
 
-    async def call(supervisor: HO2Supervisor, session_id: str) -> dict[str, Any]:
+    async def call(supervisor: HO2Supervisor, session_id: str) -> _Done:
         made = await supervisor.declare_intent(session_id, objective, scope=scope, parent_intent_id=parent, targets=target)
         return {"intent_id": made, "status": "live"}
 
@@ -112,7 +123,7 @@ def fork(
         kitchener intent fork INT-0a1b2c3d4e5f6071 "the flight" "the hotel" --active 1
     """
 
-    async def call(supervisor: HO2Supervisor, session_id: str) -> dict[str, Any]:
+    async def call(supervisor: HO2Supervisor, session_id: str) -> _Done:
         position = active - 1 if active is not None else None
         children = await supervisor.fork_intent(session_id, intent, objectives, active=position)
         chosen = children[position] if position is not None else None
@@ -138,7 +149,7 @@ def close(
         kitchener intent close INT-0a1b2c3d4e5f6071 --outcome "booked"
     """
 
-    async def call(supervisor: HO2Supervisor, session_id: str) -> dict[str, Any]:
+    async def call(supervisor: HO2Supervisor, session_id: str) -> _Done:
         await supervisor.close_intent(session_id, intent, outcome)
         return {"intent_id": intent, "status": "closed"}
 
@@ -156,7 +167,7 @@ def abandon(
         kitchener intent abandon INT-0a1b2c3d4e5f6071 --reason "too expensive"
     """
 
-    async def call(supervisor: HO2Supervisor, session_id: str) -> dict[str, Any]:
+    async def call(supervisor: HO2Supervisor, session_id: str) -> _Done:
         await supervisor.abandon_intent(session_id, intent, reason)
         return {"intent_id": intent, "status": "abandoned"}
 
@@ -174,7 +185,7 @@ def reopen(
         kitchener intent reopen INT-0a1b2c3d4e5f6071 --reason "still needed"
     """
 
-    async def call(supervisor: HO2Supervisor, session_id: str) -> dict[str, Any]:
+    async def call(supervisor: HO2Supervisor, session_id: str) -> _Done:
         await supervisor.reopen_intent(session_id, intent, reason)
         return {"intent_id": intent, "status": "live"}
 
@@ -193,14 +204,13 @@ def _write(options: Options, session: str | None, call: _Call, *, is_json: bool,
             agent_class, session_id = await paths.class_of(session, options.agent), session
         async with open_runtime(loaded.config) as runtime:
             supervisor = runtime.supervisor(agent_class)
-            done = {"session_id": session_id, **await call(supervisor, session_id)}
+            done = await call(supervisor, session_id)
             thread = (await supervisor.session(session_id)).thread
             competing: tuple[str, ...] = ()
             if thread is not None:
                 competing = resolve_active(thread.state, ruleset_of(paths.agent(agent_class))).competing
-        done["competing"] = list(competing)
         if is_json:
-            print_json(done)
+            print_json({"session_id": session_id, **done, "competing": list(competing)})
             return OK
         children = f" in {', '.join(done['child_intent_ids'])}" if "child_intent_ids" in done else ""
         print_text(f"{done['intent_id']} of {session_id} is {done['status']}{children}")
@@ -237,7 +247,7 @@ class SessionThreads:
     is_one_of_many: bool = False
     """Then an intent that sessions share stands with the one that declared it."""
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def rows(self) -> Iterator[dict[str, object]]:
         """One for each intent, in the order of their declarations."""
         resolution = resolve_active(self.state, ruleset_of(self.config))
         for record in self.state.intents.values():
@@ -279,14 +289,10 @@ async def read_threads(paths: LedgerPaths, preferred: str, session_id: str | Non
     """
     if session_id is not None:
         past = await read_past(paths, session_id, preferred)
-        if past.config.context_mode == "shadow":
-            state = await fold_shadow(paths, past, past.entries)
-        else:
-            state = past.state()
-        return [SessionThreads(session_id, past.config, state)]
+        return [SessionThreads(session_id, past.config, await state_of(paths, past))]
     config, sessions = paths.agent(preferred), dict[str, list[StoredEntry]]()
     shared: dict[str, list[StoredEntry]] = {}
-    async with open_reader(paths, paths.ledger(preferred, "ho2m"), is_ho2m=True) as ho2m:
+    async with paths.reader(preferred) as ho2m:
         if ho2m is not None:
             async for entry in ho2m.read(entry_type=_OF_INTENTS):
                 sessions.setdefault(entry.session_id or "", []).append(entry)
@@ -306,7 +312,7 @@ async def session_of_intent(paths: LedgerPaths, intent_id: str, preferred: str) 
         InvalidLifecycle: nobody declared it
     """
     for agent_class in [preferred, *[name for name in paths.agent_classes() if name != preferred]]:
-        async with open_reader(paths, paths.ledger(agent_class, "ho2m"), is_ho2m=True) as ho2m:
+        async with paths.reader(agent_class) as ho2m:
             if ho2m is None:
                 continue
             async for entry in ho2m.read(entity_id=intent_id, entry_type=events.INTENT_DECLARED):

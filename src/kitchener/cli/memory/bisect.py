@@ -15,7 +15,7 @@ from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import counted, one_line, print_json, print_text, short_time
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.errors import CallerError
-from kitchener.ids import session_of_turn
+from kitchener.ids import session_of_valid_turn
 from kitchener.records import events
 from kitchener.replaying import open_replays
 from kitchener.tuning import BisectQuestion, BisectReport, MemoryChange, bisect
@@ -68,21 +68,15 @@ def _question(session: str | None, bad: str | None, good: str | None, item: str 
 
 
 def _session_of(option: str, turn_id: str | None) -> str | None:
-    if turn_id is None:
-        return None
-    found = session_of_turn(turn_id)
-    if found is None:
-        raise CallerError(f"{option} {turn_id!r} is not a turn id: expected T-, the session's hex digits, - and six digits")
-    return found
+    return None if turn_id is None else session_of_valid_turn(turn_id, option)
 
 
 async def _run(options: Options, question: BisectQuestion, tools: tuple[str, ...], *, is_json: bool) -> int:
     config, given = await anyio.to_thread.run_sync(settings_and_tools, options, tools)
     paths = LedgerPaths(config)
     agent_class = await paths.class_of(question.session_id, options.agent)
-    runs: list[int] = []
-    async with open_replays(config, agent_class, tools=given) as replays, progress_bar("runs", None, runs.__len__):
-        report = await bisect(replays, question, probed=runs.append)
+    async with open_replays(config, agent_class, tools=given) as replays, progress_bar("runs", None) as runs:
+        report = await bisect(replays, question, probed=runs.add)
     if is_json:
         print_json({"agent_class": agent_class, **report.as_json()})
     else:

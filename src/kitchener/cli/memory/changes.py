@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from kitchener.cli.memory.agent_memory import AgentMemory, signal_kinds
 from kitchener.cli.memory.explain import TurnText, read_turn, turns_shown
@@ -24,7 +24,7 @@ class WithdrawnLine:
     overlay: Overlay
     shown_in: list[TurnText]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
         return {
             "artifact_id": self.overlay.artifact_id,
@@ -58,7 +58,7 @@ class Decision:
     """What was done or why not, for a reader."""
     withdrawn: list[WithdrawnLine] = field(default_factory=list)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
         return {
             "agent_class": self.agent_class,

@@ -4,10 +4,10 @@ A line of an export holds the overlay, whose it is, the events it was learned fr
 is of the older flat shape, or is turned into it: its sources stay behind. Everything is checked before anything is written.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -15,6 +15,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.cli.memory.agent_memory import AgentMemory, signal_kinds
 from kitchener.errors import CallerError, ConfigError, EntryRefused, KitchenerError
 from kitchener.ids import check_subject_id
+from kitchener.ledger import StoredEntry
 from kitchener.memory import MemoryReader, Overlay
 from kitchener.memory.overlays import parse_older
 from kitchener.memory.signals import normalise
@@ -44,7 +45,7 @@ class Imported:
     """Lines that were known already."""
 
 
-async def exported(place: AgentMemory, reader: MemoryReader, subjects: Iterable[str]) -> list[dict[str, Any]]:
+async def exported(place: AgentMemory, reader: MemoryReader, subjects: Iterable[str]) -> list[dict[str, object]]:
     """One JSON value for each artifact of some subjects, in the order in which they were learned."""
     found = []
     for subject_id in subjects:
@@ -58,19 +59,20 @@ async def exported(place: AgentMemory, reader: MemoryReader, subjects: Iterable[
                     "subject_id": subject_id,
                     **overlay.model_dump(mode="json", exclude_none=True),
                     "source_events": [each._asdict() for each in subject.recorded(overlay.source_event_ids, cut)],
-                    "records": [_record(each.entry_type, each.timestamp, each.payload) for each in records],
+                    "records": [_record(each) for each in records],
                 }
             )
     return found
 
 
-def _record(entry_type: str, timestamp: str, payload: dict[str, Any]) -> dict[str, Any]:
+def _record(entry: StoredEntry) -> dict[str, object]:
     names = ("reason", "weight", "superseded_by", "target", "block_signal", "event_ts")
-    payload = events.in_words(payload)
-    return {"at": timestamp, "entry_type": entry_type, **{name: payload[name] for name in names if name in payload}}
+    payload = events.in_words(entry.payload)
+    facts: dict[str, object] = {name: payload[name] for name in names if name in payload}
+    return {"at": entry.timestamp, "entry_type": entry.entry_type, **facts}
 
 
-def read_import(path: Path, place: AgentMemory, subject_id: str | None) -> dict[str, list[dict[str, Any]]]:
+def read_import(path: Path, place: AgentMemory, subject_id: str | None) -> dict[str, list[dict[str, object]]]:
     """The overlays of a file by subject, each checked.
 
     Args:
@@ -81,7 +83,7 @@ def read_import(path: Path, place: AgentMemory, subject_id: str | None) -> dict[
     Raises:
         ConfigError: names file, line and what was expected
     """
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[dict[str, object]]] = {}
     for number, line in _lines(path):
         try:
             record = orjson.loads(line)
@@ -99,7 +101,7 @@ def read_import(path: Path, place: AgentMemory, subject_id: str | None) -> dict[
     return found
 
 
-async def imported(place: AgentMemory, overlays: dict[str, list[dict[str, Any]]]) -> Imported:
+async def imported(place: AgentMemory, overlays: dict[str, list[dict[str, object]]]) -> Imported:
     """Writes overlays that were checked; those that are known already are left out."""
     taken: dict[str, list[str]] = {}
     async with place.writer() as memory:
@@ -121,16 +123,17 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise ConfigError(str(path), "", "", f"cannot be read: {error.strerror or error}") from error
 
 
-def _older(record: dict[str, Any]) -> dict[str, Any]:
+def _older(record: Mapping[str, object]) -> dict[str, object]:
     """A line of an export in the older flat shape: elsewhere it has no sources, so no identity either, and can only fade."""
     if record.get("artifact_id") is None:
-        return record
-    content = {**(record.get("content") or {}), "bias": record.get("context_line")}
+        return dict(record)
+    held = record.get("content")
+    content = {**(held if isinstance(held, Mapping) else {}), "bias": record.get("context_line")}
     weight = record.get("weight", record.get("salience_weight"))
     return {**{name: record[name] for name in _OLDER if name in record}, "content": content, "salience_weight": weight}
 
 
-def _owner(path: Path, number: int, record: dict[str, Any], subject_id: str | None, agent_class: str) -> str:
+def _owner(path: Path, number: int, record: Mapping[str, object], subject_id: str | None, agent_class: str) -> str:
     """Whose a line is. Nothing that was learned about one subject may reach another's memory by a slip."""
     named, of_class = record.get("subject_id"), record.get("agent_class", agent_class)
     if of_class != agent_class:
@@ -147,7 +150,7 @@ def _owner(path: Path, number: int, record: dict[str, Any], subject_id: str | No
     return str(owner)
 
 
-def _check(record: dict[str, Any], place: AgentMemory) -> None:
+def _check(record: Mapping[str, object], place: AgentMemory) -> None:
     """What the memory would refuse, before anything is written: either all lines come in or none does."""
     overlay: Overlay = parse_older(record, place.config.max_line_chars)
     normalise(overlay.signal_id, signal_kinds(place.config))

@@ -3,8 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
-from itertools import count
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import anyio.to_thread
 from cyclopts import Parameter
@@ -119,13 +118,8 @@ def _values(option: str, text: str | None, most: int, number: Callable[[int], N]
 
 
 async def _read(reader: MemoryReader, agent_class: str, subject: str | None) -> GateRecord:
-    done, entries = count(), [0]
-
-    def seen() -> None:
-        entries[0] = next(done)
-
-    async with progress_bar("signals, read twice", 2 * reader.signals.position, lambda: entries[0]):
-        return await read_gate_record(reader, agent_class, subject, seen=seen)
+    async with progress_bar("signals, read twice", 2 * reader.signals.position) as seen:
+        return await read_gate_record(reader, agent_class, subject, seen=seen.add)
 
 
 @dataclass(slots=True)
@@ -146,29 +140,33 @@ class Sweep:
                 outcomes.append(outcome)
         self.outcomes = outcomes
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
-        subjects, current = self.record.subjects, GateSetting.of(self.config)
+        current = GateSetting.of(self.config)
         return {
             "subject_id": self.subject_id,
             "given": "the same signals",
-            "on_record": {
-                "subjects": len(subjects),
-                "sealed_subjects": self.record.sealed,
-                "signals": sum(each.events for each in subjects),
-                "turns": sum(each.turns for each in subjects),
-                "gates": sum(len(each.checks) for each in subjects),
-                "crossings": self.record.crossings,
-                "artifacts": sum(each.artifacts for each in subjects),
-                "taken_back": sum(fate.is_taken_back for each in subjects for fate in each.fates.values()),
-            },
+            "on_record": self._on_record(),
             "own_thresholds": {kind: each.model_dump() for kind, each in sorted(self.config.gate_overrides.items())},
             "settings": [{"current": each.setting == current, **each.as_json()} for each in self.outcomes],
         }
 
+    def _on_record(self) -> dict[str, int]:
+        subjects = self.record.subjects
+        return {
+            "subjects": len(subjects),
+            "sealed_subjects": self.record.sealed,
+            "signals": sum(each.events for each in subjects),
+            "turns": sum(each.turns for each in subjects),
+            "gates": sum(len(each.checks) for each in subjects),
+            "crossings": self.record.crossings,
+            "artifacts": sum(each.artifacts for each in subjects),
+            "taken_back": sum(fate.is_taken_back for each in subjects for fate in each.fates.values()),
+        }
+
     def tell(self, agent_class: str) -> None:
         """The same for a reader, as a table."""
-        found = self.as_json()["on_record"]
+        found = self._on_record()
         whose = counted(found["subjects"], "subject") if self.subject_id is None else self.subject_id
         print_text(
             f"{whose} ({agent_class}): {found['signals']:,} signals in {found['turns']:,} turns;"
@@ -195,7 +193,7 @@ class Sweep:
 _COLUMNS: Final = ("artifacts", "learned", "renewals", "flips", "subjects", "events", "turns", "hours", "taken_back")
 
 
-def _row(outcome: GateOutcome, current: GateSetting) -> dict[str, Any]:
+def _row(outcome: GateOutcome, current: GateSetting) -> dict[str, object]:
     setting = outcome.setting
     return {
         **asdict(setting),

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from kitchener.cli.memory.agent_memory import AgentMemory, SubjectCounts
 from kitchener.cli.options import Options
@@ -31,7 +31,7 @@ class SignalView:
     """None: it is in quarantine."""
     gate: GateResult
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
         total, gate = self.total, self.gate
         return {
@@ -52,7 +52,7 @@ class SignalView:
             },
         }
 
-    def as_row(self, window_hours: int) -> dict[str, Any]:
+    def as_row(self, window_hours: int) -> dict[str, object]:
         """One line of a table."""
         total = self.total
         return {
@@ -110,7 +110,7 @@ class LearnedView:
     weight_now: float
     """What decay has left of it."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
         overlay = self.overlay
         return {
@@ -209,7 +209,7 @@ class Look:
         """Everything learned about the subject, in the order in which it was."""
         return iter(()) if self.memory is None else learned_views(*self.memory, self.place.config)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Who is meant and as of when; what was asked for goes beside it."""
         return {
             "agent_class": self.place.agent_class,

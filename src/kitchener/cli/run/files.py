@@ -8,9 +8,10 @@ import os
 import shutil
 import tempfile
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 import orjson
 
@@ -131,7 +132,7 @@ class Results:
         self._starts = array("q", [_NOT_YET]) * count
         self._end = 0
 
-    def add(self, line: int, record: dict[str, Any]) -> None:
+    def add(self, line: int, record: Mapping[str, object]) -> None:
         """Keeps the result of the message of this number."""
         text = orjson.dumps(record) + b"\n"
         self._starts[line] = self._end

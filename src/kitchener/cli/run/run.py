@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import anyio
 import anyio.to_thread
@@ -25,6 +25,7 @@ from kitchener.cli.terminal.written_files import check_output
 from kitchener.errors import ConfigError, KitchenerError, LedgerError, RuntimeClosed
 from kitchener.ledger import LedgerReader
 from kitchener.records import events
+from kitchener.records.entries import SealedText, TurnCompletedPayload, TurnStartedPayload, payload_as
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import open_runtime, tune_gc
 
@@ -129,7 +130,7 @@ class NotRun:
     wo_id: None = None
 
 
-_Finished = dict[str, tuple[Any, Mapping[str, Any]]]
+_Finished = dict[str, tuple[SealedText, TurnCompletedPayload]]
 """Idempotency key to the message of its finished turn, and to its `TURN_COMPLETED`."""
 
 
@@ -224,7 +225,7 @@ class _Batch:
 
     async def _finished(self, session_id: str) -> _Finished:
         """The finished turns of a session, out of one reading of its entries."""
-        started: dict[str, tuple[str, Any]] = {}
+        started: dict[str, tuple[str, SealedText]] = {}
         finished: _Finished = {}
         if self._before is None:
             return finished
@@ -232,11 +233,12 @@ class _Batch:
         async for entry in self._before.read(session_id=session_id, entry_type=wanted):
             payload = events.read_payload(entry.entry_type, entry.payload)
             if entry.entry_type == events.TURN_STARTED:
-                if payload.get("idempotency_key") is not None:
-                    started[entry.entity_id] = payload["idempotency_key"], payload["user_message"]
+                begun = payload_as(TurnStartedPayload, payload)
+                if (key := begun.get("idempotency_key")) is not None:
+                    started[entry.entity_id] = key, begun["user_message"]
             elif entry.entity_id in started:
                 key, message = started.pop(entry.entity_id)
-                finished[key] = message, payload
+                finished[key] = message, payload_as(TurnCompletedPayload, payload)
         return finished
 
     async def _turn(
@@ -254,7 +256,7 @@ class _Batch:
         except KitchenerError as error:
             return NotRun(type(error).__name__, str(error))
 
-    def _keep(self, line: int, record: dict[str, Any]) -> None:
+    def _keep(self, line: int, record: Mapping[str, object]) -> None:
         self._over += 1
         self.failed += record["error"] is not None
         if self._results is not None:
@@ -265,7 +267,9 @@ def _key(conversation: Conversation, ordinal: int) -> str:
     return f"run:{conversation.name}:{ordinal}"
 
 
-def _record(conversation: Conversation, ordinal: int, session_id: str | None, outcome: TurnResult | NotRun) -> dict[str, Any]:
+def _record(
+    conversation: Conversation, ordinal: int, session_id: str | None, outcome: TurnResult | NotRun
+) -> dict[str, object]:
     """One line of the results."""
     turn, error = (outcome, outcome.error) if isinstance(outcome, TurnResult) else (None, outcome)
     return {

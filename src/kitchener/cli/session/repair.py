@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -16,6 +16,7 @@ from kitchener.context.fold.lifecycle import InvalidEvent
 from kitchener.errors import CallerError, NotOnRecord
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.records import events
+from kitchener.records.entries import LifecycleVoidedPayload
 from kitchener.records.events import index_keys
 
 _EVERYTHING = Options()
@@ -91,9 +92,7 @@ async def _void(paths: LedgerPaths, past: Past, chosen: Sequence[InvalidEvent], 
 
     Not through a session of a runtime: the ledger may be another program's, whose sessions no runtime can bring back.
     """
-    base: dict[str, Any] = {"v": events.VERSION, "session_id": past.session_id}
-    if past.subject_id is not None:
-        base["subject_id"] = past.subject_id
+    base = past.common_fields()
     opened = LedgerClient.open(
         past.path,
         ledger_id=past.entries[0].ledger_id,
@@ -104,12 +103,12 @@ async def _void(paths: LedgerPaths, past: Past, chosen: Sequence[InvalidEvent], 
     )
     async with opened as ledger:
         for each in chosen:
-            fields = {**base, "ref": each.event.ref.as_json(), "reason": reason}
-            await ledger.write(LedgerEntry(events.LIFECYCLE_VOIDED, each.event.entity_id, fields))
+            fields: LifecycleVoidedPayload = {"ref": each.event.ref.as_json(), "reason": reason}
+            await ledger.write(LedgerEntry(events.LIFECYCLE_VOIDED, each.event.entity_id, {**base, **fields}))
         await ledger.commit()
 
 
-def _as_json(name: str, found: InvalidEvent) -> dict[str, Any]:
+def _as_json(name: str, found: InvalidEvent) -> dict[str, object]:
     event = found.event
     return {
         "entry_id": name,

@@ -13,14 +13,31 @@ _LOOK_EVERY_S: Final = 0.2
 """Between two looks at how far it is, seconds."""
 
 
-@asynccontextmanager
-async def progress_bar(what: str, total: int | None, done: Callable[[], int]) -> AsyncIterator[None]:
-    """Shows how many of `total` (None: nobody knows) are done, within the block and only where standard error is a terminal.
+class Tally:
+    """Counts what is done, for a progress bar."""
 
-    The work is asked now and then, so that it need not say so each time.
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, _: object = None) -> None:
+        """One more is done."""
+        self.count += 1
+
+
+@asynccontextmanager
+async def progress_bar(what: str, total: int | None, done: Callable[[], int] | None = None) -> AsyncIterator[Tally]:
+    """Shows a progress bar within the block, if standard error is a terminal.
+
+    Args:
+        what: what is counted
+        total: how many there are; None: unknown
+        done: says how many are done; None: the tally that the block gets counts them
     """
+    tally = Tally()
     if not sys.stderr.isatty():
-        yield
+        yield tally
         return
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn(what, markup=False), TimeElapsedColumn(), TimeRemainingColumn())
     async with anyio.create_task_group() as tasks:
@@ -29,11 +46,11 @@ async def progress_bar(what: str, total: int | None, done: Callable[[], int]) ->
 
             async def look() -> None:
                 while True:
-                    progress.update(bar, completed=done())
+                    progress.update(bar, completed=tally.count if done is None else done())
                     await anyio.sleep(_LOOK_EVERY_S)
 
             tasks.start_soon(look)
             try:
-                yield
+                yield tally
             finally:
                 tasks.cancel_scope.cancel()
