@@ -70,7 +70,11 @@ else:
 
 
 def prompt_request(
-    text: str, *, wo_type: WorkOrderType = "synthesize", within_s: float = 30.0, **fields: object
+    text: str,
+    *,
+    wo_type: WorkOrderType = "synthesize",
+    within_s: float = 30.0,
+    **fields: Any,
 ) -> PromptRequest:
     """A request as the executor would make it, for tests that call a gateway or a provider directly.
 
