@@ -6,6 +6,7 @@ fixture `replayed`, after `from kitchener.testing import replayed` in a `conftes
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 
