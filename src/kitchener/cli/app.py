@@ -48,14 +48,14 @@ _EXIT_CODES: Final = (
 )
 
 _LINGER_S: Final = 1.0
-"""How long threads may take to end by themselves once a command is done, seconds. Those of a closed event loop take none."""
+"""How long to wait for other threads to end after a command, seconds."""
 
-_HELP = """Run LLM agents whose every decision is on record.
+_HELP = """Run LLM agents and record every decision.
 
 Start with `kitchener chat`: it needs no settings, no network and no key.
 
-Exit codes: 0 done, 1 the command's own negative answer, 2 wrong usage or settings, 3 blocked by a conflict,
-4 an invalid life cycle, 5 a replay diverged, 6 a ledger is damaged, 7 a ledger is in use by another process, 130 interrupted.
+Exit codes: 0 success, 1 negative answer, 2 wrong usage or settings, 3 blocked by competing intents, 4 invalid life cycle,
+5 a replay diverged, 6 a ledger is damaged, 7 another process uses a ledger, 130 interrupted.
 """
 
 
@@ -67,14 +67,14 @@ _COMMANDS: Final = (
     ("init", "config.init:init", "Write a documented `kitchener.toml`."),
     ("chat", "chat.chat:chat", "Talk to an agent."),
     ("run", "run.run:run", "Run the conversations of a file."),
-    ("context", "context.context:app", "See what a model is shown, and why."),
-    ("intent", "intent.intent:app", "List and steer what sessions are about."),
+    ("context", "context.context:app", "Show what the model sees, and why."),
+    ("intent", "intent.intent:app", "List and change the intents of sessions."),
     ("session", "session.session:app", "List, show, end and repair sessions."),
-    ("memory", "memory.memory:app", "See what was learned about subjects, and take it back."),
-    ("subject", "session.subject:app", "Erase what is on record about a person."),
-    ("gateway", "gateway:app", "Ask what another routing of model calls would have done."),
+    ("memory", "memory.memory:app", "Show what was learned about subjects, and withdraw it."),
+    ("subject", "session.subject:app", "Erase what a person said."),
+    ("gateway", "gateway:app", "Show where other settings would have routed model calls."),
     ("ledger", "ledger.ledger:app", "Verify ledgers and look into them."),
-    ("replay", "replay:replay", "Run recorded turns again, and say where they come out otherwise."),
+    ("replay", "replay:replay", "Run recorded turns again and report differences."),
     ("config", "config.config:app", "Check and show settings."),
     ("doctor", "config.doctor:doctor", "Say whether this machine, the settings and the ledgers are in order."),
 )

@@ -1,4 +1,4 @@
-"""`kitchener gateway`: what another router would have made of the model calls on record. Explained in `docs/gateway.md`."""
+"""`kitchener gateway`: where other settings would have routed the recorded model calls. Explained in `docs/gateway.md`."""
 
 import math
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ from kitchener.tuning import (
     read_calls,
 )
 
-app = App(name="gateway", help="Ask what another routing of model calls would have done.")
+app = App(name="gateway", help="Show where other settings would have routed model calls.")
 
 NOTE: Final = "given the same requests, and the failures on record; other models would have given other answers"
 _EVERYTHING = Options()
@@ -42,14 +42,14 @@ _EVERYTHING = Options()
 def what_if(
     *,
     options: Options = _EVERYTHING,
-    with_config: Annotated[Path, Parameter(help="Settings with the other [router].")],
-    session: Annotated[str | None, Parameter(help="Only this session, whatever its agent class.")] = None,
+    with_config: Annotated[Path, Parameter(help="Settings file with the other [router].")],
+    session: Annotated[str | None, Parameter(help="Only this session, of any agent class.")] = None,
     changed: Annotated[bool, Parameter(negative="", help="List each call that would have gone elsewhere.")] = False,
     json: Json = False,
 ) -> int:
-    """Route recorded model calls by other settings: who would have been asked, and at what cost. Calls no model.
+    """Route recorded model calls by other settings, and show which provider would have answered and at what cost.
 
-    Failures on record are taken as given; a provider that was not asked then is taken to answer. Takes no lock.
+    Calls no model. Recorded failures happen again; a provider without a record is assumed to answer. Takes no lock.
 
     For example:
 

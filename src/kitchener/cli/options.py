@@ -1,4 +1,4 @@
-"""The options that all commands share, and the paths they lead to: settings, ledger files, the class of a session."""
+"""The options that all commands share, and what they lead to: the settings, the ledger files, the agent class of a session."""
 
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -36,12 +36,12 @@ _INDEX_KEYS: Mapping[LedgerName, IndexKeys] = {"ho2m": index_keys, "signals": si
 @Parameter(name="*", group="Common options")
 @dataclass(frozen=True)
 class Options:
-    """Where a command looks, and whose sessions it means."""
+    """Where a command finds its settings and ledgers, and whose sessions it means."""
 
-    root: Annotated[Path | None, Parameter(help="Directory of the ledgers; above `plane_root` of the settings.")] = None
+    root: Annotated[Path | None, Parameter(help="Directory of the ledgers. Overrides `plane_root` of the settings.")] = None
     config: Annotated[
         Path | None,
-        Parameter(help=f"Settings file. Without it `./{DEFAULT_FILE}` is used if it is there, else the embedded defaults."),
+        Parameter(help=f"Settings file. Default: `./{DEFAULT_FILE}` if it exists, else the built-in defaults."),
     ] = None
     agent: Annotated[str, Parameter(help="Agent class: `ADMIN` or `RESIDENT:<name>`.")] = "ADMIN"
 
@@ -78,7 +78,7 @@ Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSO
 
 @dataclass(frozen=True, slots=True)
 class LedgerPaths:
-    """Where the ledgers of a configuration stand. Reading them takes no lock."""
+    """The paths of a configuration's ledgers. Reading them takes no lock."""
 
     config: RuntimeConfig
     root: Path = field(init=False)

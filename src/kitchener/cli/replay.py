@@ -1,4 +1,4 @@
-"""`kitchener replay`: do recorded turns come out again as they were recorded? Takes no lock and changes nothing."""
+"""`kitchener replay`: runs recorded turns again and reports differences. Takes no lock and changes nothing."""
 
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -31,7 +31,9 @@ R = TypeVar("R", bound=_Report)
 Tools = Annotated[
     tuple[str, ...],
     Parameter(
-        name="--tool", negative="", help="`module:attribute` of a tool that the program gave to `open_runtime`; not run."
+        name="--tool",
+        negative="",
+        help="`module:attribute` of a tool that the program gave to `open_runtime`. It is not run.",
     ),
 ]
 _EVERYTHING = Options()
@@ -40,24 +42,24 @@ _EVERYTHING = Options()
 def replay(
     *,
     options: Options = _EVERYTHING,
-    session: Annotated[str | None, Parameter(help="This session, whatever its agent class.")] = None,
-    is_all: Annotated[bool, Parameter(name="--all", negative="", help="Every session of every agent class.")] = False,
+    session: Annotated[str | None, Parameter(help="Replay this session, of any agent class.")] = None,
+    is_all: Annotated[bool, Parameter(name="--all", negative="", help="Replay every session of every agent class.")] = False,
     tools: Tools = (),
     same_policy: Annotated[
         bool,
-        Parameter(negative="", help="Fail also where settings or a line of policy code differ and all decisions are the same."),
+        Parameter(negative="", help="Also fail if settings or policy code differ, even if all decisions are the same."),
     ] = False,
     with_config: Annotated[
         Path | None,
-        Parameter(help="Settings of another policy: tell what a model would have been shown under it, with no model call."),
+        Parameter(help="Settings of another policy: show what the model would have seen under it. Calls no model."),
     ] = None,
     json: Json = False,
 ) -> int:
-    """Run recorded turns again, and say where they come out otherwise.
+    """Run recorded turns again, and report where they differ from the record.
 
-    Verifies the ledgers, then takes each turn through the same code with what models and tools said then, and compares every
-    decision with the record. Exits with 0 if all are identical, with 5 at the first that is not, with 6 if a ledger is damaged.
-    A session that was recorded under another policy is told; with --same-policy it exits with 5 as well.
+    Verifies the ledgers, then runs each turn with the recorded answers of models and tools and compares every decision with
+    the record. Exits with 0 if all are identical, with 5 if a session diverges, with 6 if a ledger is damaged. Reports
+    sessions that were recorded under another policy; with --same-policy they exit with 5 too.
 
     For example:
 

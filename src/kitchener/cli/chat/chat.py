@@ -37,13 +37,13 @@ _EVERYTHING = Options()
 def chat(
     *,
     options: Options = _EVERYTHING,
-    session: Annotated[str | None, Parameter(help="Go on with this session instead of starting one.")] = None,
-    subject: Annotated[str | None, Parameter(help="Whose conversation it is. Without it the subject is anonymous.")] = None,
+    session: Annotated[str | None, Parameter(help="Continue this session. Default: a new one.")] = None,
+    subject: Annotated[str | None, Parameter(help="The subject. Default: anonymous.")] = None,
 ) -> int:
     """Talk to an agent.
 
-    On a terminal the reply appears as it is written; what an agent takes back is marked. Through a pipe each line is a
-    message, and standard output gets the replies as plain text. `/help` lists what else one can type.
+    On a terminal the reply appears as the model writes it, and text that is taken back is marked. From a pipe, each line is a
+    message and standard output gets plain replies. `/help` lists the commands of the chat.
 
     For example:
 

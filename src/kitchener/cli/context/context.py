@@ -19,7 +19,7 @@ from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.errors import LedgerLocked
 from kitchener.memory.moments import text_of, us_of
 
-app = App(name="context", help="See what a model is shown, and why.")
+app = App(name="context", help="Show what the model sees, and why.")
 
 TurnId = Annotated[str, Parameter(help="A turn id, such as T-0a1b2c3d-000002.")]
 
@@ -30,26 +30,26 @@ _EVERYTHING = Options()
 def project(  # noqa: PLR0913  options of a command, all by keyword
     *,
     options: Options = _EVERYTHING,
-    session: Annotated[str, Parameter(help="Whose next turn: a session id, such as SES-0a1b2c3d.")],
-    intent: Annotated[str | None, Parameter(help="Look at this intent, whichever is active.")] = None,
-    budget: Annotated[int | None, Parameter(validator=Number(gte=0), help="Tokens, in place of `context_budget`.")] = None,
-    as_of: Annotated[str | None, Parameter(help="What was on record at this moment: ISO time with a zone.")] = None,
+    session: Annotated[str, Parameter(help="A session id, such as SES-0a1b2c3d.")],
+    intent: Annotated[str | None, Parameter(help="Project this intent in place of the active one.")] = None,
+    budget: Annotated[int | None, Parameter(validator=Number(gte=0), help="Tokens. Overrides `context_budget`.")] = None,
+    as_of: Annotated[str | None, Parameter(help="Use only what was on record at this time: ISO time with a zone.")] = None,
     conflict_policy: Annotated[
-        ConflictPolicy | None, Parameter(help="Several intents are live: stop, or take the one declared last.")
+        ConflictPolicy | None, Parameter(help="If several intents are live: stop, or take the one declared last.")
     ] = None,
     message: Annotated[
-        str | None, Parameter(help="Rank turns against this message. Without it they are admitted newest first.")
+        str | None, Parameter(help="Rank turns by their similarity to this message. Default: newest first.")
     ] = None,
     ledger: Annotated[
-        Path | None, Parameter(help="Read this ledger of a supervisor in place of those under the root; nothing is written.")
+        Path | None, Parameter(help="Read this supervisor's ledger instead of those under the root. Writes nothing.")
     ] = None,
-    dry_run: Annotated[bool, Parameter(negative="", help="Print only; append nothing to the ledger of decisions.")] = False,
+    dry_run: Annotated[bool, Parameter(negative="", help="Print the decision without recording it.")] = False,
     json: Json = False,
 ) -> int:
-    """Show what a session's next turn would be shown of its intents, work orders and turns, and why.
+    """Show which intents, work orders and turns the model would see in a session's next turn, and why.
 
-    The decision is appended to the context ledger, unless `--dry-run` is given or a process is writing there. Exits with 3
-    where several intents compete, and with 4 where an entry cannot follow what came before it.
+    Appends the decision to the context ledger, unless `--dry-run` is given or another process is writing there. Exits with 3
+    if several intents compete, and with 4 if an entry cannot follow the entries before it.
 
     For example:
 
@@ -67,10 +67,10 @@ def explain(
     *,
     options: Options = _EVERYTHING,
     turn: TurnId,
-    entry: Annotated[str | None, Parameter(help="An entry, intent, work order, turn, rule or learned line.")] = None,
+    entry: Annotated[str | None, Parameter(help="Only this entry, intent, work order, turn, rule or learned line.")] = None,
     json: Json = False,
 ) -> int:
-    """Say why things were visible in a turn, suppressed, unreachable from its intent, or not live. Takes no lock.
+    """Explain why items were visible, suppressed, unreachable or not live in a turn. Takes no lock.
 
     For example:
 
@@ -105,7 +105,7 @@ def diff(
     options: Options = _EVERYTHING,
     json: Json = False,
 ) -> int:
-    """Say what the second of two turns was shown and the first was not, and the other way round, and why. Takes no lock.
+    """Compare what the model saw in two turns, and explain the differences. Takes no lock.
 
     For example:
 
@@ -127,13 +127,13 @@ def diff(
 def shadow(
     *,
     options: Options = _EVERYTHING,
-    session: Annotated[str | None, Parameter(help="One session, such as SES-0a1b2c3d. Without it: all of the class.")] = None,
+    session: Annotated[str | None, Parameter(help="Only this session. Default: all of the agent class.")] = None,
     json: Json = False,
 ) -> int:
     """Compare what `context_mode = "shadow"` would have shown with what attention showed. Takes no lock.
 
-    Every turn of a session, or the ten of all sessions that differ most, and a summary. Exits with 1 where nothing was decided
-    in shadow.
+    Prints every turn of a session, or the ten turns of all sessions that differ most, and a summary. Exits with 1 if nothing
+    was decided in shadow.
 
     For example:
 

@@ -1,4 +1,4 @@
-"""What a session's next turn would be shown: read, folded, resolved, projected; and put on record where that is chosen."""
+"""What a session's next turn would be shown: read, folded, resolved, projected; and recorded where that is wanted."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`kitchener intent`: what sessions are about. `list` reads and takes no lock; all others write through a runtime."""
+"""`kitchener intent`: lists and changes the intents of sessions. `list` takes no lock; the others write through a runtime."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.runtime import open_runtime
 
-app = App(name="intent", help="List and steer what sessions are about.")
+app = App(name="intent", help="List and change the intents of sessions.")
 
 IntentId = Annotated[str, Parameter(name="INTENT", help="An intent id, such as INT-0a1b2c3d4e5f6071.")]
 SessionOf = Annotated[
-    str | None, Parameter(name="--session", help="The intent's session. Without it the whole ledger is searched for it.")
+    str | None, Parameter(name="--session", help="The intent's session. Default: found by a search of the whole ledger.")
 ]
-Reason = Annotated[str, Parameter(help="Why; kept on record.")]
+Reason = Annotated[str, Parameter(help="The reason. It is recorded.")]
 
 _EVERYTHING = Options()
 
@@ -51,10 +51,10 @@ _Call = Callable[[HO2Supervisor, str], Awaitable[_Done]]
 def list_(
     *,
     options: Options = _EVERYTHING,
-    session: Annotated[str | None, Parameter(help="Only this session's. Without it the whole ledger is read.")] = None,
+    session: Annotated[str | None, Parameter(help="Only intents of this session. Default: those of all sessions.")] = None,
     json: Json = False,
 ) -> int:
-    """List intents with their status, in the order of their declarations. Takes no lock.
+    """List intents and their status, in the order of declaration. Takes no lock.
 
     For example:
 
@@ -78,17 +78,17 @@ def list_(
 
 @app.command
 def declare(
-    objective: Annotated[str, Parameter(name="OBJECTIVE", help="What the session is to be about, in a sentence.")],
+    objective: Annotated[str, Parameter(name="OBJECTIVE", help="The goal, in a sentence.")],
     /,
     *,
     options: Options = _EVERYTHING,
-    session: Annotated[str, Parameter(help="Which session.")],
-    parent: Annotated[str | None, Parameter(help="The intent above it; what belongs to that stays in view.")] = None,
-    scope: Annotated[Scope, Parameter(help="Whose it is: the session's, or wider.")] = "SESSION",
-    target: Annotated[tuple[str, ...], Parameter(negative="", help="What it works on; may be given again.")] = (),
+    session: Annotated[str, Parameter(help="A session id, such as SES-0a1b2c3d.")],
+    parent: Annotated[str | None, Parameter(help="The parent intent. What belongs to the parent stays visible.")] = None,
+    scope: Annotated[Scope, Parameter(help="Who shares it: the session only, or a wider scope.")] = "SESSION",
+    target: Annotated[tuple[str, ...], Parameter(negative="", help="What it works on. May be repeated.")] = (),
     json: Json = False,
 ) -> int:
-    """Declare an intent of a session. It competes with another live one, unless that is above it.
+    """Declare an intent of a session. It competes with other live intents except its parent.
 
     For example:
 
@@ -106,17 +106,18 @@ def declare(
 @app.command
 def fork(
     intent: IntentId,
-    objectives: Annotated[tuple[str, ...], Parameter(name="OBJECTIVE", help="One for each child.")],
+    objectives: Annotated[tuple[str, ...], Parameter(name="OBJECTIVE", help="The goal of one child. May be repeated.")],
     /,
     *,
     options: Options = _EVERYTHING,
     session: SessionOf = None,
     active: Annotated[
-        int | None, Parameter(validator=Number(gte=1), help="The child that goes on first, counted from 1. Else they compete.")
+        int | None,
+        Parameter(validator=Number(gte=1), help="The child that becomes active, counted from 1. Default: they compete."),
     ] = None,
     json: Json = False,
 ) -> int:
-    """Let an intent go on in children, one for each objective.
+    """Split an intent into child intents, one for each objective.
 
     For example:
 
@@ -139,10 +140,10 @@ def close(
     *,
     options: Options = _EVERYTHING,
     session: SessionOf = None,
-    outcome: Annotated[str, Parameter(help="What came of it; kept on record.")] = "done",
+    outcome: Annotated[str, Parameter(help="The outcome. It is recorded.")] = "done",
     json: Json = False,
 ) -> int:
-    """Close an intent: its turns are no longer shown.
+    """Close an intent. The model no longer sees its turns.
 
     For example:
 
@@ -160,7 +161,7 @@ def close(
 def abandon(
     intent: IntentId, /, *, options: Options = _EVERYTHING, session: SessionOf = None, reason: Reason, json: Json = False
 ) -> int:
-    """Give an intent up.
+    """Abandon an intent.
 
     For example:
 
@@ -178,7 +179,7 @@ def abandon(
 def reopen(
     intent: IntentId, /, *, options: Options = _EVERYTHING, session: SessionOf = None, reason: Reason, json: Json = False
 ) -> int:
-    """Bring back an intent that was closed, abandoned or gave way to another, with its turns.
+    """Reopen an intent that was closed, abandoned or superseded. The model sees its turns again.
 
     For example:
 

@@ -1,4 +1,4 @@
-"""`kitchener memory bisect`: after which consolidation was a turn shown something else? Takes no lock."""
+"""`kitchener memory bisect`: finds the consolidation that changed what the model sees in a turn. Takes no lock."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -29,24 +29,22 @@ _EVERYTHING = Options()
 def bisect_(
     *,
     options: Options = _EVERYTHING,
-    bad: Annotated[str | None, Parameter(help="The turn that shows the change. Without it: the last one of --session.")] = None,
+    bad: Annotated[str | None, Parameter(help="The turn that shows the change. Default: the last turn of --session.")] = None,
     good: Annotated[
-        str | None, Parameter(help="A turn, of any session of the subject, that came before it. Without it: nothing was known.")
+        str | None, Parameter(help="An earlier turn of the subject without the change. Default: an empty memory.")
     ] = None,
     item: Annotated[
-        str | None, Parameter(help="What came or went: ART-…, T-…, or words of a learned line. Without it: anything shown.")
+        str | None, Parameter(help="The item that came or went: ART-…, T-…, or words of a learned line. Default: any item.")
     ] = None,
-    session: Annotated[str | None, Parameter(help="The session whose last turn is meant, where --bad is not given.")] = None,
-    is_all: Annotated[
-        bool, Parameter(name="--all", negative="", help="Tell every change in between, not one of them.")
-    ] = False,
+    session: Annotated[str | None, Parameter(help="The session whose last turn is used without --bad.")] = None,
+    is_all: Annotated[bool, Parameter(name="--all", negative="", help="Report every change, not only one.")] = False,
     tools: Tools = (),
     json: Json = False,
 ) -> int:
-    """Find the consolidation after which a turn is shown something else.
+    """Find the consolidation that changed what the model sees in a turn.
 
-    The turn is run again, without a model, with the memory as it was at paths in between; all else stays as recorded. Exits
-    with 1 if nothing that was learned in between changes it. Takes no lock.
+    Runs the turn again without a model, each time with the memory at another position. All else stays as recorded. Exits with
+    1 if no change of the memory changes the turn. Takes no lock.
 
     For example:
 

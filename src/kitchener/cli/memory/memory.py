@@ -22,14 +22,14 @@ from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import counted, print_answer, print_json, print_json_lines, print_table, print_text
 from kitchener.cli.terminal.written_files import check_output, write_whole
 
-app = App(name="memory", help="See what was learned about subjects, and take it back.")
+app = App(name="memory", help="Show what was learned about subjects, and withdraw it.")
 app.command(tune)
 app.command(bisect_, name="bisect")
 
-Subject = Annotated[str | None, Parameter(help="Whose memory. Needed only where there are several subjects to choose from.")]
-AsOf = Annotated[str | None, Parameter(name="--as-of", help="What was known then: ISO time with a zone. Without it: now.")]
+Subject = Annotated[str | None, Parameter(help="The subject. Required only if there are several.")]
+AsOf = Annotated[str | None, Parameter(name="--as-of", help="What was known at this time: ISO time with a zone. Default: now.")]
 Artifact = Annotated[str, Parameter(name="ARTIFACT", help="An artifact id, such as ART-0a1b2c3d4e5f.")]
-Reason = Annotated[str, Parameter(help="Why, for whoever asks later; it is kept on record.")]
+Reason = Annotated[str, Parameter(help="The reason. It is recorded.")]
 
 _EVERYTHING = Options()
 
@@ -40,12 +40,12 @@ def signals(
     options: Options = _EVERYTHING,
     subject: Subject = None,
     as_of: AsOf = None,
-    min_count: Annotated[int, Parameter(validator=Number(gte=0), help="Only signals with so many events.")] = 0,
+    min_count: Annotated[int, Parameter(validator=Number(gte=0), help="Only signals with at least this many events.")] = 0,
     json: Json = False,
 ) -> int:
-    """Show what recurs for a subject, and how near each gate is. Takes no lock.
+    """Show a subject's signals, and how close each gate is to opening. Takes no lock.
 
-    A gate opens when a signal came often enough, in enough sessions; then it is learned from.
+    A gate opens when a signal occurred often enough in enough sessions. Kitchener then learns from it.
 
     For example:
 
@@ -76,11 +76,11 @@ def biases(
     *,
     options: Options = _EVERYTHING,
     subject: Subject = None,
-    all_: Annotated[bool, Parameter(name="--all", negative="", help="Also what no longer speaks, and why.")] = False,
+    all_: Annotated[bool, Parameter(name="--all", negative="", help="Also lines that are no longer shown, and why.")] = False,
     as_of: AsOf = None,
     json: Json = False,
 ) -> int:
-    """Show what was learned about a subject and still speaks. Takes no lock.
+    """Show the lines learned about a subject that the model may be shown. Takes no lock.
 
     For example:
 
@@ -109,7 +109,7 @@ def biases(
 
 @app.command
 def explain(artifact: Artifact, /, *, options: Options = _EVERYTHING, subject: Subject = None, json: Json = False) -> int:
-    """Show why an artifact is there: signals, events and turns behind it, what became of it, and who was shown it.
+    """Show where an artifact comes from: its signals, events and turns, its history, and the turns that were shown it.
 
     Takes no lock.
 
@@ -134,11 +134,11 @@ def deactivate(
     *,
     options: Options = _EVERYTHING,
     reason: Reason,
-    block: Annotated[bool, Parameter(negative="", help="Also keep its signal from being learned from again.")] = False,
+    block: Annotated[bool, Parameter(negative="", help="Also never learn from its signal again.")] = False,
     subject: Subject = None,
     json: Json = False,
 ) -> int:
-    """Take an artifact out of use: its line is not shown any more. It stays on record.
+    """Deactivate an artifact. Its line is no longer shown, and it stays on record.
 
     For example:
 
@@ -156,7 +156,7 @@ def deactivate(
 
 @app.command
 def quarantine(
-    target: Annotated[str, Parameter(name="TARGET", help="A signal such as tool:read_file, or an event, EVT-….")],
+    target: Annotated[str, Parameter(name="TARGET", help="A signal such as tool:read_file, or an event id, EVT-….")],
     /,
     *,
     options: Options = _EVERYTHING,
@@ -164,9 +164,9 @@ def quarantine(
     subject: Subject = None,
     json: Json = False,
 ) -> int:
-    """Keep a signal or an event from counting, and deactivate what it alone supports.
+    """Stop counting a signal or an event, and deactivate the artifacts that nothing else supports.
 
-    Prints the artifacts that lose their support, and the turns that had been shown them.
+    Prints these artifacts and the turns that were shown them.
 
     For example:
 
@@ -184,16 +184,16 @@ def quarantine(
 
 @app.command(name="import")
 def import_(
-    file: Annotated[Path, Parameter(name="FILE", help="JSON lines: an export, or overlays of the older flat shape.")],
+    file: Annotated[Path, Parameter(name="FILE", help="JSON lines: an export, or overlays in the older flat format.")],
     /,
     *,
     options: Options = _EVERYTHING,
-    subject: Annotated[str | None, Parameter(help="Whose they are, where the lines do not say it.")] = None,
+    subject: Annotated[str | None, Parameter(help="The subject of lines that name none.")] = None,
     json: Json = False,
 ) -> int:
-    """Take over what was learned elsewhere: all lines of a file or none.
+    """Import what was learned elsewhere: all lines of a file, or none.
 
-    What is known already is left out. Events that no ledger here knows are marked as unverified.
+    Skips known lines. Marks events that are in no ledger here as unverified.
 
     For example:
 
@@ -222,12 +222,12 @@ def import_(
 def export(
     *,
     options: Options = _EVERYTHING,
-    subject: Annotated[str | None, Parameter(help="Whose; without it, all subjects of the agent class.")] = None,
-    output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="File to write; else standard output.")] = None,
+    subject: Annotated[str | None, Parameter(help="Only this subject. Default: all subjects of the agent class.")] = None,
+    output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="File to write. Default: standard output.")] = None,
 ) -> int:
-    """Write what was learned as JSON lines, with its sources and what became of it. Takes no lock.
+    """Write what was learned as JSON lines, with its sources and history. Takes no lock.
 
-    `kitchener memory import` reads them again.
+    `kitchener memory import` reads these lines.
 
     For example:
 

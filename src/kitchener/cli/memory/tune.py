@@ -1,4 +1,4 @@
-"""`kitchener memory tune`: what other thresholds of the gate would have made of the recorded signals. Takes no lock."""
+"""`kitchener memory tune`: what other thresholds of the gate would have learned from the recorded signals. Takes no lock."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -40,17 +40,17 @@ def tune(
     ] = None,
     windows: Annotated[
         str | None,
-        Parameter(name="--window", help="Values of gate_window_hours, such as 24,168,336. Without it: as configured."),
+        Parameter(name="--window", help="Values of gate_window_hours, such as 24,168,336. Default: as configured."),
     ] = None,
     half_lives: Annotated[
-        str | None, Parameter(name="--half-life", help="Values of decay_half_life_hours. Without it: as configured.")
+        str | None, Parameter(name="--half-life", help="Values of decay_half_life_hours. Default: as configured.")
     ] = None,
-    subject: Annotated[str | None, Parameter(help="Only this subject's signals; without it those of all.")] = None,
+    subject: Annotated[str | None, Parameter(help="Only this subject's signals. Default: those of all subjects.")] = None,
     json: Json = False,
 ) -> int:
-    """Show what other thresholds of the gate would have learned from the same signals, how soon, and how steadily.
+    """Show what other thresholds of the gate would have learned from the recorded signals, how soon, and how steadily.
 
-    Takes no lock and asks no model. Without ranges it goes a few steps around the configured thresholds.
+    Takes no lock and calls no model. Without ranges it tries values near the configured thresholds.
 
     For example:
 

@@ -1,4 +1,4 @@
-"""`kitchener run`: conversations out of a file, many at a time, resumable at any point."""
+"""`kitchener run`: runs the conversations of a file, many at a time, and resumes after an interruption."""
 
 import contextlib
 import os
@@ -36,12 +36,12 @@ _EVERYTHING = Options()
 
 
 def run(
-    messages: Annotated[Path, Parameter(name="IN.jsonl", help="One `{conversation, subject_id, message}` a line.")],
+    messages: Annotated[Path, Parameter(name="IN.jsonl", help="JSON lines of `{conversation, subject_id, message}`.")],
     /,
     *,
     options: Options = _EVERYTHING,
     output: Annotated[
-        Path | None, Parameter(name=("--output", "-o"), help="File for the results, one a line, in the order of the input.")
+        Path | None, Parameter(name=("--output", "-o"), help="File for the results: one line each, in the order of the input.")
     ] = None,
     concurrency: Annotated[
         int, Parameter(validator=Number(gte=1, lte=100_000), help="Conversations that run at the same time.")
@@ -50,12 +50,12 @@ def run(
 ) -> int:
     """Run the conversations of a file.
 
-    Messages of different conversations may stand in any order; within one conversation their order is kept. Each conversation
-    is one session, found again by its name. A turn that is on record is never run again, so an interrupted run is resumed by
-    running it again. `subject_id` may be left out.
+    Keeps the order of messages within a conversation; different conversations may be mixed. Each conversation is one session,
+    found by its name. Recorded turns never run again, so to resume an interrupted run, repeat the command. `subject_id` is
+    optional.
 
-    A result is `{conversation, ordinal, session_id, turn_id, response, error}`; the file appears when all are there. A turn
-    that could not be run ends its conversation for this time; exit code 1 says that some result has an error.
+    A result is `{conversation, ordinal, session_id, turn_id, response, error}`. The file appears when all results are there. If
+    a turn cannot run, the rest of its conversation is skipped. Exits with 1 if a result has an error.
 
     For example:
 

@@ -1,4 +1,4 @@
-"""`kitchener session repair`: puts entries aside that cannot follow what came before them, each with a reason on record."""
+"""`kitchener session repair`: voids entries that cannot follow the entries before them, each with a recorded reason."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -27,15 +27,15 @@ def repair(
     /,
     *,
     options: Options = _EVERYTHING,
-    void: Annotated[tuple[str, ...], Parameter(negative="", help="An entry to put aside; may be given again.")] = (),
-    void_all: Annotated[bool, Parameter(name="--all", negative="", help="Put all impossible entries aside.")] = False,
-    reason: Annotated[str | None, Parameter(help="Why; kept on record. Needed with --void and --all.")] = None,
+    void: Annotated[tuple[str, ...], Parameter(negative="", help="An entry to void. May be repeated.")] = (),
+    void_all: Annotated[bool, Parameter(name="--all", negative="", help="Void all invalid entries.")] = False,
+    reason: Annotated[str | None, Parameter(help="The reason. It is recorded. Required with --void and --all.")] = None,
     json: Json = False,
 ) -> int:
-    """List a session's impossible life-cycle entries, and put aside those that are named.
+    """List a session's invalid life-cycle entries, and void the ones you name.
 
-    Nothing is deleted or changed: a `LIFECYCLE_VOIDED` entry names what no longer counts. Exits with 4 while such entries
-    are left. Takes no lock unless it is to write.
+    Deletes and changes nothing: a `LIFECYCLE_VOIDED` entry says which entry no longer counts. Exits with 4 while invalid
+    entries remain. Takes a lock only to write.
 
     For example:
 

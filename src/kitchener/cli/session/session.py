@@ -55,7 +55,7 @@ _WORK_ORDER_STATES = {
 def list_(
     *,
     options: Options = _EVERYTHING,
-    limit: Annotated[int | None, Parameter(validator=Number(gte=1), help="Only so many, the newest ones.")] = None,
+    limit: Annotated[int | None, Parameter(validator=Number(gte=1), help="Show only this many, the newest ones.")] = None,
     json: Json = False,
 ) -> int:
     """List the sessions of an agent class, oldest first. Takes no lock.
@@ -81,7 +81,7 @@ def list_(
 
 @app.command
 def show(session: SessionId, /, *, options: Options = _EVERYTHING, json: Json = False) -> int:
-    """Show a session's turns: message, reply, work orders. Takes no lock.
+    """Show the turns of a session: messages, replies and work orders. Takes no lock.
 
     For example:
 
@@ -95,7 +95,7 @@ def show(session: SessionId, /, *, options: Options = _EVERYTHING, json: Json = 
 
 @app.command
 def end(session: SessionId, /, *, options: Options = _EVERYTHING, json: Json = False) -> int:
-    """End a session: it takes no more turns. Messages that wait for it run first.
+    """End a session. It runs the messages that already wait and takes no more.
 
     For example:
 

@@ -1,4 +1,4 @@
-"""`kitchener subject`: what concerns a person as a whole. `erase` makes everything they said unreadable, for good."""
+"""`kitchener subject`: `erase` makes everything that a person said unreadable, for good."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -16,27 +16,26 @@ from kitchener.errors import CallerError
 from kitchener.ids import check_recorded_subject
 from kitchener.runtime.erasure import ErasureReport, erase_subject, keyring_of
 
-app = App(name="subject", help="Erase what is on record about a person.")
+app = App(name="subject", help="Erase what a person said.")
 
 _EVERYTHING = Options()
 
 
 @app.command(name="erase")
 def erase_(
-    subject: Annotated[str, Parameter(name="ID", help="Whose: the `subject_id` of their sessions.")],
+    subject: Annotated[str, Parameter(name="ID", help="The `subject_id` of their sessions.")],
     /,
     *,
     options: Options = _EVERYTHING,
-    encoded: Annotated[bool, Parameter(negative="", help="The id is percent-encoded: for one that nobody can type.")] = False,
-    yes: Annotated[bool, Parameter(negative="", help="Do not ask. Needed where there is no terminal to ask on.")] = False,
+    encoded: Annotated[bool, Parameter(negative="", help="The id is percent-encoded, because it cannot be typed.")] = False,
+    yes: Annotated[bool, Parameter(negative="", help="Do not ask. Required without a terminal.")] = False,
     json: Json = False,
 ) -> int:
-    """Erase a subject: destroy the key under which what they said is sealed, with every agent class, for good.
+    """Erase a subject: destroy the key that decrypts what they said, in every agent class, for good.
 
-    Their sessions are ended, what was learned from them is withdrawn, and `SUBJECT_ERASED` is put on record; every ledger still
-    verifies. Nothing can bring the text back. Needs a keyring, and that no process has the ledgers in use. Cut off, it is
-    finished by running it again. Exits with 1 if there is no such subject, or if turns that were stored before there was a
-    keyring stay readable.
+    Ends their sessions, withdraws what was learned from them, and records `SUBJECT_ERASED`. Every ledger still verifies.
+    Nothing can restore the text. Requires a keyring, and ledgers that no process uses. If it is interrupted, run it again.
+    Exits with 1 if there is no such subject, or if turns that were stored without a keyring stay readable.
 
     For example:
 
