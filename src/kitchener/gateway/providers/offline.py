@@ -29,11 +29,11 @@ _KEEPS = "I keep in mind: "
 _SOCIAL = {"greeting": f"Hello! {_SELF}", "thanks": "You are welcome.", "farewell": "Goodbye!"}
 _CLASSIFY_INPUTS = ("active_objective", "prior_intent_id", "recent_turns", "labels_vocabulary")
 _LESSONS = {
-    "domain": "Often talks about {}.",
-    "task": "Often asks for help with {}.",
-    "tool": "Requests often need the tool {}.",
-    "intent": "Messages are often of the kind {}.",
-    "outcome": "Turns often end with the outcome {}.",
+    "domain": ("topic_affinity", "Often talks about {}."),
+    "task": ("task_pattern", "Often asks for help with {}."),
+    "tool": ("task_pattern", "Requests often need the tool {}."),
+    "intent": ("interaction_style", "Most messages are of this kind: {}."),
+    "outcome": ("constraint", "Turns often end with this outcome: {}."),
 }
 
 
@@ -170,13 +170,14 @@ def _lesson(request: PromptRequest) -> dict[str, object]:
     given = request.variables
     signal_id = str(given["signal_id"])
     kind, _, value = signal_id.partition(":")
-    line = _LESSONS.get(kind, "A signal recurs: {}.").format(value.replace("_", " ") or signal_id)
+    category, template = _LESSONS.get(kind, ("interaction_style", "A signal recurs: {}."))
+    line = template.format(value.replace("_", " ") or signal_id)
     events = [each.get("co_signals", ()) for each in given["recent_events"]]
     counts = Counter(signal for signals in events for signal in {*signals})
     usual = [signal_id] if kind in ("domain", "task") else [each for each in counts if 2 * counts[each] > len(events)]
     return {
         "bias": line,
-        "category": "topic_affinity" if kind == "domain" else "task_pattern",
+        "category": category,
         "salience_weight": round(min(1.0, 0.3 + 0.03 * given["count"] + 0.05 * given["session_count"]), 2),
         "decay_modifier": 0.5,
         "labels": {
