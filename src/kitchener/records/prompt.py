@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import orjson
 
-from kitchener.records.entries.execution import FinishReason
+from kitchener.records.entries.execution import FinishReason, ToolUseMapping
 from kitchener.records.entries.work_orders import WorkOrderType
 
 
@@ -24,7 +24,7 @@ class ToolUse:
     arguments: Mapping[str, Any]
     """Its arguments, not yet validated."""
 
-    def as_mapping(self) -> dict[str, Any]:
+    def as_mapping(self) -> ToolUseMapping:
         """This request as a JSON object."""
         return {"use_id": self.use_id, "tool_id": self.tool_id, "arguments": dict(self.arguments)}
 
