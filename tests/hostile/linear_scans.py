@@ -51,8 +51,8 @@ from kitchener.ledger.format import checks as verifier
 from kitchener.ledger.format import lines as chain
 from kitchener.ledger.verify import checkpoint
 from kitchener.memory import lines, moments, signals
+from kitchener.records.entries.work_orders import WorkOrderType
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolSpec, Usage
-from kitchener.records.work_order import WorkOrderType
 
 TIMES: Final = 8
 """So many times longer is the longer of two texts."""

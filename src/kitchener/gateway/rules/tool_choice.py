@@ -1,7 +1,7 @@
 """Chooses the tool that a message plainly requests, with arguments taken from its text."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypedDict
 
 from kitchener.gateway.rules import vocabulary as table
@@ -68,11 +68,11 @@ def _does(verb: str | None, name: set[str], description: set[str]) -> bool:
 
 def _arguments(message: str, words: Sequence[str], tool: ToolSpec, tool_stems: set[str]) -> dict[str, str] | None:
     """The required arguments: quoted texts, paths, or the last noun of the message; None if one is missing."""
-    required = tool.parameters.get("required") or ()
-    if not required:
+    required, properties = tool.parameters.get("required"), tool.parameters.get("properties")
+    if not isinstance(required, list | tuple) or not required:
         return {}
-    properties = tool.parameters.get("properties") or {}
-    if any((properties.get(name) or {}).get("type") != "string" for name in required):
+    schemas = [properties.get(name) for name in required] if isinstance(properties, Mapping) else []
+    if not schemas or any(not isinstance(each, Mapping) or each.get("type") != "string" for each in schemas):
         return None
     texts = ["".join(groups) for groups in _QUOTED.findall(message)] or _paths(message.rstrip(".?! "))
     if not texts and len(required) == 1:
