@@ -112,7 +112,7 @@ def _described(model: type[Settings], table: str = "") -> Iterator[str]:
 
 def _group_of(model: type[Settings], key: str) -> str:
     """The heading of the setting's group in a table that is made of several, else nothing."""
-    groups = model.__bases__ if model.__bases__ != (Settings,) else ()
+    groups = [each for each in model.__bases__ if issubclass(each, Settings) and each is not Settings]
     return next((" ".join((each.__doc__ or "").split()) for each in groups if key in each.model_fields), "")
 
 
