@@ -270,7 +270,7 @@ async def streamed(root: Path, **limits: int) -> Hashable:
     """How far a turn with a reply of many words has come when its reader stops."""
     reply = " ".join(f"word{number}" for number in range(60))
     async with open_scripted(root, ScriptedProvider.replies(reply), limits=limits) as runtime:
-        seen = 0
+        seen, found = 0, 0
         async for _ in runtime.supervisor().stream_turn("hello"):
             seen += 1
             if seen == 10:
