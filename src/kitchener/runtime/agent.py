@@ -7,7 +7,7 @@ The runtime makes one `Agent` for each configured class, and for other classes o
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import anyio
 from anyio.abc import TaskGroup
@@ -34,6 +34,9 @@ from kitchener.memory import HO3Memory
 from kitchener.records.prompt import PromptGateway, PromptResponse, Provider
 from kitchener.sealing import Sealer
 from kitchener.signing import Signer
+
+RESTART_WINDOW_S: Final = 60.0
+"""The window of `max_restarts`, seconds: as many failures within a minute are no passing trouble."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ class Agent:
         self.ledgers = cast(Ledgers, self._later)
         items = ContextItems() if config.context_mode == "enforce" else None
         tools = tools_of(config, injected.tools, (items.tool,) if items is not None else ())
-        self.afterwards = Afterwards(shared.tasks, config.consolidation_queue)
+        self.afterwards = Afterwards(shared.tasks, limits.background_queue)
         host = Host(
             limits=limits,
             limiter=shared.limiter,
@@ -227,6 +230,6 @@ def restarts(limits: LimitsConfig) -> dict[str, Any]:
     """The restart limits of an actor, as keyword arguments of a mailbox."""
     return {
         "max_restarts": limits.max_restarts,
-        "restart_window_s": limits.restart_window_s,
+        "restart_window_s": RESTART_WINDOW_S,
         "abort_grace_s": limits.abort_grace_s,
     }

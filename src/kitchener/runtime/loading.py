@@ -26,6 +26,7 @@ from kitchener.config import (
     dotted_key,
     parse_settings,
     read_settings_file,
+    replacement_of,
     shown_reference,
 )
 from kitchener.config.parsing import MAX_SETTINGS_BYTES
@@ -223,7 +224,9 @@ def _typed(text: str, at: Location, name: str) -> Any:
     annotation = annotation_at(RuntimeConfig, at)
     if annotation is None:
         # Raised from here, since a misspelt variable would otherwise appear as a table that nobody wrote.
-        known = "is no setting; `kitchener config schema` lists them, with `__` between the keys"
+        known = replacement_of(RuntimeConfig, at) or (
+            "is no setting; `kitchener config schema` lists them, with `__` between the keys"
+        )
         shown = name if len(name) <= _SHOWN_VARIABLE_CHARS else f"{name[:_SHOWN_VARIABLE_CHARS]}…"
         raise ConfigError(f"environment variable {shown}", "", "", known)
     try:

@@ -9,7 +9,7 @@ import gc
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import structlog
@@ -39,6 +39,9 @@ from kitchener.runtime.memories import open_memories
 from kitchener.signing import load_signer
 
 _log = structlog.get_logger(__name__)
+
+_GATEWAY_SHARE: Final = 2
+"""Calls that the gateway takes at the same time for each one that an agent class may make, since classes share it."""
 
 
 class Runtime:
@@ -252,7 +255,7 @@ async def _hold(loaded: LoadedConfig, injected: Injected, *, task_status: TaskSt
             mailbox = HostedGateway.hosting(
                 gateway,
                 name="gateway",
-                lanes={INTERACTIVE: LaneLimits(limits.gateway_concurrency, limits.gateway_queue)},
+                lanes={INTERACTIVE: LaneLimits(_GATEWAY_SHARE * limits.executor_concurrency, limits.gateway_queue)},
                 **restarts(limits),
             )
             sealer, key = sealer_of(config.ledger), config.ledger.signing_key

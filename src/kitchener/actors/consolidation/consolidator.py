@@ -13,7 +13,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from kitchener.actors.consolidation.lesson import Case, overlay_of
+from kitchener.actors.consolidation.lesson import MESSAGE_CHARS, RECENT_EVENTS, Case, overlay_of
 from kitchener.actors.consolidation.recovery import LessonRecovery
 from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.parts import TurnParts
@@ -33,6 +33,8 @@ logger = structlog.get_logger(__name__)
 
 DOMAIN_TAG: Final = "consolidation"
 _MAX_FAILURES: Final = 10_000
+_MAX_BACKOFF_FACTOR: Final = 60
+"""How far the wait after failures grows beyond the first one: with the default, from a minute to an hour."""
 
 
 class Consolidator:
@@ -188,7 +190,7 @@ class Consolidator:
     async def _input_of(self, case: Case) -> dict[str, Any]:
         """The input of the model: the counts, and the newest events with the subject's messages."""
         evidence = case.evidence
-        newest = evidence.event_ids[-self._parts.config.consolidation_recent_events :]
+        newest = evidence.event_ids[-RECENT_EVENTS:]
         # Read at the recorded position, so that a later reader finds the same events whatever other turns log meanwhile.
         shown = await self._memory.read_events(newest, up_to={SIGNALS: case.signals_position}, namespace=case.namespace)
         messages = await self._messages_of(event.turn_id for event in shown if event.turn_id is not None)
@@ -213,13 +215,13 @@ class Consolidator:
         }
 
     async def _messages_of(self, turns: Iterable[str]) -> dict[str, str]:
-        """The subject's messages by turn, each cut to `consolidation_message_chars`."""
+        """The subject's messages by turn, each cut to `MESSAGE_CHARS`."""
         keys = {events.turn_index_key(turn): turn for turn in turns}
-        limit, messages = self._parts.config.consolidation_message_chars, dict[str, str]()
+        messages = dict[str, str]()
         for key, entry in (await self._parts.ledgers.ho2m.last_of(keys)).items() if keys else ():
             message = entry.payload.get("user_message")
             if isinstance(message, str):
-                messages[keys[key]] = message[:limit]
+                messages[keys[key]] = message[:MESSAGE_CHARS]
         return messages
 
     async def _plan(self, case: Case, wo: WorkOrder) -> tuple[WorkOrder, int]:
@@ -312,8 +314,7 @@ class Consolidator:
         """Doubles the back-off with each failure in a row; a success resets it."""
         times, _ = self._failures.pop(key, (0, 0.0))
         if failed:
-            config = self._parts.config
-            wait = min(config.consolidation_backoff_max_s, config.consolidation_backoff_s * 2 ** min(times, 30))
+            wait = self._parts.config.consolidation_backoff_s * min(_MAX_BACKOFF_FACTOR, 2 ** min(times, 30))
             self._failures[key] = (times + 1, self._parts.loop_time() + wait)
             if len(self._failures) > _MAX_FAILURES:
                 self._failures.popitem(last=False)

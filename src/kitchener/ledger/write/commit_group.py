@@ -8,7 +8,7 @@ entries. `docs/ledger.md` explains when a round starts.
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -17,6 +17,9 @@ from kitchener.cancellation import is_cancellation, is_scope_cancelled
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
 from kitchener.ledger.format.lines import StoredEntry
+
+_TURNS_OF_FULL_LINGER: Final = 100
+"""Running turns from which on a round waits for the whole of `linger_ms`; with fewer, for a share of it."""
 
 
 class Member(Protocol):
@@ -146,9 +149,8 @@ class CommitGroup:
         return False
 
     def _gather(self) -> _Round:
-        config = self._config
-        linger_ms = min(config.linger_ms, self._turns * config.linger_per_turn_ms) if self._turns > 1 else 0.0
-        current = self._gathering = _Round(anyio.current_time() + linger_ms / 1_000)
+        share = min(self._turns / _TURNS_OF_FULL_LINGER, 1.0) if self._turns > 1 else 0.0
+        current = self._gathering = _Round(anyio.current_time() + self._config.linger_ms * share / 1_000)
         if not self._runs:
             self._spawn()
         return current
