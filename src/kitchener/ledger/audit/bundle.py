@@ -14,11 +14,10 @@ from kitchener.errors import CallerError
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.disk.scan import read_lines
 from kitchener.ledger.disk.volume import Volume, open_volume
-from kitchener.ledger.format.lines import BadLine, Line, shown, split_line
+from kitchener.ledger.format.lines import NO_END, BadLine, Line, shown, split_line
 from kitchener.ledger.verify.checkpoint import Checkpoint, read_checkpoint
 
 FORMAT: Final = "kitchener-proof/1"
-_NO_END: Final = 1 << 62
 
 
 class Wanted(NamedTuple):
@@ -138,7 +137,7 @@ def _row(line: Line, *, is_shown: bool) -> bytes:
 def _lines(volume: Volume, first_seq: int, last_seq: int) -> Iterator[Line]:
     """The lines of a ledger from entry `first_seq` to entry `last_seq`."""
     seq = offset = 0
-    for lines in read_lines(volume.read, 0, _NO_END):
+    for lines in read_lines(volume.read, 0, NO_END):
         for raw in lines:
             seq += 1
             if seq > last_seq:

@@ -15,6 +15,8 @@ from kitchener.records.ref import Ref
 
 NO_HASH: Final = "0" * 64
 """Hex digits of the chain hash before the first entry."""
+NO_END: Final = 2**62
+"""Larger than any entry's number and any byte offset."""
 OPENING: Final = b'{"ledger_id":"'
 """The first bytes of every line."""
 ENVELOPE_BYTES: Final = 350

@@ -100,7 +100,7 @@ def verify_file(
     try:
         volume = open_volume(path, ops)
     except LedgerDamaged as error:
-        return _nothing_read(path, error)
+        return nothing_read(path, error)
     with volume:
         size = volume.size()
         note = None if progress is None else (lambda done: progress(done, size))
@@ -112,10 +112,11 @@ def verify_file(
 def unreadable(path: Path, error: LedgerPathError) -> VerifyReport:
     """The report on a ledger of which nothing can be read, because something else stands at a path of it."""
     fault = LedgerDamaged(error.path, line=1, offset=0, field="file", expected="a file that can be read", found=error.problem)
-    return _nothing_read(path, fault)
+    return nothing_read(path, fault)
 
 
-def _nothing_read(path: Path, fault: LedgerDamaged) -> VerifyReport:
+def nothing_read(path: Path, fault: LedgerDamaged | None = None) -> VerifyReport:
+    """The report on a ledger of which no line was read."""
     return VerifyReport(str(path), "", 0, 0, f"sha256:{NO_HASH}", fault, 0.0, START)
 
 
