@@ -289,15 +289,16 @@ class LedgerClient(LedgerReads):
         if self._sealer is not None:
             payload = self._sealer.seal(ledger_id, entry_type, payload)
         type_text = _type_text(entry_type)
-        is_simple = type(entity_id) is str and entity_id.isascii()
-        entity_text = orjson.dumps(entity_id) if is_simple else _text(entity_id, "entity_id")
+        entity_text = (
+            orjson.dumps(entity_id) if type(entity_id) is str and entity_id.isascii() else _text(entity_id, "entity_id")
+        )
         payload_text = canonical_bytes(payload, at="payload")
         session_id = payload.get("session_id")
         if type(session_id) is not str:
             session_id = session_of(payload)
         keys = self._index_keys(entry_type, payload) if self._index_keys is not None else ()
         timestamp = self._stamper.stamp()
-        body = b"".join((b'{"entity_id":', entity_text, type_text, payload_text, b',"timestamp":"', timestamp.encode(), b'"}'))
+        body = b'{"entity_id":%b%b%b,"timestamp":"%b"}' % (entity_text, type_text, payload_text, timestamp.encode())
         if len(body) > self._max_body:
             size = len(body) + ENVELOPE_BYTES + len(ledger_id)
             raise EntryTooLarge(ledger_id, entry_type, size, self.config.max_entry_bytes)
