@@ -22,7 +22,7 @@ from kitchener.ids import check_recorded_subject, memory_namespace, path_part
 from kitchener.ledger import LedgerClient, LedgerEntry, StoredEntry
 from kitchener.memory import HO3Memory
 from kitchener.records import events
-from kitchener.runtime.ledger_paths import memories, sealer_of, settings_of, supervisors_ledgers
+from kitchener.runtime.ledger_paths import index_dir, memories, sealer_of, settings_of, supervisors_ledgers
 from kitchener.sealing import MARK, Erasure, Keyring, Sealer, is_sealed
 
 
@@ -99,7 +99,6 @@ async def open_stores(
         LedgerDamaged, LedgerPathError: one of the ledgers cannot be opened
     """
     keyring, root = keyring_of(sealer), Path(config.plane_root)
-    shared: dict[str, Any] = {"clock": clock, "sealer": sealer}
     unique = {memory.signals.path: memory for memory in opened}
     async with AsyncExitStack() as stack:
         found = dict(supervisors or {})
@@ -109,15 +108,16 @@ async def open_stores(
                     path,
                     ledger_id=f"HO2M:{path_part(name)}",
                     config=config.ledger,
-                    index_dir=root / "index",
+                    index_dir=index_dir(config),
                     index_keys=events.index_keys,
-                    **shared,
+                    clock=clock,
+                    sealer=sealer,
                 )
             )
         all_memories = [*unique.values()]
         for where, own in memories(config).items():
             if where not in {path.parent for path in unique}:
-                memory = HO3Memory.open(root, own, ledger_config=config.ledger, **shared)
+                memory = HO3Memory.open(root, own, ledger_config=config.ledger, clock=clock, sealer=sealer)
                 all_memories.append(await stack.enter_async_context(memory))
         yield Stores(keyring, found, all_memories)
 

@@ -39,7 +39,7 @@ from kitchener.context import (
 )
 from kitchener.context.fold.lifecycle import first_intent_problem
 from kitchener.errors import InvalidLifecycle
-from kitchener.ledger import LedgerEntry, Ledgers, StoredEntry
+from kitchener.ledger import LedgerEntry, LedgerGroup, StoredEntry
 from kitchener.records import events
 from kitchener.records.ref import Ref
 from kitchener.signing import Signer
@@ -124,7 +124,9 @@ class ContextAuthority:
         ruleset_hash: identity of the policy, recorded with each decision; "" if nothing is recorded
     """
 
-    def __init__(self, config: HO2Config, ledgers: Ledgers, signer: Signer | None = None, *, ruleset_hash: str = "") -> None:
+    def __init__(
+        self, config: HO2Config, ledgers: LedgerGroup, signer: Signer | None = None, *, ruleset_hash: str = ""
+    ) -> None:
         self._ledgers, self._signer = ledgers, signer
         self.is_shadow = config.context_mode == "shadow"
         self.ruleset = ruleset_of(config, ruleset_hash)

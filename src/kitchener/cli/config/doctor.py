@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.options import Json, LedgerName, Options, Places
+from kitchener.cli.options import Json, Options, Places
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.config import RuntimeConfig, described_key, shown_address, shown_reference
 from kitchener.errors import ConfigError, KitchenerError

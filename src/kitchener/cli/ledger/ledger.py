@@ -19,12 +19,13 @@ from cyclopts.validators import Number
 from kitchener.cli.exits import DAMAGED, NEGATIVE, OK
 from kitchener.cli.ledger.accept_head import accept_head
 from kitchener.cli.ledger.proof import PublicKey, checkpoint, is_bundle, key, proof, public_key_of, verify_proof
-from kitchener.cli.options import Json, LedgerName, Options, Places
+from kitchener.cli.options import Json, Options, Places
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import one_line, print_json, print_text, say_instead
 from kitchener.errors import ConfigError, KitchenerError, LedgerPathError
 from kitchener.ledger import StoredEntry, VerifyReport, verify_ledger
 from kitchener.ledger.verify.verification import unreadable
+from kitchener.runtime.ledger_paths import LedgerName
 
 app = App(name="ledger", help="Verify ledgers, look into them, sign their heads and prove what they say.")
 for command in (accept_head, checkpoint, key, proof):

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from kitchener.cli.options import LedgerName, Options, Places
+from kitchener.cli.options import Options, Places
 from kitchener.context import base_ref
 from kitchener.errors import CallerError, KitchenerError
 from kitchener.ids import memory_namespace, session_of_turn
@@ -12,6 +12,7 @@ from kitchener.ledger.audit.bundle import Wanted
 from kitchener.memory.index import OVERLAYS, artifact_key
 from kitchener.memory.signals import event_id
 from kitchener.records import events
+from kitchener.runtime.ledger_paths import LedgerName
 
 _ORDINALS = 64
 """A turn logs a signal once or twice; so many event ids of a sealed signal are tried."""
