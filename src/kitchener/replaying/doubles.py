@@ -10,12 +10,14 @@ from kitchener.config import HO3MemoryConfig
 from kitchener.errors import KitchenerError
 from kitchener.gateway.providers.recorded import NotRecorded, RecordedProvider, RequestChanged
 from kitchener.ids import split_namespace
-from kitchener.ledger import LedgerClient, LedgerReader, StoredEntry
-from kitchener.memory import HO3Memory
+from kitchener.ledger import Ledger, LedgerReader, StoredEntry
+from kitchener.memory.gate import GateResult
 from kitchener.memory.index import OVERLAYS, SIGNALS
 from kitchener.memory.moments import us_of
-from kitchener.memory.reader import MemoryReader
+from kitchener.memory.overlays import Overlay
+from kitchener.memory.reader import DEFAULT_NAMESPACE, MemoryReader, Moment
 from kitchener.memory.signals import normalise
+from kitchener.memory.store import SignalOperations
 from kitchener.memory.subject import SubjectMemory
 from kitchener.records import events
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
@@ -118,12 +120,17 @@ class RecordedGateway:
         return None
 
 
-class RecordedTools:
-    """A `ToolRegistry` whose tools are not run: each call has the result that it had."""
+class RecordedTools(ToolRegistry):
+    """The tools of an agent class, which are not run: each call returns its recorded result."""
 
     def __init__(self, registry: ToolRegistry, tape: Tape) -> None:
+        super().__init__()
         self._registry, self._tape = registry, tape
-        self.tool_ids = registry.tool_ids
+
+    @property
+    def tool_ids(self) -> tuple[str, ...]:
+        """See `ToolRegistry`."""
+        return self._registry.tool_ids
 
     def is_read_only(self, tool_id: str) -> bool:
         """See `ToolRegistry`."""
@@ -132,10 +139,6 @@ class RecordedTools:
     def toolset(self, allowed: tuple[str, ...]) -> Toolset:
         """See `ToolRegistry`."""
         return self._registry.toolset(allowed)
-
-    def specs(self, allowed: tuple[str, ...]) -> Any:
-        """See `ToolRegistry`."""
-        return self._registry.specs(allowed)
 
     def validate(self, tool_id: str, arguments: Mapping[str, Any]) -> dict[str, Any] | str:
         """See `ToolRegistry`."""
@@ -209,10 +212,21 @@ class RecordedMemory(MemoryReader):
             found = self._subjects[namespace] = await super().subject(namespace)
         return found
 
-    async def read_active_biases(self, *args: Any, **options: Any) -> Any:
-        """See `MemoryReader`; fails where it had failed."""
+    @property
+    def ledgers(self) -> tuple[Ledger, ...]:
+        """None: a replay writes nothing."""
+        return ()
+
+    async def read_active_biases(
+        self,
+        as_of_ts: Moment | None = None,
+        *,
+        up_to: Mapping[str, int] | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> list[Overlay]:
+        """See `MemoryReader`; fails where the recorded call failed."""
         self._fail_again()
-        return await super().read_active_biases(*args, **options)
+        return await super().read_active_biases(as_of_ts, up_to=up_to, namespace=namespace)
 
     async def read_refs(self, keys: Iterable[str], *, namespace: str = "default") -> dict[str, tuple[Ref, str]]:
         """The entries that held artifacts when the turn began."""
@@ -224,10 +238,17 @@ class RecordedMemory(MemoryReader):
                 found[key] = (held[-1].ref, held[-1].timestamp)
         return found
 
-    async def check_gate(self, *args: Any, **options: Any) -> Any:
-        """See `MemoryReader`; fails where it had failed."""
+    async def check_gate(
+        self,
+        signal_id: str,
+        as_of_ts: Moment | None = None,
+        *,
+        up_to: Mapping[str, int] | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> GateResult:
+        """See `MemoryReader`; fails where the recorded call failed."""
         self._fail_again()
-        return await super().check_gate(*args, **options)
+        return await super().check_gate(signal_id, as_of_ts, up_to=up_to, namespace=namespace)
 
     async def log_signal(
         self,
@@ -269,7 +290,7 @@ class RecordedMemory(MemoryReader):
                 return str(entry.payload["signal_id"])
         return signal_id
 
-    async def log_overlay(self, overlay: Any, *, namespace: str) -> str:
+    async def log_overlay(self, overlay: Overlay | Mapping[str, Any], *, namespace: str) -> str:
         """Nothing is learned in a replay."""
         raise KitchenerError("a replay learns nothing")
 
@@ -290,7 +311,7 @@ class RecordedMemory(MemoryReader):
             raise _again(str(expected.payload.get("error")))
 
 
-class RecordedLearning(HO3Memory):
+class RecordedLearning(SignalOperations):
     """The memory as a consolidation wrote to it.
 
     Args:
@@ -302,8 +323,8 @@ class RecordedLearning(HO3Memory):
 
     def __init__(
         self,
-        signals: LedgerClient,
-        overlays: LedgerClient,
+        signals: Ledger,
+        overlays: Ledger,
         config: HO3MemoryConfig,
         clock: RecordedClock,
         about: Mapping[str, Any],
@@ -312,7 +333,7 @@ class RecordedLearning(HO3Memory):
         self._about = about
 
     def stored_id(self, signal_id: str, *, namespace: str = "default") -> str:
-        """See `HO3Memory`; in words where an older version recorded it so."""
+        """See `SignalOperations`; in words where an older version recorded it so."""
         return signal_id if self._about["signal_id"] == signal_id else super().stored_id(signal_id, namespace=namespace)
 
 

@@ -16,6 +16,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.context import ProjectionLists, base_ref, read_lists
 from kitchener.gateway.providers.recorded import Recording
 from kitchener.ledger import LedgerEntry, StoredEntry
+from kitchener.ledger.format.lines import NO_END
 from kitchener.memory.index import SIGNALS
 from kitchener.records import events
 from kitchener.records.prompt import Attempt
@@ -111,7 +112,7 @@ class Tape:
     @property
     def opening(self) -> list[StoredEntry]:
         """The entries of HO2m before the first turn."""
-        first = self.turns[0].started.seq if self.turns else 2**62
+        first = self.turns[0].started.seq if self.turns else NO_END
         return [entry for entry in self.entries.get(self.ho2m, ()) if entry.seq < first]
 
     def begin(self, turn: TurnTape | None) -> None:

@@ -24,6 +24,7 @@ from kitchener.errors import ConfigError, KitchenerError
 from kitchener.ledger.disk.file_ops import FileOps, locked_by
 from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.plain_names import shown_path
+from kitchener.runtime.ledger_paths import LedgerName
 from kitchener.runtime.loading import EMBEDDED, LoadedConfig, check_config
 
 _SYNCS: Final = 11
