@@ -20,7 +20,7 @@ from kitchener.clock import SystemClock, iso
 from kitchener.errors import ConfigError, LedgerDamaged, LedgerError, LedgerPathError, SigningError
 from kitchener.ids import session_of_turn
 from kitchener.ledger import Checkpoint
-from kitchener.ledger.audit.bundle import Part, Wanted, write_bundle
+from kitchener.ledger.audit.bundle import BundlePart, Selection, write_bundle
 from kitchener.ledger.audit.bundle_check import Misfit, ProofReport, verify_bundle
 from kitchener.ledger.verify.checkpoint import sign_ledger
 from kitchener.signing import Signer, is_public_key, load_signer, make_key
@@ -202,11 +202,11 @@ def _tell_heads(signer: Signer, heads: list[tuple[Path, Checkpoint]], faults: li
         print_text("no entries yet, nothing to sign")
 
 
-def _write(path: Path, turn_id: str, wanted: list[Wanted], max_bytes: int) -> list[Part]:
+def _write(path: Path, turn_id: str, wanted: list[Selection], max_bytes: int) -> list[BundlePart]:
     """Writes the bundle, whole or not at all, and only if it verifies; nobody but its owner can read it."""
     session_id = str(session_of_turn(turn_id))
 
-    def fill(file: IO[bytes]) -> list[Part]:
+    def fill(file: IO[bytes]) -> list[BundlePart]:
         parts = write_bundle(file.write, turn_id, session_id, wanted, max_bytes=max_bytes)
         file.flush()
         report = verify_bundle(file.name)
@@ -217,7 +217,7 @@ def _write(path: Path, turn_id: str, wanted: list[Wanted], max_bytes: int) -> li
     return write_whole(path, fill)
 
 
-def _tell_parts(turn_id: str, path: Path, parts: list[Part], *, is_json: bool) -> None:
+def _tell_parts(turn_id: str, path: Path, parts: list[BundlePart], *, is_json: bool) -> None:
     size, entries = path.stat().st_size, sum(part.entries for part in parts)
     is_signed = all(part.checkpoint is not None for part in parts)
     if is_json:

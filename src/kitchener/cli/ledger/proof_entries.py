@@ -8,7 +8,7 @@ from kitchener.context import base_ref
 from kitchener.errors import CallerError, KitchenerError
 from kitchener.ids import memory_namespace, session_of_turn
 from kitchener.ledger import LedgerReader, StoredEntry
-from kitchener.ledger.audit.bundle import Wanted
+from kitchener.ledger.audit.bundle import Selection
 from kitchener.memory.index import OVERLAYS, artifact_key
 from kitchener.memory.signals import event_id
 from kitchener.records import events
@@ -18,7 +18,7 @@ _ORDINALS = 64
 """A turn logs a signal once or twice; so many event ids of a sealed signal are tried."""
 
 
-async def evidence_of(options: Options, turn_id: str) -> list[Wanted]:
+async def evidence_of(options: Options, turn_id: str) -> list[Selection]:
     """What a bundle of the turn holds, of HO2m, HO1m, the context ledger, and the memory's two where the turn touched them.
 
     Raises:
@@ -39,12 +39,12 @@ async def evidence_of(options: Options, turn_id: str) -> list[Wanted]:
 _Select = Callable[[LedgerReader], Awaitable[set[int]]]
 
 
-async def _wanted(places: Places, agent_class: str, name: LedgerName, select: _Select) -> Wanted | None:
+async def _wanted(places: Places, agent_class: str, name: LedgerName, select: _Select) -> Selection | None:
     async with places.reader(agent_class, name) as reader:
         if reader is None:
             return None
         seqs = await select(reader)
-        return Wanted(reader.path, reader.ledger_id, tuple(sorted(seqs)), reader.head()) if seqs else None
+        return Selection(reader.path, reader.ledger_id, tuple(sorted(seqs)), reader.head()) if seqs else None
 
 
 class _Turn:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 
 from kitchener.ledger.disk.seals import Seal, fault_at, seal_path
-from kitchener.ledger.disk.volume import Part, Volume
+from kitchener.ledger.disk.volume import LedgerFile, Volume
 from kitchener.ledger.format.checks import Verifier
 from kitchener.ledger.format.lines import NO_END, OPENING, START, BadLine, Mark, shown, split_line
 
@@ -89,7 +89,7 @@ def _passing_to(take: Callable[[bytes], None], read: ReadBytes) -> ReadBytes:
     return read_on
 
 
-def _check_seal(volume: Volume, part: Part, seal: Seal, verifier: Verifier, digest: str | None) -> None:
+def _check_seal(volume: Volume, part: LedgerFile, seal: Seal, verifier: Verifier, digest: str | None) -> None:
     """Raises LedgerDamaged if a segment with verified lines differs from its seal."""
     whole = verifier.whole
     found: list[tuple[str, object, object]] = [

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from kitchener.errors import LedgerDamaged
 from kitchener.ledger.disk.scan import read_blocks
 from kitchener.ledger.disk.volume import Volume
-from kitchener.ledger.format.follower import Follower, Run
+from kitchener.ledger.format.checks import Follower, Run
 from kitchener.ledger.format.lines import (
     NO_END,
     START,

@@ -67,7 +67,7 @@ class Head(NamedTuple):
         """An empty digest over the ends of the commits that this head covers."""
         return Boundaries(up_to=self.checkpoint.seq if self.checkpoint is not None else 0)
 
-    def held_against(
+    def with_head_checked(
         self, report: VerifyReport, volume: Volume, public_key: str | None, boundaries: Boundaries
     ) -> VerifyReport:
         """The report on a whole ledger, extended by a check of this head against its chain and the ends of its commits."""
@@ -106,7 +106,7 @@ def verify_file(
         note = None if progress is None else (lambda done: progress(done, size))
         boundaries = head.boundaries()
         report = verify_part(volume, ledger_id_of(volume.read), START, size, note, ended=boundaries.take)
-        return head.held_against(report, volume, public_key, boundaries)
+        return head.with_head_checked(report, volume, public_key, boundaries)
 
 
 def unreadable(path: Path, error: LedgerPathError) -> VerifyReport:
