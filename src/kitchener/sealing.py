@@ -312,20 +312,20 @@ class Sealer:
         self.keyring = keyring
         self._fields = sealed_fields
 
-    def is_ready(self, entry_type: str, payload: Mapping[str, Any]) -> bool:
+    def is_ready(self, entry_type: str, payload: Mapping[str, object]) -> bool:
         """Whether sealing this payload would not block. What has nothing to seal needs no key, and makes none."""
         subject_id = payload.get("subject_id")
         if not isinstance(subject_id, str) or self.keyring.has(subject_id):
             return True
         return all(payload.get(field) is None for field in self._fields.get(entry_type, ()))
 
-    def make_ready(self, payload: Mapping[str, Any]) -> None:
+    def make_ready(self, payload: Mapping[str, object]) -> None:
         """Fetches or makes the key of the payload's subject. Blocks."""
         subject_id = payload.get("subject_id")
         if isinstance(subject_id, str):
             self.keyring.get(subject_id)
 
-    def seal(self, ledger_id: str, entry_type: str, payload: dict[str, Any]) -> dict[str, Any]:
+    def seal(self, ledger_id: str, entry_type: str, payload: dict[str, object]) -> dict[str, object]:
         """The payload with its sealed fields encrypted; itself where there are none. None stays None.
 
         Raises:
@@ -348,13 +348,13 @@ class Sealer:
             sealed[field] = {MARK: {"v": _VERSION, "kid": key.kid, "nonce": _encoded(nonce), "ct": _encoded(text)}}
         return sealed
 
-    def open(self, ledger_id: str, entry_type: str, payload: dict[str, Any]) -> dict[str, Any]:
+    def open(self, ledger_id: str, entry_type: str, payload: dict[str, object]) -> dict[str, object]:
         """The payload with its sealed fields decrypted; those whose key is gone stay sealed.
 
         Raises:
             SealingError: a sealed value was changed, or was moved here from elsewhere
         """
-        opened: dict[str, Any] | None = None
+        opened: dict[str, object] | None = None
         for field in self._fields.get(entry_type, ()):
             value = payload.get(field)
             if isinstance(value, dict) and len(value) == 1 and MARK in value:
@@ -369,7 +369,7 @@ class Sealer:
         """`hmac-sha256:` and hex digits under the subject's key: of use only to those who have the key."""
         return f"hmac-sha256:{hmac.digest(self.keyring.get(subject_id).mac_key, data, 'sha256').hex()}"
 
-    def _key_of(self, payload: Mapping[str, Any], sealed: Any) -> SubjectKey | None:
+    def _key_of(self, payload: Mapping[str, object], sealed: object) -> SubjectKey | None:
         subject_id = payload.get("subject_id")
         if not isinstance(subject_id, str) or not isinstance(sealed, dict):
             return None

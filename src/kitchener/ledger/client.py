@@ -4,11 +4,11 @@
 `docs/ledger.md`.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import orjson
@@ -122,9 +122,13 @@ class LedgerClient(LedgerReads):
             LedgerWriteError: at the end of the block, the last entries could not be made durable
         """
         path, config, clock = Path(path), config or LedgerConfig(), clock or SystemClock()
-        storage, stamper = await anyio.to_thread.run_sync(
-            partial(
-                _open_files,
+        if not is_ledger_id(ledger_id):
+            raise CallerError(
+                f"ledger id {ledger_id!r}: expected 1 to 1024 printable ASCII characters, no bar, quote or backslash"
+            )
+
+        def open_files() -> tuple[Storage, Stamper]:
+            storage = open_storage(
                 path,
                 ledger_id,
                 index_dir=Path(index_dir) if index_dir is not None else path.parent / "index",
@@ -132,9 +136,15 @@ class LedgerClient(LedgerReads):
                 index_keys=index_keys,
                 opener=sealer.open if sealer is not None else None,
                 config=config,
-                clock=clock,
+                time_us=clock.time_us(),
             )
-        )
+            try:
+                return storage, Stamper(ledger_id, clock, config, storage.journal.tip.timestamp)
+            except BaseException:
+                storage.abandon()
+                raise
+
+        storage, stamper = await anyio.to_thread.run_sync(open_files)
         client = cls(storage, config, stamper, sealer, index_keys)
         async with plain_task_group() as tasks:
             client._host = tasks
@@ -320,7 +330,7 @@ class LedgerClient(LedgerReads):
                 for watcher in self._watchers.get(session_id, ()):
                     watcher.append(stored)
 
-    async def _check_head(self, payload: dict[str, Any], expected: str) -> None:
+    async def _check_head(self, payload: Mapping[str, object], expected: str) -> None:
         session_id = session_of(payload)
         if session_id is None:
             raise EntryRefused("payload.session_id", "an expected head needs the session whose head it is")
@@ -362,18 +372,6 @@ class LedgerClient(LedgerReads):
             if not is_failing:
                 raise failure
             _log.error("ledger closed with entries that could not be written", path=str(self.path), problem=failure.problem)
-
-
-def _open_files(path: Path, ledger_id: str, *, config: LedgerConfig, clock: Clock, **places: Any) -> tuple[Storage, Stamper]:
-    """The verified, recovered and locked storage, and the stamper of its entries; see `LedgerClient.open`."""
-    if not is_ledger_id(ledger_id):
-        raise CallerError(f"ledger id {ledger_id!r}: it takes 1 to 1024 printable ASCII characters, no bar, quote or backslash")
-    storage = open_storage(path, ledger_id, config=config, time_us=clock.time_us(), **places)
-    try:
-        return storage, Stamper(ledger_id, clock, config, storage.journal.tip.timestamp)
-    except BaseException:
-        storage.abandon()
-        raise
 
 
 @lru_cache(256)
