@@ -56,7 +56,7 @@ def test_a_key_is_never_replaced(tmp_path: Path) -> None:
     path = tmp_path / "signing.pem"
     make_key(path)
     text = path.read_bytes()
-    with pytest.raises(SigningError, match="there is a file already"):
+    with pytest.raises(SigningError, match="the file exists already"):
         make_key(path)
     assert path.read_bytes() == text
 

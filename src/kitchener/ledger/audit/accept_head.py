@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from kitchener.canonical import canonical_bytes
-from kitchener.clock import Clock, to_datetime
+from kitchener.clock import Clock
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
-from kitchener.ledger.disk.file_ops import FileOps
+from kitchener.ledger.disk.file_ops import FileOps, kept_path
 from kitchener.ledger.disk.scan import ledger_id_of, verify_range
 from kitchener.ledger.disk.volume import Volume, open_volume
 from kitchener.ledger.format.checks import Batch, Verifier
@@ -204,8 +204,7 @@ def _clear(
             remove_index(each)
         if held is not None and held.seq > fact["seq"]:
             file = checkpoint_path(path)
-            moment = to_datetime(clock.time_us()).strftime("%Y%m%dT%H%M%S.%fZ")
-            aside = file.with_name(f"{file.name}.superseded-{moment}")
+            aside = kept_path(file, "superseded", clock.time_us())
             ops.rename(file, aside)
             ops.sync_directory(file.parent)
     except OSError as error:

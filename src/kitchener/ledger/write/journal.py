@@ -11,7 +11,6 @@ from pathlib import Path
 
 import structlog
 
-from kitchener.clock import to_datetime
 from kitchener.errors import LedgerPathError, LedgerWriteError
 from kitchener.ledger.disk.file_ops import (
     FileOps,
@@ -182,8 +181,7 @@ class Journal:
             verify_range(verifier, volume, end)
         except BadLine as fault:
             check_is_crash(volume, verifier, fault, end, known.durable_seq)
-            moment = to_datetime(time_us).strftime("%Y%m%dT%H%M%S.%fZ")
-            self.recovered = cut(volume, self._ops, self._fd, verifier.whole, end, fault, moment)
+            self.recovered = cut(volume, self._ops, self._fd, verifier.whole, end, fault, time_us)
         if verifier.whole.seq < known.durable_seq:
             raise tail_missing(volume, verifier.whole, known.durable_seq)
         self.tip = verifier.whole
