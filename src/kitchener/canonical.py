@@ -26,7 +26,7 @@ _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 _SCALARS = frozenset((str, bool, type(None), int, orjson.Fragment))
 
 
-def canonical_bytes(value: Any, *, at: str = "") -> bytes:
+def canonical_bytes(value: object, *, at: str = "") -> bytes:
     """The RFC 8785 form of a JSON value.
 
     Args:
@@ -94,7 +94,7 @@ def is_deep(text: str) -> bool:
     return False
 
 
-def plain_json(value: Any) -> str | None:
+def plain_json(value: object) -> str | None:
     """The JSON of a value as every encoder that sorts keys writes it, or None where they might differ."""
     try:
         if _is_fast(value, 0):
@@ -129,7 +129,7 @@ digest: Final = NOTHING.digest
 """`sha256:` and the hex SHA-256 of the bytes."""
 
 
-def canonical_digest(value: Any, *, at: str = "") -> str:
+def canonical_digest(value: object, *, at: str = "") -> str:
     """`sha256:` and the hex SHA-256 of the value's canonical bytes."""
     return digest(canonical_bytes(value, at=at))
 
@@ -154,7 +154,7 @@ def _is_fast(value: Any, depth: int) -> bool:
     return True
 
 
-def _sorts_alike(value: Any) -> bool:
+def _sorts_alike(value: object) -> bool:
     """Whether both orders of keys are the same; not needed where everything is ASCII."""
     if type(value) is dict:
         # orjson sorts by UTF-8 bytes, JCS by UTF-16 units: they differ only above U+FFFF.
@@ -163,7 +163,7 @@ def _sorts_alike(value: Any) -> bool:
     return all(map(_sorts_alike, value)) if type(value) is list or type(value) is tuple else True
 
 
-def _plain(value: Any, at: str, depth: int) -> Any:
+def _plain(value: object, at: str, depth: int) -> Any:
     """The value in types that the reference implementation takes, or `EntryRefused` with the place."""
     if value is None or isinstance(value, bool):
         return value

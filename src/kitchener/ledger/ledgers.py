@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from kitchener.clock import Clock
 from kitchener.config import LedgerConfig
@@ -47,7 +46,7 @@ class Ledgers:
         for member in self._members:
             member.join(self._group, is_shared=member in shared)
 
-    def commit(self) -> Coroutine[Any, Any, None]:
+    def commit(self) -> Coroutine[object, object, None]:
         """Returns when everything written so far to any of the ledgers is durable; see `LedgerClient.commit`."""
         return self._group.commit()
 

@@ -255,7 +255,7 @@ class RecordedMemory(MemoryReader):
         signal_id: str,
         session_id: str,
         event_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, object] | None = None,
         *,
         namespace: str,
     ) -> str:
@@ -263,8 +263,9 @@ class RecordedMemory(MemoryReader):
         expected = self._tape.next_of(SIGNALS)
         if expected is None:
             self._fail_again()
-        given: dict[str, Any] = {
-            "signal_id": normalise(signal_id, self.kinds),
+        signal_id = normalise(signal_id, self.kinds)
+        given: dict[str, object] = {
+            "signal_id": signal_id,
             "event_id": event_id,
             "session_id": session_id,
             "namespace": namespace,
@@ -272,8 +273,8 @@ class RecordedMemory(MemoryReader):
             "metadata": dict(metadata or {}),
         }
         if expected is None:
-            signal = (events.HO3_SIGNAL, given["signal_id"], None)
-            self._tape.diverge("signal", None, given["signal_id"], signal, payload={}, now=given)
+            signal = (events.HO3_SIGNAL, signal_id, None)
+            self._tape.diverge("signal", None, signal_id, signal, payload={}, now=given)
         told = events.in_words(expected.payload)
         recorded = {key: told.get(key) for key in given}
         if (found := first_difference(events.HO3_SIGNAL, recorded, given)) is not None:

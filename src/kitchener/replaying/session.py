@@ -58,7 +58,7 @@ async def replay_session(
     config: RuntimeConfig | str | Path | None = None,
     root: str | Path | None = None,
     agent_class: str | None = None,
-    tools: Sequence[Callable[..., Any]] = (),
+    tools: Sequence[Callable[..., object]] = (),
 ) -> ReplayReport:
     """Replays a session and says whether every decision comes out as it was recorded.
 
@@ -271,7 +271,7 @@ class Replays:
 
 @asynccontextmanager
 async def open_replays(
-    settings: RuntimeConfig, agent_class: str, *, tools: Sequence[Callable[..., Any]] = (), verify: bool = True
+    settings: RuntimeConfig, agent_class: str, *, tools: Sequence[Callable[..., object]] = (), verify: bool = True
 ) -> AsyncIterator[Replays]:
     """What replays sessions of an agent class, its ledgers verified from their first entry on.
 
@@ -300,7 +300,7 @@ async def _verify(reader: LedgerReader) -> None:
         raise report.fault
 
 
-def _known(agent: HO2Config, tools: Sequence[Callable[..., Any]]) -> tuple[Callable[..., Any], ...]:
+def _known(agent: HO2Config, tools: Sequence[Callable[..., object]]) -> tuple[Callable[..., object], ...]:
     """The tools given, without those that the settings load by themselves."""
     loaded = {name.rpartition(":")[2] for name in agent.tools or () if ":" in name}
     return tuple(each for each in tools if not (isinstance(each, Tool) and each.tool_id in loaded))

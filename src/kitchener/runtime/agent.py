@@ -41,7 +41,7 @@ from kitchener.signing import Signer
 class Injected:
     """The arguments of `open_runtime` that are not settings."""
 
-    tools: tuple[Callable[..., Any], ...]
+    tools: tuple[Callable[..., object], ...]
     providers: Mapping[str, Provider]
     degraded_call: DegradedCall | None
     clock: Clock
@@ -191,7 +191,7 @@ class Agent:
         )
 
 
-def tools_of(config: HO2Config, given: Sequence[Callable[..., Any]], builtin: Sequence[Tool[..., Any]] = ()) -> ToolRegistry:
+def tools_of(config: HO2Config, given: Sequence[Callable[..., object]], builtin: Sequence[Tool[..., Any]] = ()) -> ToolRegistry:
     """The tools of an agent class: all given tools, or only those that its setting `tools` names."""
     known = {declared.tool_id: declared for declared in (each if isinstance(each, Tool) else Tool(each) for each in given)}
     chosen: list[Tool[..., Any]] = list(known.values())

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import anyio.to_thread
 
@@ -47,7 +47,7 @@ class ErasureReport:
     artifacts: int = 0
     """Number of deactivated artifacts that had the subject as a source."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """All fields as JSON types."""
         return asdict(self)
 

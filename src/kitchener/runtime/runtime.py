@@ -190,7 +190,7 @@ async def open_runtime(
     config: RuntimeConfig | str | Path | None = None,
     *,
     root: str | Path | None = None,
-    tools: Sequence[Callable[..., Any]] = (),
+    tools: Sequence[Callable[..., object]] = (),
     providers: Mapping[str, Provider] | None = None,
     degraded_call: DegradedCall | None = None,
     clock: Clock | None = None,

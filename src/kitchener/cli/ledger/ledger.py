@@ -8,7 +8,7 @@ import sys
 from collections import deque
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import anyio
 import anyio.from_thread
@@ -133,7 +133,7 @@ def _line(report: VerifyReport) -> str:
     return f"damaged  {report.fault!s}"
 
 
-def _report_as_json(report: VerifyReport) -> dict[str, Any]:
+def _report_as_json(report: VerifyReport) -> dict[str, object]:
     fault = report.fault
     return {
         "path": report.path,
@@ -194,7 +194,7 @@ async def _newest(
         return list(newest)
 
 
-def _as_json(entry: StoredEntry) -> dict[str, Any]:
+def _as_json(entry: StoredEntry) -> dict[str, object]:
     return {
         "seq": entry.seq,
         "entry_id": entry.entry_id,

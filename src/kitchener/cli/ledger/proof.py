@@ -5,7 +5,7 @@ They take no lock and work beside a running process. Explained in `docs/proof.md
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Annotated
 
 import anyio
 from cyclopts import Parameter
@@ -157,7 +157,7 @@ def verify_proof(path: Path, public_key: str | None, *, is_json: bool) -> int:
     return OK if report.ok else DAMAGED
 
 
-def _proof_as_json(report: ProofReport) -> dict[str, Any]:
+def _proof_as_json(report: ProofReport) -> dict[str, object]:
     fault = report.fault
     told = {"where": fault.where, "field": fault.field, "expected": fault.expected, "found": fault.found} if fault else None
     return {

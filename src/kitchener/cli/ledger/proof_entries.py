@@ -1,7 +1,6 @@
 """Which entries are the evidence of a turn: what was said, decided, called, shown and learned in it, ledger by ledger."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from kitchener.cli.options import Options, Places
 from kitchener.context import base_ref
@@ -110,7 +109,7 @@ class _Turn:
         return {entry.seq async for entry in reader.read(session_id=self.session_id) if self._is_my_signal(entry)}
 
     def _is_my_signal(self, entry: StoredEntry) -> bool:
-        payload: dict[str, Any] = entry.payload
+        payload = entry.payload
         metadata = payload.get("metadata")
         if isinstance(metadata, dict) and "turn_id" in metadata:
             return bool(metadata["turn_id"] == self.turn_id)

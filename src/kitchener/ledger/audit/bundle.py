@@ -7,7 +7,7 @@ bundles. Blocks, so it runs in a worker thread. The format is explained in `docs
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import CallerError
@@ -47,7 +47,7 @@ class BundlePart(NamedTuple):
     checkpoint: Checkpoint | None
     """The signed head; None: the head is not signed."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """All facts as JSON types; of a signed head only its signer."""
         signer = self.checkpoint.signer if self.checkpoint is not None else None
         return {
@@ -123,7 +123,7 @@ def _write_part(write: Callable[[bytes], object], selection: Selection) -> Bundl
     return BundlePart(selection.ledger_id, len(selection.seqs), first, head_seq, held)
 
 
-def _before(line: Line | None) -> dict[str, Any] | None:
+def _before(line: Line | None) -> dict[str, object] | None:
     return {"batch": line.batch, "chain_hash": f"sha256:{line.chain_hash}", "seq": line.seq} if line is not None else None
 
 

@@ -8,11 +8,11 @@ It doubles the speed: `verify_file` takes 327,000 instead of 158,000 entries of 
 import hashlib
 from collections.abc import Sequence
 from datetime import date
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import orjson
 
-from kitchener.ledger.format.lines import AFTER_BATCH, OPENING, TO_BODY
+from kitchener.ledger.format.lines import AFTER_BATCH, OPENING, TO_BODY, EntryBody
 
 AT_ONCE: Final = 100
 """Most lines checked together. The numbers of such a run differ only in their last three digits."""
@@ -52,7 +52,7 @@ class Found(NamedTuple):
 
     after: LinePosition
     """The position after the last line."""
-    fields: Sequence[dict[str, Any]]
+    fields: Sequence[EntryBody]
     """The decoded body of each line."""
     stops: Sequence[int]
     """Offset of each line's LF in the block."""
@@ -178,10 +178,10 @@ def check_heads(block: bytes, at: int, ledger_id: str, before: LinePosition, day
     return Heads(bodies, stops, ends, hashes, chain, batch, place, size)
 
 
-def _decoded(bodies: Sequence[bytes]) -> Sequence[dict[str, Any]] | None:
+def _decoded(bodies: Sequence[bytes]) -> Sequence[EntryBody] | None:
     """The bodies as objects, if encoding them again gives the same bytes; None: they need the slow check."""
     try:
-        found = [*map(orjson.loads, bodies)]
+        found: list[EntryBody] = [*map(orjson.loads, bodies)]
         # Encoded in one call: no JSON object starts with another whole object, so equal texts have equal parts.
         if orjson.dumps(found, option=STRICT) != b"[%b]" % b",".join(bodies):
             return None
@@ -192,9 +192,9 @@ def _decoded(bodies: Sequence[bytes]) -> Sequence[dict[str, Any]] | None:
     return found
 
 
-def _last_stamp(found: Sequence[dict[str, Any]], day: str, before: str) -> str | None:
+def _last_stamp(found: Sequence[EntryBody], day: str, before: str) -> str | None:
     """The time of the last entry, if all times are valid, lie on `day` and never decrease; else None."""
-    stamps: list[str] = [each["timestamp"] for each in found]
+    stamps = [each["timestamp"] for each in found]
     if {*map(type, stamps)} != {str} or {*map(len, stamps)} != {STAMP_BYTES}:
         return None
     text, first, last = "".join(stamps), stamps[0], stamps[-1]

@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 import orjson
 import rfc8785
@@ -30,6 +30,7 @@ from kitchener.ledger.format.lines import (
     START,
     TO_BODY,
     BadLine,
+    EntryBody,
     Line,
     Mark,
     chain_hash,
@@ -41,7 +42,7 @@ from kitchener.ledger.format.lines import (
     split_line,
 )
 
-Batch = list[tuple[int, int, dict[str, Any], str]]
+Batch = list[tuple[int, int, EntryBody, str]]
 """The entries of one commit: byte offset and length of each line, its decoded body, and its entry hash as hex digits."""
 
 _STAMP = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]\.[0-9]{6}(?:Z|\+00:00)")
@@ -255,17 +256,17 @@ def _end_of(found: Found, number: int, seq: int, base: int) -> Mark:
     return Mark(seq + count, base + found.stops[count - 1] + 1, chain, batch, found.fields[count - 1]["timestamp"])
 
 
-def _fields(body: bytes) -> dict[str, Any]:
+def _fields(body: bytes) -> EntryBody:
     """A body as an object; raises BadLine if it is not canonical or not the body of an entry."""
     try:
-        fields = orjson.loads(body)
+        fields: EntryBody = orjson.loads(body)
         if orjson.dumps(fields, option=STRICT) != body or tuple(fields) != FIELDS or type(fields["payload"]) is not dict:
             check_body(fields, body)
     except orjson.JSONDecodeError as error:
         raise BadLine("entry", "canonical JSON", f"{other_bytes(len(body))} ({error})") from error
     except orjson.JSONEncodeError as error:  # an integer that a double cannot hold exactly
         raise BadLine("entry", "canonical JSON (RFC 8785)", f"{other_bytes(len(body))} ({error})") from error
-    return cast("dict[str, Any]", fields)
+    return fields
 
 
 def _checked_stamp(line: bytes, body: bytes, due: _Due) -> bytes:
@@ -292,12 +293,12 @@ def is_moment(stamp: bytes) -> bool:
     return True
 
 
-def check_body(fields: dict[str, Any], body: bytes) -> None:
+def check_body(fields: EntryBody, body: bytes) -> None:
     """Checks a body with the slow canonical encoder; raises BadLine if it is not canonical or not the body of an entry."""
     if sorted(fields) != [*FIELDS] or not isinstance(fields["payload"], dict):
         raise BadLine("entry", "entity_id, entry_type, payload and timestamp", other_bytes(len(body)))
     try:
-        canonical = rfc8785.dumps(fields)
+        canonical = rfc8785.dumps(orjson.loads(body))
     except (ValueError, RecursionError) as error:
         raise BadLine("entry", "canonical JSON (RFC 8785)", other_bytes(len(body))) from error
     if canonical != body:

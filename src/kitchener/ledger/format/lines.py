@@ -7,7 +7,7 @@ explained in `docs/ledger.md`.
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypedDict
 
 import orjson
 
@@ -62,6 +62,15 @@ class LedgerEntry(NamedTuple):
     """The id of the thing that the entry is about."""
     payload: Mapping[str, object]
     """The facts, as a JSON object: a dict, such as a `TypedDict` of `kitchener.records.entries`."""
+
+
+class EntryBody(TypedDict, total=False):
+    """The decoded body of a line. All keys are present, except where a bundle withholds a body: then none is."""
+
+    entity_id: str
+    entry_type: str
+    payload: Payload
+    timestamp: str
 
 
 class StoredEntry:
