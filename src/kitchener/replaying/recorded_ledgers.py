@@ -17,11 +17,11 @@ from kitchener.sealing import Sealer
 
 @dataclass(frozen=True, slots=True)
 class RecordedLedgers:
-    """The open readers of one agent class, by ledger id; a ledger that was never made is left out."""
+    """The open readers of one agent class. Ledgers that do not exist are left out."""
 
     agent: HO2Config
     memory: HO3MemoryConfig | None
-    """The memory's settings as the class uses it; None: it is off."""
+    """The memory's settings for this class; None: memory is off."""
     ho1m: str
     ho2m: str
     context: str
@@ -30,7 +30,7 @@ class RecordedLedgers:
     sealer: Sealer | None
 
     async def sessions(self) -> list[str]:
-        """The sessions there are, oldest first."""
+        """The recorded sessions, oldest first."""
         reader = self.readers.get(self.ho2m)
         if reader is None:
             return []
@@ -38,16 +38,16 @@ class RecordedLedgers:
 
 
 def memory_of(config: RuntimeConfig, agent: HO2Config) -> HO3MemoryConfig | None:
-    """The memory's settings as an agent class uses it; None: its turns do not use it."""
+    """The memory's settings for an agent class; None: its turns use no memory."""
     return memory_config(config.memory, agent) if agent.ho3_enabled else None
 
 
 @asynccontextmanager
 async def open_recorded(config: RuntimeConfig, agent_class: str) -> AsyncIterator[RecordedLedgers]:
-    """The ledgers of an agent class, open for reading until the block is left.
+    """Opens the ledgers of an agent class for reading, until the block ends.
 
     Raises:
-        LedgerDamaged: what was written once does not verify
+        LedgerDamaged: earlier data does not verify
         LedgerPathError: a file cannot be read
     """
     part, sealer = path_part(agent_class), sealer_of(config.ledger)
@@ -76,11 +76,11 @@ async def open_recorded(config: RuntimeConfig, agent_class: str) -> AsyncIterato
 
 
 async def class_of(config: RuntimeConfig, session_id: str, classes: Iterable[str]) -> str:
-    """The agent class in whose ledger a session stands.
+    """The agent class whose ledger contains a session.
 
     Raises:
-        CallerError: the id has not the form of a session id
-        UnknownSession: none of the classes has it
+        CallerError: the session id is malformed
+        UnknownSession: none of the classes has the session
     """
     if not is_session_id(session_id):
         raise CallerError(f"{session_id!r} is not a session id: expected SES- and 8 to 32 lower-case hex digits")

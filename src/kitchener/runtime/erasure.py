@@ -69,7 +69,7 @@ def keyring_of(sealer: Sealer | None) -> Keyring:
     """
     if sealer is None:
         expected = (
-            "is not set, so everything is stored plainly, in ledgers that nothing is ever taken out of: nobody can be erased"
+            "is not set, so everything is stored in plain text, and ledgers never lose an entry: no subject can be erased"
         )
         raise ConfigError("[ledger]", "keyring", "", expected)
     return sealer.keyring
@@ -233,7 +233,7 @@ class _Session:
         elif entry.entry_type == events.SESSION_END:
             self.end = entry
 
-    def fell_to(self, kid: str) -> bool:
+    def belongs_to(self, kid: str) -> bool:
         """Whether the session belongs to this erasure, and not to an earlier one with another key."""
         return self.end is None or self.end.payload.get("key_id") in (None, kid)
 
@@ -245,7 +245,7 @@ async def _sessions_of(begun: Erasure, ho2m: LedgerClient) -> list[_Session]:
             session = _Session(str(start.session_id))
             async for entry in ho2m.read(session_id=session.session_id):
                 session.take(entry)
-            if session.fell_to(begun.kid):
+            if session.belongs_to(begun.kid):
                 found.append(session)
     return found
 
@@ -298,8 +298,8 @@ async def _why_unknown(subject_id: str, stores: Stores) -> str:
     for ho2m in stores.supervisors.values():
         async for start in ho2m.read(key="sessions", entry_type=events.SESSION_START):
             if start.payload.get("subject_id") == subject_id:
-                return "has no key: what is on record about them was stored plainly, before there was a keyring"
-    return "is not known: there is no key, no session and no erasure of theirs"
+                return "has no key: the entries about this subject were stored in plain text, before a keyring was configured"
+    return "is not known: there is no key, no session and no erasure of this subject"
 
 
 async def _find_lost_kid(subject_id: str, stores: Stores) -> str | None:

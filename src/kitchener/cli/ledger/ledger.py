@@ -1,6 +1,6 @@
-"""`kitchener ledger`: are the records what was written, and what do they say. Takes no lock.
+"""`kitchener ledger`: verifies ledgers and prints their newest entries. Takes no lock.
 
-Signing and proving stand in `proof.py`.
+`proof.py` has the commands that sign and prove.
 """
 
 import os
@@ -47,9 +47,8 @@ def verify(
 ) -> int:
     """Recompute every hash of every ledger under the root, or of one file. Signed heads and bundles are checked too.
 
-    Names file, line, byte offset, field, and what was expected and found, of the first fault of each file, and exits with 6.
-    A directory in which there is no ledger is told, with exit code 1.
-    Nothing is changed, and a process that writes is not disturbed.
+    Prints the first fault of each file: file, line, byte offset, field, and the expected and found values. Exits with 6 if
+    there is a fault, and with 1 if a directory contains no ledger. Changes nothing, and does not disturb a process that writes.
 
     For example:
 
@@ -110,7 +109,7 @@ async def _verify(options: Options, path: Path | None, public_key: str | None, j
         print_json({"ok": is_fine, "ledgers": [_report_as_json(report) for report in reports]})
     elif not reports:
         print_text("no ledgers yet" if path is None else f"no ledgers in {path}")
-    # Who names a directory expects ledgers there; a new root has none.
+    # A caller who names a directory expects ledgers in it; a new root has none.
     return DAMAGED if not is_fine else OK if reports or path is None else NEGATIVE
 
 
@@ -157,7 +156,7 @@ def _report_as_json(report: VerifyReport) -> dict[str, object]:
 
 
 class _Progress:
-    """How far one file is verified, on standard error while a person can see it. Called in a worker thread."""
+    """Shows the progress of one file's verification, if standard error is a terminal. Called in a worker thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -165,7 +164,7 @@ class _Progress:
         self._percent = -1
 
     def __call__(self, done: int, size: int) -> None:
-        """Shows the part done, if it makes a difference to the eye. Ends the verification where the command was interrupted."""
+        """Shows the percentage if it changed. Ends the verification if the command was interrupted."""
         anyio.from_thread.check_cancelled()
         percent = 100 * done // max(1, size)
         if self._is_shown and percent != self._percent:
@@ -173,7 +172,7 @@ class _Progress:
             say_instead(f"verifying {percent:>3} %  {self._name}")
 
     def clear(self) -> None:
-        """Takes the line away."""
+        """Clears the line."""
         if self._percent >= 0:
             say_instead("")
 

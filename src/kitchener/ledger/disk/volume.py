@@ -222,7 +222,7 @@ def open_volume(path: Path, ops: FileOps) -> Volume:
             volume.close()
             raise
         return Volume(path, ops, fd, seals)
-    raise LedgerPathError(str(path), "another file is put in its place again and again")
+    raise LedgerPathError(str(path), "another file replaces it again and again; try again when no program moves it")
 
 
 def sorted_out(path: Path, ops: FileOps, fd: int, seals: Sequence[Seal]) -> tuple[list[Seal], Seal | None]:

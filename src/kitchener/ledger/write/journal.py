@@ -264,7 +264,7 @@ def open_journal(path: Path, ledger_id: str, ops: FileOps) -> Journal:
             ops.close(fd)  # another writer finished this file and replaced it before the lock was taken
     except OSError as error:
         raise path_problem(path, error) from error
-    raise LedgerPathError(str(path), "another file is put in its place again and again")
+    raise LedgerPathError(str(path), "another file replaces it again and again; try again when no program moves it")
 
 
 def _open_and_lock(path: Path, ops: FileOps) -> tuple[int, tuple[int, int]]:
