@@ -30,8 +30,8 @@ def accept_head(
 ) -> int:
     """After restoring a backup: accept the ledger's present end, although its index or signed head names later entries.
 
-    Verifies everything first. A `LEDGER_HEAD_ACCEPTED` entry records what is missing and why. Then the index is deleted, and
-    the next opening rebuilds it. A signed head that names a missing entry is renamed; with a signing key, the new head is signed.
+    Verifies everything first. A `LEDGER_HEAD_ACCEPTED` entry records what is missing and why. Then the index is deleted; the
+    next opening rebuilds it. A signed head that names a missing entry is renamed. With a signing key, the new head is signed.
     Exits with 1 if nothing is missing, and changes nothing then. Exits with 6 if a ledger is damaged.
 
     For example:
