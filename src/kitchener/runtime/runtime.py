@@ -31,8 +31,7 @@ from kitchener.ledger import Ledgers
 from kitchener.memory import HO3Memory
 from kitchener.records.prompt import PromptGateway, Provider
 from kitchener.runtime.agent import Agent, Injected, Shared
-from kitchener.runtime.departure import Departure
-from kitchener.runtime.erasure import ErasureReport, erase, keyring_of, open_stores
+from kitchener.runtime.erasure import ErasureGuard, ErasureReport, erase, keyring_of, open_stores
 from kitchener.runtime.ledger_paths import agent_of, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import open_memories
@@ -112,8 +111,8 @@ class Runtime:
             for agent in self._agents.values():
                 await agent.ready()
             present = dict(self._agents)
-            with Departure(subject_id, {name: agent.supervisor.leaving for name, agent in present.items()}) as departure:
-                await departure.begin()
+            with ErasureGuard(subject_id, {name: agent.supervisor.leaving for name, agent in present.items()}) as guard:
+                await guard.begin()
                 async with open_stores(
                     self.config,
                     clock=self._shared.injected.clock,
@@ -121,7 +120,7 @@ class Runtime:
                     supervisors={name: agent.ledgers.ho2m for name, agent in present.items()},
                     opened=tuple(self._shared.memories.values()),
                 ) as stores:
-                    departure.is_erasing = True
+                    guard.is_erasing = True
                     return await erase(subject_id, stores, self._shared.injected.clock)
 
     async def _finish_erasures(self) -> None:
