@@ -23,17 +23,16 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.turn.parts import DegradedCall
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock, SystemClock
-from kitchener.config import HO2Config, RuntimeConfig
+from kitchener.config import RuntimeConfig
 from kitchener.errors import ActorStopped, CallerError, KitchenerError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.ids import IdSource, check_recorded_subject, is_agent_class
 from kitchener.ledger import Ledgers
 from kitchener.memory import HO3Memory
 from kitchener.records.prompt import PromptGateway, Provider
-from kitchener.runtime.agent import Agent, Injected, Shared, restarts
-from kitchener.runtime.departure import Departure
-from kitchener.runtime.erasure import ErasureReport, erase, keyring_of, open_stores
-from kitchener.runtime.ledger_paths import sealer_of, supervisors_ledgers
+from kitchener.runtime.agent import RESTART_WINDOW_S, Agent, Injected, Shared
+from kitchener.runtime.erasure import ErasureGuard, ErasureReport, erase, keyring_of, open_stores
+from kitchener.runtime.ledger_paths import agent_of, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import open_memories
 from kitchener.signing import load_signer
@@ -115,8 +114,8 @@ class Runtime:
             for agent in self._agents.values():
                 await agent.ready()
             present = dict(self._agents)
-            with Departure(subject_id, {name: agent.supervisor.leaving for name, agent in present.items()}) as departure:
-                await departure.begin()
+            with ErasureGuard(subject_id, {name: agent.supervisor.leaving for name, agent in present.items()}) as guard:
+                await guard.begin()
                 async with open_stores(
                     self.config,
                     clock=self._shared.injected.clock,
@@ -124,7 +123,7 @@ class Runtime:
                     supervisors={name: agent.ledgers.ho2m for name, agent in present.items()},
                     opened=tuple(self._shared.memories.values()),
                 ) as stores:
-                    departure.is_erasing = True
+                    guard.is_erasing = True
                     return await erase(subject_id, stores, self._shared.injected.clock)
 
     async def _finish_erasures(self) -> None:
@@ -157,8 +156,7 @@ class Runtime:
                 raise CallerError(f"agent class {agent_class!r}: expected 'ADMIN' or 'RESIDENT:<name>'")
             if not is_on_record:
                 self._check_room(agent_class)
-            config = self.config.agents.get(agent_class) or HO2Config(agent_class=agent_class)
-            agent = self._agents[agent_class] = Agent(config, self._shared)
+            agent = self._agents[agent_class] = Agent(agent_of(self.config, agent_class), self._shared)
             agent.open()
         return agent
 
@@ -194,7 +192,7 @@ async def open_runtime(
     config: RuntimeConfig | str | Path | None = None,
     *,
     root: str | Path | None = None,
-    tools: Sequence[Callable[..., Any]] = (),
+    tools: Sequence[Callable[..., object]] = (),
     providers: Mapping[str, Provider] | None = None,
     degraded_call: DegradedCall | None = None,
     clock: Clock | None = None,
@@ -256,7 +254,9 @@ async def _hold(loaded: LoadedConfig, injected: Injected, *, task_status: TaskSt
                 gateway,
                 name="gateway",
                 lanes={INTERACTIVE: LaneLimits(_GATEWAY_SHARE * limits.executor_concurrency, limits.gateway_queue)},
-                **restarts(limits),
+                max_restarts=limits.max_restarts,
+                restart_window_s=RESTART_WINDOW_S,
+                abort_grace_s=limits.abort_grace_s,
             )
             sealer, key = sealer_of(config.ledger), config.ledger.signing_key
             signer = await anyio.to_thread.run_sync(load_signer, key) if key is not None else None
@@ -275,13 +275,10 @@ async def _hold(loaded: LoadedConfig, injected: Injected, *, task_status: TaskSt
 
 def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, given: Mapping[str, Provider]) -> LoadedConfig:
     """The complete and checked settings, from a file or an object."""
-    if not isinstance(config, RuntimeConfig):
-        loaded = load_config(config, root=root)
+    if isinstance(config, RuntimeConfig):
+        loaded = LoadedConfig(settings_of(config, root), "RuntimeConfig", Path.cwd())
     else:
-        named = {name: agent.model_copy(update={"agent_class": name}) for name, agent in config.agents.items()}
-        where = Path(root if root is not None else config.plane_root).absolute()
-        config = config.model_copy(update={"plane_root": str(where), "agents": named})
-        loaded = LoadedConfig(config, "RuntimeConfig", Path.cwd())
+        loaded = load_config(config, root=root)
     check_config(loaded.config, source=loaded.source, given=tuple(given))
     return loaded
 
