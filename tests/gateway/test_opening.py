@@ -13,7 +13,8 @@ from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.providers.opening import read_secret
-from kitchener.gateway.routing import FIXED_URL_VENDORS, OWN_CLIENT_VENDORS, check_router
+from kitchener.gateway.providers.vendors import OWN_CLIENT_VENDORS
+from kitchener.gateway.routing import FIXED_URL_VENDORS, check_router
 from kitchener.records.prompt import ToolSpec, Usage
 from tests.gateway.asking import Told, ask
 from tests.gateway.fake_server import Answer, completion, error, fake_server, hang
@@ -203,6 +204,7 @@ def test_a_vendor_that_needs_asyncio_is_refused_under_trio() -> None:
 
 
 async def test_without_the_vendors_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "pydantic_ai.providers.groq", raising=False)
     monkeypatch.setitem(sys.modules, "groq", None)
     refused = await refusal_of(one(kind="model", model="groq:llama", api_key="env:HOME"))
     assert refused.key == "router.providers.it"
@@ -214,7 +216,7 @@ async def test_a_base_url_reaches_the_vendors_library_or_is_refused(monkeypatch:
     """The settings are checked by a list of vendors, the opening by the library itself: they must agree."""
     monkeypatch.setenv("OPENAI_API_VERSION", "2024-06-01")
     url = "http://127.0.0.1:1/v1"
-    for vendor in sorted(FIXED_URL_VENDORS - {"cohere", "openai-chatgpt", "openai-codex"}):
+    for vendor in sorted(FIXED_URL_VENDORS - {"cohere", "openai-chatgpt", "openai-codex", "xai"}):
         provider = ProviderConfig(kind="model", model=f"{vendor}:m", base_url=url, api_key="env:HOME")
         config = RouterConfig(providers={"it": provider})
         with pytest.raises(ConfigError, match="would go to the vendor itself") as checked:

@@ -28,13 +28,6 @@ URL_NOT_TAKEN = (
     " use kind 'openai_compatible' for this endpoint, or leave `base_url` out"
 )
 """Error text for a `base_url` that the library would ignore; `{0}` is the model."""
-OWN_CLIENT_VENDORS = {
-    "bedrock": "https://bedrock-runtime.<region>.amazonaws.com/openai/v1",
-    "huggingface": "https://router.huggingface.co/v1",
-    "xai": "https://api.x.ai/v1",
-}
-"""Vendors whose library takes no HTTP client of ours, each with its OpenAI-compatible endpoint. As for `FIXED_URL_VENDORS`,
-settings are checked by this list, and opening a provider asks the library itself."""
 FIXED_URL_VENDORS = frozenset(
     (
         "azure",
@@ -54,22 +47,12 @@ FIXED_URL_VENDORS = frozenset(
         "ovhcloud",
         "together",
         "vercel",
+        "xai",
     )
 )
 """Vendors for which the library takes no `base_url`. The list lets settings be checked without importing the library. Opening
 a provider asks the library itself."""
 _MODEL_NAME = re.compile(r"[A-Za-z0-9_-]+:\S+")
-
-
-def unbounded_vendor(vendor: str) -> str:
-    """Error text for a vendor whose answers no limit would bound, with what to configure in its place."""
-    endpoint = OWN_CLIENT_VENDORS.get(vendor)
-    remedy = "an OpenAI-compatible endpoint" if endpoint is None else f'`base_url = "{endpoint}"`'
-    return (
-        f"the library for {vendor!r} brings its own HTTP client, so `max_response_bytes` would not bound its answers; use kind"
-        f" 'openai_compatible' with {remedy},"
-        " or give `open_runtime` a provider of your own"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +165,6 @@ def _check_provider(provider: ProviderConfig, source: str, at: Location) -> None
         expected = "kind 'model' needs `vendor:model`, e.g. `anthropic:claude-sonnet-4-5`"
         raise ConfigError(source, dotted_key((*at, "model")), described(provider.model), expected)
     vendor = (provider.model or "").partition(":")[0]
-    if provider.kind == "model" and vendor in OWN_CLIENT_VENDORS:
-        raise ConfigError(source, dotted_key((*at, "model")), described(provider.model), unbounded_vendor(vendor))
     if provider.kind == "model" and provider.base_url is not None and vendor in FIXED_URL_VENDORS:
         raise ConfigError(source, dotted_key((*at, "base_url")), "", URL_NOT_TAKEN.format(provider.model))
 

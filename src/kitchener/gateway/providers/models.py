@@ -31,15 +31,17 @@ from kitchener.gateway.providers.http_client import open_former_http_client, ope
 from kitchener.gateway.providers.model_errors import VENDOR_ERRORS, hide, translated
 from kitchener.gateway.providers.model_messages import check_part, parameters_for, response_from, text_of, vendor_messages
 from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
-from kitchener.gateway.routing import OWN_CLIENT_VENDORS, URL_NOT_TAKEN, unbounded_vendor
+from kitchener.gateway.providers.vendors import (
+    ASYNCIO_ONLY_VENDORS,
+    FORMER_HTTPX_VENDORS,
+    OWN_CLIENT_VENDORS,
+    unbounded_vendor,
+)
+from kitchener.gateway.routing import URL_NOT_TAKEN
 from kitchener.gateway.traits import Traits
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 
 REMEMBERED_MODELS = 64
-ASYNCIO_ONLY_VENDORS = frozenset(("bedrock-mantle", "cohere", "mistral"))
-"""Vendors whose own client needs asyncio; under trio they are refused when they are opened."""
-FORMER_HTTPX_VENDORS = frozenset(("cohere", "groq"))
-"""Vendors whose library takes only a client of `httpx`, not of its successor `httpx2`."""
 OPENAI_HOSTS = ("api.openai.com", "openai.azure.com")
 
 _SOURCE = "configuration"
@@ -185,7 +187,7 @@ async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: Provider
     at = ("router", "providers", provider_id)
     vendor_name, _, model_name = (config.model or "").partition(":")
     if vendor_name in OWN_CLIENT_VENDORS:
-        raise ConfigError(_SOURCE, dotted_key((*at, "model")), described(config.model), unbounded_vendor(vendor_name))
+        raise unbounded_vendor(vendor_name, config.model, at)
     if vendor_name in ASYNCIO_ONLY_VENDORS and anyio.get_cancelled_exc_class().__module__.startswith("trio"):
         expected = f"the client library of {vendor_name!r} works on asyncio only, and this program runs on trio"
         raise ConfigError(_SOURCE, dotted_key((*at, "model")), described(config.model), expected)
@@ -195,7 +197,7 @@ async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: Provider
         expected = "the library knows no such vendor; expected `vendor:model`, such as `anthropic:claude-sonnet-4-5`"
         raise ConfigError(_SOURCE, dotted_key((*at, "model")), described(config.model), expected) from None
     if "http_client" not in signature(vendor_class.__init__).parameters:
-        raise ConfigError(_SOURCE, dotted_key((*at, "model")), described(config.model), unbounded_vendor(vendor_name))
+        raise unbounded_vendor(vendor_name, config.model, at)
     redaction = Redaction(secret)
     client = (open_former_http_client if vendor_name in FORMER_HTTPX_VENDORS else open_http_client)(config, redaction)
     vendor = _vendor(vendor_class, config, at, {"api_key": secret, "base_url": config.base_url, "http_client": client})
