@@ -16,7 +16,7 @@ from kitchener.gateway.providers.opening import read_secret
 from kitchener.gateway.providers.vendors import OWN_CLIENT_VENDORS
 from kitchener.gateway.routing import FIXED_URL_VENDORS, check_router
 from kitchener.records.prompt import ToolSpec, Usage
-from tests.gateway.asking import Told, ask
+from tests.gateway.asking import Told, ask, read_until_error
 from tests.gateway.fake_server import Answer, completion, error, fake_server, hang
 
 
@@ -289,6 +289,28 @@ async def test_a_model_that_the_vendors_library_refuses_is_a_wrong_setting() -> 
     refused = await refusal_of(one(kind="model", model="elevenlabs:nothing", api_key="env:HOME"))
     assert refused.key == "router.providers.it.model"
     assert "the vendor's library refuses this model" in refused.expected
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_what_a_vendors_library_will_not_do_for_a_request_is_a_bad_request(*, streams: bool) -> None:
+    """Its `UserError` at the call: this vendor's models write no text. Nothing is sent."""
+    async with fake_server(completion()) as server:
+        it = ProviderConfig(kind="model", model="openai-decisions:m", base_url=server.url, api_key="env:HOME")
+        config = RouterConfig(default_provider="it", providers={"it": it})
+        async with build_providers(config) as providers:
+            gateway, told = LLMGateway(config, providers), Told()
+            if streams:
+                seen, refused = await read_until_error(gateway, ask(), told)
+                assert seen == []
+            else:
+                with pytest.raises(ProviderError) as caught:
+                    await gateway.complete(ask(), on_attempt=told)
+                refused = caught.value
+    assert refused is not None
+    assert refused.reason == "bad_request"
+    assert "Text output is not supported" in refused.detail
+    assert told.lines == ["1 started it", "1 failed it bad_request"], "it is not tried again"
+    assert server.hits == []
 
 
 async def test_two_providers_may_share_an_endpoint_and_differ_in_everything_else() -> None:
