@@ -85,7 +85,7 @@ async def test_a_flood_of_long_messages_takes_memory_in_proportion(tmp_path: Pat
 
 @pytest.mark.parametrize("ranked", [False, True])
 async def test_messages_of_hostile_shapes_are_answered(tmp_path: Path, ranked: bool) -> None:
-    """Every part of a turn reads them, the built-in model too. That it takes linear work is measured in test_linear_scans.py."""
+    """Every part of a turn reads them, the built-in model too. The work it takes is measured in test_linear_scans.py."""
     offline = OfflineProvider()
 
     async def answer(request: PromptRequest) -> PromptResponse:
