@@ -32,6 +32,7 @@ from kitchener.config import (
 from kitchener.config.parsing import MAX_SETTINGS_BYTES
 from kitchener.errors import ConfigError
 from kitchener.gateway.providers.opening import MAX_KEY_BYTES
+from kitchener.gateway.providers.vendors import check_vendors
 from kitchener.gateway.routing import check_router
 from kitchener.ids import is_agent_class
 from kitchener.small_files import read_regular
@@ -135,6 +136,7 @@ def check_config(
         # Settings made by hand may leave `agent_class` at its default.
         _check_agent_class(name, name if "agent_class" not in agent.model_fields_set else agent.agent_class, source)
     check_router(config.router, given=given, source=source)
+    check_vendors(config.router, given=given, source=source)
     if not config.router.allow_model_calls:
         return
     for provider_id, provider in config.router.providers.items():

@@ -19,6 +19,7 @@ from kitchener.actors.mailbox.calling_chain import calling_chain
 from kitchener.actors.mailbox.hosts import HostedGateway
 from kitchener.actors.mailbox.mailbox import INTERACTIVE, LaneLimits, LaneStatistics
 from kitchener.actors.sessions.admission import TurnLimiter
+from kitchener.actors.sessions.requests import check_is_text
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.turn.parts import DegradedCall
 from kitchener.cancellation import ends_when_told
@@ -29,6 +30,7 @@ from kitchener.gateway import LLMGateway, build_providers
 from kitchener.ids import IdSource, check_recorded_subject, is_agent_class
 from kitchener.ledger import Ledgers
 from kitchener.memory import HO3Memory
+from kitchener.plain_names import quoted
 from kitchener.records.prompt import PromptGateway, Provider
 from kitchener.runtime.agent import RESTART_WINDOW_S, Agent, Injected, Shared
 from kitchener.runtime.erasure import ErasureGuard, ErasureReport, erase, keyring_of, open_stores
@@ -75,9 +77,10 @@ class Runtime:
         Raises:
             CallerError: the agent class has no long-term memory
         """
+        check_is_text("agent_class", agent_class)
         memory = self._shared.memories.get(agent_class)
         if memory is None:
-            raise CallerError(f"agent class {agent_class!r} has no long-term memory; set agents.{agent_class}.ho3_enabled")
+            raise CallerError(f"agent class {quoted(agent_class)} has no long-term memory; set ho3_enabled in its settings")
         return memory
 
     async def drain(self) -> None:
@@ -107,6 +110,7 @@ class Runtime:
             LedgerError, SealingError: the erasure is not complete; call again
         """
         keyring_of(self._shared.sealer)
+        check_is_text("subject_id", subject_id)
         check_recorded_subject(subject_id)
         for agent_class in supervisors_ledgers(self.config):
             self._agent(agent_class, is_on_record=True)
@@ -150,10 +154,11 @@ class Runtime:
         }
 
     def _agent(self, agent_class: str, *, is_on_record: bool = False) -> Agent:
+        check_is_text("agent_class", agent_class)
         agent = self._agents.get(agent_class)
         if agent is None:
             if not is_agent_class(agent_class):
-                raise CallerError(f"agent class {agent_class!r}: expected 'ADMIN' or 'RESIDENT:<name>'")
+                raise CallerError(f"agent class {quoted(agent_class)}: expected 'ADMIN' or 'RESIDENT:<name>'")
             if not is_on_record:
                 self._check_room(agent_class)
             agent = self._agents[agent_class] = Agent(agent_of(self.config, agent_class), self._shared)

@@ -25,7 +25,9 @@ from kitchener.errors import CallerError, EntryRefused, OverlayRefused, origin_o
 from kitchener.ids import SubjectId, consolidation_session, split_namespace
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.memory.index import SIGNALS
+from kitchener.memory.moments import us_of
 from kitchener.memory.overlays import gate_window_key
+from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.work_order import Constraints, WorkOrder, WorkOrderError
 
@@ -75,11 +77,15 @@ class Consolidator:
             is_asked_for: True: also a signal that failed lately; False: such a signal waits for its back-off
 
         Raises:
-            CallerError: the namespace belongs to another agent class
+            CallerError: the namespace belongs to another agent class, or the time is none or has no zone
         """
         agent_class, subject_id = split_namespace(namespace)
         if agent_class != self._agent_class:
-            raise CallerError(f"namespace {namespace!r}: expected one of agent class {self._agent_class!r}, `class/subject`")
+            raise CallerError(
+                f"namespace {quoted(namespace)}: expected one of agent class {self._agent_class!r}, `class/subject`"
+            )
+        if gate_ts is not None:
+            us_of(gate_ts, "gate_ts")
         await self.recover()
         done = []
         for each in dict.fromkeys(signal_ids):
