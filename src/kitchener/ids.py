@@ -62,12 +62,6 @@ def is_session_id(text: str) -> bool:
     return _SESSION.fullmatch(text) is not None
 
 
-def check_session_id(text: str) -> None:
-    """Raises CallerError unless `text` has the form of a session id."""
-    if not is_session_id(text):
-        raise CallerError(f"{text!r} is not a session id: expected SES- and 8 to 32 lower-case hex digits")
-
-
 def is_agent_class(text: str) -> bool:
     """Whether `text` names an agent class: `ADMIN` or `RESIDENT:<name>`."""
     return _AGENT_CLASS.fullmatch(text) is not None

@@ -1,36 +1,26 @@
 """The options that all commands share, and what they lead to: the settings, the ledger files, the agent class of a session."""
 
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 from urllib.parse import unquote
 
 from cyclopts import Parameter
 
 from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.errors import ConfigError
-from kitchener.ids import is_agent_class, path_part
+from kitchener.ids import is_agent_class
 from kitchener.ledger import LedgerReader
-from kitchener.ledger.format.lines import IndexKeys
-from kitchener.memory.index import overlay_keys, signal_keys
-from kitchener.memory.reader import memory_dir
-from kitchener.records.events import index_keys
-from kitchener.replaying.recorded_ledgers import class_of
-from kitchener.runtime.ledger_paths import agent_of, ho2m_path, sealer_of
+from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName, agent_of, class_of, index_dir, ledger_paths, sealer_of
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import memory_config
 from kitchener.sealing import Sealer
 
 DEFAULT_FILE = "kitchener.toml"
 """The settings file that commands use where none is named and this one is there."""
-
-LedgerName = Literal["ho2m", "ho1m", "context", "signals", "overlays"]
-"""The ledgers of one agent class. Those of the memory, `signals` and `overlays`, it may share with others."""
-
-_INDEX_KEYS: Mapping[LedgerName, IndexKeys] = {"ho2m": index_keys, "signals": signal_keys, "overlays": overlay_keys}
 
 
 @Parameter(name="*", group="Common options")
@@ -88,14 +78,7 @@ class LedgerPaths:
 
     def ledger(self, agent_class: str, name: LedgerName) -> Path:
         """The file of one ledger, whether it exists or not."""
-        agent = self.agent(agent_class)
-        if name in ("signals", "overlays"):
-            return memory_dir(self.root, self.memory_config(agent_class)) / f"{name}.jsonl"
-        if name == "context":  # beside the supervisor's, wherever that is
-            return self.ledger(agent_class, "ho2m").with_name("context.jsonl")
-        if name == "ho2m":
-            return ho2m_path(self.root, agent)
-        return Path(agent.ho1m_path) if agent.ho1m_path else self.root / "HO1" / path_part(agent_class) / "ho1m.jsonl"
+        return ledger_paths(self.config, agent_class)[name]
 
     def agent(self, agent_class: str) -> HO2Config:
         """The settings of an agent class; one that is not configured has the defaults."""
@@ -116,7 +99,9 @@ class LedgerPaths:
         if not path.exists():
             yield None
             return
-        opened = LedgerReader.open(path, index_dir=self.root / "index", index_keys=_INDEX_KEYS.get(name), sealer=self.sealer())
+        opened = LedgerReader.open(
+            path, index_dir=index_dir(self.config), index_keys=INDEX_KEYS.get(name), sealer=self.sealer()
+        )
         async with opened as reader:
             yield reader
 
@@ -129,7 +114,7 @@ class LedgerPaths:
         """Every ledger file there is: all `*.jsonl` under the root, and those that the settings put elsewhere."""
         found = set(self.root.rglob("*.jsonl"))
         for agent_class in ("ADMIN", *self.config.agents):
-            found.update(self.ledger(agent_class, name) for name in ("ho2m", "ho1m", "context", "signals", "overlays"))
+            found.update(ledger_paths(self.config, agent_class).values())
         return (path for path in sorted(found) if path.exists())
 
     async def class_of(self, session_id: str, preferred: str) -> str:

@@ -42,8 +42,9 @@ class ReplayDivergence:
         """For a reader, some lines long."""
         where = f"{self.entry_type} {self.entity_id}" + (f" ({self.entry_id})" if self.entry_id else "")
         rows = [f"first divergence: {self.turn_id or 'before the first turn'}, {where}", f"  field       {self.field}"]
-        if _is_list_of_text(self.recorded) and _is_list_of_text(self.recomputed):
-            rows += _list_diff(self.recorded, self.recomputed)
+        recorded, recomputed = self.recorded, self.recomputed
+        if _is_list_of_text(recorded) and _is_list_of_text(recomputed):
+            rows += _list_diff(recorded, recomputed)
         else:
             rows += [f"  recorded    {_shown(self.recorded)}", f"  recomputed  {_shown(self.recomputed)}"]
         return "\n".join([*rows, f"  stems from  {self.stems_from}"])

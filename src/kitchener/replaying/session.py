@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import anyio.to_thread
 
@@ -26,8 +26,7 @@ from kitchener.config import HO2Config, RuntimeConfig
 from kitchener.errors import UnknownSession
 from kitchener.gateway.providers.recorded import RecordedProvider
 from kitchener.ids import memory_namespace
-from kitchener.ledger import LedgerClient, LedgerReader, Ledgers, StoredEntry
-from kitchener.memory import HO3Memory
+from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory.index import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
 from kitchener.records.prompt import PromptGateway, PromptRequest
@@ -40,13 +39,13 @@ from kitchener.replaying.doubles import (
     RecordedMemory,
     RecordedTools,
 )
-from kitchener.replaying.recorded_ledgers import RecordedLedgers, class_of, open_recorded
+from kitchener.replaying.recorded_ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded_routes import Routes
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.tape import Diverged, Tape, TurnTape
 from kitchener.runtime.agent import tools_of
-from kitchener.runtime.ledger_paths import agent_classes, settings_of
+from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
 
 DEADLINE_S: Final = 86_400.0
 """Deadline of a replayed turn, seconds. It never passes: how long the turn took is on record."""
@@ -127,7 +126,7 @@ class Replays:
                     continue
                 tape.begin(each)
                 clock.put_to(each.started.timestamp)
-                signals, overlays = (cast(LedgerClient, self._ledger(name, tape)) for name in (SIGNALS, OVERLAYS))
+                signals, overlays = (self._ledger(name, tape) for name in (SIGNALS, OVERLAYS))
                 about = each.about
                 memory = RecordedLearning(signals, overlays, config, clock, about)
                 supervisor = self.supervisor_for(tape, ledgers, clock, memory)
@@ -215,7 +214,7 @@ class Replays:
         tape: Tape,
         ledgers: ReplayLedgers,
         clock: RecordedClock,
-        memory: RecordedMemory | HO3Memory | None,
+        memory: LongTermMemory | None,
         gateway: PromptGateway | None = None,
     ) -> HO2Supervisor:
         """The supervisor that the session runs through, with doubles below it.
@@ -226,12 +225,11 @@ class Replays:
             gateway: None: gives recorded answers to the recorded requests and to no others
         """
         agent = self.recorded.agent.model_copy(update=_NO_LIMIT)
-        tools = cast(ToolRegistry, RecordedTools(self._tools, tape))
-        lent = cast(Ledgers, ledgers)
+        tools = RecordedTools(self._tools, tape)
         provider = RecordedProvider(tape.recordings(), request_hash=self._hashed_by(ledgers))
         routes = Routes(self.settings.router, tape.providers())
         executor = HO1Executor(
-            ledgers=lent,
+            ledgers=ledgers,
             gateway=gateway or RecordedGateway(tape, provider, routes),
             prompts=self._prompts,
             tools=tools,
@@ -241,17 +239,17 @@ class Replays:
         return HO2Supervisor(
             agent_class=self.agent_class,
             ho1_executor=RecordedExecutor(executor, ledgers.ho1m, tape),
-            ledgers=lent,
+            ledgers=ledgers,
             token_budgeter=TokenBudgeter(),
             config=agent if memory is not None else agent.model_copy(update={"ho3_enabled": False}),
-            ho3_memory=cast(LongTermMemory, memory) if memory is not None else None,
+            ho3_memory=memory,
             degraded_call=_recorded_reply(tape),
             tools=tools,
             clock=clock,
             host=Host(limits=self.settings.limits, ruleset_hash=self.ruleset_hash(memory)),
         )
 
-    def ruleset_hash(self, memory: RecordedMemory | HO3Memory | None) -> str:
+    def ruleset_hash(self, memory: LongTermMemory | None) -> str:
         """The identity of the policy at hand; its files are read once."""
         is_used = memory is not None
         if is_used not in self._identities:

@@ -10,19 +10,22 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import NamedTuple, Self
 
 import anyio.to_thread
 
+from kitchener.actors.erasure import Leaving
 from kitchener.actors.sessions.state import COSTS
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
+from kitchener.context.lexical.words import forget_words
 from kitchener.errors import ConfigError, UnknownSubject
 from kitchener.ids import check_recorded_subject, memory_namespace, path_part
 from kitchener.ledger import LedgerClient, LedgerEntry, StoredEntry
 from kitchener.memory import HO3Memory
 from kitchener.records import events
-from kitchener.runtime.ledger_paths import memories, sealer_of, settings_of, supervisors_ledgers
+from kitchener.runtime.ledger_paths import index_dir, memories, sealer_of, settings_of, supervisors_ledgers
 from kitchener.sealing import MARK, Erasure, Keyring, Sealer, is_sealed
 
 
@@ -47,7 +50,7 @@ class ErasureReport:
     artifacts: int = 0
     """Number of deactivated artifacts that had the subject as a source."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """All fields as JSON types."""
         return asdict(self)
 
@@ -69,7 +72,7 @@ def keyring_of(sealer: Sealer | None) -> Keyring:
     """
     if sealer is None:
         expected = (
-            "is not set, so everything is stored plainly, in ledgers that nothing is ever taken out of: nobody can be erased"
+            "is not set, so everything is stored in plain text, and ledgers never lose an entry: no subject can be erased"
         )
         raise ConfigError("[ledger]", "keyring", "", expected)
     return sealer.keyring
@@ -99,7 +102,6 @@ async def open_stores(
         LedgerDamaged, LedgerPathError: one of the ledgers cannot be opened
     """
     keyring, root = keyring_of(sealer), Path(config.plane_root)
-    shared: dict[str, Any] = {"clock": clock, "sealer": sealer}
     unique = {memory.signals.path: memory for memory in opened}
     async with AsyncExitStack() as stack:
         found = dict(supervisors or {})
@@ -109,17 +111,52 @@ async def open_stores(
                     path,
                     ledger_id=f"HO2M:{path_part(name)}",
                     config=config.ledger,
-                    index_dir=root / "index",
+                    index_dir=index_dir(config),
                     index_keys=events.index_keys,
-                    **shared,
+                    clock=clock,
+                    sealer=sealer,
                 )
             )
         all_memories = [*unique.values()]
         for where, own in memories(config).items():
             if where not in {path.parent for path in unique}:
-                memory = HO3Memory.open(root, own, ledger_config=config.ledger, **shared)
+                memory = HO3Memory.open(root, own, ledger_config=config.ledger, clock=clock, sealer=sealer)
                 all_memories.append(await stack.enter_async_context(memory))
         yield Stores(keyring, found, all_memories)
+
+
+class ErasureGuard:
+    """Refuses calls for a subject from `begin` until the block ends, and longer if the erasure started but did not complete.
+
+    Clears the subject's cached data at the end.
+
+    Args:
+        subject_id: the subject to erase
+        classes: the erasure guard of each agent class, by name
+    """
+
+    def __init__(self, subject_id: str, classes: Mapping[str, Leaving]) -> None:
+        self._subject_id = subject_id
+        self._guards = [(each, memory_namespace(name, subject_id)) for name, each in classes.items()]
+        self.is_erasing = False
+        """Whether the erasure has started; the key may then be destroyed, and calls stay refused until it completes."""
+
+    async def begin(self) -> None:
+        """Refuses new calls for the subject, and returns when no turn of the subject runs."""
+        for each, namespace in self._guards:
+            await each.begin(self._subject_id, namespace)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        has_ended = kind is None or not self.is_erasing or issubclass(kind, UnknownSubject)
+        for each, namespace in self._guards:
+            each.forget(self._subject_id)
+            if has_ended:
+                each.end(self._subject_id, namespace)
+        # These caches do not record whose text they hold, so they are cleared completely.
+        forget_words()
 
 
 async def erase_subject(
@@ -233,7 +270,7 @@ class _Session:
         elif entry.entry_type == events.SESSION_END:
             self.end = entry
 
-    def fell_to(self, kid: str) -> bool:
+    def belongs_to(self, kid: str) -> bool:
         """Whether the session belongs to this erasure, and not to an earlier one with another key."""
         return self.end is None or self.end.payload.get("key_id") in (None, kid)
 
@@ -245,7 +282,7 @@ async def _sessions_of(begun: Erasure, ho2m: LedgerClient) -> list[_Session]:
             session = _Session(str(start.session_id))
             async for entry in ho2m.read(session_id=session.session_id):
                 session.take(entry)
-            if session.fell_to(begun.kid):
+            if session.belongs_to(begun.kid):
                 found.append(session)
     return found
 
@@ -298,8 +335,8 @@ async def _why_unknown(subject_id: str, stores: Stores) -> str:
     for ho2m in stores.supervisors.values():
         async for start in ho2m.read(key="sessions", entry_type=events.SESSION_START):
             if start.payload.get("subject_id") == subject_id:
-                return "has no key: what is on record about them was stored plainly, before there was a keyring"
-    return "is not known: there is no key, no session and no erasure of theirs"
+                return "has no key: the entries about this subject were stored in plain text, before a keyring was configured"
+    return "is not known: there is no key, no session and no erasure of this subject"
 
 
 async def _find_lost_kid(subject_id: str, stores: Stores) -> str | None:

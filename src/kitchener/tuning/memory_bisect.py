@@ -12,6 +12,7 @@ from kitchener.config import toml_key
 from kitchener.errors import CallerError, NotOnRecord
 from kitchener.ids import memory_namespace, session_of_valid_turn
 from kitchener.ledger import StoredEntry
+from kitchener.ledger.format.lines import NO_END
 from kitchener.memory.index import OVERLAYS, SIGNALS, fold_subject, signal_keys
 from kitchener.memory.overlays import Overlay
 from kitchener.memory.signals import Cut, RecordedEvent
@@ -19,7 +20,6 @@ from kitchener.memory.subject import SubjectMemory
 from kitchener.records import events
 from kitchener.replaying import Replays, Rerun, ShownContext
 from kitchener.replaying.tape import Tape, TurnTape
-from kitchener.tuning.recorded_gates import NO_END
 
 _LEARNED: Final = ("ART-", "OVL-")
 """How ids of learned lines begin."""

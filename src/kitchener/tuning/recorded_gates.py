@@ -12,6 +12,7 @@ from kitchener.config import HO3MemoryConfig
 from kitchener.errors import NotOnRecord
 from kitchener.ids import memory_namespace, split_namespace
 from kitchener.ledger import StoredEntry
+from kitchener.ledger.format.lines import NO_END
 from kitchener.memory import MemoryReader
 from kitchener.memory.bias import weight_of
 from kitchener.memory.moments import us_of
@@ -21,8 +22,6 @@ from kitchener.records import events
 from kitchener.records.entries import OverlayPayload, SignalPayload, is_sealed, payload_as
 from kitchener.tuning.gates import GateCheck, LineFate, SubjectRecord
 
-NO_END: Final = 2**62
-"""A time and a position after everything on record."""
 _WHATEVER_THE_THRESHOLDS: Final = ("excluded", "blocked", "quarantined")
 """Verdicts that no other threshold would change."""
 

@@ -10,7 +10,8 @@ import anyio
 
 from kitchener.errors import CallerError
 from kitchener.ids import IdSource, SessionId, is_session_id
-from kitchener.ledger import Ledgers
+from kitchener.ledger import LedgerGroup
+from kitchener.plain_names import quoted
 
 
 class FreshIds:
@@ -22,7 +23,7 @@ class FreshIds:
         active: the ids of active sessions
     """
 
-    def __init__(self, ids: IdSource, ledgers: Ledgers, active: Container[str]) -> None:
+    def __init__(self, ids: IdSource, ledgers: LedgerGroup, active: Container[str]) -> None:
         self._ids, self._ledgers, self._active = ids, ledgers, active
         self._fresh: deque[SessionId] = deque()
         self._drawn: anyio.Event | None = None
@@ -66,7 +67,7 @@ class FreshIds:
 def check_session_id(session_id: str) -> None:
     """Raises CallerError unless the text has the form of a session id."""
     if not isinstance(session_id, str) or not is_session_id(session_id):
-        raise CallerError(f"session id {session_id!r:.80}: expected `SES-` and 8 to 32 lower-case hex digits")
+        raise CallerError(f"session id {quoted(session_id)}: expected `SES-` and 8 to 32 lower-case hex digits")
 
 
 _ATTEMPTS = 8

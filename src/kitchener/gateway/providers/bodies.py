@@ -7,9 +7,10 @@ HTTP and JSON, but no vendor and none of their libraries. `http_client.py` puts 
 
 import zlib
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import anyio.lowlevel
+import httpx
 import httpx2
 import orjson
 
@@ -50,7 +51,7 @@ class UnusableAnswer(Exception):
         super().__init__(detail)
 
 
-class BoundedBody(httpx2.AsyncByteStream):
+class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
     """The body of one response, decompressed and bounded.
 
     A stream of events comes out event by event, without its comments. Any other body comes out whole. Of an error's body
@@ -63,7 +64,9 @@ class BoundedBody(httpx2.AsyncByteStream):
         max_bytes: limit of a body that is no error's, decompressed; bytes that arrive are held to it too
     """
 
-    def __init__(self, body: httpx2.AsyncByteStream, *, encoding: str, status: int, max_bytes: int) -> None:
+    def __init__(
+        self, body: httpx2.AsyncByteStream | httpx.AsyncByteStream, *, encoding: str, status: int, max_bytes: int
+    ) -> None:
         self._body, self._source = body, body.__aiter__()
         self._is_error = status >= 300  # redirects are not followed
         self._max_bytes = min(max_bytes, MAX_ERROR_BYTES) if self._is_error else max_bytes
@@ -252,16 +255,17 @@ def check_json(text: bytes | bytearray) -> None:
         _check_usage(value)
 
 
-def is_deeper(value: Any, levels: int) -> bool:
+def is_deeper(value: object, levels: int) -> bool:
     """Whether objects and lists are nested deeper than so many levels; without recursion."""
-    level = [value]
+    level: list[object] = [value]
     for _ in range(levels):
         level = _inside(level)
     return any(isinstance(each, dict | list) for each in level)
 
 
-def _check_shape(value: Any) -> None:
-    level, depth, values = [value], 0, 1
+def _check_shape(value: object) -> None:
+    level: list[object] = [value]
+    depth, values = 0, 1
     while level := _inside(level):
         depth, values = depth + 1, values + len(level)
         if depth > MAX_DEPTH:
@@ -270,7 +274,7 @@ def _check_shape(value: Any) -> None:
             raise UnusableAnswer("malformed", f"the answer holds more than {MAX_VALUES:,} values")
 
 
-def _inside(level: list[Any]) -> list[Any]:
+def _inside(level: list[object]) -> list[object]:
     """What the objects and lists among these hold."""
     return [
         inner
@@ -280,7 +284,7 @@ def _inside(level: list[Any]) -> list[Any]:
     ]
 
 
-def _check_usage(answer: dict[str, Any]) -> None:
+def _check_usage(answer: dict[str, object]) -> None:
     """The libraries drop counts that they cannot read, and an answer would pass for one without any."""
     for holder in (answer, *(answer.get(name) for name in _USAGE_HOLDERS)):
         if not isinstance(holder, dict):
