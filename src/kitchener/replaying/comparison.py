@@ -51,12 +51,12 @@ class Difference(NamedTuple):
 def first_difference(
     entry_type: str, recorded: Mapping[str, object], recomputed: Mapping[str, object], *, policy_differs: bool = False
 ) -> Difference | None:
-    """Where two payloads of this type begin to differ, or None.
+    """The first difference of two payloads, or None.
 
     Args:
-        entry_type: of both
-        recorded: as it was read, opened where it was sealed
-        recomputed: as JSON types
+        entry_type: the type of both entries
+        recorded: the recorded payload, decrypted
+        recomputed: the payload of the replay, as JSON types
         policy_differs: the turn was recorded under another policy
     """
     left_out = _LEFT_OUT.get(entry_type, frozenset()) | (_OF_POLICY if policy_differs else frozenset())
@@ -137,13 +137,13 @@ _FIELDS: Final[Mapping[tuple[str, str], str]] = {
 def stems_from(
     entry_type: str, path: str, recorded: Mapping[str, object], now: Mapping[str, object], *, policy_differs: bool
 ) -> str:
-    """Where a field's value comes from, and what is likely to have changed.
+    """Where a field's value comes from, and what probably changed.
 
     Args:
-        entry_type: the entry
+        entry_type: the type of the entry
         path: the field in its payload
         recorded: the recorded payload
-        now: what was to be written
+        now: the payload of the replay
         policy_differs: the turn was recorded under another policy
     """
     top = path.partition(".")[0].partition("[")[0]

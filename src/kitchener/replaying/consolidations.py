@@ -25,7 +25,7 @@ class Consolidation(TurnTape):
     """The entries of one consolidation; `turn_id` is its work order, `started` its `WO_PLANNED`."""
 
     ho1m_ends: list[StoredEntry] = field(default_factory=list)
-    """How HO1 left the work order."""
+    """HO1's entries that end the work order."""
 
     @property
     def about(self) -> ConsolidatedSignal:
@@ -34,12 +34,12 @@ class Consolidation(TurnTape):
 
     @property
     def is_erased(self) -> bool:
-        """Whether what the model said cannot be read any more."""
+        """Whether the model's answer cannot be read any more."""
         return any("text" not in entry.payload["response"] for entry in self.of_type(events.LLM_CALL))
 
     @property
     def is_replayable(self) -> bool:
-        """Whether HO1 and HO2 both brought it to an end, and it can be read."""
+        """Whether HO1 and HO2 both finished it and its text can be read."""
         return self.end is not None and self.end.entry_type in _ENDS and bool(self.ho1m_ends) and not self.is_erased
 
     @property
@@ -51,11 +51,11 @@ class Consolidation(TurnTape):
 
 
 class ConsolidationTape(Tape):
-    """The consolidations of one signal in one window, in the order in which they were tried.
+    """The consolidations of one signal in one window, in order of their attempts.
 
     Args:
         session_id: the pseudo-session
-        entries: its entries by ledger id; of the overlays, all of its subject's
+        entries: its entries by ledger id; for the overlays ledger, all entries of the subject
         ho1m, ho2m: ledger ids
     """
 
@@ -65,7 +65,7 @@ class ConsolidationTape(Tape):
         super().__init__(session_id, entries, ho2m=ho2m)
 
     def begin(self, turn: TurnTape | None) -> None:
-        """Puts the tape to a consolidation: each ledger stands where it began."""
+        """Moves to the start of a consolidation."""
         assert isinstance(turn, Consolidation)
         self.turn = turn
         self._left = {ledger_id: deque(entries) for ledger_id, entries in turn.entries.items()}
@@ -94,7 +94,7 @@ class ConsolidationTape(Tape):
                 turn.entries[OVERLAYS] = learned
 
     def _learned(self, turn: Consolidation) -> list[StoredEntry]:
-        """The artifact that it logged, and the earlier ones that gave way to it."""
+        """The entries of the artifact that it logged and of the earlier ones that it superseded."""
         if turn.end is None or turn.end.entry_type != events.WO_COMPLETED:
             return []
         about, found, artifact_id = turn.about, list[StoredEntry](), None

@@ -15,18 +15,18 @@ _ROWS: Final = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayDivergence:
-    """The first place where a replay is not what was recorded."""
+    """The first difference between a replay and the record."""
 
     turn_id: str | None
     """The turn, or the work order of a consolidation; None: before the first turn."""
     field: str
-    """What differs, as a path in the entry's payload, e.g. `request_hash`; `entry`: another entry was written, or none."""
+    """Path of the field in the entry's payload, such as `request_hash`; `entry`: another entry was written, or none."""
     recorded: object
-    """What the ledger has, as JSON types; None: nothing."""
+    """The recorded value as JSON types; None: nothing is recorded."""
     recomputed: object
-    """What came out now."""
+    """The value of the replay."""
     stems_from: str
-    """Where this value comes from, and what is likely to have changed."""
+    """Where the value comes from, and what probably changed."""
     entry_type: str
     """The entry that holds the field."""
     entity_id: str
@@ -39,7 +39,7 @@ class ReplayDivergence:
         return asdict(self)
 
     def text(self) -> str:
-        """For a reader, some lines long."""
+        """The divergence for a reader, on several lines."""
         where = f"{self.entry_type} {self.entity_id}" + (f" ({self.entry_id})" if self.entry_id else "")
         rows = [f"first divergence: {self.turn_id or 'before the first turn'}, {where}", f"  field       {self.field}"]
         recorded, recomputed = self.recorded, self.recomputed
@@ -52,48 +52,48 @@ class ReplayDivergence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyChange:
-    """A turn was recorded under other settings, or by other code of policy, than the one it is replayed with."""
+    """A turn was recorded with other settings or policy code than the replay uses."""
 
     turn_id: str
     """The first such turn."""
     recorded: str
     """Its `ruleset_hash`."""
     now: str
-    """That of the settings and the code at hand."""
+    """The `ruleset_hash` of the current settings and code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayReport:
-    """What became of a session's replay."""
+    """The result of a session's replay."""
 
     session_id: str
     agent_class: str
     turns: tuple[str, ...] = ()
-    """Ids of the turns that came out identical."""
+    """Ids of the turns that replayed identically."""
     consolidations: tuple[str, ...] = ()
-    """Work orders of the consolidations that came out identical."""
+    """Work orders of the consolidations that replayed identically."""
     skipped: Mapping[str, str] = field(default_factory=dict)
     """Turns that are not replayed and why: `aborted: <reason>`, `open` (it runs, or a crash cut it off), `erased`."""
     divergence: ReplayDivergence | None = None
     """The first one; None: identical."""
     policy: PolicyChange | None = None
-    """The first turn that was recorded under another policy; None: all under this one."""
+    """The first turn that was recorded under another policy; None: there is none."""
     visible: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What the model was shown in each turn that came out identical: ids of turns, intents, rules, learned lines."""
+    """Ids of the turns, intents, rules and learned lines that the model was shown, by id of an identical turn."""
 
     @property
     def erased(self) -> int:
-        """Turns that cannot be replayed because their subject was erased."""
+        """Number of turns that cannot be replayed because their subject was erased."""
         return sum(why == "erased" for why in self.skipped.values())
 
     @property
     def is_identical(self) -> bool:
-        """Whether every decision of every turn came out as it was recorded."""
+        """Whether every decision of every replayed turn equals the recorded one."""
         return self.divergence is None
 
     @property
     def is_of_memory(self) -> bool:
-        """Whether it is about consolidations, which belong to no conversation."""
+        """Whether it reports consolidations, which belong to no conversation."""
         return self.session_id.startswith("CONS-")
 
     def as_json(self) -> dict[str, object]:
@@ -113,7 +113,7 @@ class ReplayReport:
         }
 
     def text(self) -> str:
-        """For a reader: one line where all is well."""
+        """The report for a reader: one line if everything is identical."""
         skipped = f", {len(self.skipped)} skipped ({_counts(self.skipped.values())})" if self.skipped else ""
         what, done = ("consolidation", self.consolidations) if self.is_of_memory else ("turn", self.turns)
         turns = f"{len(done)} {what}{'' if len(done) == 1 else 's'}"
@@ -142,7 +142,7 @@ def _is_list_of_text(value: object) -> TypeGuard[list[str]]:
 
 
 def _list_diff(recorded: list[str], recomputed: list[str]) -> list[str]:
-    """Both lists in one: `-` was recorded only, `+` came out only."""
+    """A diff of two lists: `-` is recorded only, `+` is recomputed only."""
     gone, new = set(recorded) - set(recomputed), set(recomputed) - set(recorded)
     if not gone and not new:
         return [f"  recorded    {', '.join(recorded)}", f"  recomputed  {', '.join(recomputed)}"]

@@ -26,20 +26,20 @@ from kitchener.replaying.tape import NO_TIME, Tape, TurnTape
 
 @dataclass(frozen=True, slots=True)
 class ShownContext:
-    """What a model is shown in one turn."""
+    """What the model is shown in one turn."""
 
     items: tuple[str, ...] = ()
     """Ids of turns, rules, intents and learned lines, in order."""
     suppressed: tuple[str, ...] = ()
-    """Ids of what is eligible and not shown in full, each with its reason."""
+    """Ids of eligible items that are not shown in full, each with the reason."""
     lines: tuple[str, ...] = ()
     """The learned lines, best first."""
     text: str = ""
-    """The context, as it stands in the prompt."""
+    """The context as in the prompt."""
     tokens: int = 0
-    """Of the context, estimated."""
+    """Estimated size of the context."""
     prefix_tokens: int = 0
-    """Of its beginning that is the same as in the turn before: what a provider's cache can keep."""
+    """Estimated size of the start that equals the turn before, which a provider can cache."""
 
 
 class _Fragment(TypedDict):
@@ -56,41 +56,41 @@ class _AssembledContext(TypedDict, total=False):
 
 
 class RerunTape(Tape):
-    """A tape that takes whatever is written, and keeps the projection."""
+    """A tape that accepts every entry without a comparison, and keeps the projection."""
 
     def __init__(self, tape: Tape) -> None:
         super().__init__(tape.session_id, tape.entries, ho2m=tape.ho2m, names=tape.names)
         self.known = self.recordings()
         self.projection: ProjectionPayload | None = None
-        """The one that the turn's context is made of."""
+        """The projection that the turn's context shows; None: attention gathered it."""
         self._learned_to: int | None = None
         self._written: dict[tuple[str, str], str] = {}
         self._intents: list[tuple[str, str]] = []
 
     def begin(self, turn: TurnTape | None, learned_to: int | None = None) -> None:
-        """Puts the tape to a turn.
+        """Moves to the start of a turn.
 
         Args:
-            turn: which one
-            learned_to: what was learned counts up to this entry of the overlays ledger; None: as far as the turn could read
+            turn: the turn
+            learned_to: last visible entry of the overlays ledger; None: the last one that the turn could read
         """
         super().begin(turn)
         self.projection, self._intents, self._learned_to = None, [], learned_to
         self._place(self.positions)
 
     def is_on_record(self, turn: TurnTape) -> bool:
-        """Whether the session's past is the recorded one: the turn before this made the intents that it made then."""
+        """Whether the past before a turn is the recorded one: the last rerun turn wrote the recorded intents."""
         if self.turn is None or self.before(turn) != self.turn.entries[self.ho2m][-1].seq:
             return False
         then = [(each.entry_type, each.entity_id) for each in self.turn.entries[self.ho2m]]
         return self._intents == [each for each in then if each[0].startswith("INTENT_")]
 
     def next_of(self, ledger_id: str) -> StoredEntry | None:
-        """Nothing is expected."""
+        """None: no entry is expected."""
         return None
 
     def take(self, ledger_id: str, entry: LedgerEntry) -> StoredEntry:
-        """The entry as if it were stored."""
+        """Returns the entry as if it were stored."""
         moment = self.turn.start["turn_ts"] if self.turn is not None else NO_TIME
         number = len(self._written) + 1
         body = canonical_bytes({**entry._asdict(), "timestamp": moment})
@@ -129,7 +129,7 @@ class RerunTape(Tape):
 
 
 class RerunGateway:
-    """Gives each step of a turn what the same step was answered then, whatever it is asked now."""
+    """Answers each step of a turn with the recorded answer to that step, whatever the request is."""
 
     def __init__(self, tape: RerunTape) -> None:
         self._tape = tape
@@ -138,14 +138,14 @@ class RerunGateway:
         self._asked: dict[str, list[str]] = {}
 
     def begin(self) -> None:
-        """A turn begins."""
+        """Prepares for the next turn."""
         self.context, self._asked = None, {}
 
     async def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> PromptResponse:
         """The recorded answer.
 
         Raises:
-            WorkOrderFailed: there is none; nothing that is shown depends on it
+            WorkOrderFailed: no answer is recorded. What the model is shown does not depend on it.
         """
         if request.wo_type == "synthesize" and self.context is None:
             self.context = request.variables["assembled_context"]
@@ -161,12 +161,12 @@ class RerunGateway:
         return recording.response
 
     async def stream(self, request: PromptRequest, *, on_attempt: OnAttempt) -> AsyncIterator[StreamItem]:
-        """The same; nobody watches."""
+        """The recorded answer as a stream of one item."""
         yield await self.complete(request, on_attempt=on_attempt)
 
 
 class RerunMemory(RecordedMemory):
-    """The recorded memory, which takes whatever is logged and keeps none of it."""
+    """The recorded memory. It ignores signals that are logged."""
 
     async def log_signal(
         self,
@@ -177,7 +177,7 @@ class RerunMemory(RecordedMemory):
         *,
         namespace: str,
     ) -> str:
-        """Takes note of nothing."""
+        """Checks the signal id and keeps nothing."""
         normalise(signal_id, self.kinds)
         turn = self._tape.turn
         self.last_logged_ts = turn.start["turn_ts"] if turn is not None else ""
@@ -185,7 +185,7 @@ class RerunMemory(RecordedMemory):
 
 
 class Rerun:
-    """A session's turns, run again under one policy; each session has its own.
+    """Runs the turns of one session again under one policy.
 
     Args:
         replays: the policy, and where the session is
@@ -199,7 +199,7 @@ class Rerun:
         self._supervisor: HO2Supervisor | None = None
 
     async def views(self) -> dict[str, ShownContext]:
-        """What would be shown in each completed turn."""
+        """What the model would be shown in each completed turn, by turn id."""
         has_intents = any(each.entry_type == events.INTENT_DECLARED for each in self.tape.entries[self.tape.ho2m])
         found: dict[str, ShownContext] = {}
         before = ""
@@ -212,7 +212,7 @@ class Rerun:
         return found
 
     async def view(self, turn: TurnTape, learned_to: int) -> ShownContext:
-        """What one turn would be shown after its recorded past, knowing what the overlays ledger held up to an entry."""
+        """What the model would be shown in one turn, with the memory as it was at an entry of the overlays ledger."""
         self._supervisor = None
         return await self._view(turn, "", learned_to)
 
@@ -252,5 +252,5 @@ def _shown(tape: RerunTape, context: _AssembledContext, before: str, estimator: 
 
 
 def _common(one: str, other: str) -> int:
-    """Characters with which both begin."""
+    """Length of the common prefix."""
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -4,7 +4,7 @@ Models and tools return their recorded answers. Memory is read as of the recorde
 the recorded one. Nothing is written and no lock is taken. Explained in `docs/replay.md`.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from kitchener.ids import memory_namespace
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory.index import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
+from kitchener.records.entries import CommonPayload, SessionStartPayload, payload_as, text_of
 from kitchener.records.prompt import PromptGateway, PromptRequest
 from kitchener.replaying.consolidations import PREFIX, ConsolidationTape
 from kitchener.replaying.doubles import (
@@ -50,7 +51,7 @@ from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
 DEADLINE_S: Final = 86_400.0
 """Deadline of a replayed turn, seconds. It never passes: how long the turn took is on record."""
 _NO_LIMIT: Final = {"consolidation": "manual", "turn_deadline_s": DEADLINE_S, "consolidation_deadline_s": DEADLINE_S}
-"""Settings of a replay: nothing begins by itself, and its own speed decides nothing."""
+"""Settings of a replay: no consolidation starts by itself, and the speed of the replay decides nothing."""
 
 
 async def replay_session(
@@ -61,19 +62,19 @@ async def replay_session(
     agent_class: str | None = None,
     tools: Sequence[Callable[..., object]] = (),
 ) -> ReplayReport:
-    """Replays a session and says whether every decision comes out as it was recorded.
+    """Replays a session and reports whether every decision equals the recorded one.
 
     Args:
         session_id: which session
-        config: path of a `kitchener.toml`, or a `RuntimeConfig`; None: the embedded defaults
+        config: path of a `kitchener.toml`, or a `RuntimeConfig`; None: the built-in defaults
         root: overrides `plane_root`
-        agent_class: whose session; None: whoever has it
-        tools: what was given to `open_runtime`; they are not run, but their schemas are part of what a model was asked
+        agent_class: the agent class of the session; None: the one whose ledger has it
+        tools: the tools that were passed to `open_runtime`. They are not run, but requests contain their schemas.
 
     Raises:
-        UnknownSession: no ledger has it
-        LedgerDamaged: a ledger is not what was written
-        ConfigError, PromptError, ToolError: the agent class cannot be put together
+        UnknownSession: no ledger contains the session
+        LedgerDamaged: a ledger does not verify
+        ConfigError, PromptError, ToolError: the settings, prompts or tools of the agent class are wrong
     """
     settings = await anyio.to_thread.run_sync(partial(settings_of, config, root))
     classes = [agent_class] if agent_class is not None else await anyio.to_thread.run_sync(agent_classes, settings)
@@ -97,7 +98,7 @@ class Replays:
         return await self.recorded.sessions()
 
     async def consolidations(self) -> list[str]:
-        """The pseudo-sessions in which something was learned, or tried to be, oldest first; none where memory is off."""
+        """The pseudo-sessions of consolidations, oldest first; none if memory is off."""
         reader = self.recorded.readers.get(self.recorded.ho2m)
         if reader is None or self.recorded.memory is None:
             return []
@@ -105,7 +106,7 @@ class Replays:
         return list(dict.fromkeys([str(each.session_id) async for each in planned if "consolidates" in each.payload]))
 
     async def replay(self, session_id: str) -> ReplayReport:
-        """One session, or one of `consolidations`.
+        """Replays a session, or a pseudo-session of `consolidations`.
 
         Raises:
             UnknownSession: it is not on record
@@ -144,53 +145,55 @@ class Replays:
         )
 
     async def _consolidation_tape(self, session_id: str) -> ConsolidationTape:
-        recorded, entries = self.recorded, dict[str, list[StoredEntry]]()
-        for ledger_id in (recorded.ho2m, recorded.ho1m):
-            if (reader := recorded.readers.get(ledger_id)) is not None:
-                entries[ledger_id] = [entry async for entry in reader.read(session_id=session_id)]
-        if not entries.get(recorded.ho2m):
-            raise UnknownSession(session_id, self.agent_class)
-        subject_id = str(entries[recorded.ho2m][0].payload["subject_id"])
-        if (reader := recorded.readers.get(OVERLAYS)) is not None:
-            (key,) = signal_keys("", {"namespace": memory_namespace(self.agent_class, subject_id)})
-            entries[OVERLAYS] = [entry async for entry in reader.read(key=key)]
+        recorded = self.recorded
+        entries, subject_id = await self._read(session_id, (recorded.ho2m, recorded.ho1m))
+        entries[OVERLAYS] = await self._overlays_of(subject_id)
         return ConsolidationTape(session_id, entries, ho1m=recorded.ho1m, ho2m=recorded.ho2m)
 
     async def tape_of(self, session_id: str) -> Tape:
-        """What was recorded of a session.
+        """The recorded entries of a session.
 
         Raises:
-            UnknownSession: nothing
+            UnknownSession: it is not on record
         """
-        entries: dict[str, list[StoredEntry]] = {}
-        # HO2m first: what a turn rests on is durable before its end is, so the others then have all of it.
-        for ledger_id in sorted(self.recorded.readers.keys() - {OVERLAYS}, key=lambda each: (each != self.recorded.ho2m, each)):
-            reader = self.recorded.readers[ledger_id]
-            entries[ledger_id] = [entry async for entry in reader.read(session_id=session_id)]
-        if not entries.get(self.recorded.ho2m):
+        ho2m = self.recorded.ho2m
+        # HO2m first: a turn's end becomes durable after everything it depends on, so the other ledgers then have all of it.
+        ledger_ids = (ho2m, *sorted(self.recorded.readers.keys() - {OVERLAYS, ho2m}))
+        entries, subject_id = await self._read(session_id, ledger_ids)
+        return Tape(session_id, entries, ho2m=ho2m, names=await self._names(subject_id))
+
+    async def _read(self, session_id: str, ledger_ids: Iterable[str]) -> tuple[dict[str, Sequence[StoredEntry]], str]:
+        """The session's entries by ledger id, and its subject."""
+        entries: dict[str, Sequence[StoredEntry]] = {}
+        for ledger_id in ledger_ids:
+            if (reader := self.recorded.readers.get(ledger_id)) is not None:
+                entries[ledger_id] = [entry async for entry in reader.read(session_id=session_id)]
+        if not (own := entries.get(self.recorded.ho2m)):
             raise UnknownSession(session_id, self.agent_class)
-        subject_id = str(entries[self.recorded.ho2m][0].payload["subject_id"])
-        return Tape(session_id, entries, ho2m=self.recorded.ho2m, names=await self._names(subject_id))
+        return entries, payload_as(CommonPayload, own[0].payload)["subject_id"]
+
+    async def _overlays_of(self, subject_id: str) -> list[StoredEntry]:
+        """The entries of the overlays ledger about a subject."""
+        reader = self.recorded.readers.get(OVERLAYS)
+        (key,) = signal_keys("", {"namespace": memory_namespace(self.agent_class, subject_id)})
+        return [] if reader is None else [entry async for entry in reader.read(key=key)]
 
     async def _names(self, subject_id: str) -> dict[tuple[str, str], str]:
-        """What a subject's sessions may be shown from beyond: learned lines, shared intents, turns of other sessions."""
+        """Names for entries outside the session that it may show: learned lines, shared intents, turns of other sessions."""
         recorded, found = self.recorded, dict[tuple[str, str], str]()
-        overlays, ho2m = recorded.readers.get(OVERLAYS), recorded.readers.get(recorded.ho2m)
-        if overlays is not None:
-            (key,) = signal_keys("", {"namespace": memory_namespace(self.agent_class, subject_id)})
-            async for entry in overlays.read(key=key):
-                found[OVERLAYS, entry.entry_id] = str(entry.payload.get("artifact_id") or entry.entity_id)
+        for entry in await self._overlays_of(subject_id):
+            found[OVERLAYS, entry.entry_id] = str(entry.payload.get("artifact_id") or entry.entity_id)
         keys = [events.shared_intents_key(subject_id)]
         if recorded.agent.recall_scope == "subject":
             keys.append(events.subject_index_key(subject_id))
-        if ho2m is not None:
+        if (ho2m := recorded.readers.get(recorded.ho2m)) is not None:
             for each in keys:
                 async for entry in ho2m.read(key=each):
                     found[recorded.ho2m, entry.entry_id] = entry.entity_id
         return found
 
     def ledgers_for(self, tape: Tape) -> ReplayLedgers:
-        """The ledgers of one session's replay."""
+        """The ledgers for the replay of one session."""
         ho1m, ho2m, context = (
             self._ledger(each, tape) for each in (self.recorded.ho1m, self.recorded.ho2m, self.recorded.context)
         )
@@ -203,7 +206,7 @@ class Replays:
     def memory_for(
         self, tape: Tape, clock: RecordedClock, kind: type[RecordedMemory] = RecordedMemory
     ) -> RecordedMemory | None:
-        """The memory as the session's turns used it; None: they use none, or there is none."""
+        """The memory that the session's turns used; None: they used none, or there is none."""
         readers, config = self.recorded.readers, self.recorded.memory
         if config is None or SIGNALS not in readers or OVERLAYS not in readers:
             return None
@@ -217,12 +220,12 @@ class Replays:
         memory: LongTermMemory | None,
         gateway: PromptGateway | None = None,
     ) -> HO2Supervisor:
-        """The supervisor that the session runs through, with doubles below it.
+        """A supervisor that runs the session's turns, with doubles in place of models, tools and memory.
 
         Args:
             tape: the session
             ledgers, clock, memory: made for it
-            gateway: None: gives recorded answers to the recorded requests and to no others
+            gateway: the gateway; None: one that answers only recorded requests
         """
         agent = self.recorded.agent.model_copy(update=_NO_LIMIT)
         tools = RecordedTools(self._tools, tape)
@@ -250,7 +253,7 @@ class Replays:
         )
 
     def ruleset_hash(self, memory: LongTermMemory | None) -> str:
-        """The identity of the policy at hand; its files are read once."""
+        """The identity of the current policy. Its files are read once."""
         is_used = memory is not None
         if is_used not in self._identities:
             self._identities[is_used] = policy_identity(self.recorded.agent, memory.config if memory is not None else None)
@@ -274,17 +277,17 @@ class Replays:
 async def open_replays(
     settings: RuntimeConfig, agent_class: str, *, tools: Sequence[Callable[..., object]] = (), verify: bool = True
 ) -> AsyncIterator[Replays]:
-    """What replays sessions of an agent class, its ledgers verified from their first entry on.
+    """Verifies the ledgers of an agent class from the first entry, and yields what replays its sessions.
 
     Args:
-        settings: complete, as `settings_of` gives them
-        agent_class: whose sessions
-        tools: what was given to `open_runtime`
-        verify: False: the caller has verified the ledgers
+        settings: complete settings, as `settings_of` returns them
+        agent_class: the agent class
+        tools: the tools that were passed to `open_runtime`
+        verify: whether to verify the ledgers; False: the caller did
 
     Raises:
-        LedgerDamaged: a ledger is not what was written
-        ConfigError, PromptError, ToolError: the agent class cannot be put together
+        LedgerDamaged: a ledger does not verify
+        ConfigError, PromptError, ToolError: the settings, prompts or tools of the agent class are wrong
     """
     async with open_recorded(settings, agent_class) as recorded:
         for reader in recorded.readers.values() if verify else ():
@@ -302,14 +305,14 @@ async def _verify(reader: LedgerReader) -> None:
 
 
 def _known(agent: HO2Config, tools: Sequence[Callable[..., object]]) -> tuple[Callable[..., object], ...]:
-    """The tools given, without those that the settings load by themselves."""
+    """The tools given, without those that the settings load."""
     loaded = {name.rpartition(":")[2] for name in agent.tools or () if ":" in name}
     return tuple(each for each in tools if not (isinstance(each, Tool) and each.tool_id in loaded))
 
 
 def _recorded_reply(tape: Tape) -> DegradedCall:
     async def degraded_call(message: str, *, session_id: str, deadline: float) -> str:
-        """What was answered when HO1 had broken down."""
+        """The recorded reply to a turn in which HO1 was broken."""
         end = tape.turn.end if tape.turn is not None else None
         return str(end.payload.get("response", "")) if end is not None else ""
 
@@ -341,7 +344,7 @@ class _Replay:
                 await self._run(turn)
                 self._done[turn.turn_id] = tape.visible_items()
         except Diverged as stop:
-            # A turn that fails is aborted, which no completed turn was; its own error says more.
+            # No completed turn was aborted, so a turn that fails now has an error that says more than the divergence.
             if isinstance(stop.__context__, Exception):
                 raise stop.__context__ from None
             divergence = stop.divergence
@@ -356,14 +359,14 @@ class _Replay:
         )
 
     async def _open(self) -> None:
-        """`SESSION_START`, and the first intent where the session begins with one."""
+        """Replays `SESSION_START`, and the first intent if the session begins with one."""
         first = self._tape.entries[self._tape.ho2m][0]
         if first.entry_type != events.SESSION_START or any(turn.is_erased for turn in self._tape.turns):
             return
         self._tape.begin(None)
         self._clock.put_to(first.timestamp)
         self._note_policy(self._tape.turns[0] if self._tape.turns else None)
-        started = first.payload
+        started = payload_as(SessionStartPayload, first.payload)
         await self._fresh().start_session(
             self._tape.session_id, subject_id=started["subject_id"], external_id=started.get("external_id")
         )
@@ -374,9 +377,12 @@ class _Replay:
         tape.begin(turn)
         self._note_policy(turn)
         self._clock.put_to(started["turn_ts"])
-        # After anything that was taken as given, the session comes back from the record, as after a restart.
+        # After entries that were not replayed, the session is read back from the ledger, as after a restart.
         await (supervisor or self._fresh()).handle_turn(
-            started["user_message"], session_id=tape.session_id, memory=started.get("memory", True), deadline=DEADLINE_S
+            text_of(started["user_message"]),
+            session_id=tape.session_id,
+            memory=started.get("memory", True),
+            deadline=DEADLINE_S,
         )
         tape.finish()
 
@@ -385,7 +391,7 @@ class _Replay:
         return self._supervisor
 
     def _note_policy(self, turn: TurnTape | None) -> None:
-        recorded = turn.started.payload.get("ruleset_hash") if turn is not None else None
+        recorded = turn.start.get("ruleset_hash") if turn is not None else None
         self._tape.policy_differs = recorded is not None and recorded != self._ruleset_hash
         if turn is not None and self._tape.policy_differs and self._policy is None:
             self._policy = PolicyChange(turn_id=turn.turn_id, recorded=str(recorded), now=self._ruleset_hash)

@@ -39,9 +39,9 @@ _LISTS: Final = ("eligible_refs", "visible_refs", "suppressed_refs", "eligibilit
 
 
 class Diverged(BaseException):
-    """The replay is over: what was written is not what was recorded. Never leaves this package.
+    """Ends a replay: an entry differs from the recorded one. Never leaves this package.
 
-    Not an `Exception`, because a turn answers each of those with a degradation, and this one must pass through.
+    It is not an `Exception`, because a turn turns every `Exception` into a degradation, and this one must pass through.
     """
 
     def __init__(self, divergence: ReplayDivergence) -> None:
@@ -80,29 +80,29 @@ class TurnTape:
 
     @property
     def is_replayable(self) -> bool:
-        """Whether it ended with a reply and can be read."""
+        """Whether it completed and its text can be read."""
         return self.end is not None and self.end.entry_type == events.TURN_COMPLETED and not self.is_erased
 
     @property
     def skipped_as(self) -> str:
-        """Why it is not replayed."""
+        """Why it is skipped: `erased`, `open` or `aborted: <reason>`."""
         if self.is_erased:
             return "erased"
         return "open" if self.end is None else f"aborted: {self.end.payload.get('reason')}"
 
     def of_type(self, *entry_types: str) -> list[StoredEntry]:
-        """All its entries of some types, ledger by ledger."""
+        """Its entries of some types, grouped by ledger."""
         return [entry for entries in self.entries.values() for entry in entries if entry.entry_type in entry_types]
 
 
 class Tape:
-    """A recorded session, and the entries that are still to be replayed.
+    """A recorded session and the position of a replay in it.
 
     Args:
         session_id: the session
         entries: its entries by ledger id, oldest first
         ho2m: the ledger id of the supervisor's ledger
-        names: what references to entries of no session stand for, such as learned lines
+        names: names for entries outside the session, such as learned lines, by ledger id and entry id
     """
 
     def __init__(
@@ -116,11 +116,11 @@ class Tape:
         self.session_id, self.entries, self.ho2m = session_id, entries, ho2m
         self.turns: list[TurnTape] = []
         self.turn: TurnTape | None = None
-        """The turn that is being replayed."""
+        """The current turn; None: before the first."""
         self.positions: Mapping[str, int] = {}
-        """What reading the ledgers' positions gives now."""
+        """The positions of the ledgers that the turn reads now, by ledger id."""
         self.seen: dict[str, int] = {}
-        """How far each ledger is visible."""
+        """Number of the last visible entry, by ledger id."""
         self.policy_differs = False
         self.first: ReplayDivergence | None = None
         """The first divergence found."""
@@ -143,7 +143,7 @@ class Tape:
         return [entry for entry in entries if not self.turns or entry.seq < self.turns[0].started.seq]
 
     def begin(self, turn: TurnTape | None) -> None:
-        """Puts the tape to a turn, or with None to the beginning of the session."""
+        """Moves to the start of a turn, or with None to the start of the session."""
         self.turn = turn
         if turn is None:
             self._left = {self.ho2m: deque(self.opening)}
@@ -155,23 +155,23 @@ class Tape:
         self.seen[self.ho2m] = turn.started.seq - 1
 
     def follows(self, turn: TurnTape) -> bool:
-        """Whether nothing was written to the session between what was replayed last and this turn."""
+        """Whether this turn's first entry directly follows the last replayed one in the session."""
         return self.seen.get(self.ho2m) == self.before(turn)
 
     def before(self, turn: TurnTape) -> int:
-        """Number of the session's last entry in HO2m before a turn; 0 where there is none."""
+        """Number of the session's last entry in HO2m before a turn; 0 if there is none."""
         return self._before[turn.started.seq]
 
     def next_of(self, ledger_id: str) -> StoredEntry | None:
-        """The recorded entry that is expected next."""
+        """The recorded entry that should be written next; None: no entry is left."""
         left = self._left.get(ledger_id)
         return left[0] if left else None
 
     def take(self, ledger_id: str, entry: LedgerEntry) -> StoredEntry:
-        """The recorded entry that this one is equal to.
+        """Compares an entry with the next recorded one, and returns the recorded one.
 
         Raises:
-            Diverged: it is not
+            Diverged: they differ
         """
         expected = self.next_of(ledger_id)
         payload = events.in_words(orjson.loads(canonical_bytes(entry.payload)))
@@ -194,7 +194,7 @@ class Tape:
         return self.pass_over(ledger_id)
 
     def pass_over(self, ledger_id: str) -> StoredEntry:
-        """The next recorded entry, taken as given."""
+        """Returns the next recorded entry without a comparison."""
         entry = self._left[ledger_id].popleft()
         self.seen[ledger_id] = entry.seq
         if entry.entry_type == events.TURN_STARTED and self.turn is not None:
@@ -202,10 +202,10 @@ class Tape:
         return entry
 
     def finish(self) -> None:
-        """Nothing more will be written in this turn.
+        """Checks at the end of a turn that every recorded entry was replayed.
 
         Raises:
-            Diverged: more was recorded
+            Diverged: a recorded entry is left
         """
         for left in self._left.values():
             for entry in left:
@@ -222,7 +222,7 @@ class Tape:
         payload: Mapping[str, object],
         now: Mapping[str, object],
     ) -> NoReturn:
-        """Ends the replay.
+        """Records the first divergence and ends the replay.
 
         Args:
             path: the field
@@ -233,7 +233,7 @@ class Tape:
             now: the payload that was to be written
         """
         entry_type, entity_id, entry_id = about
-        if self.first is None:  # what a turn still writes when it is stopped says nothing
+        if self.first is None:  # later ones come from the abort of the turn
             self.first = ReplayDivergence(
                 turn_id=self.turn.turn_id if self.turn is not None else None,
                 field=path,
@@ -247,7 +247,7 @@ class Tape:
         raise Diverged(self.first)
 
     def recordings(self) -> dict[tuple[str, int], Recording]:
-        """The session's model calls by work order and call number."""
+        """The session's model calls, by work order and call number."""
         found = {}
         for turn in self.turns:
             for entry in turn.of_type(events.LLM_CALL) if not turn.is_erased else ():
@@ -295,7 +295,7 @@ class Tape:
         return tuple(shown)
 
     def lists_of(self, payload: ProjectionPayload) -> ProjectionLists:
-        """The lists of a projection, written out along the recorded ones to which it refers."""
+        """The complete lists of a projection, which may be recorded as changes of earlier ones."""
         base = base_ref(payload)
         if base is None:
             return read_lists(payload)
@@ -313,7 +313,7 @@ class Tape:
         return read_lists(payload, known)
 
     def name_of(self, ref: Ref) -> str:
-        """The entity that a reference stands for."""
+        """The id of the entity that an entry is about."""
         entry = self._by_ref.get((ref.ledger_id, ref.entry_id))
         if entry is not None:
             return entry.entity_id
@@ -323,7 +323,7 @@ class Tape:
         self, expected: StoredEntry, recorded: Mapping[str, object], payload: Mapping[str, object]
     ) -> Difference | None:
         if expected.entry_type == events.PROJECTION_COMPUTED and any(recorded.get(key) != payload.get(key) for key in _LISTS):
-            # The same lists have several forms: which one was written is no decision.
+            # Equal lists can be written in several forms, and the form is not a decision.
             recorded, payload = self._written_out(recorded), self._written_out(payload)
         return first_difference(expected.entry_type, recorded, payload, policy_differs=self.policy_differs)
 

@@ -14,8 +14,8 @@ from kitchener.replaying.reruns import Rerun, ShownContext
 from kitchener.replaying.session import Replays, open_replays
 from kitchener.runtime.ledger_paths import agent_of
 
-_PLACES: Final = ("ho2m_path", "ho1m_path", "ho3_memory_dir")
-"""Settings that say where a session was recorded: another policy reads it from there too."""
+_PATHS: Final = ("ho2m_path", "ho1m_path", "ho3_memory_dir")
+"""Settings that say where sessions are recorded; the other policy reads from there too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +28,17 @@ class TurnDiff:
 
     @property
     def came_in(self) -> tuple[str, ...]:
-        """ShownContext under the other policy only."""
+        """Items shown under the other policy only."""
         return tuple(each for each in self.other.items if each not in self.recorded.items)
 
     @property
     def went_out(self) -> tuple[str, ...]:
-        """ShownContext as recorded only."""
+        """Items shown under the recorded policy only."""
         return tuple(each for each in self.recorded.items if each not in self.other.items)
 
     @property
     def is_same(self) -> bool:
-        """Whether the model would have been shown the same."""
+        """Whether the model would be shown the same items and text."""
         return self.recorded.items == self.other.items and self.recorded.text == self.other.text
 
     def as_json(self) -> dict[str, object]:
@@ -52,7 +52,7 @@ class TurnDiff:
         }
 
     def text(self) -> str:
-        """For a reader, a line and one for each item that differs."""
+        """The difference for a reader: one line, and one for each item that differs."""
         before, after = self.recorded, self.other
         line = (
             f"  {self.turn_id}  {len(before.items)} → {len(after.items)} items, {before.tokens} → {after.tokens} tokens,"
@@ -69,16 +69,16 @@ class WhatIfReport:
     agent_class: str
     turns: tuple[TurnDiff, ...] = field(default_factory=tuple)
     skipped: Mapping[str, str] = field(default_factory=dict)
-    """Turns that cannot be compared and why, as in `ReplayReport`."""
+    """Turns that cannot be compared, with the reason as in `ReplayReport`."""
 
     @property
     def erased(self) -> int:
-        """Turns of which nothing can be read, because their subject was erased."""
+        """Number of turns that cannot be read because their subject was erased."""
         return sum(why == "erased" for why in self.skipped.values())
 
     @property
     def changed(self) -> tuple[TurnDiff, ...]:
-        """The turns in which something else would have been shown."""
+        """The turns in which the model would be shown something else."""
         return tuple(each for each in self.turns if not each.is_same)
 
     def as_json(self) -> dict[str, object]:
@@ -93,7 +93,7 @@ class WhatIfReport:
         }
 
     def text(self) -> str:
-        """For a reader: the turns that differ."""
+        """The report for a reader: the turns that differ."""
         if self.erased and not self.turns:
             return f"{self.session_id}  {_of_erased(self.erased)}"
         head = f"{self.session_id}  {len(self.changed)} of {len(self.turns)} turns would have been shown something else"
@@ -127,7 +127,7 @@ class WhatIfSummary(TypedDict):
 
 
 def summary_of(reports: Sequence[WhatIfReport]) -> WhatIfSummary:
-    """What another policy comes to over sessions: turns that change, and tokens and kept prefixes summed up."""
+    """Sums over the reports of several sessions."""
     turns = [each for report in reports for each in report.turns]
     return {
         "sessions": len(reports),
@@ -147,7 +147,7 @@ def _token_sums(shown: Iterable[ShownContext]) -> TokenSums:
 
 
 def summary_text(reports: Sequence[WhatIfReport]) -> str:
-    """The same for a reader."""
+    """The sums for a reader, on one line."""
     found = summary_of(reports)
     before, after = found["recorded"], found["other"]
     return (
@@ -170,7 +170,7 @@ class WhatIf:
         return await self._recorded.sessions()
 
     async def compare(self, session_id: str) -> WhatIfReport:
-        """One session under both policies.
+        """Compares one session under both policies.
 
         Raises:
             UnknownSession: it is not on record
@@ -186,20 +186,20 @@ class WhatIf:
 async def open_what_if(
     settings: RuntimeConfig, other: RuntimeConfig, agent_class: str, *, tools: Sequence[Callable[..., object]] = ()
 ) -> AsyncIterator[WhatIf]:
-    """What compares the policy of `settings`, under which sessions were recorded, with another one.
+    """Compares the policy of `settings` with another one, over recorded sessions.
 
     Args:
-        settings: the one at hand; it says where the sessions are
-        other: the other one
-        agent_class: whose sessions
-        tools: what was given to `open_runtime`
+        settings: the current policy, and where the sessions are
+        other: the other policy
+        agent_class: the agent class
+        tools: the tools that were passed to `open_runtime`
 
     Raises:
-        LedgerDamaged: a ledger is not what was written
-        ConfigError, PromptError, ToolError: the agent class cannot be put together
+        LedgerDamaged: a ledger does not verify
+        ConfigError, PromptError, ToolError: the settings, prompts or tools of the agent class are wrong
     """
     mine, theirs = agent_of(settings, agent_class), agent_of(other, agent_class)
-    agent = theirs.model_copy(update={place: getattr(mine, place) for place in _PLACES})
+    agent = theirs.model_copy(update={name: getattr(mine, name) for name in _PATHS})
     memory = other.memory.model_copy(update={"memory_dir": settings.memory.memory_dir})
     moved = {"plane_root": settings.plane_root, "ledger": settings.ledger, "memory": memory}
     other = other.model_copy(update={**moved, "agents": {**other.agents, agent_class: agent}})
