@@ -1,8 +1,8 @@
-"""Other thresholds for the gate, over signals that are on record: what would have been learned, how soon, how steadily. Pure.
+"""Simulates other thresholds of the gate over recorded signals: what would have been learned, how soon, how steadily. Pure.
 
-The verdicts are those of `memory/gate.py`, asked again for each gate that a turn looked at; what each gate had before it is
-read by `signals.py`. A setting is worked out on its own: where a gate opens, its signal counts as learned from at once, and
-what the ledger says was learned under the recorded settings plays no part. Explained in `docs/memory.md`.
+`memory/gate.py` gives the verdicts again, for each gate that a turn checked; `recorded_gates.py` reads what each gate had
+counted. Each setting is simulated by itself: when a gate opens, its signal counts as learned from at once, and what was
+learned under the recorded settings is ignored. Explained in `docs/memory.md`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from kitchener.memory.signals import decay
 
 @dataclass(frozen=True, slots=True, order=True)
 class GateSetting:
-    """The knobs of the gate that are swept; settings are ordered by them, in this order."""
+    """The thresholds of the gate that a sweep varies. Settings are ordered by them, in this order."""
 
     count: int
     """`gate_count_threshold`"""
@@ -31,7 +31,7 @@ class GateSetting:
 
     @classmethod
     def of(cls, config: HO3MemoryConfig) -> "GateSetting":
-        """The one that is configured."""
+        """The configured setting."""
         return cls(
             config.gate_count_threshold,
             config.gate_session_threshold,
@@ -40,7 +40,7 @@ class GateSetting:
         )
 
     def applied_to(self, config: HO3MemoryConfig) -> HO3MemoryConfig:
-        """The configuration with these knobs."""
+        """The configuration with this setting."""
         return config.model_copy(
             update={
                 "gate_count_threshold": self.count,
@@ -52,7 +52,7 @@ class GateSetting:
 
 
 class GateCheck(NamedTuple):
-    """One gate as a turn looked at it, and what it had before it. It was neither excluded nor blocked nor in quarantine."""
+    """One gate as a turn checked it, with its counts. Its signal was not excluded, blocked or in quarantine."""
 
     signal_id: str
     as_of_us: int
@@ -64,48 +64,48 @@ class GateCheck(NamedTuple):
     first_turn: int
     """The turn of that event."""
     tally: tuple[int, int]
-    """Events that count, and distinct sessions they came in."""
+    """Number of events that count, and of their sessions."""
     imported_end_us: int | None
-    """The newest `window_end` of what had been imported about the signal; None: nothing."""
+    """The newest `window_end` of imported overlays of the signal, microseconds since the epoch; None: there were none."""
     recorded: GateReason
-    """The verdict under the configured settings, with what was learned on record by then."""
+    """The verdict under the configured setting and with what had been learned by then."""
 
 
 class LineFate(NamedTuple):
-    """What became of a line that was learned from a signal on record."""
+    """What became of a line that was learned on record."""
 
     weight: float
-    """What its newest overlay weighed when it was learned."""
+    """The weight of its newest overlay when it was learned."""
     is_taken_back: bool
-    """Somebody deactivated it, or put its signal or events in quarantine; superseded by a newer one is not that."""
+    """Whether a person deactivated it, or put its signal or events in quarantine. A newer line in its place does not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectRecord:
-    """What is on record of one subject's signals."""
+    """The recorded signals of one subject."""
 
     subject_id: str
     events: int
     """Signal events."""
     turns: int
-    """Turns that gave one."""
+    """Turns with a signal."""
     checks: tuple[GateCheck, ...]
-    """Every gate that was looked at and that thresholds decide, in the order of the ledger."""
+    """Every checked gate that depends on the thresholds, in the order of the ledger."""
     fates: Mapping[str, LineFate] = field(default_factory=dict)
-    """What was learned on record, by signal."""
+    """The lines learned on record, by signal."""
     artifacts: int = 0
     """Artifacts on record."""
 
 
 class Spread(NamedTuple):
-    """The middle of some numbers, and the one that nine of ten do not exceed; both are among them."""
+    """The median of some numbers and their 90th percentile; both are among the numbers."""
 
     median: float
     p90: float
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread | None":
-        """None where there are no numbers."""
+        """The spread of the numbers; None if there are none."""
         ranked = sorted(values)
         return cls(ranked[(len(ranked) - 1) // 2], ranked[-(-9 * len(ranked) // 10) - 1]) if ranked else None
 
@@ -116,27 +116,27 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GateOutcome:
-    """What one setting would have come to, given the same signals."""
+    """What one setting would have learned from the recorded signals."""
 
     setting: GateSetting
     learned: int
-    """Signals that would have been learned from, each once for each subject."""
+    """Signals that would have been learned from, counted once for each subject."""
     renewals: int
-    """Times that a line would have been learned anew while it still spoke."""
+    """Times that a line would have been learned again while it was still shown."""
     flips: int
-    """Times that a line would have come back: it had faded below `salience_floor`, then its gate opened again."""
+    """Times that a line would have been learned again after it had faded below `salience_floor`."""
     subjects: int
-    """Subjects of whom something would have been learned."""
+    """Subjects about whom something would have been learned."""
     events: Spread | None
-    """Events from the first of a signal to its first crossing."""
+    """Events of a signal up to its first crossing."""
     turns: Spread | None
-    """The subject's turns, from that of the first event to that of the crossing, both included."""
+    """The subject's turns from the first event to the crossing, both included."""
     hours: Spread | None
-    """Hours in between."""
+    """Hours from the first event to the crossing."""
     known: int
-    """Signals among `learned` that were learned from on record too."""
+    """Signals among `learned` that were also learned from on record."""
     taken_back: int
-    """Signals among `known` whose line somebody took back."""
+    """Signals among `known` whose line a person withdrew."""
 
     @property
     def artifacts(self) -> int:
@@ -166,7 +166,7 @@ def grid(
     windows: Sequence[int] = (),
     half_lives: Sequence[float] = (),
 ) -> list[GateSetting]:
-    """Every combination of some values, the current setting among them, in ascending order; no values: the current one's."""
+    """Every combination of the values and the current setting, in ascending order. No values of a knob: the current one."""
     combinations = product(
         counts or (current.count,),
         sessions or (current.sessions,),
@@ -177,12 +177,12 @@ def grid(
 
 
 def simulate(subjects: Sequence[SubjectRecord], setting: GateSetting, config: HO3MemoryConfig) -> GateOutcome:
-    """What a setting would have made of the recorded signals.
+    """What a setting would have learned from the recorded signals.
 
     Args:
-        subjects: what is on record
-        setting: the knobs
-        config: everything else: exclusions, thresholds of single kinds, the floor
+        subjects: the recorded signals
+        setting: the thresholds
+        config: everything else: exclusions, thresholds of single kinds, `salience_floor`
     """
     config, tally = setting.applied_to(config), _Tally(_usual_weight(subjects))
     for subject in subjects:
@@ -208,18 +208,18 @@ def _crosses(check: GateCheck, learned_at_us: int | None, config: HO3MemoryConfi
 
 
 class _Tally:
-    """What a setting comes to, crossing by crossing."""
+    """Adds up the crossings under one setting."""
 
     def __init__(self, usual_weight: float) -> None:
         self.learned_at: dict[str, int] = {}
-        """When each signal of the subject was learned from last."""
+        """When each of the subject's signals was last learned from, microseconds since the epoch."""
         self._usual_weight = usual_weight
         self._fates: Mapping[str, LineFate] = {}
         self._soon: list[tuple[int, int, float]] = []
         self._renewals = self._flips = self._subjects = self._known = self._taken_back = 0
 
     def begin(self, subject: SubjectRecord) -> None:
-        """The next subject's crossings follow."""
+        """Starts with the next subject."""
         self.learned_at, self._fates = {}, subject.fates
 
     def cross(self, check: GateCheck, config: HO3MemoryConfig) -> None:
@@ -241,7 +241,7 @@ class _Tally:
         self.learned_at[check.signal_id] = check.as_of_us
 
     def outcome(self, setting: GateSetting) -> GateOutcome:
-        """The sum."""
+        """The sums."""
         events, turns, hours = (Spread.of([each[n] for each in self._soon]) for n in range(3))
         return GateOutcome(
             setting,
@@ -258,6 +258,6 @@ class _Tally:
 
 
 def _usual_weight(subjects: Sequence[SubjectRecord]) -> float:
-    """What a line weighs of which the record does not say it: the middle of those on record, else 1."""
+    """The weight of a line that was not learned on record: the median of the recorded ones, else 1."""
     found = Spread.of([fate.weight for subject in subjects for fate in subject.fates.values()])
     return 1.0 if found is None else found.median

@@ -1,7 +1,7 @@
-"""After which consolidation was a turn shown something else? It runs again with the memory as it was at places in between.
+"""Finds the consolidation that changed what a turn is shown, by running the turn with the memory at earlier positions.
 
-Everything but the memory stays as it was in the turn: its message, its labels, its past and its moment. So what is found was
-changed by what was learned or taken back, not by the conversation, nor by time. Explained in `docs/replay.md`.
+Only the memory varies. The turn keeps its message, labels, past and time, so the change comes from what was learned or
+withdrawn, not from the conversation or from time. Explained in `docs/replay.md`.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -24,39 +24,39 @@ from kitchener.replaying.tape import Tape, TurnTape
 _LEARNED: Final = ("ART-", "OVL-")
 """How ids of learned lines begin."""
 _IDS: Final = (*_LEARNED, "T-", "INT-", "INV-", "WO-")
-"""How ids begin of all that a turn may be shown."""
+"""How the ids of everything that a turn may be shown begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class BisectQuestion:
-    """What is looked for."""
+    """What to look for."""
 
     session_id: str
-    """Of the turn that shows the change."""
+    """The session of the turn that shows the change."""
     bad: str | None = None
-    """The turn that is run again; None: the session's last one that can be."""
+    """The turn to run again; None: the last turn of the session that can be."""
     good: str | None = None
-    """A turn at whose beginning it was not so yet, of any session of the subject; None: when nothing was known."""
+    """An earlier turn of the subject, in any session, without the change; None: an empty memory."""
     item: str | None = None
-    """The id of what came or went (a learned line's is its artifact's), or words of a learned line; None: anything shown."""
+    """The id of the item that came or went, or words of a learned line, whose id is its artifact's; None: any item."""
     every: bool = False
-    """Every change in between, in order; it takes a run for each entry."""
+    """Find every change, in order. This runs the turn once for each entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryChange:
-    """An entry of the overlays ledger, and what the turn is shown before and after it."""
+    """An entry of the overlays ledger that changed what the turn is shown."""
 
     entry: StoredEntry
     overlay: Overlay | None
-    """The artifact that it is about; None: it puts something in quarantine."""
+    """The artifact that the entry is about; None: the entry is a quarantine."""
     sources: tuple[RecordedEvent, ...]
     """The events that the artifact was learned from, oldest first."""
     before: ShownContext
     after: ShownContext
 
     def lines(self) -> Iterator[str]:
-        """Learned lines and other items that went, each after a `-`, then those that came, after a `+`."""
+        """Learned lines and other items that are gone, after a `-`, then new ones, after a `+`."""
         for sign, mine, other in (("-", self.before, self.after), ("+", self.after, self.before)):
             yield from (f"{sign} {line}" for line in mine.lines if line not in other.lines)
             yield from (f"{sign} {item}" for item in mine.items if item not in other.items and not item.startswith(_LEARNED))
@@ -93,17 +93,17 @@ class BisectReport:
     turn_id: str
     subject_id: str
     between: int
-    """Entries of the subject's memory between both ends."""
+    """Number of entries of the subject's memory between the two turns."""
     probes: int
-    """Times that the turn was run again."""
+    """How often the turn was run."""
     changes: tuple[MemoryChange, ...]
     """One, or with `every` all; empty: nothing changed."""
     at_good: ShownContext
     at_bad: ShownContext
     is_shown: bool | None
-    """Whether the item that is looked for is shown at the bad end; None: none is looked for."""
+    """Whether the item is shown at the bad turn; None: no item was asked for."""
     is_exact: bool
-    """Whether the turn, run again as it was, is shown what is on record; else settings have changed."""
+    """Whether the turn is shown what is on record; False: settings have changed since."""
 
     def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
@@ -128,13 +128,13 @@ async def bisect(
 
     Args:
         replays: of the turn's agent class
-        question: what is looked for
-        probed: called with the number of entries in between after each run of the turn
+        question: what to look for
+        probed: called with the number of positions after each run of the turn
 
     Raises:
         UnknownSession: the session is not on record
-        NotOnRecord: a turn or item is not, the turn cannot be run again, or the memory is off
-        CallerError: the ends lie the wrong way round, or belong to different subjects
+        NotOnRecord: a turn or the item is not on record, the turn cannot be run again, or the memory is off
+        CallerError: the good turn is not earlier, or belongs to another subject
     """
     run = Rerun(replays, await replays.tape_of(question.session_id))
     bad = _turn_of(run.tape, question.bad)
@@ -166,7 +166,7 @@ async def bisect(
 
 
 class _Search:
-    """A turn, run again at places of the overlays ledger; each at most once."""
+    """Runs a turn at positions of the overlays ledger, at most once at each."""
 
     def __init__(
         self, run: Rerun, turn: TurnTape, places: list[int], looked_for: str | None, probed: Callable[[int], object]
@@ -182,7 +182,7 @@ class _Search:
         return len(self._found)
 
     async def shown(self, n: int) -> ShownContext:
-        """What the turn is shown at a place."""
+        """What the turn is shown at the n-th position."""
         if n not in self._found:
             self._found[n] = await self._run.view(self._turn, self._places[n])
             self.recorded_items = self._run.tape.visible_items()
@@ -190,7 +190,7 @@ class _Search:
         return self._found[n]
 
     async def one_change(self) -> list[int]:
-        """A place at which the answer is the last one's, and at the one before it is the first one's; none where both agree."""
+        """A position where the answer changes from the first one to the last one; none if these are equal."""
         last = len(self._places) - 1
         if last < 1 or not await self._differ(0, last):
             return []
@@ -203,7 +203,7 @@ class _Search:
             return [int(end.value)]
 
     async def all_changes(self) -> list[int]:
-        """Each place at which the answer is another one than at the place before."""
+        """Each position whose answer differs from the one before."""
         return [n for n in range(1, len(self._places)) if await self._differ(n - 1, n)]
 
     async def _differ(self, one: int, other: int) -> bool:
@@ -214,13 +214,13 @@ class _Search:
 
 
 def bisection(last: int) -> Generator[int, bool, int]:
-    """Yields the places that it wants to know about, takes whether each is new, and returns a new one next to an old one.
+    """Finds a position where an answer changes from old to new: yields positions, and takes whether each is new.
 
-    Place 0 is known to be old and the last one to be new. Where the answer changes several times, one of the changes from old
-    to new is found; where it changes once, that one. It asks about log2(last) places, rounded up.
+    Position 0 is old and the last one is new. If the answer changes several times, it finds one of the changes. It asks about
+    log2(last) positions, rounded up.
 
     Args:
-        last: the last place, at least 1
+        last: the last position, at least 1
     """
     old, new = 0, last
     while new - old > 1:
@@ -240,7 +240,7 @@ def _has(shown: ShownContext, wanted: str) -> bool:
 
 
 def _turn_of(tape: Tape, turn_id: str | None) -> TurnTape:
-    """The turn that is to be run again."""
+    """The turn to run again."""
     there_are = f"`kitchener session show {tape.session_id}` lists the turns there are"
     if turn_id is None:
         found = next((each for each in reversed(tape.turns) if each.is_replayable), None)
@@ -275,7 +275,7 @@ async def _memory_of(replays: Replays, turn: TurnTape, subject_id: str) -> Subje
 
 
 async def _learned_to(replays: Replays, tape: Tape, turn_id: str | None, subject_id: str) -> int:
-    """The entry of the overlays ledger up to which a turn could read; 0 where none is named."""
+    """Number of the last overlays entry that a turn could read; 0 if no turn is named."""
     if turn_id is None:
         return 0
     session_id = session_of_valid_turn(turn_id)
@@ -293,7 +293,7 @@ def _position(turn: TurnTape) -> int:
 
 
 def _looked_for(item: str | None, tape: Tape, subject: SubjectMemory, cut: Cut, subject_id: str) -> str | None:
-    """The item as it is compared; raises NotOnRecord where the turn could not have been shown it."""
+    """The item as it is compared. Raises NotOnRecord if the turn cannot have been shown it."""
     if item is None:
         return None
     if item.startswith(_IDS) and not item.startswith(_LEARNED):

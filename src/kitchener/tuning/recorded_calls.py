@@ -1,7 +1,7 @@
-"""Reads the model calls on record for `routes.py`: what was asked for, and whom the gateway asked.
+"""Reads the recorded model calls for `routes.py`: what each request asked for, and the attempts of the gateway.
 
-The first stands in the supervisor's ledger, the second in the executor's. Nothing that is sealed is needed. No lock is taken
-and nothing is written.
+The requests are in the supervisor's ledger, the attempts in the executor's. No sealed field is read. Takes no lock and writes
+nothing.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -23,26 +23,25 @@ from kitchener.records.entries import (
 from kitchener.tuning.routes import PastAttempt, RecordedCall, State, Tokens
 
 OWN_MODELS: Final[Mapping[str, str]] = {"offline": str(OfflineProvider.traits.model_id)}
-"""The model of each built-in provider, which answers where nobody names one."""
+"""The default model of each built-in provider."""
 _OF_HO1M: Final = (events.WO_EXECUTING, events.ATTEMPT_STARTED, events.ATTEMPT_FAILED, events.LLM_CALL)
 
 
 async def read_calls(
     ho1m: LedgerReader, ho2m: LedgerReader | None, session_id: str | None = None, *, seen: Callable[[], object] = lambda: None
 ) -> AsyncIterator[RecordedCall]:
-    """Every model call for which an attempt is on record, in the order in which they began.
+    """Every model call with a recorded attempt, in the order in which they began.
 
     Args:
         ho1m: the executor's ledger
-        ho2m: the supervisor's, where the plans of work orders stand; without it, or without a plan, a request is taken to
-            have asked for what its route says
-        session_id: only of this session, which may be the pseudo-session of a consolidation; None: all
+        ho2m: the supervisor's ledger, with the plans of work orders. Without a plan, the route says what the request asked for.
+        session_id: only this session or pseudo-session of a consolidation; None: all
         seen: called for each entry
 
     Raises:
-        LedgerDamaged: a line is not what was written
+        LedgerDamaged: a line does not verify
     """
-    # HO1m first: by then the plan of each of its work orders is in HO2m.
+    # HO1m first: HO2m then already has the plans of all its work orders.
     calls: dict[tuple[str, int], _Call] = {}
     types: dict[str, str] = {}
     async for entry in ho1m.read(session_id=session_id, entry_type=_OF_HO1M):
@@ -114,7 +113,7 @@ class _Call:
 
 
 def _implied(first: PastAttempt) -> ConstraintsMapping:
-    """What a request asked for, judging by its first route."""
+    """What a request asked for, derived from its first route."""
     kind, _, tag = first.route_reason.partition(":")
     if kind == "explicit":
         return {"provider_id": first.provider_id, "model_id": first.model_id}

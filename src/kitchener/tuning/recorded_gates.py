@@ -1,7 +1,7 @@
-"""Reads what gates had before them: the memory's two ledgers, folded along, into the checks of `gates.py`.
+"""Folds the memory's two ledgers into the gate checks that `gates.py` simulates.
 
-The fold and the recorded verdicts are `memory/subject.py`'s own. A turn's gates are looked at where the turn did: at its last
-signal entry, so that they see all of its signals. No lock is taken; nothing is written.
+`memory/subject.py` folds the entries and gives the recorded verdicts. A turn's gates are checked where the turn did: at its
+last signal entry, so that they count all of its signals. Takes no lock and writes nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,38 +23,38 @@ from kitchener.records.entries import OverlayPayload, SignalPayload, is_sealed, 
 from kitchener.tuning.gates import GateCheck, LineFate, SubjectRecord
 
 _WHATEVER_THE_THRESHOLDS: Final = ("excluded", "blocked", "quarantined")
-"""Verdicts that no other threshold would change."""
+"""Verdicts that do not depend on thresholds."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateRecord:
-    """What is on record of an agent class's signals."""
+    """The recorded signals of an agent class."""
 
     subjects: tuple[SubjectRecord, ...]
     """In alphabetical order."""
     sealed: int
-    """Subjects that are left out, because what they said is sealed and there is no key to it: they were erased."""
+    """Number of subjects that are left out, because they were erased: their signals are sealed and the key is gone."""
 
     @property
     def crossings(self) -> int:
-        """Gates that are open on record, under the configured settings; one stays so until its signal was learned from."""
+        """Number of recorded checks that found a gate open. A gate stays open until its signal is learned from."""
         return sum(check.recorded == "crossed" for subject in self.subjects for check in subject.checks)
 
 
 async def read_gate_record(
     reader: MemoryReader, agent_class: str, subject_id: str | None = None, *, seen: Callable[[], object] = lambda: None
 ) -> GateRecord:
-    """The gates that the turns of an agent class looked at.
+    """Reads the gates that the turns of an agent class checked.
 
     Args:
         reader: the memory
-        agent_class: whose
-        subject_id: of this subject only; None: of all
-        seen: called for each entry of the signals ledger, each is read twice
+        agent_class: the agent class
+        subject_id: only this subject; None: all subjects
+        seen: called for each entry of the signals ledger that is read; each is read twice
 
     Raises:
-        NotOnRecord: nobody of the class gave a signal, or not this subject
-        LedgerDamaged: a line is not what was written
+        NotOnRecord: there is no signal of the agent class or of the subject
+        LedgerDamaged: a line does not verify
     """
     key = None if subject_id is None else f"in:{memory_namespace(agent_class, subject_id)}"
     last_of: dict[_TurnKey, int] = {}
@@ -89,13 +89,13 @@ async def read_gate_record(
 
 
 class _TurnKey(NamedTuple):
-    """What the signals of one turn have in common; one that names no turn stands alone."""
+    """Identifies the signals of one turn. A signal without a turn is by itself."""
 
     namespace: str
     session_id: str
     turn_id: str | None
     alone: int = 0
-    """Its number where it names no turn."""
+    """The entry's number, if it names no turn."""
 
 
 def _signal(entry: StoredEntry) -> SignalPayload:
@@ -111,7 +111,7 @@ def _turn_key(entry: StoredEntry, payload: SignalPayload) -> _TurnKey:
 
 
 class _Fold:
-    """One subject's memory as it grows, and the gates looked at on the way."""
+    """One subject's memory as it grows, and the gates that were checked."""
 
     def __init__(self, namespace: str) -> None:
         self._subject_id = split_namespace(namespace)[1]
@@ -125,11 +125,11 @@ class _Fold:
         self._checks: list[GateCheck] = []
 
     def expect(self, entry: StoredEntry) -> None:
-        """Takes note of an entry of the overlays ledger; it counts from its time on."""
+        """Keeps an entry of the overlays ledger, to be applied at its time."""
         self._overlays.append(entry)
 
     def take(self, entry: StoredEntry, payload: SignalPayload, turn: _TurnKey) -> None:
-        """The next signal."""
+        """Applies the next signal."""
         logged_us = us_of(entry.timestamp, "timestamp")
         self._catch_up(logged_us)
         self._memory.apply_signal(entry.seq, entry.timestamp, payload)
@@ -141,7 +141,7 @@ class _Fold:
         self._asked.setdefault(turn, {})[signal_id] = None
 
     def look(self, entry: StoredEntry, turn: _TurnKey, config: HO3MemoryConfig) -> None:
-        """That was the last signal of its turn: looks at the gates of them all."""
+        """Checks the gates of all signals of a turn, after its last one."""
         as_of_us, number = us_of(entry.timestamp, "timestamp"), self._number_of(turn)
         cut = Cut(as_of_us, entry.seq, NO_END)
         for each in self._asked.pop(turn):
@@ -151,11 +151,11 @@ class _Fold:
                 self._checks.append(GateCheck(each, as_of_us, number, *self._first[each], tally, imported, gate.reason))
 
     def _number_of(self, turn: _TurnKey) -> int:
-        """The turn's number; a signal that names none came in the newest."""
+        """The turn's number; for a signal without a turn, that of the newest turn."""
         return self._turns[turn.turn_id] if turn.turn_id is not None else max(1, len(self._turns))
 
     def _catch_up(self, logged_us: int) -> None:
-        """Applies what was learned and decided up to a moment."""
+        """Applies the entries of the overlays ledger up to a time."""
         while self._applied < len(self._overlays):
             entry = self._overlays[self._applied]
             if us_of(entry.timestamp, "timestamp") > logged_us:
@@ -171,7 +171,7 @@ class _Fold:
                 self._imported[signal_id] = max(end_us, self._imported.get(signal_id, end_us))
 
     def record(self) -> SubjectRecord:
-        """All of it, once the last signal was taken."""
+        """The whole record, after the last signal."""
         self._catch_up(NO_END)
         learned = [events.in_words(entry.payload) for entry in self._overlays if entry.entry_type == events.HO3_OVERLAY]
         return SubjectRecord(
@@ -184,7 +184,7 @@ class _Fold:
         )
 
     def _taken_back(self) -> dict[str, LineFate]:
-        """The signals whose line a person took back, and nobody gave again."""
+        """The signals whose line a person withdrew and nobody restored."""
         signal_of: dict[str, str] = {}
         weights: dict[str, float] = {}
         gone: dict[str, None] = {}

@@ -1,7 +1,7 @@
-"""Another router over model calls that are on record: who would have been asked, given the same requests. Pure.
+"""Routes recorded model calls by another router's settings, and adds up the results. Pure.
 
-The plan of a request is `gateway/routing.py`'s own. Failures on record are taken as given: a provider that failed then fails
-again, one that was never asked is taken to answer. Explained in `docs/gateway.md`.
+`gateway/routing.py` plans each request. Recorded failures happen again: a provider that failed fails again, and one that was
+never asked is assumed to answer. Explained in `docs/gateway.md`.
 """
 
 from collections import Counter
@@ -17,12 +17,12 @@ State = Literal["answered", "failed", "cut off"]
 """How a call ended; `cut off`: it was cancelled, or the process died."""
 
 _OF_THE_PROVIDER: Final = frozenset(("rate_limited", "server_error", "connection", "timeout", "authentication"))
-"""Failures that another model of the same provider would have met too."""
+"""Failures that another model of the same provider would have had too."""
 _MILLION: Final = 1_000_000
 
 
 class PastAttempt(NamedTuple):
-    """One attempt on record."""
+    """One recorded attempt."""
 
     provider_id: str
     model_id: str
@@ -34,7 +34,7 @@ class PastAttempt(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """What a call used."""
+    """Tokens that a call used."""
 
     input_tokens: int
     output_tokens: int
@@ -43,7 +43,7 @@ class Tokens(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCall:
-    """One model call on record: what was asked for, and whom the gateway asked."""
+    """One recorded model call: what the request asked for, and the attempts of the gateway."""
 
     wo_id: str
     wo_type: str
@@ -58,20 +58,20 @@ class RecordedCall:
     """Asked for explicitly."""
     domain_tags: tuple[str, ...] = ()
     tries: tuple[PastAttempt, ...]
-    """In the order in which they were made; at least one."""
+    """In order; at least one."""
     state: State
     tokens: Tokens | None = None
     """None: it was not answered."""
 
     @property
     def choice(self) -> "RouteChoice":
-        """Who answered, or failed last."""
+        """The provider that answered or failed last."""
         last = self.tries[-1]
         return RouteChoice(last.provider_id, last.model_id, last.route_reason, self.state, last.failure)
 
 
 class RouteChoice(NamedTuple):
-    """Who answers a call, or at whom it ends."""
+    """The provider that answers a call, or fails last."""
 
     provider_id: str
     model_id: str
@@ -81,16 +81,16 @@ class RouteChoice(NamedTuple):
     failure: str | None = None
     """Why it failed."""
     is_assumed: bool = False
-    """Nothing is on record of this provider in this call: it is taken to answer."""
+    """Whether no attempt of this provider is recorded, so that it is assumed to answer."""
 
     def is_elsewhere(self, other: "RouteChoice") -> bool:
-        """Whether provider, model or end differ, or only one of both is a fallback; another route to the same is not that."""
+        """Whether provider, model or outcome differ, or only one of both is a fallback. The route alone does not count."""
         mine, theirs = ((each.provider_id, each.model_id, each.state, each.fell_back) for each in (self, other))
         return mine != theirs
 
     @property
     def fell_back(self) -> bool:
-        """Whether it is another provider than the one that was to be asked first."""
+        """Whether a fallback was asked instead of the first provider."""
         return self.route_reason == "fallback"
 
     def as_json(self) -> dict[str, object]:
@@ -106,12 +106,12 @@ class Rerouted:
     recorded: RouteChoice
     other: RouteChoice
     recorded_cost: float | None
-    """None: its price is not known."""
+    """In the currency of the prices; None: the price is unknown."""
     other_cost: float | None
 
     @property
     def is_changed(self) -> bool:
-        """Whether somebody else would have been asked, or with another end."""
+        """Whether another provider or model would have answered, or the outcome would differ."""
         return self.recorded.is_elsewhere(self.other)
 
     def as_json(self) -> dict[str, object]:
@@ -131,12 +131,12 @@ class Rerouted:
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """A router's settings, and what of its providers only a program or the record knows.
+    """A router's settings, and facts about providers that are not in the settings.
 
     Args:
         config: the settings
-        given: providers that are not configured, because a program brought them as objects
-        own_models: the model of each provider that answers where nobody names one
+        given: providers that a program passed as objects
+        own_models: the default model of each provider
     """
 
     config: RouterConfig
@@ -144,22 +144,22 @@ class Router:
     own_models: Mapping[str, str] = field(default_factory=dict)
 
     def routed(self) -> RouterConfig:
-        """The settings with all providers, as the gateway completes them."""
+        """The settings with all providers, as the gateway uses them."""
         known = {each: ProviderConfig(kind="offline") for each in sorted({"offline", *self.given})}
         return self.config.model_copy(update={"providers": {**known, **self.config.providers}})
 
     def built_in(self) -> frozenset[str]:
-        """The providers that answer without a model: they cost nothing, and are allowed where model calls are not."""
+        """The providers that need no model. They cost nothing and work even if model calls are forbidden."""
         routed = self.routed().providers
         return frozenset(name for name in routed if routed[name].kind == "offline" and name not in self.given)
 
 
 class Reroute:
-    """Holds recorded calls against another router; made once, asked for each call.
+    """Routes recorded calls by another router.
 
     Args:
-        recorded: the router that is configured, under which the calls are taken to have been made
-        other: the other one
+        recorded: the configured router, assumed to have routed the calls
+        other: the other router
     """
 
     def __init__(self, recorded: Router, other: Router) -> None:
@@ -175,7 +175,7 @@ class Reroute:
         return Rerouted(call, before, after, *costs)
 
     def choose(self, call: RecordedCall) -> RouteChoice:
-        """Who would have answered, or where it would have ended."""
+        """The provider that would have answered, or failed last."""
         try:
             plan = plan_route(call.provider_id, call.model_id, call.domain_tags, self._other).candidates
         except ProviderError as error:
@@ -196,7 +196,7 @@ class Reroute:
         return found
 
     def _asked(self, call: RecordedCall, place: RouteChoice) -> RouteChoice:
-        """What one provider makes of a call: what it made of it then."""
+        """The outcome of a call at one provider, by its recorded attempts."""
         limit = 1 + self._other.providers[place.provider_id].max_retries
         tries = [each for each in call.tries if _speaks_of(each, place)]
         for number, each in enumerate(tries, 1):
@@ -206,11 +206,11 @@ class Reroute:
                 return place._replace(failure=each.failure)
         if not tries or (call.state != "failed" and call.tries[-1].provider_id == place.provider_id):
             return place._replace(state="answered", failure=None, is_assumed=True)
-        # Whoever was given up on then is given up on now: what more tries would have brought cannot be known.
+        # A provider that was given up is given up again: the result of more attempts is unknown.
         return place._replace(failure=tries[-1].failure)
 
     def _taken_as_given(self, call: RecordedCall) -> tuple[set[str], bool]:
-        """Providers that were left out then, as open circuits are, and whether the last failure ended the call as it was."""
+        """Providers that were skipped, such as those with an open circuit, and whether the last failure ended the call."""
         last = call.tries[-1]
         try:
             plan = plan_route(call.provider_id, call.model_id, call.domain_tags, self._recorded).candidates
@@ -228,7 +228,7 @@ class Reroute:
         return RouteChoice(candidate.provider_id, model, candidate.route_reason, "failed")
 
     def _cost(self, call: RecordedCall, choice: RouteChoice, free: Collection[str]) -> float | None:
-        """What the call's tokens cost there, in the currency of the prices; None: not known."""
+        """The cost of the call's tokens, in the currency of the prices; None: unknown."""
         if call.tokens is None or choice.state != "answered" or choice.provider_id in free:
             return 0.0
         price = self._prices.get(choice.model_id)
@@ -236,14 +236,14 @@ class Reroute:
 
 
 def _speaks_of(tried: PastAttempt, place: RouteChoice) -> bool:
-    """Whether what came of an attempt would come of asking this provider for this model."""
+    """Whether a recorded attempt says what this provider would do with this model."""
     if tried.provider_id != place.provider_id:
         return False
     return tried.model_id == place.model_id or tried.failure in _OF_THE_PROVIDER
 
 
 def cost_of(tokens: Tokens, price: ModelPrice) -> float:
-    """What some tokens cost, in the currency of the price."""
+    """The cost of tokens, in the currency of the price."""
     cached = min(tokens.cached_tokens, tokens.input_tokens)
     per_cached = price.input_per_million if price.cached_per_million is None else price.cached_per_million
     fresh = tokens.input_tokens - cached
@@ -252,7 +252,7 @@ def cost_of(tokens: Tokens, price: ModelPrice) -> float:
 
 @dataclass(slots=True)
 class RoutePair:
-    """Calls that went one way on record and would go one way under the other router."""
+    """The calls with one recorded choice and one choice of the other router."""
 
     recorded: RouteChoice
     other: RouteChoice
@@ -262,11 +262,11 @@ class RoutePair:
     recorded_cost: float = 0.0
     other_cost: float = 0.0
     unpriced: int = 0
-    """Calls among them without a known price on one side; they are left out of both costs."""
+    """Calls with an unknown price under either router; neither cost includes them."""
 
     @property
     def is_changed(self) -> bool:
-        """Whether they lead to different ends."""
+        """Whether the two choices differ."""
         return self.recorded.is_elsewhere(self.other)
 
     def add(self, found: Rerouted) -> None:
@@ -362,7 +362,7 @@ class RouteSummary:
 
     @property
     def pairs(self) -> list[RoutePair]:
-        """By recorded choice, then by the other one, in alphabetical order."""
+        """All pairs, ordered by recorded choice and then by the other one."""
         return [self._pairs[key] for key in sorted(self._pairs, key=lambda key: tuple(each[:4] for each in key))]
 
     def sums(self) -> RouteSums:
