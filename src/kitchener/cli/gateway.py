@@ -64,7 +64,7 @@ def what_if(
         paths = LedgerPaths(loaded.config)
         agent_class = options.agent if session is None else await _class_of(paths, session, options.agent)
         calls = await _read(paths, agent_class, session)
-        report = Report(agent_class, session, loaded.config.router.prices != {} or other.config.router.prices != {})
+        report = RerouteReport(agent_class, session, loaded.config.router.prices != {} or other.config.router.prices != {})
         reroute = _reroute(loaded.config.router, other, calls)
         for call in calls:
             report.add(reroute.of(call))
@@ -120,7 +120,7 @@ def _reroute(recorded: RouterConfig, other: LoadedConfig, calls: list[RecordedCa
 
 
 @dataclass(slots=True)
-class Report:
+class RerouteReport:
     """All calls, held against the other router."""
 
     agent_class: str

@@ -161,7 +161,7 @@ class ShadowReport:
         yield f"note: {NOTE}"
 
 
-class _Books(NamedTuple):
+class _Readers(NamedTuple):
     ho2m: LedgerReader
     context: LedgerReader
     overlays: LedgerReader | None
@@ -178,34 +178,34 @@ async def read_shadow(paths: LedgerPaths, preferred: str, session_id: str | None
     if session_id is not None:
         preferred = (await read_past(paths, session_id, preferred)).agent_class
     report = ShadowReport(preferred, session_id)
-    async with _books(paths, preferred) as books:
-        if books is None:
+    async with _open_readers(paths, preferred) as readers:
+        if readers is None:
             return report
         if session_id is not None:
-            report.add(*await _compare(books, session_id))
+            report.add(*await _compare(readers, session_id))
             return report
-        found = books.context.read(entry_type=events.INTENT_SHADOW_DECISION)
+        found = readers.context.read(entry_type=events.INTENT_SHADOW_DECISION)
         sessions = list({entry.session_id: None async for entry in found if entry.session_id is not None})
         async with progress_bar(f"sessions of {preferred}", len(sessions)) as done:
             for each in sessions:
-                report.add(*await _compare(books, each))
+                report.add(*await _compare(readers, each))
                 done.add()
     return report
 
 
 @asynccontextmanager
-async def _books(paths: LedgerPaths, agent_class: str) -> AsyncIterator[_Books | None]:
+async def _open_readers(paths: LedgerPaths, agent_class: str) -> AsyncIterator[_Readers | None]:
     async with AsyncExitStack() as opened:
         ho2m = await opened.enter_async_context(paths.reader(agent_class))
         context = await opened.enter_async_context(paths.reader(agent_class, "context"))
         overlays = await opened.enter_async_context(paths.reader(agent_class, "overlays"))
-        yield None if ho2m is None or context is None else _Books(ho2m, context, overlays)
+        yield None if ho2m is None or context is None else _Readers(ho2m, context, overlays)
 
 
-async def _compare(books: _Books, session_id: str) -> tuple[list[ShadowTurn], Counter[str]]:
+async def _compare(readers: _Readers, session_id: str) -> tuple[list[ShadowTurn], Counter[str]]:
     """A session's turns, in order, and its counts of intents."""
-    entries = [entry async for entry in books.ho2m.read(session_id=session_id, entry_type=_OF_HO2M)]
-    decided = [entry async for entry in books.context.read(session_id=session_id, entry_type=_DECISIONS)]
+    entries = [entry async for entry in readers.ho2m.read(session_id=session_id, entry_type=_OF_HO2M)]
+    decided = [entry async for entry in readers.context.read(session_id=session_id, entry_type=_DECISIONS)]
     shadows: dict[str, list[StoredEntry]] = {}
     goals, counts = dict[str, str](), Counter[str]()
     for entry in decided:
@@ -222,10 +222,10 @@ async def _compare(books: _Books, session_id: str) -> tuple[list[ShadowTurn], Co
         if turn_id is None or entry.payload["mode"] != "shadow":
             continue  # somebody only looked, or it was no shadow
         visible = [ref for ref in lists.visible if "DEFINES_INTENT" not in _reasons(ref, lists)]
-        ours = [await _name(books, names, ref, lists) for ref in visible]
+        ours = [await _name(readers, names, ref, lists) for ref in visible]
         attention = shown.get(turn_id)
         refs = [Ref.from_mapping(each) for each in attention["fragment_refs"]] if attention is not None else []
-        theirs = [await _name(books, names, ref, lists) for ref in refs]
+        theirs = [await _name(readers, names, ref, lists) for ref in refs]
         theirs += attention.get("biases", ()) if attention is not None else ours
         message = said.get(turn_id)
         turn = ShadowTurn(
@@ -277,10 +277,10 @@ def _reasons(ref: Ref, lists: ProjectionLists) -> tuple[str, ...]:
     return lists.reasons.get(f"{ref.ledger_id}/{ref.entry_id}", ())
 
 
-async def _name(books: _Books, names: dict[Ref, str], ref: Ref, lists: ProjectionLists) -> str:
+async def _name(readers: _Readers, names: dict[Ref, str], ref: Ref, lists: ProjectionLists) -> str:
     """What an entry is about: a turn, a work order, a learned line. A standing rule, or what is gone, goes by its own id."""
     if ref not in names:
-        reader = books.overlays if "HO3_BIAS" in _reasons(ref, lists) else books.ho2m
+        reader = readers.overlays if "HO3_BIAS" in _reasons(ref, lists) else readers.ho2m
         number = ref.entry_id.rpartition("-")[2]
         entry = await reader.get(int(number)) if reader is not None and ref.ledger_id == reader.ledger_id else None
         payload = entry.payload if entry is not None and entry.ref == ref else {}

@@ -102,7 +102,7 @@ def _text(value: SealedText | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class ArtifactExplanation:
     """Everything on record about one artifact."""
 
     agent_class: str
@@ -202,7 +202,7 @@ class Explanation:
 
 async def explained(
     place: AgentMemory, artifact_id: str, subject_id: str | None, *, turns_at_most: int | None = None
-) -> Explanation:
+) -> ArtifactExplanation:
     """Everything on record about an artifact.
 
     Args:
@@ -230,7 +230,7 @@ async def explained(
         found_quarantines = await reader.read_quarantines(namespace=namespace)
         quarantines = [each for each in found_quarantines if events.in_words(each.payload)["target"] in sources]
     known = {each.event_id for each in evidence}
-    found = Explanation(
+    found = ArtifactExplanation(
         place.agent_class,
         subject_id,
         learned_view(overlay, subject, cut, place.config),
@@ -247,7 +247,7 @@ async def explained(
     return found
 
 
-async def _add_turns(found: Explanation, ho2m: LedgerReader | None, at_most: int | None) -> None:
+async def _add_turns(found: ArtifactExplanation, ho2m: LedgerReader | None, at_most: int | None) -> None:
     found.shown_in.extend(await turns_shown(ho2m, found.subject_id, found.learned.overlay.key))
     for turn_id in dict.fromkeys((*found.source_turns()[:at_most], *found.shown_in[:at_most])):
         found.turns[turn_id] = await read_turn(ho2m, turn_id)

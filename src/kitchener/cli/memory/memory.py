@@ -16,7 +16,7 @@ from kitchener.cli.memory.changes import deactivated, quarantined
 from kitchener.cli.memory.explain import AT_MOST, explained
 from kitchener.cli.memory.files import exported, imported, read_import
 from kitchener.cli.memory.tune import tune
-from kitchener.cli.memory.view import look
+from kitchener.cli.memory.view import open_view
 from kitchener.cli.options import Json, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import counted, print_answer, print_json, print_json_lines, print_table, print_text
@@ -55,7 +55,7 @@ def signals(
     """
 
     async def work() -> int:
-        async with look(options, subject, as_of) as seen:
+        async with open_view(options, subject, as_of) as seen:
             found = [each for each in seen.signals() if each.gate.count >= min_count]
             if json:
                 print_json({**seen.as_json(), "signals": [each.as_json() for each in found]})
@@ -89,7 +89,7 @@ def biases(
     """
 
     async def work() -> int:
-        async with look(options, subject, as_of) as seen:
+        async with open_view(options, subject, as_of) as seen:
             everything = list(seen.learned())
             found = [each for each in everything if all_ or each.state == "speaks"]
             if json:

@@ -190,7 +190,7 @@ def _category(overlay: Overlay) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class MemoryView:
     """What a reading command has before it."""
 
     place: AgentMemory
@@ -239,7 +239,7 @@ class Look:
 
 
 @asynccontextmanager
-async def look(options: Options, subject_id: str | None, as_of: str | None) -> AsyncIterator[Look]:
+async def open_view(options: Options, subject_id: str | None, as_of: str | None) -> AsyncIterator[MemoryView]:
     """The memory that a command's options mean. It takes no lock and works where there is no memory yet.
 
     Raises:
@@ -252,14 +252,14 @@ async def look(options: Options, subject_id: str | None, as_of: str | None) -> A
         us_of(as_of, "--as-of")
     async with place.reader() as reader:
         if reader is None:
-            yield Look(place, subject_id)
+            yield MemoryView(place, subject_id)
             return
         subjects = await place.subjects(reader) if subject_id is None else []
         if subject_id is None and len(subjects) == 1:
             subject_id = subjects[0].subject_id
         if subject_id is None:
-            yield Look(place, None, subjects)
+            yield MemoryView(place, None, subjects)
             return
         subject, cut = await reader.snapshot(as_of, namespace=place.namespace(subject_id))
         is_known = subject.last_us > 0
-        yield Look(place, subject_id, subjects, (subject, cut) if is_known else None)
+        yield MemoryView(place, subject_id, subjects, (subject, cut) if is_known else None)
