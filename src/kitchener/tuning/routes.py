@@ -295,35 +295,6 @@ class RoutePair:
         }
 
 
-class FallbackCounts(TypedDict):
-    """Calls that a fallback answered."""
-
-    recorded: int
-    other: int
-    gained: int
-    """Under the other router only."""
-    lost: int
-    """On record only."""
-
-
-class FailureCounts(TypedDict):
-    """Calls that failed."""
-
-    recorded: int
-    other: int
-
-
-class CostSums(TypedDict):
-    """Costs in the currency of the prices."""
-
-    recorded: float
-    other: float
-    difference: float
-    """`other` minus `recorded`."""
-    unpriced_calls: int
-    """Calls without a known price, which are in neither sum."""
-
-
 class RouteSums(TypedDict):
     """The sums over all calls, as `--json` prints them."""
 
@@ -332,9 +303,11 @@ class RouteSums(TypedDict):
     """Calls that another provider or model would have answered, or that would have ended otherwise."""
     assumed_to_answer: int
     """Calls that would have gone where nothing is on record of them."""
-    fallbacks: FallbackCounts
-    failed: FailureCounts
-    cost: CostSums
+    fallbacks: dict[Literal["recorded", "other", "gained", "lost"], int]
+    """Calls that a fallback answered; `gained` and `lost`: under the other router only, and on record only."""
+    failed: dict[Literal["recorded", "other"], int]
+    cost: dict[Literal["recorded", "other", "difference", "unpriced_calls"], float]
+    """In the currency of the prices. Calls without a known price are in `unpriced_calls` and in neither sum."""
 
 
 class RouteSummary:

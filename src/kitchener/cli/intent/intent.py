@@ -44,7 +44,7 @@ class _Done(TypedDict):
     active_child_intent_id: NotRequired[str | None]
 
 
-_Call = Callable[[HO2Supervisor, str], Awaitable[_Done]]
+_Call = Callable[[HO2Supervisor, str], Awaitable[_Done | None]]
 
 
 @app.command(name="list")
@@ -150,11 +150,10 @@ def close(
         kitchener intent close INT-0a1b2c3d4e5f6071 --outcome "booked"
     """
 
-    async def call(supervisor: HO2Supervisor, session_id: str) -> _Done:
-        await supervisor.close_intent(session_id, intent, outcome)
-        return {"intent_id": intent, "status": "closed"}
+    def call(supervisor: HO2Supervisor, session_id: str) -> Awaitable[None]:
+        return supervisor.close_intent(session_id, intent, outcome)
 
-    return _write(options, session, call, is_json=json, intent=intent)
+    return _write(options, session, call, is_json=json, intent=intent, status="closed")
 
 
 @app.command
@@ -168,11 +167,10 @@ def abandon(
         kitchener intent abandon INT-0a1b2c3d4e5f6071 --reason "too expensive"
     """
 
-    async def call(supervisor: HO2Supervisor, session_id: str) -> _Done:
-        await supervisor.abandon_intent(session_id, intent, reason)
-        return {"intent_id": intent, "status": "abandoned"}
+    def call(supervisor: HO2Supervisor, session_id: str) -> Awaitable[None]:
+        return supervisor.abandon_intent(session_id, intent, reason)
 
-    return _write(options, session, call, is_json=json, intent=intent)
+    return _write(options, session, call, is_json=json, intent=intent, status="abandoned")
 
 
 @app.command
@@ -186,15 +184,21 @@ def reopen(
         kitchener intent reopen INT-0a1b2c3d4e5f6071 --reason "still needed"
     """
 
-    async def call(supervisor: HO2Supervisor, session_id: str) -> _Done:
-        await supervisor.reopen_intent(session_id, intent, reason)
-        return {"intent_id": intent, "status": "live"}
+    def call(supervisor: HO2Supervisor, session_id: str) -> Awaitable[None]:
+        return supervisor.reopen_intent(session_id, intent, reason)
 
-    return _write(options, session, call, is_json=json, intent=intent)
+    return _write(options, session, call, is_json=json, intent=intent, status="live")
 
 
-def _write(options: Options, session: str | None, call: _Call, *, is_json: bool, intent: str = "") -> int:
-    """Runs one call of a supervisor, and says what it did and whether intents compete now."""
+def _write(options: Options, session: str | None, call: _Call, *, is_json: bool, intent: str = "", status: str = "") -> int:
+    """Runs one call of a supervisor, and prints what it did and whether intents compete now.
+
+    Args:
+        options, session: which session; None: the one that declared the intent
+        call: changes an intent; if it returns None, `intent` now has this `status`
+        is_json: whether to print JSON
+        intent, status: the intent that is changed and what it becomes
+    """
 
     async def work() -> int:
         loaded = options.load_checked()
@@ -205,7 +209,7 @@ def _write(options: Options, session: str | None, call: _Call, *, is_json: bool,
             agent_class, session_id = await paths.class_of(session, options.agent), session
         async with open_runtime(loaded.config) as runtime:
             supervisor = runtime.supervisor(agent_class)
-            done = await call(supervisor, session_id)
+            done = await call(supervisor, session_id) or _Done(intent_id=intent, status=status)
             thread = (await supervisor.session(session_id)).thread
             competing: tuple[str, ...] = ()
             if thread is not None:
