@@ -1,4 +1,4 @@
-"""The `kitchener` command: its subcommands, its exit codes, and one clear line for every mistake of a user.
+"""Runs the `kitchener` command line: finds the subcommand, sets the exit code, and reports a user's mistake in one line.
 
 Each subcommand is imported when it runs, so that `kitchener --version` does not load a runtime. Explained in
 `docs/commands.md`.

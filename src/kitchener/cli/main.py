@@ -1,6 +1,6 @@
-"""The first thing that the `kitchener` command does: from here on Ctrl-C ends it in one line, also while the rest is imported.
+"""Starts the `kitchener` command. From here on, Ctrl-C ends it with one line, even while modules are still being imported.
 
-What a command line means is in `app.py`. Explained in `docs/commands.md`.
+`app.py` runs the command line. Explained in `docs/commands.md`.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Runs recorded turns again without a model call, and returns what the model would be shown.
 
 Each turn gets the recorded past, message, classification and reply. Nothing is compared with the record, because the policy
-or the learned lines may differ. `what_if.py` compares policies; `tuning/projections.py` finds what changed a turn.
+or the learned lines may differ. `what_if.py` compares policies; `tuning/memory_bisect.py` finds what changed a turn.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence

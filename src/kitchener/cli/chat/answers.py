@@ -1,4 +1,4 @@
-"""What a chat can ask about its own context: `/why` for the last reply, `/intents` for its threads."""
+"""Answers the questions that a person asks in a chat: `/why` and `/intents` about its context, and `/memory`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +22,9 @@ from kitchener.memory.subject import SubjectMemory
 from kitchener.records import events
 from kitchener.runtime import Runtime
 
-_LINE_WIDTH: Final = 100
+_WIDTH: Final = 100
+_SIGNALS: Final = 8
+_LINES: Final = 10
 
 
 def is_about_context(word: str) -> bool:
@@ -99,7 +101,7 @@ def _why_lines(view: TurnView) -> Iterator[str]:
     yield from shown_lines(view.projection)
     learned = [each.item for each in view.projection.visible if each.item.kind == "bias"]
     for item in learned:
-        yield f"learned line shown: {item.entity_id}  {one_line(item.text, _LINE_WIDTH)}"
+        yield f"learned line shown: {item.entity_id}  {one_line(item.text, _WIDTH)}"
     for flag in view.flags:
         yield f"flag {flag.get('kind')}: {flag.get('detail')!s}"
     yield f"= more: kitchener context explain --turn {view.turn_id}"
@@ -117,11 +119,6 @@ def _thread_lines(state: ContextState, resolution: Resolution) -> Iterator[str]:
     for record in state.intents.values():
         if record.intent_id != resolution.active and record.intent_id not in resolution.competing:
             yield f"  {record.status:<10}  {intent_words(state, record.intent_id)}"
-
-
-_SIGNALS: Final = 8
-_LINES: Final = 10
-_WIDTH: Final = 100
 
 
 @dataclass(frozen=True, slots=True)

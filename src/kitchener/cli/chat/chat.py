@@ -1,4 +1,4 @@
-"""`kitchener chat`: one conversation, typed by a person or fed through a pipe."""
+"""`kitchener chat`: one conversation, from a terminal or a pipe."""
 
 import contextlib
 import signal

@@ -1,4 +1,4 @@
-"""`kitchener context`: what a model is shown, what it was shown, and why. Only `project` writes, and only decisions."""
+"""`kitchener context`: shows what the model sees or saw, and why. Only `project` writes, and only its decisions."""
 
 from pathlib import Path
 from typing import Annotated

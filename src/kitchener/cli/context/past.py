@@ -1,7 +1,7 @@
-"""A session's past as the Context Authority reads it, from ledgers that anybody may be writing. Takes no lock.
+"""Reads a session's past as the Context Authority sees it, also while another process writes. Takes no lock.
 
-The ledger may be another program's, whose entries need not name their session: where the session was not begun by Kitchener,
-entries without one count as its own. Every other command stands on the values made here.
+The ledger may be another program's, whose entries need not name their session: if Kitchener did not start the session, entries
+without a session count as its own. The other context commands use the values made here.
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence

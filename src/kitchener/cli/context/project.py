@@ -1,4 +1,4 @@
-"""What a session's next turn would be shown: read, folded, resolved, projected; and recorded where that is wanted."""
+"""Decides what a session's next turn would be shown, and records the decision on request."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""What the Context Authority would have shown in `context_mode = "shadow"`, beside what attention did show.
+"""Compares what the Context Authority would have shown in `context_mode = "shadow"` with what attention showed.
 
-The shadow's decisions stand on the context ledger, attention's in the work orders of the supervisor's. Both are read as
-recorded: nothing is decided again, and no lock is taken. Only what both could show is compared, so not the lines of intents.
+The shadow's decisions are in the context ledger, attention's in the work orders of the supervisor's ledger. Both are read as
+recorded, without a lock; nothing is decided again. Intents are not compared, because attention shows none.
 """
 
 from collections import Counter

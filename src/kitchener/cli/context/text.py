@@ -1,4 +1,4 @@
-"""How decisions about context read on a screen: tables of what is shown, conflicts, impossible entries."""
+"""Formats decisions about context for a reader: tables of shown items, conflicts, invalid entries."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice

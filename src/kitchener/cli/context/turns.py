@@ -1,4 +1,8 @@
-"""One turn as the Context Authority saw it: the state at that moment, and the projection that is on record for it."""
+"""Reads one turn as the Context Authority saw it: the session's state then, and the recorded decision as a `Projection`.
+
+A projection that is made again from the same past is equal, with every size. If the settings have changed since, it is not:
+then what was visible, and why the rest was not, come from the record, and only the sizes are today's.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,6 +50,7 @@ from kitchener.records.spoken import turn_text
 from kitchener.sealing import is_sealed
 
 Mode = Literal["enforce", "shadow", "off"]
+_HEAD_TIER: Final = 1
 _ENDS = (events.WO_CHAIN_COMPLETE, events.TURN_COMPLETED, events.TURN_ABORTED, events.WO_ABANDONED)
 
 
@@ -262,9 +267,6 @@ async def _evidence(ho2m: LedgerReader, ref: Ref, past: Past) -> Item | None:
 
 def _seq(ref: Ref) -> int:
     return int(ref.entry_id.rpartition("-")[2])
-
-
-_HEAD_TIER: Final = 1
 
 
 def rebuild(

@@ -1,4 +1,4 @@
-"""Why a turn saw what it saw, to be read like a good compiler's error: what, where, why, and what would change it."""
+"""Explains what a turn was shown, and compares two turns: what, where, why, and what would change it."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice

@@ -33,6 +33,19 @@ SessionOf = Annotated[
 Reason = Annotated[str, Parameter(help="The reason. It is recorded.")]
 
 _EVERYTHING = Options()
+_WIDTH = 60
+_OF_INTENTS = (
+    events.INTENT_DECLARED,
+    events.INTENT_SUPERSEDED,
+    events.INTENT_REOPENED,
+    events.INTENT_CLOSED,
+    events.INTENT_ABANDONED,
+    "INTENT_DEFERRED",
+    events.INTENT_FORKED,
+    events.LIFECYCLE_VOIDED,
+    events.TURN_STARTED,
+    events.TURN_COMPLETED,
+)
 
 
 class _Done(TypedDict):
@@ -225,21 +238,6 @@ def _write(options: Options, session: str | None, call: _Call, *, is_json: bool,
         return OK
 
     return run_to_end(work)
-
-
-_WIDTH = 60
-_OF_INTENTS = (
-    events.INTENT_DECLARED,
-    events.INTENT_SUPERSEDED,
-    events.INTENT_REOPENED,
-    events.INTENT_CLOSED,
-    events.INTENT_ABANDONED,
-    "INTENT_DEFERRED",
-    events.INTENT_FORKED,
-    events.LIFECYCLE_VOIDED,
-    events.TURN_STARTED,
-    events.TURN_COMPLETED,
-)
 
 
 @dataclass(frozen=True, slots=True)

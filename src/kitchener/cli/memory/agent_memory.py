@@ -1,6 +1,6 @@
-"""Whose memory a command means: where it is, which subjects there are, and which of them has what was named.
+"""Finds the memory that a command means: its ledgers, its subjects, and the subject that has a given artifact or signal.
 
-Reading takes no lock and works on a root that has no memory yet; writing holds the ledgers.
+Reading takes no lock and works without a memory. Writing holds the ledgers.
 """
 
 from collections.abc import AsyncIterator, Iterable

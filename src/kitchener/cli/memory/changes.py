@@ -1,4 +1,4 @@
-"""What a person decides about a subject's memory: take an artifact out of use, keep a signal or an event from counting."""
+"""Changes a subject's memory for a person: deactivates an artifact, or puts a signal or an event in quarantine."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Why an artifact is there: from the line a model is shown back to what the subject had said, and what became of it since."""
+"""Explains an artifact: from its line back to what the subject said, and what happened to it since."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import asdict, dataclass

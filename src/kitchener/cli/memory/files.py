@@ -1,7 +1,7 @@
-"""What was learned as a file of JSON lines, out and in again.
+"""Exports what was learned as JSON lines, and imports it.
 
-A line of an export holds the overlay, whose it is, the events it was learned from and what became of it. A line that comes in
-is of the older flat shape, or is turned into it: its sources stay behind. Everything is checked before anything is written.
+An exported line has the overlay, its subject, the events it was learned from, and its history. An imported line is in the older
+flat format or is converted to it, without its sources. Everything is checked before anything is written.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

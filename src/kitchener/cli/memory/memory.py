@@ -1,4 +1,4 @@
-"""`kitchener memory`: what recurs, what was learned from it and why, and how to take it back. Explained in `docs/memory.md`."""
+"""`kitchener memory`: shows what recurs and what was learned, and withdraws it. Explained in `docs/memory.md`."""
 
 from pathlib import Path
 from typing import Annotated

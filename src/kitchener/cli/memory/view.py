@@ -1,4 +1,4 @@
-"""What a subject's memory looks like: how near each gate is, and which learned lines speak."""
+"""Shows a subject's memory: how close each gate is, and which learned lines are in use."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager

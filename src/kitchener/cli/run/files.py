@@ -1,7 +1,7 @@
-"""The files of `kitchener run`: messages in, results out, without holding either in memory.
+"""Reads the messages of `kitchener run` and writes its results, without holding all of either in memory.
 
-Input is read twice: once to check every line and note where it stands, once when its turn has come. Results go to a temporary
-file in the order in which they come and are put into the order of the input at the end.
+The input is read twice: once to check and index every line, and again when a message's turn comes. Results go to a temporary
+file as they arrive, and are put into the order of the input at the end.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""`kitchener session`: what the ledger says about conversations. Only `end` and `repair` write."""
+"""`kitchener session`: lists and shows recorded sessions. Only `end` and `repair` write."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Runs a command's coroutine so that an interrupt or a termination ends it in order."""
+"""Runs a command's coroutine and cancels it in order after an interrupt or a termination."""
 
 import os
 import signal

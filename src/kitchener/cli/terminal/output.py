@@ -1,8 +1,8 @@
-"""How commands speak: data on standard output, everything else on standard error.
+"""Prints the output of commands: data on standard output, everything else on standard error.
 
-A command with `--json` prints one JSON value and nothing else. Nothing else in this package writes to a terminal or a pipe, so
-that every character passes `harmless`, whoever wrote it: a user, a model, a tool, a provider's error, a file's name. Otherwise
-text could move the cursor, rewrite what stands above, set the clipboard, or show itself in another order than it was written.
+With `--json` a command prints one JSON value and nothing else. Nothing else in this package writes to a terminal or a pipe, so
+every character passes `harmless`, whether it comes from a user, a model, a tool, a provider's error or a file name. Otherwise
+text could move the cursor, overwrite earlier lines, set the clipboard, or appear in another order than it was written.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A progress bar on standard error, for commands that a person waits for."""
+"""Shows a progress bar on standard error."""
 
 import sys
 from collections.abc import AsyncIterator, Callable

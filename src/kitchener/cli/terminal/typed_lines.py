@@ -1,7 +1,7 @@
-"""Lines that a person types or a pipe brings, read in a thread of their own.
+"""Reads lines from a terminal or a pipe in a thread of its own.
 
-Not one of anyio's worker threads: those are waited for at the end of a program, and this one may stand in a read that never
-returns. For the same reason a pipe is read past Python's buffered `stdin`, whose lock the interpreter needs when it ends.
+It is not one of anyio's worker threads, because a program waits for those when it ends, and this one may be in a read that
+never returns. For the same reason it reads a pipe without Python's buffered `stdin`, whose lock the interpreter needs at exit.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""Turns what a command found into a file that its owner alone can read: whole, or not at all.
+"""Writes a command's result to a file that only its owner can read: the whole file, or none.
 
-Replies, learned lines and evidence are about people, so no such file is open to others, whatever the umask says and whatever
-stood there before. A link in its place is replaced and never followed: in a shared directory it may be somebody else's.
+Replies, learned lines and evidence are about people, so others cannot read such a file, whatever the umask or an earlier file
+allowed. A link at the path is replaced and never followed, because in a shared directory it may be somebody else's.
 """
 
 import os
