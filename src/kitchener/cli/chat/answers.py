@@ -28,7 +28,7 @@ _LINES: Final = 10
 
 
 def is_about_context(word: str) -> bool:
-    """Whether a typed line is for this module."""
+    """Whether a typed line asks about the context."""
     return word.split()[:1] in (["/why"], ["/intents"])
 
 
