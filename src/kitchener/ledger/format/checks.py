@@ -183,11 +183,6 @@ def _fields(body: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", fields)
 
 
-def _batch_size(line: bytes, end: int) -> int:
-    digits = line[line.rfind(b",", 0, end) + 1 : end] if end > 0 else b""
-    return int(digits) if digits.isdigit() and len(digits) < 10 else 0
-
-
 def _checked_stamp(line: bytes, body: bytes, due: _Due) -> bytes:
     """The timestamp of an entry; raises BadLine if it is malformed or earlier than the entry before."""
     stamp = stamp_of(body)
