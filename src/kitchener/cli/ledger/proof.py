@@ -20,7 +20,7 @@ from kitchener.clock import SystemClock, iso
 from kitchener.errors import ConfigError, LedgerDamaged, LedgerError, LedgerPathError, SigningError
 from kitchener.ids import session_of_turn
 from kitchener.ledger import Checkpoint
-from kitchener.ledger.audit.bundle import Part, Wanted, write_bundle
+from kitchener.ledger.audit.bundle import MAX_BUNDLE_BYTES, Part, Wanted, write_bundle
 from kitchener.ledger.audit.bundle_check import Misfit, ProofReport, verify_bundle
 from kitchener.ledger.verify.checkpoint import sign_ledger
 from kitchener.signing import Signer, is_public_key, load_signer, make_key
@@ -96,7 +96,9 @@ def proof(
     *,
     options: Options = _EVERYTHING,
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="The bundle; else `./<turn>.proof.json`.")] = None,
-    max_mib: Annotated[int, Parameter(validator=Number(gte=1), help="How large the bundle may become, MiB.")] = 64,
+    max_mib: Annotated[
+        int, Parameter(validator=Number(gte=1, lte=MAX_BUNDLE_BYTES // _MIB), help="How large the bundle may become, MiB.")
+    ] = 64,
     json: Json = False,
 ) -> int:
     """Write the evidence of one turn as a bundle that anybody can verify without Kitchener and without the ledgers.

@@ -18,6 +18,8 @@ from kitchener.ledger.format.lines import BadLine, Line, shown, split_line
 from kitchener.ledger.verify.checkpoint import Checkpoint, read_checkpoint
 
 FORMAT: Final = "kitchener-proof/1"
+MAX_BUNDLE_BYTES: Final = 1 << 30
+"""Largest bundle that the verifiers read. Sixteen times what `kitchener ledger proof` writes unless it is told otherwise."""
 _NO_END: Final = 1 << 62
 
 
