@@ -104,7 +104,7 @@ class Agent:
         self._later = _LaterLedgers()
         self.ledgers = cast(Ledgers, self._later)
         items = ContextItems() if config.context_mode == "enforce" else None
-        tools = tools_of(config, injected.tools, (items.tool,) if items is not None else ())
+        self.tools = tools = tools_of(config, injected.tools, (items.tool,) if items is not None else ())
         self.afterwards = Afterwards(shared.tasks, config.consolidation_queue)
         host = Host(
             limits=limits,
