@@ -36,7 +36,6 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.context.lexical.turns.LexicalTurns._note_date": "a date of ten characters",
     "kitchener.context.lexical.turns.LexicalTurns._note_speaker": "two names of speakers",
     "kitchener.context.projection.projection.Projector._ranked": "goes through items",
-    "kitchener.gateway.providers.offline.replies._resolved": "references in a tool's own schema",
     "kitchener.gateway.providers.scripted.ScriptedProvider.replies": "what a program's author writes",
     "kitchener.gateway.providers.scripted._response": "what a program's author writes",
     "kitchener.ledger.disk.file_ops.write_all": "moves on in one buffer without a copy",

@@ -31,6 +31,7 @@ from kitchener.context import (
 )
 from kitchener.memory.overlays import Overlay
 from kitchener.records import events
+from kitchener.records.entries import TurnErrorKind
 from kitchener.records.ref import Ref
 from kitchener.records.turn import TurnError
 
@@ -232,7 +233,7 @@ class TurnAuthority:
         self._has_answered = True
         return OwnAnswer(f"Good, we go on with: {intents[chosen].facts.objective}", None)
 
-    def _answer(self, response: str, kind: str, detail: str) -> OwnAnswer:
+    def _answer(self, response: str, kind: TurnErrorKind, detail: str) -> OwnAnswer:
         self._has_answered = True
         return OwnAnswer(response, TurnError(kind, detail))
 

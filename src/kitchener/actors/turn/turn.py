@@ -398,7 +398,7 @@ class Turn:
             trace_hash=trace_hash,
             projection_ref=self._authority.projection_ref if self._authority is not None else None,
         )
-        payload = result.as_payload()
+        payload: dict[str, Any] = {**result.as_payload()}
         payload["wo_chain_summary"] = self._chain.summary()
         payload["user_message_ref"] = self._chain.message_ref
         payload["gate_ts"] = learned.gate_ts
