@@ -89,7 +89,7 @@ class Agent:
         self._memory = shared.memories.get(config.agent_class)
         self.ledgers = LateLedgers(also=self._memory.ledgers if self._memory is not None else ())
         items = ContextItems() if config.context_mode == "enforce" else None
-        tools = tools_of(config, injected.tools, (items.tool,) if items is not None else ())
+        self.tools = tools = tools_of(config, injected.tools, (items.tool,) if items is not None else ())
         self.afterwards = Afterwards(shared.tasks, limits.background_queue)
         host = Host(
             limits=limits,

@@ -188,6 +188,9 @@ class Runtime:
             agent.afterwards.cancel()
         with anyio.move_on_after(limits.abort_grace_s):
             await self.drain()
+        for agent_class, agent in self._agents.items():
+            if staying := agent.tools.running:  # they were cancelled, and neither event loop can leave a task behind
+                _log.error("tools do not end, and the runtime waits for them", agent_class=agent_class, tools=staying)
         for agent in self._agents.values():
             await agent.close()
 
