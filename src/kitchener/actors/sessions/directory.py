@@ -16,7 +16,7 @@ import structlog
 
 from kitchener.actors.authority.authority import ContextAuthority, SessionThread
 from kitchener.actors.sessions.fresh_ids import FreshIds, check_session_id
-from kitchener.actors.sessions.state import PastTurn, SessionState, fold
+from kitchener.actors.sessions.state import CHANGING_TYPES, PastTurn, SessionState, apply, fold
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.cancellation import raises_cut_off
 from kitchener.clock import Clock, iso, loop_clock
@@ -106,12 +106,12 @@ class SessionManager:
         return self.state.wo_count
 
     def next_wo_number(self) -> int:
-        """Increments and returns the number of work orders; the first is 1."""
+        """Reserves the next number of a work order and returns it; the first is 1."""
         self.state.wo_count += 1
         return self.state.wo_count
 
     def next_wo_id(self) -> WorkOrderId:
-        """Takes the next work order number and returns it as an id."""
+        """Reserves the next number of a work order and returns the id with this number."""
         return work_order_id(self.session_id, self.next_wo_number())
 
     def next_turn_id(self) -> TurnId:
@@ -136,20 +136,13 @@ class SessionManager:
         """Writes `SESSION_END` and returns when the entry is durable."""
         fields = {"turn_count": turn_count, "total_cost": dict(total_cost), "reason": reason}
         ref = await self.write(events.SESSION_END, session_id, fields)
-        self.state.is_ended = True
         await self.commit()
         return ref
 
-    def add_turn(self, user_message: str, response: str, *, turn: str | None = None, ref: Ref | None = None) -> None:
-        """Adds a turn to the history in memory."""
-        past = PastTurn(
-            turn or turn_id(self.session_id, self.state.completed_turns + 1),
-            user_message,
-            response,
-            ref or Ref("", "", ""),
-            self._config.token_estimator,
-        )
-        self.state.window.append(past)
+    def add_turn(self, user_message: str, response: str) -> None:
+        """Adds a turn to the history in memory. Writes nothing, so the turn is gone when the session is next activated."""
+        turn = turn_id(self.session_id, self.state.completed_turns + 1)
+        self.state.window.append(PastTurn(turn, user_message, response, Ref("", "", ""), self._config.token_estimator))
         self.state.completed_turns += 1
 
     def fields_of(self, turn: str | None) -> dict[str, Any]:
@@ -174,9 +167,11 @@ class SessionManager:
     async def append(
         self, entry_type: str, entity_id: str, payload: dict[str, Any], expected_head: EntryId | None = None
     ) -> Ref:
-        """Writes an entry with a complete payload, which includes `fields_of` its turn."""
+        """Writes an entry with a complete payload, which includes `fields_of` its turn, and applies it to the session's state."""
         ref = await self._ho2m.write(_entry(LedgerEntry, (entry_type, entity_id, payload)), expected_head=expected_head)
         self.state.head = ref.entry_id  # type: ignore[assignment]  # an `EntryId(…)` call would only cost time
+        if entry_type in CHANGING_TYPES:
+            apply(self.state, entry_type, payload, ref, self._config.token_estimator)
         if self.thread is not None and entry_type in FOLDED_TYPES:
             self.thread.apply(entry_type, entity_id, self._ho2m.last_timestamp, payload, ref)
         return ref
@@ -187,10 +182,12 @@ class SessionManager:
         entries = [LedgerEntry(kind, entity_id, {**carried, **fields}) for kind, entity_id, fields in made]
         stored = await self._ho2m.write_all(entries)
         refs = [each.ref for each in stored]
-        for entry, ref, at in zip(entries, refs, stored, strict=True):
-            self.state.head = EntryId(ref.entry_id)
-            if self.thread is not None and entry.entry_type in FOLDED_TYPES:
-                self.thread.apply(entry.entry_type, entry.entity_id, at.timestamp, entry.payload, ref)
+        written = [(entry.entry_type, entry.payload, ref) for entry, ref in zip(entries, refs, strict=True)]
+        fold(self.state, written, self._config.token_estimator)
+        if self.thread is not None:
+            for entry, ref, at in zip(entries, refs, stored, strict=True):
+                if entry.entry_type in FOLDED_TYPES:
+                    self.thread.apply(entry.entry_type, entry.entity_id, at.timestamp, entry.payload, ref)
         return refs
 
     async def commit(self) -> None:
@@ -416,7 +413,6 @@ class SessionDirectory:
             began = max(began, int(number) if number.isdecimal() else 0)
         if began > state.turn_count:
             turn = turn_id(session.session_id, began)
-            state.turn_count = began
             await session.write(events.TURN_ABORTED, turn, {"reason": "crash"}, turn=turn)
             logger.warning("turn without a start closed", turn_id=turn)
 
@@ -426,7 +422,6 @@ async def close_open_turn(session: SessionManager, reason: str) -> None:
     turn = session.state.open_turn
     if turn is None:
         return
-    session.state.open_turn = None
     open_ones = [(events.WO_ABANDONED, wo_id, {"wo_id": wo_id, "reason": reason}) for wo_id in turn.work_orders]
     await session.write_all([*open_ones, (events.TURN_ABORTED, turn.turn_id, {"reason": reason})], turn=turn.turn_id)
 

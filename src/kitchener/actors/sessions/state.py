@@ -1,13 +1,15 @@
 """Folds a session's entries in HO2m into its state. Pure: a running session and an activated one get the same state.
 
 The state holds what the next turn needs: counters, the newest turns, and the open turn. Nothing in it grows with the session.
-`actors/sessions/directory.py` owns the state and passes it the entries.
+`directory.py` owns the state. It applies each entry when it is written, and all entries when a session is activated.
 """
 
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+import orjson
 
 from kitchener.actors.attention.retriever import ContextFragment, words_of
 from kitchener.actors.work.budget import estimate_tokens
@@ -89,53 +91,38 @@ MAX_FAILED_KEPT = 100
 """Most failed work orders that a session remembers. The limit bounds memory during an outage."""
 
 
-def begin_turn(state: SessionState, turn_id: TurnId, user_message: str) -> OpenTurn:
-    """Applies `TURN_STARTED` and returns the open turn."""
-    state.turn_count += 1
-    state.open_turn = OpenTurn(turn_id, user_message)
-    return state.open_turn
-
-
-def complete_turn(state: SessionState, payload: Mapping[str, Any], user_message: str, ref: Ref, estimator: str) -> None:
-    """Applies `TURN_COMPLETED`."""
-    cost: Mapping[str, int] = payload.get("cost_summary") or {}  # an entry of another program may lack it
-    for key, before in state.cost.items():
-        state.cost[key] = before + cost.get(key, 0)
-    state.completed_turns += 1
-    state.window.append(PastTurn(payload["turn_id"], user_message, _text(payload.get("response", "")), ref, estimator))
-    state.open_turn = None
-
-
 def fold(state: SessionState, entries: Iterable[tuple[str, Mapping[str, Any], Ref]], estimator: str) -> SessionState:
     """Applies a session's entries, in order, as `(entry type, payload, ref)`."""
     for entry_type, payload, ref in entries:
-        _apply(state, entry_type, payload, ref, estimator)
         state.head = EntryId(ref.entry_id)
+        if entry_type in CHANGING_TYPES:
+            apply(state, entry_type, payload, ref, estimator)
     return state
 
 
-def _apply(state: SessionState, entry_type: str, payload: Mapping[str, Any], ref: Ref, estimator: str) -> None:
+def apply(state: SessionState, entry_type: str, payload: Mapping[str, Any], ref: Ref, estimator: str) -> None:
+    """Applies one entry, but does not set the head. Entries whose type is not in `CHANGING_TYPES` change nothing.
+
+    Args:
+        state: the state before the entry
+        entry_type: the type of the entry
+        payload: the payload, as it was written or as it was read
+        ref: the entry's reference
+        estimator: estimates the tokens of a completed turn
+    """
     turn = state.open_turn
-    match entry_type:
-        case events.TURN_STARTED:
-            begin_turn(state, payload["turn_id"], _text(payload["user_message"]))
-            state.turn_count = max(state.turn_count, _number(payload["turn_id"]))
+    match entry_type:  # the most frequent types first
         case events.WO_PLANNED:
-            state.wo_count = max(state.wo_count + 1, _number(payload["wo_id"]))
+            state.wo_count = max(state.wo_count, _number(payload["wo_id"]) or state.wo_count + 1)
             if turn is not None:
                 turn.work_orders[payload["wo_id"]] = payload["wo_type"]
-        case events.WO_COMPLETED | events.WO_ABANDONED | events.WO_SUPERSEDED:
-            if turn is not None:
-                turn.work_orders.pop(payload["wo_id"], None)
-            forget_failed(state, payload["wo_id"])
-            book_cost(state, _tokens(payload.get("cost")))
-        case events.WO_FAILED:
-            if turn is not None:
-                turn.work_orders.pop(payload["wo_id"], None)
-            note_failed(state, payload["wo_id"])
-            book_cost(state, _tokens(payload.get("cost")))
+        case events.WO_COMPLETED | events.WO_FAILED | events.WO_ABANDONED | events.WO_SUPERSEDED:
+            _end_work_order(state, payload, is_failed=entry_type == events.WO_FAILED)
+        case events.TURN_STARTED:
+            state.turn_count = max(state.turn_count + 1, _number(payload["turn_id"]))
+            state.open_turn = OpenTurn(payload["turn_id"], _text(payload["user_message"]))
         case events.TURN_COMPLETED:
-            complete_turn(state, payload, turn.user_message if turn else "", ref, estimator)
+            _complete_turn(state, payload, ref, estimator)
         case events.TURN_ABORTED:
             state.open_turn = None
             # A crash may have lost the turn's start, but the turn's number is still used.
@@ -146,21 +133,46 @@ def _apply(state: SessionState, entry_type: str, payload: Mapping[str, Any], ref
             pass
 
 
-def note_failed(state: SessionState, wo_id: str) -> None:
-    """Applies `WO_FAILED`: remembers the work order unless the list is full."""
-    if len(state.failed_work_orders) < MAX_FAILED_KEPT:
-        state.failed_work_orders.append(wo_id)
+CHANGING_TYPES: Final = frozenset(
+    (
+        events.WO_PLANNED,
+        events.WO_COMPLETED,
+        events.WO_FAILED,
+        events.WO_ABANDONED,
+        events.WO_SUPERSEDED,
+        events.TURN_STARTED,
+        events.TURN_COMPLETED,
+        events.TURN_ABORTED,
+        events.SESSION_END,
+    )
+)
+"""The entry types that change more of a state than its head."""
 
 
-def forget_failed(state: SessionState, wo_id: str) -> None:
-    """Applies `WO_SUPERSEDED` or `WO_ABANDONED`: removes the work order from the failed ones."""
-    if wo_id in state.failed_work_orders:
-        state.failed_work_orders.remove(wo_id)
+def _end_work_order(state: SessionState, payload: Mapping[str, Any], *, is_failed: bool) -> None:
+    wo_id, failed = payload["wo_id"], state.failed_work_orders
+    if state.open_turn is not None:
+        state.open_turn.work_orders.pop(wo_id, None)
+    if is_failed:
+        if len(failed) < MAX_FAILED_KEPT:
+            failed.append(wo_id)
+    elif wo_id in failed:
+        failed.remove(wo_id)
+    cost = payload.get("cost")
+    if isinstance(cost, orjson.Fragment):  # a running turn writes its costs as JSON text
+        cost = orjson.loads(orjson.dumps(cost))
+    if cost:
+        state.tokens_used += cost["input_tokens"] + cost["output_tokens"]  # an aborted turn's tokens count too
 
 
-def book_cost(state: SessionState, tokens: int) -> None:
-    """Adds the tokens of a finished work order to the session's budget. An aborted turn's tokens count too."""
-    state.tokens_used += tokens
+def _complete_turn(state: SessionState, payload: Mapping[str, Any], ref: Ref, estimator: str) -> None:
+    cost: Mapping[str, int] = payload.get("cost_summary") or {}  # an entry of another program may lack it
+    for key, before in state.cost.items():
+        state.cost[key] = before + cost.get(key, 0)
+    user_message = state.open_turn.user_message if state.open_turn is not None else ""
+    state.completed_turns += 1
+    state.window.append(PastTurn(payload["turn_id"], user_message, _text(payload.get("response", "")), ref, estimator))
+    state.open_turn = None
 
 
 def _text(value: Any) -> str:
@@ -172,6 +184,3 @@ def _number(entity_id: object) -> int:
     number = str(entity_id).rpartition("-")[2]
     return int(number) if number.isdecimal() else 0
 
-
-def _tokens(cost: Mapping[str, int] | None) -> int:
-    return cost["input_tokens"] + cost["output_tokens"] if cost else 0

@@ -13,7 +13,6 @@ import structlog
 from kitchener.actors.attention.retriever import AttentionContext
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.requests import fits_entry
-from kitchener.actors.sessions.state import book_cost, forget_failed, note_failed
 from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.parts import TurnParts
 from kitchener.actors.work.budget import Budget, Scope
@@ -26,7 +25,7 @@ from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.ref import Ref
 from kitchener.records.turn import TextRetracted, TurnError, TurnUpdate, UpdateListener, WorkOrderFinished, WorkOrderPlanned
-from kitchener.records.work_order import NO_COST, Constraints, Cost, WorkOrder, WorkOrderError, WorkOrderType
+from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError, WorkOrderType
 
 logger = structlog.get_logger(__name__)
 
@@ -208,12 +207,10 @@ class WorkOrderChain:
         await self.write(
             events.WO_COMPLETED, wo_id, {"wo_id": wo_id, "cost": self._cost_of(wo_id, wo.cost), "output_ref": output}
         )
-        self._book(wo_id, wo.cost)
 
     async def supersede(self, failed: WorkOrder, by: WorkOrder) -> None:
         """Writes `WO_SUPERSEDED`: a retry replaced a failed work order."""
         self.work_orders[failed.wo_id] = failed.superseded()
-        forget_failed(self._session.state, failed.wo_id)
         await self.write(
             events.WO_SUPERSEDED,
             failed.wo_id,
@@ -231,8 +228,6 @@ class WorkOrderChain:
             "cost": self._cost_of(wo_id, wo.cost),
         }
         await self.write(events.WO_FAILED, wo_id, fields)
-        note_failed(self._session.state, wo_id)
-        self._book(wo_id, wo.cost)
 
     async def record_degradation(self, component: str, error: BaseException, **facts: Any) -> None:
         """Writes `DEGRADATION`: a component failed and the turn continues without it."""
@@ -287,9 +282,6 @@ class WorkOrderChain:
                 fields["attention"]["biases"] = [bias.source_id for bias in context.biases]
         planned = await self.write(events.WO_PLANNED, wo_id, fields)
         self.work_orders[wo_id] = wo
-        open_turn = self._session.state.open_turn
-        if open_turn is not None:
-            open_turn.work_orders[wo_id] = wo_type
         if self._update is not None:
             await self._tell(WorkOrderPlanned(wo_id, wo_type))
         return planned, -(-len(data) // 3)
@@ -298,7 +290,6 @@ class WorkOrderChain:
         """Abandons a work order that the budget does not cover, and ends the chain with `CutShort`."""
         self.work_orders[wo.wo_id] = wo.abandoned()
         await self.write(events.WO_ABANDONED, wo.wo_id, {"wo_id": wo.wo_id, "reason": "BUDGET"})
-        self._book(wo.wo_id, NO_COST)
         await self._tell(WorkOrderFinished(wo.wo_id, wo.wo_type, "abandoned"))
         message = (
             f"the {wo.wo_type} step needs about {needed} tokens and {max(0, budget.remaining or 0)} are left;"
@@ -360,13 +351,6 @@ class WorkOrderChain:
         """A work order's cost as JSON, cached because `TURN_COMPLETED` repeats it."""
         made = self._costs[wo_id] = cost_json(cost)
         return made
-
-    def _book(self, wo_id: str, cost: Cost) -> None:
-        """Counts a finished work order's tokens against the session's budget and marks it as no longer open."""
-        state, used = self._session.state, cost.__dict__
-        book_cost(state, used["input_tokens"] + used["output_tokens"])
-        if state.open_turn is not None:
-            state.open_turn.work_orders.pop(wo_id, None)
 
 
 def _as_ended(done: object, wo: WorkOrder) -> WorkOrder:

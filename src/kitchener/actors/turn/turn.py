@@ -12,7 +12,6 @@ import structlog
 from kitchener.actors.attention.retriever import AttentionContext
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.sessions.directory import SessionManager, close_open_turn
-from kitchener.actors.sessions.state import begin_turn, complete_turn, forget_failed
 from kitchener.actors.turn.authority_in_turn import OwnAnswer, TurnAuthority
 from kitchener.actors.turn.chain import APOLOGIES, APOLOGY, CutShort, WorkOrderChain
 from kitchener.actors.turn.parts import TurnParts
@@ -113,12 +112,10 @@ class Turn:
         if call.idempotency_key is not None:
             fields["idempotency_key"] = call.idempotency_key
             fields["idempotency_scope"] = "session" if call.session_id is not None else "subject"
-        state = self._session.state
         started = await self._session.write(
-            events.TURN_STARTED, self.turn_id, fields, turn=self.turn_id, expected_head=state.head
+            events.TURN_STARTED, self.turn_id, fields, turn=self.turn_id, expected_head=self._session.state.head
         )
         self._chain.message_ref = started.as_json()
-        begin_turn(state, self.turn_id, self._message)
         self._chain.open()
         self._parts.ledgers.request_commit()
 
@@ -372,7 +369,6 @@ class Turn:
         chain = tuple(self._chain.work_orders.values())
         cost, trace_hash = total_cost(chain), self._trace_hash()
         for wo_id in self._done_with():  # otherwise the context would show an old outage forever
-            forget_failed(self._session.state, wo_id)
             await self._chain.write(events.WO_ABANDONED, wo_id, {"wo_id": wo_id, "reason": "turn_over"})
         fields = {
             "wo_ids": list(self._chain.work_orders),
@@ -403,9 +399,8 @@ class Turn:
         payload["user_message_ref"] = self._chain.message_ref
         payload["gate_ts"] = learned.gate_ts
         payload["read_positions"] = learned.positions
-        ref = await self._chain.write(events.TURN_COMPLETED, self.turn_id, payload)
+        await self._chain.write(events.TURN_COMPLETED, self.turn_id, payload)
         self._is_over = True
-        complete_turn(self._session.state, payload, self._message, ref, self._parts.config.token_estimator)
         self._chain.close()
         return result
 
