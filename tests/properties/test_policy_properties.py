@@ -77,18 +77,18 @@ def new_state() -> SessionState:
 def test_a_state_folded_as_it_happens_is_the_state_folded_at_once(
     history: list[tuple[str, Mapping[str, Any], Ref]], data: st.DataObject
 ) -> None:
-    at_once = fold(new_state(), history, "utf8/3")
+    at_once = fold(new_state(), history)
     step_by_step, done = new_state(), 0
     while done < len(history):
         size = data.draw(st.integers(1, len(history) - done))
-        step_by_step = fold(step_by_step, history[done : done + size], "utf8/3")
+        step_by_step = fold(step_by_step, history[done : done + size])
         done += size
     assert facts(step_by_step) == facts(at_once)
 
 
 @given(histories())
 def test_a_state_says_what_its_entries_say(history: list[tuple[str, Mapping[str, Any], Ref]]) -> None:
-    found = fold(new_state(), history, "utf8/3")
+    found = fold(new_state(), history)
     kinds = Counter(kind for kind, _, _ in history)
     assert (found.turn_count, found.completed_turns) == (kinds[events.TURN_STARTED], kinds[events.TURN_COMPLETED])
     assert found.wo_count == kinds[events.WO_PLANNED]
@@ -155,7 +155,7 @@ def test_an_estimate_grows_with_the_text_and_is_never_more_than_its_bytes(one: s
         whole, part = estimate_tokens(one + other, estimator), estimate_tokens(one, estimator)
         assert part <= whole <= part + estimate_tokens(other, estimator)
         assert whole <= len((one + other).encode("utf-8"))
-    assert estimate_tokens(one, "utf8/3") == -(-len(one.encode()) // 3)
+    assert estimate_tokens(one) == -(-len(one.encode()) // 3)
 
 
 # --- chains and the gate ------------------------------------------------------------------------------------------------

@@ -15,8 +15,6 @@ from kitchener.actors.sessions.state import (
     PastTurn,
     SessionState,
     fold,
-    forget_failed,
-    note_failed,
 )
 from kitchener.errors import Overloaded, ProviderError
 from kitchener.ids import SessionId, SubjectId, TurnId
@@ -42,7 +40,7 @@ def entries(*items: tuple[str, Mapping[str, Any]]) -> list[Entry]:
 
 
 def folded(*items: tuple[str, Mapping[str, Any]]) -> SessionState:
-    return fold(state(), entries(*items), ESTIMATOR)
+    return fold(state(), entries(*items))
 
 
 def facts(found: SessionState) -> dict[str, Any]:
@@ -167,13 +165,10 @@ def test_a_failed_work_order_is_remembered_until_it_is_put_away() -> None:
 
 
 def test_no_more_failed_work_orders_are_remembered_than_the_bound() -> None:
-    found = state()
-    for n in range(MAX_FAILED_KEPT + 50):
-        note_failed(found, wo_id(n))
-    assert found.failed_work_orders == [wo_id(n) for n in range(MAX_FAILED_KEPT)]
-    forget_failed(found, wo_id(MAX_FAILED_KEPT + 1))  # one that was not remembered
-    forget_failed(found, wo_id(0))
-    assert len(found.failed_work_orders) == MAX_FAILED_KEPT - 1
+    found = folded(START, started(1), *(ended(events.WO_FAILED, n) for n in range(1, MAX_FAILED_KEPT + 51)))
+    assert found.failed_work_orders == [wo_id(n) for n in range(1, MAX_FAILED_KEPT + 1)]
+    forgotten = entries(ended(events.WO_ABANDONED, MAX_FAILED_KEPT + 1), ended(events.WO_SUPERSEDED, 1))
+    assert fold(found, forgotten).failed_work_orders == [wo_id(n) for n in range(2, MAX_FAILED_KEPT + 1)]
 
 
 def test_an_ended_session_is_ended() -> None:
@@ -194,7 +189,7 @@ async def read_back(runtime: Runtime, session_id: str) -> SessionState:
             first = SessionState(SessionId(session_id), SubjectId(payload["subject_id"]), payload.get("external_id"))
         found.append((entry.entry_type, payload, entry.ref))
     assert first is not None
-    return fold(first, found, ESTIMATOR)
+    return fold(first, found)
 
 
 async def check_state(runtime: Runtime, session_id: str) -> SessionState:

@@ -16,7 +16,7 @@ import structlog
 
 from kitchener.actors.authority.authority import ContextAuthority, SessionThread
 from kitchener.actors.sessions.fresh_ids import FreshIds, check_session_id
-from kitchener.actors.sessions.state import CHANGING_TYPES, PastTurn, SessionState, apply, fold
+from kitchener.actors.sessions.state import CHANGES, PastTurn, SessionState, fold
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.cancellation import raises_cut_off
 from kitchener.clock import Clock, iso, loop_clock
@@ -87,6 +87,7 @@ class SessionManager:
         self.thread: SessionThread | None = None
         """The Context Authority's state of the session; None if the Authority is off."""
         state.window = deque(state.window, maxlen=config.attention_window_turns)
+        state.estimator = config.token_estimator
 
     def check_open(self) -> None:
         """Raises SessionEnded or SubjectErased if the session takes no more turns."""
@@ -170,8 +171,8 @@ class SessionManager:
         """Writes an entry with a complete payload, which includes `fields_of` its turn, and applies it to the session's state."""
         ref = await self._ho2m.write(_entry(LedgerEntry, (entry_type, entity_id, payload)), expected_head=expected_head)
         self.state.head = ref.entry_id  # type: ignore[assignment]  # an `EntryId(…)` call would only cost time
-        if entry_type in CHANGING_TYPES:
-            apply(self.state, entry_type, payload, ref, self._config.token_estimator)
+        if entry_type in CHANGES:
+            CHANGES[entry_type](self.state, payload, ref)
         if self.thread is not None and entry_type in FOLDED_TYPES:
             self.thread.apply(entry_type, entity_id, self._ho2m.last_timestamp, payload, ref)
         return ref
@@ -182,8 +183,7 @@ class SessionManager:
         entries = [LedgerEntry(kind, entity_id, {**carried, **fields}) for kind, entity_id, fields in made]
         stored = await self._ho2m.write_all(entries)
         refs = [each.ref for each in stored]
-        written = [(entry.entry_type, entry.payload, ref) for entry, ref in zip(entries, refs, strict=True)]
-        fold(self.state, written, self._config.token_estimator)
+        fold(self.state, ((entry.entry_type, entry.payload, ref) for entry, ref in zip(entries, refs, strict=True)))
         if self.thread is not None:
             for entry, ref, at in zip(entries, refs, stored, strict=True):
                 if entry.entry_type in FOLDED_TYPES:
@@ -386,12 +386,8 @@ class SessionDirectory:
             raise UnknownSession(session_id, self._agent_class)
         first = events.read_payload(entries[0].entry_type, entries[0].payload)
         state = SessionState(SessionId(session_id), SubjectId(first["subject_id"]), first.get("external_id"))
-        fold(
-            state,
-            ((e.entry_type, events.read_payload(e.entry_type, e.payload), e.ref) for e in entries),
-            self._config.token_estimator,
-        )
         session = self._manager(state)
+        fold(state, ((e.entry_type, events.read_payload(e.entry_type, e.payload), e.ref) for e in entries))
         if self._authority is not None:
             session.thread = await self._authority.read_back(session_id, entries)
         await self._skip_unplanned(session)

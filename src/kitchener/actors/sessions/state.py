@@ -5,7 +5,7 @@ The state holds what the next turn needs: counters, the newest turns, and the op
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -81,6 +81,8 @@ class SessionState:
     open_turn: OpenTurn | None = None
     head: EntryId = field(default=EntryId(""))
     """Entry id of the session's last entry in HO2m."""
+    estimator: str = "utf8/3"
+    """How the tokens of a completed turn are estimated: the setting `token_estimator`."""
 
     def newest(self, count: int) -> list[PastTurn]:
         """The newest `count` completed turns, oldest first."""
@@ -91,88 +93,78 @@ MAX_FAILED_KEPT = 100
 """Most failed work orders that a session remembers. The limit bounds memory during an outage."""
 
 
-def fold(state: SessionState, entries: Iterable[tuple[str, Mapping[str, Any], Ref]], estimator: str) -> SessionState:
+def fold(state: SessionState, entries: Iterable[tuple[str, Mapping[str, Any], Ref]]) -> SessionState:
     """Applies a session's entries, in order, as `(entry type, payload, ref)`."""
     for entry_type, payload, ref in entries:
         state.head = EntryId(ref.entry_id)
-        if entry_type in CHANGING_TYPES:
-            apply(state, entry_type, payload, ref, estimator)
+        if entry_type in CHANGES:
+            CHANGES[entry_type](state, payload, ref)
     return state
 
 
-def apply(state: SessionState, entry_type: str, payload: Mapping[str, Any], ref: Ref, estimator: str) -> None:
-    """Applies one entry, but does not set the head. Entries whose type is not in `CHANGING_TYPES` change nothing.
-
-    Args:
-        state: the state before the entry
-        entry_type: the type of the entry
-        payload: the payload, as it was written or as it was read
-        ref: the entry's reference
-        estimator: estimates the tokens of a completed turn
-    """
-    turn = state.open_turn
-    match entry_type:  # the most frequent types first
-        case events.WO_PLANNED:
-            state.wo_count = max(state.wo_count, _number(payload["wo_id"]) or state.wo_count + 1)
-            if turn is not None:
-                turn.work_orders[payload["wo_id"]] = payload["wo_type"]
-        case events.WO_COMPLETED | events.WO_FAILED | events.WO_ABANDONED | events.WO_SUPERSEDED:
-            _end_work_order(state, payload, is_failed=entry_type == events.WO_FAILED)
-        case events.TURN_STARTED:
-            state.turn_count = max(state.turn_count + 1, _number(payload["turn_id"]))
-            state.open_turn = OpenTurn(payload["turn_id"], _text(payload["user_message"]))
-        case events.TURN_COMPLETED:
-            _complete_turn(state, payload, ref, estimator)
-        case events.TURN_ABORTED:
-            state.open_turn = None
-            # A crash may have lost the turn's start, but the turn's number is still used.
-            state.turn_count = max(state.turn_count, _number(payload["turn_id"]))
-        case events.SESSION_END:
-            state.is_ended, state.is_erased = True, events.ends_by_erasure(entry_type, payload)
-        case _:
-            pass
+def _start_turn(state: SessionState, payload: Mapping[str, Any], _: Ref) -> None:
+    state.turn_count = max(state.turn_count + 1, _number(payload["turn_id"]))
+    state.open_turn = OpenTurn(payload["turn_id"], _text(payload["user_message"]))
 
 
-CHANGING_TYPES: Final = frozenset(
-    (
-        events.WO_PLANNED,
-        events.WO_COMPLETED,
-        events.WO_FAILED,
-        events.WO_ABANDONED,
-        events.WO_SUPERSEDED,
-        events.TURN_STARTED,
-        events.TURN_COMPLETED,
-        events.TURN_ABORTED,
-        events.SESSION_END,
-    )
-)
-"""The entry types that change more of a state than its head."""
+def _plan_work_order(state: SessionState, payload: Mapping[str, Any], _: Ref) -> None:
+    wo_id = payload["wo_id"]
+    state.wo_count = max(state.wo_count, _number(wo_id) or state.wo_count + 1)
+    if state.open_turn is not None:
+        state.open_turn.work_orders[wo_id] = payload["wo_type"]
 
 
-def _end_work_order(state: SessionState, payload: Mapping[str, Any], *, is_failed: bool) -> None:
-    wo_id, failed = payload["wo_id"], state.failed_work_orders
+def _fail_work_order(state: SessionState, payload: Mapping[str, Any], ref: Ref) -> None:
+    _end_work_order(state, payload, ref)
+    if len(state.failed_work_orders) < MAX_FAILED_KEPT:
+        state.failed_work_orders.append(payload["wo_id"])
+
+
+def _end_work_order(state: SessionState, payload: Mapping[str, Any], _: Ref) -> None:
+    wo_id = payload["wo_id"]
     if state.open_turn is not None:
         state.open_turn.work_orders.pop(wo_id, None)
-    if is_failed:
-        if len(failed) < MAX_FAILED_KEPT:
-            failed.append(wo_id)
-    elif wo_id in failed:
-        failed.remove(wo_id)
-    cost = payload.get("cost")
-    if isinstance(cost, orjson.Fragment):  # a running turn writes its costs as JSON text
-        cost = orjson.loads(orjson.dumps(cost))
-    if cost:
+    if wo_id in state.failed_work_orders:
+        state.failed_work_orders.remove(wo_id)
+    if cost := payload.get("cost"):
+        if isinstance(cost, orjson.Fragment):  # a running turn writes its costs as JSON text
+            cost = orjson.loads(orjson.dumps(cost))
         state.tokens_used += cost["input_tokens"] + cost["output_tokens"]  # an aborted turn's tokens count too
 
 
-def _complete_turn(state: SessionState, payload: Mapping[str, Any], ref: Ref, estimator: str) -> None:
+def _complete_turn(state: SessionState, payload: Mapping[str, Any], ref: Ref) -> None:
     cost: Mapping[str, int] = payload.get("cost_summary") or {}  # an entry of another program may lack it
     for key, before in state.cost.items():
         state.cost[key] = before + cost.get(key, 0)
-    user_message = state.open_turn.user_message if state.open_turn is not None else ""
+    said = state.open_turn.user_message if state.open_turn is not None else ""
     state.completed_turns += 1
-    state.window.append(PastTurn(payload["turn_id"], user_message, _text(payload.get("response", "")), ref, estimator))
+    state.window.append(PastTurn(payload["turn_id"], said, _text(payload.get("response", "")), ref, state.estimator))
     state.open_turn = None
+
+
+def _abort_turn(state: SessionState, payload: Mapping[str, Any], _: Ref) -> None:
+    state.open_turn = None
+    # A crash may have lost the turn's start, but the turn's number is still used.
+    state.turn_count = max(state.turn_count, _number(payload["turn_id"]))
+
+
+def _end_session(state: SessionState, payload: Mapping[str, Any], _: Ref) -> None:
+    state.is_ended, state.is_erased = True, events.ends_by_erasure(events.SESSION_END, payload)
+
+
+CHANGES: Final[Mapping[str, Callable[[SessionState, Mapping[str, Any], Ref], None]]] = {
+    events.TURN_STARTED: _start_turn,
+    events.WO_PLANNED: _plan_work_order,
+    events.WO_COMPLETED: _end_work_order,
+    events.WO_FAILED: _fail_work_order,
+    events.WO_ABANDONED: _end_work_order,
+    events.WO_SUPERSEDED: _end_work_order,
+    events.TURN_COMPLETED: _complete_turn,
+    events.TURN_ABORTED: _abort_turn,
+    events.SESSION_END: _end_session,
+}
+"""What an entry of each type changes, besides the head. Each function takes the state, the payload as it was written or as it
+was read, and the entry's reference. Entries of other types change only the head."""
 
 
 def _text(value: Any) -> str:
