@@ -51,7 +51,7 @@ def cut_off(what: str, error: BaseException) -> ActorStopped:
     return stopped
 
 
-class raises_cut_off:  # noqa: N801
+class raises_cut_off:
     """A context manager that lets no cancellation reach a caller who was not cancelled.
 
     A class, because entering a generator costs every turn four times as much.
@@ -71,9 +71,7 @@ class raises_cut_off:  # noqa: N801
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         if error is not None and isinstance(error, anyio.get_cancelled_exc_class()) and is_own_failure(error):
             raise cut_off(self._what, error) from error
 

@@ -2,10 +2,15 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from kitchener.records.ref import Ref, RefMapping
 from kitchener.records.work_order import WorkOrderState, WorkOrderType
+
+AbortReason = Literal["cancelled", "timeout", "shutdown", "crash"]
+"""Why a turn was aborted."""
+RejectReason = Literal["busy", "overloaded", "replaced"]
+"""Why a message was not admitted."""
 
 
 class TurnCall(NamedTuple):

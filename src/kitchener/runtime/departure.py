@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from kitchener.actors.erasure import Leaving
+from kitchener.actors.erasure import ErasureGuard
 from kitchener.context.lexical.words import forget_words
 from kitchener.errors import UnknownSubject
 from kitchener.gateway.providers.offline.model import forget_texts
@@ -19,7 +19,7 @@ class Departure:
         classes: the erasure guard of each agent class, by name
     """
 
-    def __init__(self, subject_id: str, classes: Mapping[str, Leaving]) -> None:
+    def __init__(self, subject_id: str, classes: Mapping[str, ErasureGuard]) -> None:
         self._subject_id = subject_id
         self._places = [(each, memory_namespace(name, subject_id)) for name, each in classes.items()]
         self.is_erasing = False

@@ -133,7 +133,7 @@ class ContextAuthority:
         self._mode: Literal["enforce", "shadow"] = "shadow" if self.is_shadow else "enforce"
         self._indexes = IndexCache()
         self.shared = SharedIntents(ledgers)
-        self.recalling = SubjectTurns(ledgers, self.projector.estimate, self.ruleset.ranking_postings)
+        self.subject_turns = SubjectTurns(ledgers, self.projector.estimate, self.ruleset.ranking_postings)
 
     def thread(self, session_id: str) -> SessionThread:
         """Returns the thread of a new session."""

@@ -6,22 +6,21 @@ recorded and logged, and never reach a reply. A model's answer is stored only if
 """
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import anyio
 import structlog
-from anyio.abc import TaskGroup
 
 from kitchener.actors.consolidation.lesson import Case, overlay_of
 from kitchener.actors.consolidation.recovery import LessonRecovery
 from kitchener.actors.tools.results import storable
-from kitchener.actors.turn.parts import TurnParts
+from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.actors.work.plan import cost_json
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
-from kitchener.errors import CallerError, EntryRefused, OverlayRefused, origin_of, words_of
+from kitchener.errors import CallerError, EntryRefused, OverlayRefused, words_of
 from kitchener.ids import SubjectId, consolidation_session, split_namespace
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.memory.index import SIGNALS
@@ -45,7 +44,7 @@ class Consolidator:
         abort_grace_s: how long a cancelled consolidation may take to record its end, seconds
     """
 
-    def __init__(self, agent_class: str, parts: TurnParts, memory: LongTermMemory, abort_grace_s: float) -> None:
+    def __init__(self, agent_class: str, parts: TurnServices, memory: LongTermMemory, abort_grace_s: float) -> None:
         self._agent_class, self._parts, self._memory = agent_class, parts, memory
         self._abort_grace_s = abort_grace_s
         config = parts.config
@@ -317,56 +316,3 @@ class Consolidator:
             self._failures[key] = (times + 1, self._parts.loop_time() + wait)
             if len(self._failures) > _MAX_FAILURES:
                 self._failures.popitem(last=False)
-
-
-class Afterwards:
-    """Background work that starts after a reply was delivered. `Runtime.drain` waits for it; a shutdown cancels it.
-
-    Args:
-        tasks: the task group that runs it, each job in its own task
-        limit: most pending jobs; further jobs are dropped with a warning in the log
-    """
-
-    def __init__(self, tasks: TaskGroup, limit: int) -> None:
-        self._tasks, self._limit = tasks, limit
-        self._scopes: set[anyio.CancelScope] = set()
-        self._is_closed = False
-        self._idle: anyio.Event | None = None
-        self.pending = 0
-
-    def start(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Starts a job in a new task, or drops it if the limit is reached or `cancel` was called."""
-        if self.pending >= self._limit or self._is_closed:
-            logger.warning("consolidation left out", pending=self.pending, limit=self._limit)
-            return
-        self.pending += 1
-        scope = anyio.CancelScope()
-        self._scopes.add(scope)  # now and not at the task's first step, because a shutdown may come first
-        self._tasks.start_soon(self._run, work, scope)
-
-    async def wait_idle(self) -> None:
-        """Returns when no job is pending."""
-        while self.pending:
-            self._idle = self._idle or anyio.Event()
-            await self._idle.wait()
-
-    def cancel(self) -> None:
-        """Cancels all pending jobs and accepts no more."""
-        self._is_closed = True
-        for scope in self._scopes:
-            scope.cancel()
-
-    async def _run(self, work: Callable[[], Awaitable[object]], scope: anyio.CancelScope) -> None:
-        try:
-            with scope:
-                await work()
-        except BaseException as error:  # a failed consolidation must not reach a reply
-            if not is_own_failure(error):
-                raise
-            logger.error("consolidation failed", error=origin_of(error))
-        finally:
-            self.pending -= 1
-            self._scopes.discard(scope)
-            if self.pending == 0 and self._idle is not None:
-                self._idle.set()
-                self._idle = None

@@ -11,7 +11,7 @@ import anyio
 import structlog
 
 from kitchener.actors.consolidation.lesson import Case, overlay_of, recorded_output
-from kitchener.actors.turn.parts import TurnParts
+from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.actors.work.plan import cost_json
 from kitchener.clock import iso, to_us
@@ -38,7 +38,7 @@ class LessonRecovery:
         memory: holds the signals and stores the overlays
     """
 
-    def __init__(self, parts: TurnParts, memory: LongTermMemory) -> None:
+    def __init__(self, parts: TurnServices, memory: LongTermMemory) -> None:
         self._parts, self._memory = parts, memory
         self._is_done = False
         self._running: anyio.Lock | None = None

@@ -38,6 +38,7 @@ from kitchener.ledger import LedgerEntry, Ledgers
 from kitchener.records import events
 from kitchener.records.events import VERSION
 from kitchener.records.ref import Ref
+from kitchener.records.turn import AbortReason
 
 logger = structlog.get_logger(__name__)
 _entry: Final = tuple.__new__
@@ -168,7 +169,7 @@ class SessionManager:
     async def append(
         self, entry_type: str, entity_id: str, payload: dict[str, Any], expected_head: EntryId | None = None
     ) -> Ref:
-        """Writes an entry with a complete payload, which includes `fields_of` its turn, and applies it to the session's state."""
+        """Writes an entry with a complete payload, which includes `fields_of` its turn, and applies it to the state."""
         ref = await self._ho2m.write(_entry(LedgerEntry, (entry_type, entity_id, payload)), expected_head=expected_head)
         self.state.head = ref.entry_id  # type: ignore[assignment]  # an `EntryId(…)` call would only cost time
         if entry_type in CHANGES:
@@ -293,7 +294,7 @@ class SessionDirectory:
         """The active sessions of a subject, least recently used first."""
         return [session for session in self._active.values() if session.subject_id == subject_id]
 
-    def put_away(self, session: SessionManager) -> None:
+    def passivate(self, session: SessionManager) -> None:
         """Passivates a session. The next `find` activates it from the ledger."""
         self._active.pop(session.session_id, None)
 
@@ -349,9 +350,9 @@ class SessionDirectory:
         self._active.move_to_end(session.session_id)
         oldest = next(iter(self._active.values()))
         if now - oldest.last_used > self._idle_s or len(self._active) > self._max_active:
-            self._passivate(session, now)
+            self._passivate_idle(session, now)
 
-    def _passivate(self, touched: SessionManager, now: float) -> None:
+    def _passivate_idle(self, touched: SessionManager, now: float) -> None:
         """Passivates sessions that are idle for too long or beyond `max_active`; looks at the 16 least recently used.
 
         A session with a running call stays active, and so does `touched`.
@@ -413,7 +414,7 @@ class SessionDirectory:
             logger.warning("turn without a start closed", turn_id=turn)
 
 
-async def close_open_turn(session: SessionManager, reason: str) -> None:
+async def close_open_turn(session: SessionManager, reason: AbortReason) -> None:
     """Closes an open turn in one commit: `WO_ABANDONED` for each open work order, then `TURN_ABORTED`."""
     turn = session.state.open_turn
     if turn is None:

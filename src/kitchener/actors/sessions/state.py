@@ -175,4 +175,3 @@ def _number(entity_id: object) -> int:
     """The number at the end of an id. Numbers can have gaps, because a crash may lose entries."""
     number = str(entity_id).rpartition("-")[2]
     return int(number) if number.isdecimal() else 0
-

@@ -7,11 +7,12 @@ question about two competing intents. In `shadow` it takes the same steps, but n
 
 from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from kitchener.actors.attention.retriever import AttentionContext, BudgetUsed, ContextFragment
 from kitchener.actors.authority.authority import ContextAuthority, SessionThread
 from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.turn.reply import Reply
 from kitchener.actors.turn_memory import TurnMemory, bias_fragments
 from kitchener.context import (
     Item,
@@ -33,14 +34,6 @@ from kitchener.memory.overlays import Overlay
 from kitchener.records import events
 from kitchener.records.ref import Ref
 from kitchener.records.turn import TurnError
-
-
-class OwnAnswer(NamedTuple):
-    """A reply by the Authority; the model is not called."""
-
-    response: str
-    error: TurnError | None
-    """Why the model was not called; None if the message resolved a conflict between intents."""
 
 
 class TurnAuthority:
@@ -93,7 +86,7 @@ class TurnAuthority:
         """The intent that the turn is recorded under; None in `shadow` or without an active intent."""
         return None if self.is_shadow else self._thread.intent_id
 
-    async def open(self) -> OwnAnswer | None:
+    async def open(self) -> Reply | None:
         """Ensures that the session has exactly one active intent. Returns the Authority's own answer if it cannot."""
         self._thread.projection = None
         session = self._session
@@ -125,7 +118,7 @@ class TurnAuthority:
             "prior_intent_id": self._thread.prior_intent_id,
         }
 
-    async def decide(self, classification: Mapping[str, Any]) -> OwnAnswer | None:
+    async def decide(self, classification: Mapping[str, Any]) -> Reply | None:
         """Step 2a: decides how the message changes the active intent. Returns a question if the policy is to ask the user."""
         thread = self._thread
         if self._is_blocked:  # only in `shadow`, which cannot ask the user: no intent was resolved
@@ -214,7 +207,7 @@ class TurnAuthority:
         loose = [wo_id for wo_id in earlier if wo_id not in known or known[wo_id].facts.intent_id is None]
         return [*loose, *[wo_id for wo_id, each in attached.items() if each.status == "failed" and wo_id not in own]]
 
-    async def _settle(self, resolution: Resolution) -> OwnAnswer | None:
+    async def _settle(self, resolution: Resolution) -> Reply | None:
         """Resolves competing intents if the message names one of them; otherwise answers with a question."""
         intents, competing = self._thread.state.intents, resolution.competing
         if self.is_shadow:  # it cannot ask the user
@@ -230,11 +223,11 @@ class TurnAuthority:
         await self._write(TransitionDecision("KEEP", keep_intent(chosen, competing), (), "the user chose", chosen))
         self._thread.intent_id = chosen
         self._has_answered = True
-        return OwnAnswer(f"Good, we go on with: {intents[chosen].facts.objective}", None)
+        return Reply(f"Good, we go on with: {intents[chosen].facts.objective}", None)
 
-    def _answer(self, response: str, kind: str, detail: str) -> OwnAnswer:
+    def _answer(self, response: str, kind: str, detail: str) -> Reply:
         self._has_answered = True
-        return OwnAnswer(response, TurnError(kind, detail))
+        return Reply(response, TurnError(kind, detail))
 
     async def _recalled(self, active: str | None) -> Sequence[Item]:
         """Turns outside the active intent that match the message, within the limits of the policy."""
@@ -246,7 +239,7 @@ class TurnAuthority:
         mine: Mapping[str, Item] = thread.state.turns
         count, subject = len(mine), None
         if ruleset.recall_scope == "subject":
-            view = await self._authority.recalling.of(self._session.subject_id, self._position)
+            view = await self._authority.subject_turns.of(self._session.subject_id, self._position)
             count, subject = view.known, (view.words, view.known)
         thread.ranking.follow(thread.state, subject)
         if ruleset.recall_scope == "intent" or count == len(thread.state.attached(active).turns):
