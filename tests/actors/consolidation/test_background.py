@@ -54,7 +54,7 @@ async def test_a_failing_piece_of_work_is_logged_and_nothing_else() -> None:
             await jobs.wait_idle()
     [line] = logs
     assert line["event"] == "consolidation failed"
-    assert line["error"].startswith("RuntimeError at test_afterwards.py:")
+    assert line["error"].startswith("RuntimeError at test_background.py:")
 
 
 async def test_cancelling_ends_what_runs_and_takes_no_more() -> None:

@@ -16,7 +16,7 @@ from kitchener.actors.sessions.requests import fits_entry
 from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.reply import APOLOGIES, APOLOGY, Reply
 from kitchener.actors.turn.services import TurnServices
-from kitchener.actors.work.budget import Budget, Scope
+from kitchener.actors.work.budget import Budget, BudgetScope
 from kitchener.actors.work.plan import cost_json
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
@@ -67,8 +67,8 @@ class WorkOrderChain:
         self._deadline = deadline
         self._update = update
         self._base = session.fields_of(turn_id)
-        self._scope: Scope = (session.session_id, turn_id)
-        self._wo_scope: Scope = self._scope
+        self._scope: BudgetScope = (session.session_id, turn_id)
+        self._wo_scope: BudgetScope = self._scope
         self._costs: dict[str, orjson.Fragment] = {}
         self.message_ref: orjson.Fragment | None = None
         """The reference of the turn's `TURN_STARTED`, which holds the message; None before it is written."""
@@ -127,9 +127,9 @@ class WorkOrderChain:
         HO1 is broken.
         """
         services, session = self._services, self._session
+        prior = tuple(prior_results)
         # Rounded up. Otherwise the last work order could time out just before its turn, and chance would decide between an
         # apology for a slow model and TurnTimeout.
-        prior = tuple(prior_results)
         left_ms = max(0, int((self._deadline - services.loop_time()) * 1_000)) + 1
         wo = WorkOrder.create(
             session_id=session.session_id,
@@ -154,10 +154,8 @@ class WorkOrderChain:
         planned = await self._plan(wo, limits, data, input_refs, context)
         self._wo_scope = scope = (*self._scope, wo_id)
         budgeter.allocate(scope, constraints.token_budget)
-        budget, needed = (
-            budgeter.check(scope),
-            -(-len(data) // 3) + (0 if wo_type == "tool_call" else services.config.reply_reserve),
-        )
+        needed = -(-len(data) // 3) + (0 if wo_type == "tool_call" else services.config.reply_reserve)
+        budget = budgeter.check(scope)
         if not budget.covers(needed):
             return await self._refuse(wo, budget, needed)
         await self.write(events.WO_DISPATCHED, wo_id, {"wo_id": wo_id, "tier_target": "HO1", "lane": "interactive"})
