@@ -13,8 +13,8 @@ import anyio
 from kitchener.config import RuntimeConfig
 from kitchener.gateway.providers.scripted import ScriptedProvider, use_tool
 from kitchener.gateway.switch import forbid_model_calls
+from kitchener.records.entries import WorkOrderType
 from kitchener.records.prompt import Message, PromptRequest
-from kitchener.records.work_order import WorkOrderType
 from kitchener.replaying import ReplayReport, replay_session
 
 __all__ = [

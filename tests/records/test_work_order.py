@@ -9,15 +9,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from kitchener.errors import InvalidTransition
+from kitchener.records.entries import WorkOrderState
 from kitchener.records.ref import Ref
-from kitchener.records.work_order import (
-    TRANSITIONS,
-    Constraints,
-    Cost,
-    WorkOrder,
-    WorkOrderError,
-    WorkOrderState,
-)
+from kitchener.records.work_order import TRANSITIONS, Constraints, Cost, WorkOrder, WorkOrderError
 
 AT = "2026-01-01T00:00:00.000000+00:00"
 REF = Ref("HO2M:ADMIN", "E-2026-01-01-000000000001", "sha256:" + "1" * 64)

@@ -1,8 +1,8 @@
 """The entries of the ledgers: their types, versions, and which of their fields hold what a subject said.
 
-Writers build payloads as plain dicts, because they make eighteen of them a turn. What stands in each is listed in
-`docs/ledger-entries.md`. Readers pass every payload through `read_payload`, which refuses versions from the future and upgrades
-older ones, before any other code sees it.
+The payload of each type is a `TypedDict` of `kitchener.records.entries`, described in `docs/ledger-entries.md`. Readers pass
+every payload through `read_payload`, which refuses versions from the future and upgrades older ones, before any other code sees
+it.
 """
 
 from collections.abc import Callable, Mapping

@@ -9,9 +9,8 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import orjson
 
-from kitchener.records.work_order import WorkOrderType
-
-FinishReason = Literal["stop", "length", "tool_use", "content_filter", "other"]
+from kitchener.records.entries.execution import FinishReason
+from kitchener.records.entries.work_orders import WorkOrderType
 
 
 @dataclass(frozen=True, slots=True)

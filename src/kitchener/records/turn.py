@@ -1,16 +1,19 @@
 """What a turn is asked, what it returns, and what it tells while it runs."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple, TypedDict
+from dataclasses import dataclass
+from typing import NamedTuple, cast
 
-from kitchener.records.ref import Ref, RefMapping
-from kitchener.records.work_order import WorkOrderState, WorkOrderType
-
-AbortReason = Literal["cancelled", "timeout", "shutdown", "crash"]
-"""Why a turn was aborted."""
-RejectReason = Literal["busy", "overloaded", "replaced"]
-"""Why a message was not admitted."""
+from kitchener.records.entries.common import opened, payload_as, text_of
+from kitchener.records.entries.turns import (
+    CostSummary,
+    TurnErrorKind,
+    TurnErrorMapping,
+    TurnResultPayload,
+    WorkOrderSummary,
+)
+from kitchener.records.entries.work_orders import WorkOrderState, WorkOrderType
+from kitchener.records.ref import Ref
 
 
 class TurnCall(NamedTuple):
@@ -28,34 +31,20 @@ class TurnCall(NamedTuple):
     """On the event loop's clock, seconds; None: the configured limit once the turn runs."""
 
 
-class CostSummary(TypedDict):
-    """What a turn used, summed over its work orders."""
-
-    input_tokens: int
-    output_tokens: int
-    llm_calls: int
-    tool_calls: int
-
-
-class WorkOrderSummary(TypedDict):
-    """One work order of a turn's chain."""
-
-    wo_id: str
-    wo_type: WorkOrderType
-    state: WorkOrderState
-    cost: dict[str, Any]
-
-
 @dataclass(frozen=True, slots=True)
 class TurnError:
     """Why a turn could not do what was asked. The reply still says something."""
 
-    kind: str
-    """`BUDGET`, `PROVIDER`, `TOOL`, `OUTPUT_SCHEMA`, `QUALITY_GATE`, `TIMEOUT` or `EXECUTOR`."""
+    kind: TurnErrorKind
+    """What went wrong, such as `BUDGET` or `PROVIDER`."""
     message: str
     """What happened, for a reader."""
     wo_id: str | None = None
     """The work order that failed."""
+
+    def as_mapping(self) -> TurnErrorMapping:
+        """This error as a JSON object."""
+        return {"kind": self.kind, "message": self.message, "wo_id": self.wo_id}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +78,7 @@ class TurnResult:
     projection_ref: Ref | None = None
     """The turn's projection, where the Context Authority made one."""
 
-    def as_payload(self) -> dict[str, Any]:
+    def as_payload(self) -> TurnResultPayload:
         """Every field as JSON types, as it stands in `TURN_COMPLETED`."""
         return {
             "response": self.response,
@@ -102,29 +91,29 @@ class TurnResult:
             "consolidation_candidates": list(self.consolidation_candidates),
             "degraded": self.degraded,
             "pending_approval": list(self.pending_approval),
-            "error": asdict(self.error) if self.error else None,
+            "error": self.error.as_mapping() if self.error else None,
             "trace_hash": self.trace_hash,
             "projection_ref": self.projection_ref.as_mapping() if self.projection_ref else None,
         }
 
     @classmethod
-    def from_payload(cls, payload: Mapping[str, Any]) -> "TurnResult":
+    def from_payload(cls, payload: Mapping[str, object]) -> "TurnResult":
         """The result read back from its `TURN_COMPLETED` entry."""
-        error: Mapping[str, Any] | None = payload["error"]
-        projection: RefMapping | None = payload["projection_ref"]
+        read = payload_as(TurnResultPayload, payload)
+        error, projection = opened(read["error"]), read["projection_ref"]
         return cls(
-            response=payload["response"],
-            wo_chain_summary=tuple(payload["wo_chain_summary"]),
-            cost_summary=payload["cost_summary"],
-            session_id=payload["session_id"],
-            turn_id=payload["turn_id"],
-            intent_id=payload["intent_id"],
-            quality_gate_passed=payload["quality_gate_passed"],
-            consolidation_candidates=tuple(payload["consolidation_candidates"]),
-            degraded=payload["degraded"],
-            pending_approval=tuple(payload["pending_approval"]),
+            response=text_of(read["response"]),
+            wo_chain_summary=tuple(cast(list[WorkOrderSummary], read["wo_chain_summary"])),
+            cost_summary=read["cost_summary"],
+            session_id=read["session_id"],
+            turn_id=read["turn_id"],
+            intent_id=read["intent_id"],
+            quality_gate_passed=read["quality_gate_passed"],
+            consolidation_candidates=tuple(read["consolidation_candidates"]),
+            degraded=read["degraded"],
+            pending_approval=tuple(read["pending_approval"]),
             error=TurnError(error["kind"], error["message"], error["wo_id"]) if error else None,
-            trace_hash=payload["trace_hash"],
+            trace_hash=read["trace_hash"],
             projection_ref=Ref.from_mapping(projection) if projection else None,
         )
 

@@ -10,11 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kitchener.errors import InvalidTransition
 from kitchener.ids import SubjectId, WorkOrderId, anonymous_subject, work_order_id
+from kitchener.records.entries.work_orders import FailureReason, WorkOrderState, WorkOrderType
 from kitchener.records.ref import Ref
-
-WorkOrderType = Literal["classify", "tool_call", "synthesize", "verify", "consolidate"]
-WorkOrderState = Literal["planned", "dispatched", "executing", "deferred", "completed", "failed", "superseded", "abandoned"]
-FailureReason = Literal["QUALITY_GATE", "OUTPUT_SCHEMA", "PROVIDER", "TOOL", "TIMEOUT", "BUDGET", "EXECUTOR"]
 
 TRANSITIONS: dict[WorkOrderState, frozenset[WorkOrderState]] = {
     "planned": frozenset(("dispatched", "abandoned")),

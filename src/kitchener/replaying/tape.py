@@ -315,7 +315,7 @@ class Tape:
             return [self._named(each) for each in value]
         if isinstance(value, dict):
             if value.keys() == {"ledger_id", "entry_id", "entry_hash"}:
-                return self.name_of(Ref.from_mapping(value))
+                return self.name_of(Ref(value["ledger_id"], value["entry_id"], value["entry_hash"]))
             return {key: self._named(each) for key, each in value.items()}
         return value
 

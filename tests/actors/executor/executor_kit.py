@@ -15,6 +15,7 @@ from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.config import HO2Config, LedgerConfig
 from kitchener.errors import ProviderError
 from kitchener.ledger import Ledgers, StoredEntry, open_ledgers
+from kitchener.records.entries import WorkOrderType
 from kitchener.records.prompt import (
     Attempt,
     OnAttempt,
@@ -28,7 +29,7 @@ from kitchener.records.prompt import (
 )
 from kitchener.records.ref import Ref
 from kitchener.records.turn import UpdateListener
-from kitchener.records.work_order import Constraints, WorkOrder, WorkOrderType
+from kitchener.records.work_order import Constraints, WorkOrder
 
 SESSION = "SES-0000000a"
 TURN = "T-0000000a-000001"

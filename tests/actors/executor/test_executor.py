@@ -12,8 +12,9 @@ import pytest
 from kitchener.canonical import canonical_digest
 from kitchener.config import HO2Config
 from kitchener.errors import InvalidTransition, PromptError, ProviderError
+from kitchener.records.entries import WorkOrderType
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, Usage
-from kitchener.records.work_order import WorkOrderError, WorkOrderType
+from kitchener.records.work_order import WorkOrderError
 from tests.actors.executor.executor_kit import (
     CLASSIFY,
     CONSOLIDATE,

@@ -23,7 +23,8 @@ from kitchener.actors.work.plan import (
     vocabulary_of,
 )
 from kitchener.canonical import MAX_INTEGER, canonical_bytes
-from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError, WorkOrderType
+from kitchener.records.entries import WorkOrderType
+from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError
 
 LOOK, SEND = "look", "send"
 """A tool without effects, and one with."""

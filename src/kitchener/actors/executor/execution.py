@@ -24,6 +24,7 @@ from kitchener.errors import EntryRefused, EntryTooLarge, ExecutorError, Provide
 from kitchener.ids import tool_idempotency_key
 from kitchener.ledger import LedgerEntry, Ledgers
 from kitchener.records import events
+from kitchener.records.entries import FailureReason
 from kitchener.records.prompt import (
     Attempt,
     Message,
@@ -34,7 +35,7 @@ from kitchener.records.prompt import (
     TextPiece,
 )
 from kitchener.records.ref import Ref
-from kitchener.records.work_order import NO_COST, Cost, FailureReason, WorkOrder, WorkOrderError
+from kitchener.records.work_order import NO_COST, Cost, WorkOrder, WorkOrderError
 
 NO_TOOL: Final = "(none)"
 """Recorded in place of a tool name that is not among the allowed tools."""

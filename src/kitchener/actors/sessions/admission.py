@@ -18,7 +18,8 @@ from kitchener.clock import loop_clock, scope_class
 from kitchener.config import HO2Config
 from kitchener.errors import Overloaded, RuntimeClosed, SessionBusy, TurnReplaced
 from kitchener.records import events
-from kitchener.records.turn import RejectReason, TurnCall
+from kitchener.records.entries import RejectReason
+from kitchener.records.turn import TurnCall
 
 
 class TurnLimiter:

@@ -36,9 +36,9 @@ from kitchener.ids import (
 )
 from kitchener.ledger import LedgerEntry, Ledgers
 from kitchener.records import events
+from kitchener.records.entries import AbortReason
 from kitchener.records.events import VERSION
 from kitchener.records.ref import Ref
-from kitchener.records.turn import AbortReason
 
 logger = structlog.get_logger(__name__)
 _entry: Final = tuple.__new__

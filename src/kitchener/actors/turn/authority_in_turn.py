@@ -32,6 +32,7 @@ from kitchener.context import (
 )
 from kitchener.memory.overlays import Overlay
 from kitchener.records import events
+from kitchener.records.entries import TurnErrorKind
 from kitchener.records.ref import Ref
 from kitchener.records.turn import TurnError
 
@@ -225,7 +226,7 @@ class TurnAuthority:
         self._has_answered = True
         return Reply(f"Good, we go on with: {intents[chosen].facts.objective}", None)
 
-    def _answer(self, response: str, kind: str, detail: str) -> Reply:
+    def _answer(self, response: str, kind: TurnErrorKind, detail: str) -> Reply:
         self._has_answered = True
         return Reply(response, TurnError(kind, detail))
 

@@ -24,9 +24,10 @@ from kitchener.errors import EntryRefused, ExecutorError, LedgerError, origin_of
 from kitchener.ids import TurnId
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
+from kitchener.records.entries import WorkOrderType
 from kitchener.records.ref import Ref
 from kitchener.records.turn import TextRetracted, TurnError, TurnUpdate, UpdateListener, WorkOrderFinished, WorkOrderPlanned
-from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError, WorkOrderType
+from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError
 
 logger = structlog.get_logger(__name__)
 

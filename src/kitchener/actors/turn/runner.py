@@ -14,7 +14,8 @@ from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn.turn import Turn, TurnOutcome
 from kitchener.cancellation import is_own_failure
 from kitchener.errors import CommitUnknown, LedgerWriteError, RuntimeClosed, SubjectErased, TurnReplaced, TurnTimeout
-from kitchener.records.turn import AbortReason, TurnCall, UpdateListener
+from kitchener.records.entries import AbortReason
+from kitchener.records.turn import TurnCall, UpdateListener
 
 
 class TurnRunner:

@@ -36,7 +36,8 @@ from kitchener.ids import SessionId, TurnId
 from kitchener.ledger import compute_trace_hash
 from kitchener.memory.overlays import Overlay
 from kitchener.records import events
-from kitchener.records.turn import AbortReason, TextRetracted, TurnCall, TurnError, TurnResult, UpdateListener
+from kitchener.records.entries import AbortReason
+from kitchener.records.turn import TextRetracted, TurnCall, TurnError, TurnResult, UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
 
 logger = structlog.get_logger(__name__)
@@ -421,7 +422,7 @@ class Turn:
             trace_hash=trace_hash,
             projection_ref=self._authority.projection_ref if self._authority is not None else None,
         )
-        payload = result.as_payload()
+        payload: dict[str, Any] = {**result.as_payload()}
         payload["wo_chain_summary"] = self._chain.summary()
         payload["user_message_ref"] = self._chain.message_ref
         payload["gate_ts"] = gates.gate_ts if gates is not None else None

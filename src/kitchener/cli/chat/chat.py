@@ -18,7 +18,8 @@ from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.output import is_interactive, print_text, say
 from kitchener.cli.terminal.typed_lines import TypedLines, terminal_kept
 from kitchener.errors import KitchenerError, LedgerError, RuntimeClosed, SessionEnded, SessionMismatch, UnknownSession
-from kitchener.records.turn import CostSummary, TextDelta, TextRetracted, ToolRan, TurnCompleted, TurnResult
+from kitchener.records.entries import CostSummary
+from kitchener.records.turn import TextDelta, TextRetracted, ToolRan, TurnCompleted, TurnResult
 from kitchener.runtime import open_runtime, tune_gc
 
 _HELP: Final = """\

@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -25,7 +25,7 @@ from kitchener.cli.terminal.written_files import check_output
 from kitchener.errors import ConfigError, KitchenerError, LedgerError, RuntimeClosed
 from kitchener.ledger import LedgerReader
 from kitchener.records import events
-from kitchener.records.turn import TurnError, TurnResult
+from kitchener.records.turn import TurnResult
 from kitchener.runtime import open_runtime, tune_gc
 
 _READ_AT_ONCE: Final = 256
@@ -119,6 +119,16 @@ def _summarise(batch: "_Batch", seconds: float, *, is_json: bool) -> None:
         print_text(f"{batch.turns:,} turns in {seconds:.1f} s ({speed:,.0f} a second){before}{failed}")
 
 
+@dataclass(frozen=True)
+class NotRun:
+    """Why a message got no turn."""
+
+    kind: str
+    """The class of the error, or `NOT_RUN` after an earlier message of the conversation failed."""
+    message: str
+    wo_id: None = None
+
+
 _Finished = dict[str, tuple[Any, Mapping[str, Any]]]
 """Idempotency key to the message of its finished turn, and to its `TURN_COMPLETED`."""
 
@@ -177,7 +187,7 @@ class _Batch:
         """The messages of one conversation in order. After one that could not be run, the others would be out of order."""
         lines = conversation.lines
         session_id, finished, refusal = await self._session(conversation)
-        failure: TurnError | None = None
+        failure: NotRun | None = None
         for first in range(0, len(lines), _READ_AT_ONCE):
             chunk = lines[first : first + _READ_AT_ONCE]
             texts = await anyio.to_thread.run_sync(self._messages.read, chunk)
@@ -185,9 +195,9 @@ class _Batch:
                 if self._is_stopping:
                     return
                 before = finished.get(_key(conversation, ordinal))
-                outcome: TurnResult | TurnError
+                outcome: TurnResult | NotRun
                 if failure is not None:
-                    outcome = TurnError("NOT_RUN", f"an earlier message of this conversation failed: {failure.message}")
+                    outcome = NotRun("NOT_RUN", f"an earlier message of this conversation failed: {failure.message}")
                 elif refusal is not None:
                     outcome = failure = refusal
                 elif before is not None and before[0] == message:
@@ -195,11 +205,11 @@ class _Batch:
                     self.done_before += 1
                 else:
                     outcome = await self._turn(message, conversation, session_id, ordinal)
-                    failure = outcome if isinstance(outcome, TurnError) else None
+                    failure = outcome if isinstance(outcome, NotRun) else None
                     self.turns += failure is None
                 self._keep(line, _record(conversation, ordinal, session_id, outcome))
 
-    async def _session(self, conversation: Conversation) -> tuple[str | None, _Finished, TurnError | None]:
+    async def _session(self, conversation: Conversation) -> tuple[str | None, _Finished, NotRun | None]:
         """The conversation's session, the turns of it that were on record before, and why there is no session."""
         name, subject_id = conversation.name, conversation.subject_id
         try:
@@ -210,7 +220,7 @@ class _Batch:
         except (LedgerError, RuntimeClosed):
             raise
         except KitchenerError as error:
-            return None, {}, TurnError(type(error).__name__, str(error))
+            return None, {}, NotRun(type(error).__name__, str(error))
 
     async def _finished(self, session_id: str) -> _Finished:
         """The finished turns of a session, out of one reading of its entries."""
@@ -231,7 +241,7 @@ class _Batch:
 
     async def _turn(
         self, message: str, conversation: Conversation, session_id: str | None, ordinal: int
-    ) -> TurnResult | TurnError:
+    ) -> TurnResult | NotRun:
         try:
             return await self._supervisor.handle_turn(
                 message,
@@ -242,7 +252,7 @@ class _Batch:
         except (LedgerError, RuntimeClosed):
             raise  # no other conversation can go on either
         except KitchenerError as error:
-            return TurnError(type(error).__name__, str(error))
+            return NotRun(type(error).__name__, str(error))
 
     def _keep(self, line: int, record: dict[str, Any]) -> None:
         self._over += 1
@@ -255,9 +265,7 @@ def _key(conversation: Conversation, ordinal: int) -> str:
     return f"run:{conversation.name}:{ordinal}"
 
 
-def _record(
-    conversation: Conversation, ordinal: int, session_id: str | None, outcome: TurnResult | TurnError
-) -> dict[str, Any]:
+def _record(conversation: Conversation, ordinal: int, session_id: str | None, outcome: TurnResult | NotRun) -> dict[str, Any]:
     """One line of the results."""
     turn, error = (outcome, outcome.error) if isinstance(outcome, TurnResult) else (None, outcome)
     return {

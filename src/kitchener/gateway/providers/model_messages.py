@@ -27,7 +27,8 @@ from kitchener.canonical import MAX_DEPTH
 from kitchener.errors import ProviderError
 from kitchener.gateway.providers.bodies import UnusableAnswer, is_deeper
 from kitchener.gateway.providers.redaction import Redaction
-from kitchener.records.prompt import FinishReason, Message, PromptRequest, PromptResponse, ToolUse, Usage
+from kitchener.records.entries import FinishReason
+from kitchener.records.prompt import Message, PromptRequest, PromptResponse, ToolUse, Usage
 
 MAX_PARTS = 1_000
 """Texts, thoughts and tool requests in one answer."""

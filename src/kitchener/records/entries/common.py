@@ -1,0 +1,65 @@
+"""What the payloads of all entries have in common, and how a stored payload is read as the shape of its type."""
+
+from collections.abc import Mapping
+from typing import Final, TypedDict, TypeVar, cast
+
+import orjson
+
+from kitchener.records.ref import RefMapping
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+"""Any JSON value."""
+
+RefJson = RefMapping | orjson.Fragment
+"""A reference in a payload: a fragment of canonical JSON while it is written, an object when it is read back."""
+
+Sealed = TypedDict("Sealed", {"$sealed": object})
+"""Stands in the place of a sealed value whose key is gone, or is not at hand."""
+
+SealedText = str | Sealed
+"""Text that is stored encrypted where a keyring is configured; `text_of` reads it."""
+
+ERASED: Final = "[erased]"
+"""Stands for text whose key is gone."""
+
+
+class CommonPayload(TypedDict, total=False):
+    """Fields that entries of all types may carry. The writer of a ledger adds them to what is special to a type."""
+
+    v: int
+    """Version of the payload's shape; absent reads as 1."""
+    session_id: str
+    subject_id: str
+    turn_id: str
+    """The turn that wrote it; a consolidation or an operator belongs to none."""
+
+
+P = TypeVar("P", bound=CommonPayload)
+T = TypeVar("T")
+
+
+def payload_as(shape: type[P], payload: Mapping[str, object]) -> P:
+    """A stored payload, typed as the shape of its entry type. Nothing is converted and nothing is checked.
+
+    Args:
+        shape: the `TypedDict` of the entry's type, such as `TurnStartedPayload`
+        payload: as `read_payload` or an entry of a ledger gives it. What another program wrote may lack fields.
+    """
+    return cast("P", payload)
+
+
+def text_of(value: object) -> str:
+    """The text of a field; `[erased]` where its key is gone, "" where it holds no text."""
+    if isinstance(value, str):
+        return value
+    return ERASED if is_sealed(value) else ""
+
+
+def is_sealed(value: object) -> bool:
+    """Whether a value is sealed and could not be opened."""
+    return isinstance(value, Mapping) and "$sealed" in value
+
+
+def opened(value: T | Sealed) -> T | None:
+    """A value that may be sealed; None where its key is gone."""
+    return None if is_sealed(value) else cast("T", value)

@@ -1,0 +1,123 @@
+"""Payloads of the context ledger: what the Context Authority decided."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NotRequired, TypedDict
+
+from kitchener.records.entries.common import CommonPayload, RefJson, Sealed
+
+ProjectionMode = Literal["enforce", "shadow"]
+TransitionAction = Literal["DECLARE", "CONTINUE", "SUPERSEDE", "REOPEN", "CLOSE", "NOOP", "ASK", "KEEP"]
+TransitionStep = Literal["before", "after"]
+FlagKind = Literal[
+    "COMPETING_INTENTS",
+    "CONSTRAINT_CONFLICT",
+    "UNCLEAR_INTENT",
+    "REPEATED_FAILURE",
+    "INVALID_LIFECYCLE",
+    "UNSUPPRESSIBLE_OVER_BUDGET",
+]
+Runs = list[list[int]]
+"""Positions in a list, as `[first, end)` pairs."""
+
+
+class FlagMapping(TypedDict):
+    """A flag that a projection raised."""
+
+    kind: FlagKind
+    details_ref: RefJson | None
+
+
+class AuthorityMapping(TypedDict):
+    """Who decided, and the signature; `sig` is None where nothing is signed."""
+
+    tier: Literal["HO2"]
+    signer: str | None
+    sig: str | None
+
+
+class SuppressedRef(TypedDict):
+    """An item that is eligible and was not shown."""
+
+    ref: RefJson
+    reason: str | None
+
+
+class AddedRefs(TypedDict):
+    """References that an earlier projection did not have."""
+
+    add: list[RefJson]
+
+
+class EligibleEdits(TypedDict):
+    """The eligible list as a change of an earlier projection's."""
+
+    base: RefJson
+    edits: list[list[int] | AddedRefs]
+    """In order: a run `[first, end)` of the base's positions that is kept, or references that are new."""
+
+
+class VisiblePositions(TypedDict):
+    """The visible list by positions in the eligible list."""
+
+    eligible: Runs
+    recalled: list[RefJson]
+
+
+SuppressedPositions = Mapping[str, object]
+"""The suppressed list: runs of positions by reason, `rest` (the reason of all others) and `recalled` (`SuppressedRef`s)."""
+
+
+class ProjectionPayload(CommonPayload):
+    """`PROJECTION_COMPUTED`: which entries a model may see, and why. Long lists are a change of an earlier projection."""
+
+    overlay_type: str
+    timestamp: str
+    intent_id: str | None
+    mode: ProjectionMode
+    token_budget: int
+    tokens_used: int
+    stable_prefix_tokens: int
+    stable_prefix_hash: str
+    ruleset_hash: str
+    flags: list[FlagMapping]
+    authority: NotRequired[AuthorityMapping]
+    """Left out of what a signature covers."""
+    eligible_refs: list[RefJson] | EligibleEdits
+    visible_refs: list[RefJson] | VisiblePositions
+    suppressed_refs: list[SuppressedRef] | SuppressedPositions
+    eligibility_reasons: Mapping[str, Sequence[str]]
+    """By `{ledger_id}/{entry_id}`; `*` stands for all others."""
+    proof_refs: list[RefJson]
+
+
+class ConflictFlagPayload(CommonPayload):
+    """`CONFLICT_FLAG`"""
+
+    timestamp: str
+    kind: FlagKind
+    detail: str
+    intent_id: str | None
+    involved_refs: list[RefJson]
+    proof_refs: list[RefJson]
+    ruleset_hash: str
+
+
+class ShadowEvent(TypedDict):
+    """An entry that would have been written if the Context Authority were enforced."""
+
+    entry_type: str
+    entity_id: str
+    payload: Mapping[str, object]
+
+
+class ShadowDecisionPayload(CommonPayload):
+    """`INTENT_SHADOW_DECISION`"""
+
+    step: TransitionStep
+    decided_after: str
+    """Entry id in HO2m of the session's last entry at that moment."""
+    action: TransitionAction
+    reason: str
+    intent_id: str | None
+    events: list[ShadowEvent] | Sealed
+    ruleset_hash: str

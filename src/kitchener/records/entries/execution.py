@@ -1,0 +1,121 @@
+"""Payloads of HO1m: what the executor did for a work order."""
+
+from typing import Literal, NotRequired, TypedDict
+
+import orjson
+
+from kitchener.records.entries.common import CommonPayload, Json, RefJson, Sealed, SealedText
+from kitchener.records.entries.work_orders import CostJson, WorkOrderErrorMapping, WorkOrderType
+
+FinishReason = Literal["stop", "length", "tool_use", "content_filter", "other"]
+
+
+class ToolUseMapping(TypedDict):
+    """A tool that a model asked for."""
+
+    use_id: str
+    tool_id: str
+    arguments: dict[str, Json]
+
+
+class ModelAnswer(TypedDict):
+    """What a model answered."""
+
+    text: str
+    tool_uses: list[ToolUseMapping]
+    structured: NotRequired[dict[str, Json] | None]
+    """Left out where it is what the text says."""
+    served_model: NotRequired[str]
+    """The model that the provider says it used, where that is another name than was asked for."""
+
+
+class UsageMapping(TypedDict):
+    """Tokens of one model call."""
+
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: NotRequired[int]
+
+
+UsageJson = UsageMapping | orjson.Fragment
+"""Tokens in a payload: a fragment of canonical JSON while it is written, an object when it is read back."""
+
+
+class ExecutingPayload(CommonPayload):
+    """`WO_EXECUTING`"""
+
+    wo_type: WorkOrderType
+
+
+class AttemptStartedPayload(CommonPayload):
+    """`ATTEMPT_STARTED`: written before the call goes out."""
+
+    call: int
+    """Number of the model call within the work order, from 1."""
+    attempt: int
+    """From 1, over all providers of the call."""
+    provider_id: str
+    model_id: str
+    route_reason: str
+
+
+class AttemptFailedPayload(AttemptStartedPayload):
+    """`ATTEMPT_FAILED`"""
+
+    reason: str
+    """One of `ProviderReason`."""
+    output_begun: bool
+    """Whether text had been streamed before it failed."""
+    detail: NotRequired[SealedText]
+
+
+class ModelCallPayload(CommonPayload):
+    """`LLM_CALL`: a model answered."""
+
+    call: int
+    request_hash: str
+    prompt_pack_version: str
+    part_refs: list[RefJson]
+    """The plan, and the earlier calls that are part of the request."""
+    response: ModelAnswer | Sealed
+    provider_id: str
+    model_id: str
+    route_reason: str
+    usage: UsageJson
+    latency_ms: int
+    finish_reason: FinishReason
+
+
+class ToolStartedPayload(CommonPayload):
+    """`TOOL_STARTED`: durable before a tool with effects runs."""
+
+    call: int
+    """Number of the tool call within the work order, from 1."""
+    tool_id: str
+    arguments: dict[str, Json] | Sealed
+    idempotency_key: str
+    read_only: bool
+
+
+class ToolCallPayload(CommonPayload):
+    """`TOOL_CALL`: a result or an error."""
+
+    call: int
+    tool_id: str
+    result: NotRequired[Json | Sealed]
+    error: NotRequired[SealedText]
+
+
+class ExecutionCompletedPayload(CommonPayload):
+    """`WO_COMPLETED` in HO1m"""
+
+    output_ref: RefJson
+    """The entry that holds the output."""
+    output_hash: str
+    cost: CostJson
+
+
+class ExecutionFailedPayload(CommonPayload):
+    """`WO_FAILED` in HO1m"""
+
+    error: WorkOrderErrorMapping | Sealed

@@ -1,0 +1,86 @@
+"""Payloads about intents and their life."""
+
+from typing import Literal, NotRequired
+
+from kitchener.records.entries.common import CommonPayload, RefJson, Sealed, SealedText
+
+IntentScope = Literal["SESSION", "ARTIFACT", "PROJECT", "GLOBAL"]
+"""To whom an intent belongs: a session, or all sessions of its subject."""
+
+
+class IntentDeclaredPayload(CommonPayload):
+    """`INTENT_DECLARED`"""
+
+    intent_id: str
+    scope: str
+    objective: SealedText
+    targets: list[str] | Sealed
+    created_by: str
+    """`HO2` or `user`."""
+    parent_intent_id: NotRequired[str]
+    adopts_turns: NotRequired[bool]
+    """The session's earlier turns without an intent belong to this one."""
+
+
+class IntentSupersededPayload(CommonPayload):
+    """`INTENT_SUPERSEDED`"""
+
+    intent_id: str
+    superseded_by_intent_id: str
+    reason: SealedText
+    scope: NotRequired[str]
+    """Where the intent is shared by sessions; the same in the payloads below."""
+
+
+class IntentReopenedPayload(CommonPayload):
+    """`INTENT_REOPENED`"""
+
+    intent_id: str
+    reason: SealedText
+    scope: NotRequired[str]
+
+
+class IntentClosedPayload(CommonPayload):
+    """`INTENT_CLOSED`"""
+
+    intent_id: str
+    outcome: SealedText
+    reason: NotRequired[SealedText]
+    scope: NotRequired[str]
+
+
+class IntentAbandonedPayload(CommonPayload):
+    """`INTENT_ABANDONED`"""
+
+    intent_id: str
+    reason: SealedText
+    scope: NotRequired[str]
+
+
+class IntentForkedPayload(CommonPayload):
+    """`INTENT_FORKED`; the children are declared by entries of their own before it."""
+
+    parent_intent_id: str
+    child_intent_ids: list[str]
+    reason: SealedText
+    active_child_intent_id: NotRequired[str]
+
+
+class LifecycleVoidedPayload(CommonPayload):
+    """`LIFECYCLE_VOIDED`: another entry no longer counts."""
+
+    ref: RefJson
+    reason: str
+    intent_id: NotRequired[str]
+    wo_id: NotRequired[str]
+
+
+IntentPayload = (
+    IntentDeclaredPayload
+    | IntentSupersededPayload
+    | IntentReopenedPayload
+    | IntentClosedPayload
+    | IntentAbandonedPayload
+    | IntentForkedPayload
+)
+"""What may happen to an intent."""

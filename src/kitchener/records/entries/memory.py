@@ -1,0 +1,96 @@
+"""Payloads of the memory's ledgers, SIGNALS and OVERLAYS."""
+
+from typing import Literal, NotRequired, TypedDict
+
+from kitchener.records.entries.common import CommonPayload, Json, Sealed, SealedText
+
+ArtifactType = Literal["topic_affinity", "interaction_style", "task_pattern", "constraint"]
+Words = dict[str, str] | Sealed
+"""What the keyed signal ids of an entry stand for."""
+
+
+class GateSnapshot(TypedDict):
+    """What a gate had counted when it opened."""
+
+    count: int
+    sessions: int
+
+
+class MemoryPayload(CommonPayload):
+    """What every entry of the memory carries."""
+
+    namespace: NotRequired[str]
+    """`agent_class/subject_id`, both percent-encoded."""
+    words: NotRequired[Words]
+
+
+class SignalPayload(MemoryPayload):
+    """`HO3_SIGNAL`: something recurring was seen once."""
+
+    event_id: str
+    signal_id: str
+    timestamp: str
+    """ISO time at which it was seen."""
+    metadata: dict[str, Json] | Sealed
+
+
+class OverlayPayload(MemoryPayload):
+    """`HO3_OVERLAY`: every field of `Overlay`. The older format lacks many."""
+
+    overlay_id: str
+    artifact_id: NotRequired[str | None]
+    signal_id: str
+    artifact_type: NotRequired[ArtifactType | None]
+    labels: NotRequired[dict[str, list[str]] | Sealed | None]
+    weight: NotRequired[float | None]
+    scope: NotRequired[Literal["agent", "global"] | None]
+    context_line: NotRequired[SealedText | None]
+    enabled: bool
+    expires_at_event_ts: NotRequired[str | None]
+    source_signal_ids: list[str]
+    source_event_ids: list[str]
+    gate_snapshot: NotRequired[GateSnapshot | None]
+    model: NotRequired[str | None]
+    prompt_pack_version: NotRequired[str | None]
+    consolidation_event_ts: NotRequired[str | None]
+    salience_weight: NotRequired[float | None]
+    decay_modifier: NotRequired[float | None]
+    content: dict[str, Json] | Sealed
+    window_start: NotRequired[str | None]
+    window_end: NotRequired[str | None]
+    created_at: NotRequired[str | None]
+    unverified_event_ids: list[str]
+
+
+class OverlayDeactivatedPayload(MemoryPayload):
+    """`HO3_OVERLAY_DEACTIVATED`"""
+
+    artifact_id: NotRequired[str | None]
+    overlay_id: NotRequired[str]
+    reason: NotRequired[SealedText]
+    event_ts: NotRequired[str]
+    block_signal: NotRequired[bool]
+    """Nothing may be learned from its signal again."""
+    superseded_by: NotRequired[str]
+    target: NotRequired[str]
+    """The signal or event in quarantine that it rested on."""
+    erased_subject: NotRequired[str]
+    """In the place of a reason."""
+
+
+class OverlayWeightPayload(MemoryPayload):
+    """`HO3_OVERLAY_WEIGHT_UPDATED`"""
+
+    artifact_id: NotRequired[str | None]
+    overlay_id: NotRequired[str]
+    weight: float | None
+    reason: SealedText
+    event_ts: NotRequired[str]
+
+
+class QuarantinePayload(MemoryPayload):
+    """`HO3_QUARANTINED`: a signal or an event that counts no more."""
+
+    target: str
+    reason: NotRequired[SealedText]
+    erased_subject: NotRequired[str]

@@ -1,0 +1,146 @@
+"""Payloads about turns, and the parts of them that a turn's result repeats."""
+
+from collections.abc import Mapping
+from typing import Literal, NotRequired, TypedDict
+
+from kitchener.records.entries.common import CommonPayload, RefJson, Sealed, SealedText
+from kitchener.records.entries.work_orders import CostJson, CostMapping, WorkOrderState, WorkOrderType
+
+AbortReason = Literal["cancelled", "timeout", "crash", "shutdown"]
+"""Why a turn was aborted: by its caller, by its deadline, by an error, or by the runtime that closed."""
+RejectReason = Literal["busy", "overloaded", "replaced"]
+"""Why a message got no turn: its session was busy, its session's queue was full, or a newer message took its place."""
+OverlapPolicy = Literal["queue", "reject", "replace"]
+TurnErrorKind = Literal[
+    "BUDGET",
+    "PROVIDER",
+    "TOOL",
+    "OUTPUT_SCHEMA",
+    "QUALITY_GATE",
+    "TIMEOUT",
+    "EXECUTOR",
+    "UNCLEAR_INTENT",
+    "CONFLICT",
+    "INVALID_LIFECYCLE",
+]
+"""Why a turn could not do what was asked. In the last three the turn asked, or could show nothing to a model."""
+DegradedComponent = Literal["HO1", "HO3"]
+
+
+class CostSummary(TypedDict):
+    """What a turn or a session used, summed over its work orders."""
+
+    input_tokens: int
+    output_tokens: int
+    llm_calls: int
+    tool_calls: int
+
+
+class WorkOrderSummary(TypedDict):
+    """One work order of a turn's chain."""
+
+    wo_id: str
+    wo_type: WorkOrderType
+    state: WorkOrderState
+    cost: CostMapping
+
+
+class WrittenSummary(TypedDict):
+    """The same while it is written: the cost is already canonical JSON."""
+
+    wo_id: str
+    wo_type: WorkOrderType
+    state: WorkOrderState
+    cost: CostJson
+
+
+class TurnErrorMapping(TypedDict):
+    """A `TurnError` as a JSON object."""
+
+    kind: TurnErrorKind
+    message: str
+    wo_id: str | None
+
+
+class TurnStartedPayload(CommonPayload):
+    """`TURN_STARTED`"""
+
+    turn_ts: str
+    """ISO time of the turn, from which everything that depends on time is computed."""
+    user_message: SealedText
+    memory: bool
+    """Whether long-term memory may be read and written."""
+    read_positions: Mapping[str, int]
+    """Number of the last entry that the turn may read, by ledger id."""
+    ruleset_hash: str
+    """The identity of the policy."""
+    config_hash: str
+    """Hash of all settings."""
+    overlap: OverlapPolicy
+    idempotency_key: NotRequired[str]
+    idempotency_scope: NotRequired[Literal["session", "subject"]]
+
+
+class TurnRejectedPayload(CommonPayload):
+    """`TURN_REJECTED`: a message that got no turn. It takes no number."""
+
+    user_message: SealedText
+    reason: RejectReason
+    idempotency_key: NotRequired[str]
+
+
+class TurnResultPayload(CommonPayload):
+    """A `TurnResult` as JSON types."""
+
+    response: SealedText
+    wo_chain_summary: list[WorkOrderSummary] | list[WrittenSummary]
+    cost_summary: CostSummary
+    intent_id: str | None
+    quality_gate_passed: bool
+    consolidation_candidates: list[str]
+    degraded: bool
+    pending_approval: list[str]
+    error: TurnErrorMapping | Sealed | None
+    trace_hash: str | None
+    projection_ref: RefJson | None
+
+
+class TurnCompletedPayload(TurnResultPayload):
+    """`TURN_COMPLETED`: the turn's result, and what it rests on."""
+
+    user_message_ref: RefJson | None
+    gate_ts: str | None
+    """ISO time at which the memory's gates were looked at; None: they were not."""
+    read_positions: Mapping[str, int]
+
+
+class TurnAbortedPayload(CommonPayload):
+    """`TURN_ABORTED`"""
+
+    reason: AbortReason
+
+
+class ChainCompletePayload(CommonPayload):
+    """`WO_CHAIN_COMPLETE`"""
+
+    wo_ids: list[str]
+    wo_count: int
+    total_cost: CostSummary
+    trace_hash: str
+
+
+class EscalationPayload(CommonPayload):
+    """`ESCALATION`: no attempt passed the quality gate."""
+
+    reason: SealedText
+    attempts: int
+    wo_id: str
+
+
+class DegradationPayload(CommonPayload):
+    """`DEGRADATION`: a component failed and the turn went on without it."""
+
+    component: DegradedComponent
+    governance_violation: bool
+    error: SealedText
+    wo_id: NotRequired[str]

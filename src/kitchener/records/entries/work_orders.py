@@ -1,0 +1,179 @@
+"""Payloads of HO2m about work orders."""
+
+from collections.abc import Mapping
+from typing import Literal, NotRequired, TypedDict
+
+import orjson
+
+from kitchener.records.entries.common import CommonPayload, RefJson, Sealed, SealedText
+
+WorkOrderType = Literal["classify", "tool_call", "synthesize", "verify", "consolidate"]
+WorkOrderState = Literal["planned", "dispatched", "executing", "deferred", "completed", "failed", "superseded", "abandoned"]
+FailureReason = Literal["QUALITY_GATE", "OUTPUT_SCHEMA", "PROVIDER", "TOOL", "TIMEOUT", "BUDGET", "EXECUTOR"]
+AbandonReason = Literal["BUDGET", "turn_over", "cancelled", "timeout", "crash", "shutdown", "late"]
+LaneName = Literal["interactive", "background"]
+GateDecision = Literal["accept", "reject"]
+CutReason = Literal["tokens", "queries", "time", "error"]
+"""The limit that ended the gathering of context."""
+
+
+class CostMapping(TypedDict):
+    """A `Cost` as a JSON object."""
+
+    input_tokens: int
+    output_tokens: int
+    llm_calls: int
+    tool_calls: int
+    tool_ids_used: list[str]
+    elapsed_ms: int
+
+
+CostJson = CostMapping | orjson.Fragment
+"""A cost in a payload: a fragment of canonical JSON while it is written, an object when it is read back."""
+
+
+class WorkOrderErrorMapping(TypedDict):
+    """A `WorkOrderError` as a JSON object."""
+
+    reason: FailureReason
+    detail: str
+    provider_reason: NotRequired[str]
+
+
+class ConstraintsMapping(TypedDict, total=False):
+    """The `Constraints` that differ from their defaults."""
+
+    prompt_contract_id: str
+    token_budget: int
+    turn_limit: int
+    timeout_ms: int
+    domain_tags: list[str]
+    provider_id: str
+    model_id: str
+    allowed_tools: list[str]
+    temperature: float
+
+
+class GatheredContext(TypedDict):
+    """What was gathered for the model: which entries, and the hash of their text."""
+
+    template_id: str
+    cut_by: CutReason | None
+    context_hash: str
+    fragment_refs: NotRequired[list[RefJson]]
+    """What was shown, where no projection lists it."""
+    projection_ref: NotRequired[RefJson]
+    biases: NotRequired[list[str]]
+    """Artifact ids of the learned lines that were shown."""
+
+
+class ConsolidatedSignal(TypedDict):
+    """What a consolidation learns from."""
+
+    namespace: str
+    signal_id: str
+    gate_ts: str
+    signals_position: int
+    """Number of the last signal event that counts."""
+
+
+class WorkOrderPlannedPayload(CommonPayload):
+    """`WO_PLANNED`: what a work order's input consists of, never the input itself."""
+
+    wo_id: NotRequired[str]
+    wo_type: WorkOrderType
+    intent_id: str | None
+    targets: list[str] | Sealed
+    acceptance: list[str] | Sealed
+    constraints: ConstraintsMapping
+    input_refs: list[RefJson | None]
+    input_hash: str
+    parent_wo_id: NotRequired[str]
+    attention: NotRequired[GatheredContext]
+    consolidates: NotRequired[ConsolidatedSignal]
+
+
+class WorkOrderDispatchedPayload(CommonPayload):
+    """`WO_DISPATCHED`"""
+
+    wo_id: NotRequired[str]
+    tier_target: Literal["HO1"]
+    lane: LaneName
+
+
+class WorkOrderCompletedPayload(CommonPayload):
+    """`WO_COMPLETED` in HO2m: the output was accepted."""
+
+    wo_id: NotRequired[str]
+    cost: CostJson
+    output_ref: RefJson | None
+
+
+class WorkOrderFailedPayload(CommonPayload):
+    """`WO_FAILED` in HO2m"""
+
+    wo_id: NotRequired[str]
+    reason: FailureReason
+    error: WorkOrderErrorMapping | Sealed | None
+    cost: CostJson
+
+
+class WorkOrderSupersededPayload(CommonPayload):
+    """`WO_SUPERSEDED`: a retry took the place of a failed work order."""
+
+    wo_id: str
+    superseded_by_wo_id: str
+    reason: str
+
+
+class WorkOrderAbandonedPayload(CommonPayload):
+    """`WO_ABANDONED`"""
+
+    wo_id: NotRequired[str]
+    reason: AbandonReason
+
+
+class QualityGatePayload(CommonPayload):
+    """`WO_QUALITY_GATE`"""
+
+    wo_id: str
+    decision: GateDecision
+    reason: SealedText
+    trace_hash: str
+
+
+class ClassifiedLabels(TypedDict, total=False):
+    """The labels that a classification gives, by kind; a classifier may give several of a kind."""
+
+    domain: str | list[str] | None
+    task: str | list[str] | None
+
+
+class RequestedTool(TypedDict):
+    """A tool that a classification asks for."""
+
+    tool_id: str
+    arguments: NotRequired[Mapping[str, object]]
+
+
+class NamedIntent(TypedDict, total=False):
+    """What a classification says of intents, in its nested spelling."""
+
+    action: Literal["new", "continue", "supersede", "close"]
+    scope: str | None
+    prior_intent_id: str | None
+
+
+class Classification(TypedDict, total=False):
+    """The output of a classify work order: what a message is, and what it asks for. Validated by the contract's schema."""
+
+    speech_act: str
+    """`greeting`, `farewell`, `thanks`, `question`, `command`, `tool_query`, `statement`, `feedback` or another word."""
+    ambiguity: str | float | bool | None
+    labels: ClassifiedLabels | None
+    candidate_objective: str | None
+    intent_relation: Literal["continue", "switch", "close", "unclear"] | None
+    confidence: float | None
+    intent: NamedIntent | None
+    prior_intent_id: str | None
+    tool_request: RequestedTool | None

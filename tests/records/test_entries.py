@@ -1,0 +1,101 @@
+"""The shapes of payloads are what ledgers hold: each recorded entry is compared with the `TypedDict` of its type."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kitchener.canonical import canonical_bytes
+from kitchener.records import events
+from kitchener.records.entries import ERASED, TurnStartedPayload, opened, payload_as, text_of
+from tests.erasure.kit import ADA, fill, running
+from tests.records.shapes import NOT_WRITTEN, misfits, shape_of, shaped_types
+from tests.replay import golden_roots
+
+SEALED: dict[str, Any] = {"$sealed": {"key_id": "k"}}
+STARTED: dict[str, Any] = {
+    "v": 1,
+    "session_id": "SES-00000001",
+    "subject_id": "ada",
+    "turn_id": "T-00000001-000001",
+    "turn_ts": "2026-01-01T00:00:00.000000+00:00",
+    "user_message": "hello",
+    "memory": True,
+    "read_positions": {"HO2M:ADMIN": 1},
+    "ruleset_hash": "sha256:00",
+    "config_hash": "sha256:00",
+    "overlap": "queue",
+}
+
+
+def entries_under(root: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Ledger id, entry type and payload of every line of every ledger."""
+    for path in sorted(root.rglob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            stored = json.loads(line)
+            yield stored["ledger_id"], stored["entry"]["entry_type"], stored["entry"]["payload"]
+
+
+def misfits_under(root: Path) -> tuple[list[str], set[str]]:
+    """What in a root is not as its shape says, and the types of its entries."""
+    found, seen = list[str](), set[str]()
+    for ledger_id, entry_type, payload in entries_under(root):
+        seen.add(entry_type)
+        found += [f"{ledger_id} {entry_type}: {each}" for each in misfits(payload, shape_of(ledger_id, entry_type))]
+    return found, seen
+
+
+def test_every_type_of_entry_has_a_shape() -> None:
+    named = {value for name, value in vars(events).items() if name.isupper() and value == name}
+    assert named - NOT_WRITTEN == shaped_types()
+
+
+@pytest.mark.parametrize("archive", sorted(golden_roots.FOLDER.glob("*.tar.xz")), ids=lambda path: path.name)
+def test_recorded_roots_have_the_shapes(archive: Path, tmp_path: Path) -> None:
+    found, seen = misfits_under(golden_roots.unpacked(archive, tmp_path))
+    assert found == []
+    assert len(seen) > 20
+
+
+async def test_a_sealed_and_an_erased_root_have_the_shapes(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    assert misfits_under(tmp_path)[0] == []
+    async with running(tmp_path) as runtime:
+        await runtime.erase_subject(ADA)
+    found, seen = misfits_under(tmp_path)
+    assert found == []
+    assert events.SUBJECT_ERASED in seen
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"overlap": "quue"}, "payload.overlap = 'quue'"),
+        ({"memory": 1}, "payload.memory = 1"),
+        ({"read_positions": {"HO2M:ADMIN": "1"}}, "payload.read_positions.HO2M:ADMIN = '1'"),
+        ({"surplus": 1}, "payload has surplus"),
+        ({"turn_ts": None}, "payload.turn_ts = None"),
+    ],
+)
+def test_a_payload_of_another_shape_is_told(changes: dict[str, Any], told: str) -> None:
+    assert misfits(STARTED, TurnStartedPayload) == []
+    assert misfits({**STARTED, "user_message": SEALED}, TurnStartedPayload) == []
+    assert [each[: len(told)] for each in misfits({**STARTED, **changes}, TurnStartedPayload)] == [told]
+
+
+def test_a_lacking_field_is_told() -> None:
+    assert misfits({key: STARTED[key] for key in STARTED if key != "turn_ts"}, TurnStartedPayload) == ["payload lacks turn_ts"]
+
+
+def test_reading_as_a_shape_changes_nothing() -> None:
+    started = payload_as(TurnStartedPayload, STARTED)
+    assert started is STARTED
+    assert canonical_bytes(started) == canonical_bytes(STARTED)
+
+
+def test_a_sealed_value_reads_as_erased() -> None:
+    assert (text_of("hello"), text_of(SEALED), text_of(None)) == ("hello", ERASED, "")
+    assert (opened(["a"]), opened(None)) == (["a"], None)
+    assert opened(payload_as(TurnStartedPayload, {**STARTED, "user_message": SEALED})["user_message"]) is None
