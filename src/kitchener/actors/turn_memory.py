@@ -7,7 +7,7 @@ memory fails, the turn goes on without it. Explained in `docs/memory.md`.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -41,7 +41,7 @@ class LongTermMemory(Protocol):
         signal_id: str,
         session_id: str,
         event_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, object] | None = None,
         *,
         namespace: str,
     ) -> str:
@@ -95,7 +95,7 @@ class LongTermMemory(Protocol):
         """The ledger entries of artifacts, with their times."""
         ...
 
-    async def log_overlay(self, overlay: Overlay | Mapping[str, Any], *, namespace: str) -> str:
+    async def log_overlay(self, overlay: Overlay | Mapping[str, object], *, namespace: str) -> str:
         """Logs an overlay and returns its id."""
         ...
 

@@ -54,7 +54,7 @@ class ContextFragment:
     ref_json: orjson.Fragment | None = field(default=None, compare=False, repr=False)
     """The ref as cached JSON; None: encoded when it is needed."""
 
-    def as_mapping(self) -> dict[str, Any]:
+    def as_mapping(self) -> dict[str, object]:
         """Source, id and size as JSON types. The content is omitted, because the context's text contains it."""
         return {"source": self.source, "source_id": self.source_id, "token_estimate": self.token_estimate}
 
@@ -86,9 +86,9 @@ class AttentionContext(NamedTuple):
     projection_ref: Ref | None = None
     """The recorded projection that this context shows; None: attention gathered it."""
 
-    def as_assembled(self) -> dict[str, Any]:
+    def as_assembled(self) -> dict[str, object]:
         """The `assembled_context` of a work order."""
-        assembled: dict[str, Any] = {
+        assembled: dict[str, object] = {
             "context_text": self.context_text,
             "context_hash": self.context_hash,
             "fragments": [fragment.as_mapping() for fragment in (*self.fragments, *self.biases)],
@@ -164,7 +164,7 @@ class AttentionRetriever:
         horizontal: AttentionContext,
         priority: AttentionContext,
         user_message: str,
-        classification: Mapping[str, Any],
+        classification: Mapping[str, object],
     ) -> AttentionContext:
         """Merges both contexts into one: `priority` first, without duplicates, cut to the token budget.
 

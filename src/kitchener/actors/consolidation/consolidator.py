@@ -13,7 +13,7 @@ import anyio
 import structlog
 
 from kitchener.actors.consolidation.lesson import Case, overlay_of
-from kitchener.actors.consolidation.recovery import LessonRecovery
+from kitchener.actors.consolidation.recovery import ConsolidationRecovery
 from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import LongTermMemory
@@ -39,15 +39,15 @@ class Consolidator:
 
     Args:
         agent_class: the agent class
-        parts: the components that all turns of the agent class share
+        services: the components that all turns of the agent class share
         memory: holds the signals and stores the overlays
         abort_grace_s: how long a cancelled consolidation may take to record its end, seconds
     """
 
-    def __init__(self, agent_class: str, parts: TurnServices, memory: LongTermMemory, abort_grace_s: float) -> None:
-        self._agent_class, self._parts, self._memory = agent_class, parts, memory
+    def __init__(self, agent_class: str, services: TurnServices, memory: LongTermMemory, abort_grace_s: float) -> None:
+        self._agent_class, self._services, self._memory = agent_class, parts, memory
         self._abort_grace_s = abort_grace_s
-        config = parts.config
+        config = services.config
         self._constraints = Constraints(
             prompt_contract_id=config.consolidation_contract_id,
             token_budget=config.consolidation_budget,
@@ -57,7 +57,7 @@ class Consolidator:
         self._running: dict[tuple[str, str], anyio.CancelScope] = {}
         self._barred: set[str] = set()
         self._left: anyio.Event | None = None
-        self._recovery = LessonRecovery(parts, memory)
+        self._recovery = ConsolidationRecovery(services, memory)
         self._failures: OrderedDict[tuple[str, str], tuple[int, float]] = OrderedDict()
 
     async def run(
@@ -128,16 +128,16 @@ class Consolidator:
 
         Returns None if the signal was already consolidated in this gate window, also before a crash, or if it has no events.
         """
-        opened = gate_ts if gate_ts is not None else self._parts.now()
+        opened = gate_ts if gate_ts is not None else self._services.now()
         window_key = gate_window_key(opened, self._memory.config.gate_window_hours)
         stored_id = self._memory.stored_id(signal_id, namespace=namespace)
         session_id = consolidation_session(namespace, stored_id, window_key)
-        earlier = await self._parts.ledgers.ho2m.last(session_id=session_id)
+        earlier = await self._services.ledgers.ho2m.last(session_id=session_id)
         is_known = bool(earlier) and not await self._was_erased(subject_id, earlier[-1])
-        if is_known and (earlier[-1].entry_type == events.WO_COMPLETED or await self._recovery.take_up(earlier[-1])):
+        if is_known and (earlier[-1].entry_type == events.WO_COMPLETED or await self._recovery.close(earlier[-1])):
             return None
         number = await self._next_number(session_id)
-        position = self._parts.ledgers.positions().get(SIGNALS, 0)
+        position = self._services.ledgers.positions().get(SIGNALS, 0)
         found = await self._memory.read_signals(signal_id, up_to={SIGNALS: position}, namespace=namespace)
         if not found:
             return None
@@ -146,25 +146,25 @@ class Consolidator:
 
     async def _was_erased(self, subject_id: str, entry: StoredEntry) -> bool:
         """Whether the subject was erased after this entry. If so, the consolidation no longer counts."""
-        erased = await self._parts.ledgers.ho2m.last(key=events.erased_index_key(subject_id))
+        erased = await self._services.ledgers.ho2m.last(key=events.erased_index_key(subject_id))
         return bool(erased) and erased[-1].seq > entry.seq
 
     async def _dispatch(self, case: Case, number: int) -> WorkOrder:
         """Plans and executes the work order, debits its budget, and logs the overlay."""
-        ledgers, budgeter = self._parts.ledgers, self._parts.budgeter
+        ledgers, budgeter = self._services.ledgers, self._services.budgeter
         scope = (case.session_id,)
         wo = WorkOrder.create(
             session_id=case.session_id,
             number=number,
             turn_id="",
             wo_type="consolidate",
-            created_at=self._parts.now(),
+            created_at=self._services.now(),
             subject_id=case.subject_id,
             input_context=await self._input_of(case),
             constraints=self._constraints,
         )
         try:
-            budgeter.allocate(scope, self._parts.config.consolidation_budget)
+            budgeter.allocate(scope, self._services.config.consolidation_budget)
             wo, needed = await self._plan(case, wo)
             if not budgeter.check(scope).covers(needed):
                 return await self._abandon(case, wo, "BUDGET")
@@ -187,7 +187,7 @@ class Consolidator:
     async def _input_of(self, case: Case) -> dict[str, Any]:
         """The input of the model: the counts, and the newest events with the subject's messages."""
         evidence = case.evidence
-        newest = evidence.event_ids[-self._parts.config.consolidation_recent_events :]
+        newest = evidence.event_ids[-self._services.config.consolidation_recent_events :]
         # Read at the recorded position, so that a later reader finds the same events whatever other turns log meanwhile.
         shown = await self._memory.read_events(newest, up_to={SIGNALS: case.signals_position}, namespace=case.namespace)
         messages = await self._messages_of(event.turn_id for event in shown if event.turn_id is not None)
@@ -214,8 +214,8 @@ class Consolidator:
     async def _messages_of(self, turns: Iterable[str]) -> dict[str, str]:
         """The subject's messages by turn, each cut to `consolidation_message_chars`."""
         keys = {events.turn_index_key(turn): turn for turn in turns}
-        limit, messages = self._parts.config.consolidation_message_chars, dict[str, str]()
-        for key, entry in (await self._parts.ledgers.ho2m.last_of(keys)).items() if keys else ():
+        limit, messages = self._services.config.consolidation_message_chars, dict[str, str]()
+        for key, entry in (await self._services.ledgers.ho2m.last_of(keys)).items() if keys else ():
             message = entry.payload.get("user_message")
             if isinstance(message, str):
                 messages[keys[key]] = message[:limit]
@@ -239,7 +239,7 @@ class Consolidator:
                 "acceptance": [],
                 "constraints": self._constraints.model_dump(mode="json", exclude_defaults=True),
                 "input_refs": [],
-                "input_hash": self._parts.ledgers.ho2m.content_digest(case.subject_id, data),
+                "input_hash": self._services.ledgers.ho2m.content_digest(case.subject_id, data),
                 "consolidates": {
                     "namespace": case.namespace,
                     "signal_id": case.stored_id,
@@ -248,14 +248,14 @@ class Consolidator:
                 },
             },
         )
-        return wo.replaced({"planned_ref": ref}), -(-len(data) // 3) + self._parts.config.reply_reserve
+        return wo.replaced({"planned_ref": ref}), -(-len(data) // 3) + self._services.config.reply_reserve
 
     async def _execute(self, case: Case, wo: WorkOrder) -> WorkOrder:
         """Executes the work order. It returns completed or failed, even if HO1 raises or times out."""
         dispatched = wo.dispatched(wo.planned_ref)
         try:
-            with anyio.fail_after(self._parts.config.consolidation_deadline_s):
-                done = await self._parts.executor.execute(dispatched)
+            with anyio.fail_after(self._services.config.consolidation_deadline_s):
+                done = await self._services.executor.execute(dispatched)
         except TimeoutError:
             return dispatched.failed(WorkOrderError(reason="TIMEOUT", detail="consolidation_deadline_s has passed"))
         except BaseException as error:  # an error of HO1 ends only this work order
@@ -270,7 +270,7 @@ class Consolidator:
         """Logs the overlay and records the end of the work order. An invalid learned line fails the work order."""
         if wo.state == "completed" and wo.output_result is not None:
             # Commits the plan and the answer first, so that a crash cannot leave an overlay without a recorded work order.
-            await self._parts.ledgers.commit()
+            await self._services.ledgers.commit()
             try:
                 await self._memory.log_overlay(overlay_of(case, wo.output_result, trace), namespace=case.namespace)
             except (CallerError, EntryRefused) as error:
@@ -295,24 +295,24 @@ class Consolidator:
     async def _next_number(self, session_id: str) -> int:
         """One more than the highest number in HO2m and HO1m. After a crash, HO1m may be ahead of HO2m."""
         newest = [
-            *await self._parts.ledgers.ho2m.last(session_id=session_id),
-            *await self._parts.ledgers.ho1m.last(session_id=session_id),
+            *await self._services.ledgers.ho2m.last(session_id=session_id),
+            *await self._services.ledgers.ho1m.last(session_id=session_id),
         ]
         return 1 + max((int(entry.entity_id.rpartition("-")[2]) for entry in newest), default=0)
 
     async def _write(self, case: Case, entry_type: str, wo: WorkOrder, fields: Mapping[str, Any]) -> Any:
         base = {"v": events.VERSION, "session_id": case.session_id, "subject_id": case.subject_id, "wo_id": wo.wo_id}
-        return await self._parts.ledgers.ho2m.write(LedgerEntry(entry_type, wo.wo_id, {**base, **fields}))
+        return await self._services.ledgers.ho2m.write(LedgerEntry(entry_type, wo.wo_id, {**base, **fields}))
 
     def _must_wait(self, key: tuple[str, str]) -> bool:
-        return key in self._failures and self._parts.loop_time() < self._failures[key][1]
+        return key in self._failures and self._services.loop_time() < self._failures[key][1]
 
     def _note(self, key: tuple[str, str], *, failed: bool) -> None:
         """Doubles the back-off with each failure in a row; a success resets it."""
         times, _ = self._failures.pop(key, (0, 0.0))
         if failed:
-            config = self._parts.config
+            config = self._services.config
             wait = min(config.consolidation_backoff_max_s, config.consolidation_backoff_s * 2 ** min(times, 30))
-            self._failures[key] = (times + 1, self._parts.loop_time() + wait)
+            self._failures[key] = (times + 1, self._services.loop_time() + wait)
             if len(self._failures) > _MAX_FAILURES:
                 self._failures.popitem(last=False)

@@ -8,17 +8,17 @@ does. Explained in `docs/sessions.md`.
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import anyio
 
 from kitchener.actors.mailbox.wakeups import Wakeup, signals
 from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.queue import SessionQueue, Waiter
 from kitchener.clock import loop_clock, scope_class
 from kitchener.config import HO2Config
 from kitchener.errors import Overloaded, RuntimeClosed, SessionBusy, TurnReplaced
 from kitchener.records import events
-from kitchener.records.entries import RejectReason
+from kitchener.records.entries import RejectReason, TurnRejectedPayload
 from kitchener.records.turn import TurnCall
 
 
@@ -171,28 +171,6 @@ class TurnLimiter:
             self._idle = None
 
 
-class SessionQueue:
-    """The running call and the waiting calls of one session. It exists only while there is at least one call."""
-
-    __slots__ = ("is_replaced", "scope", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting: deque[_Waiter] = deque()
-        self.scope: anyio.CancelScope | None = None
-        """The running turn's cancel scope; None until the turn has one."""
-        self.is_replaced = False
-        """Whether a newer message replaced the running turn."""
-
-
-class _Waiter:
-    __slots__ = ("granted", "is_replaced", "is_turn")
-
-    def __init__(self, *, is_turn: bool) -> None:
-        self.granted = anyio.Event()
-        self.is_replaced = False
-        self.is_turn = is_turn
-
-
 class Admission:
     """Admits the messages of each session one at a time, by the overlap policy.
 
@@ -256,18 +234,18 @@ class Admission:
         Raises:
             Overloaded: a call still held the session at the deadline
         """
-        queue: SessionQueue | None = session.admission
+        queue = session.queue
         if queue is None:
             return
         if queue.scope is not None:
             queue.scope.cancel()
-        await self._wait(queue, session, _Waiter(is_turn=False), deadline)
+        await self._wait(queue, session, Waiter(is_turn=False), deadline)
         self._leave_session(session)
 
     async def _enter_session(self, session: SessionManager, deadline: float, *, is_turn: bool = True) -> SessionQueue:
-        queue: SessionQueue | None = session.admission
+        queue = session.queue
         if queue is None:
-            queue = session.admission = SessionQueue()
+            queue = session.queue = SessionQueue()
             return queue
         policy = self._config.overlap_policy if is_turn else "queue"
         if policy == "reject":
@@ -276,10 +254,10 @@ class Admission:
             self._replace(queue)
         elif len(queue.waiting) >= self._config.session_queue:
             raise Overloaded(f"the queue of session {session.session_id}", self._config.session_queue)
-        await self._wait(queue, session, _Waiter(is_turn=is_turn), deadline)
+        await self._wait(queue, session, Waiter(is_turn=is_turn), deadline)
         return queue
 
-    async def _wait(self, queue: SessionQueue, session: SessionManager, waiter: _Waiter, deadline: float) -> None:
+    async def _wait(self, queue: SessionQueue, session: SessionManager, waiter: Waiter, deadline: float) -> None:
         queue.waiting.append(waiter)
         try:
             with anyio.CancelScope(deadline=deadline):
@@ -309,17 +287,18 @@ class Admission:
 
     @staticmethod
     def _leave_session(session: SessionManager) -> None:
-        queue: SessionQueue = session.admission
+        queue = session.queue
+        assert queue is not None
         queue.scope = None
         queue.is_replaced = False
         if queue.waiting:
             queue.waiting.popleft().granted.set()
         else:
-            session.admission = None
+            session.queue = None
 
     @staticmethod
     async def _record(session: SessionManager, message: str, key: str | None, reason: RejectReason) -> None:
-        fields: dict[str, Any] = {"user_message": message, "reason": reason}
+        fields: TurnRejectedPayload = {"user_message": message, "reason": reason}
         if key is not None:
             fields["idempotency_key"] = key
         await session.write(events.TURN_REJECTED, session.session_id, fields)

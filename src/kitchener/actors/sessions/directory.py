@@ -9,13 +9,14 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import structlog
 
 from kitchener.actors.authority.authority import ContextAuthority, SessionThread
 from kitchener.actors.sessions.fresh_ids import FreshIds, check_session_id
+from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.sessions.state import CHANGES, PastTurn, SessionState, fold
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.cancellation import raises_cut_off
@@ -36,7 +37,14 @@ from kitchener.ids import (
 )
 from kitchener.ledger import LedgerEntry, Ledgers
 from kitchener.records import events
-from kitchener.records.entries import AbortReason
+from kitchener.records.entries import (
+    AbortReason,
+    CommonPayload,
+    CostSummary,
+    SessionEndPayload,
+    SessionStartPayload,
+    TurnAbortedPayload,
+)
 from kitchener.records.events import VERSION
 from kitchener.records.ref import Ref
 
@@ -63,8 +71,8 @@ class SessionManager:
         "_config",
         "_ho2m",
         "_ledgers",
-        "admission",
         "last_used",
+        "queue",
         "session_id",
         "state",
         "subject_id",
@@ -77,13 +85,13 @@ class SessionManager:
         """The session's id."""
         self.subject_id = state.subject_id
         """The subject of the conversation."""
-        self._base = {"session_id": self.session_id, "subject_id": self.subject_id, "v": VERSION}
+        self._base: CommonPayload = {"session_id": self.session_id, "subject_id": self.subject_id, "v": VERSION}
         self._agent_class = agent_class
         self._ledgers, self._ho2m = ledgers, ledgers.ho2m
         self._config = config
         self._clock = clock
-        self.admission: Any = None
-        """The session's queue, owned by `admission.py`; None while no call holds the session."""
+        self.queue: SessionQueue | None = None
+        """The calls that hold the session or wait for it, managed by `admission.py`; None: there are none."""
         self.last_used = 0.0
         self.thread: SessionThread | None = None
         """The Context Authority's state of the session; None if the Authority is off."""
@@ -129,14 +137,14 @@ class SessionManager:
         Raises:
             StaleHead: the session's last entry is another one
         """
-        fields: dict[str, Any] = {"agent_class": self._agent_class}
+        fields: SessionStartPayload = {"agent_class": self._agent_class}
         if self.state.external_id is not None:
             fields["external_id"] = self.state.external_id
         return await self.write(events.SESSION_START, self.session_id, fields, expected_head=expected_head)
 
-    async def end_session(self, session_id: str, turn_count: int, total_cost: Mapping[str, int], reason: str = "ended") -> Ref:
+    async def end_session(self, session_id: str, turn_count: int, total_cost: CostSummary, reason: str = "ended") -> Ref:
         """Writes `SESSION_END` and returns when the entry is durable."""
-        fields = {"turn_count": turn_count, "total_cost": dict(total_cost), "reason": reason}
+        fields: SessionEndPayload = {"turn_count": turn_count, "total_cost": total_cost, "reason": reason}
         ref = await self.write(events.SESSION_END, session_id, fields)
         await self.commit()
         return ref
@@ -147,7 +155,7 @@ class SessionManager:
         self.state.window.append(PastTurn(turn, user_message, response, Ref("", "", ""), self._config.token_estimator))
         self.state.completed_turns += 1
 
-    def fields_of(self, turn: str | None) -> dict[str, Any]:
+    def fields_of(self, turn: str | None) -> CommonPayload:
         """The fields that every payload about a turn carries; None: those of a payload about the session itself."""
         return self._base if turn is None else {**self._base, "turn_id": turn}
 
@@ -155,7 +163,7 @@ class SessionManager:
         self,
         entry_type: str,
         entity_id: str,
-        fields: Mapping[str, Any],
+        fields: Mapping[str, object],
         *,
         turn: str | None = None,
         expected_head: EntryId | None = None,
@@ -167,7 +175,7 @@ class SessionManager:
         return self.append(entry_type, entity_id, {**self.fields_of(turn), **fields}, expected_head)
 
     async def append(
-        self, entry_type: str, entity_id: str, payload: dict[str, Any], expected_head: EntryId | None = None
+        self, entry_type: str, entity_id: str, payload: Mapping[str, object], expected_head: EntryId | None = None
     ) -> Ref:
         """Writes an entry with a complete payload, which includes `fields_of` its turn, and applies it to the state."""
         ref = await self._ho2m.write(_entry(LedgerEntry, (entry_type, entity_id, payload)), expected_head=expected_head)
@@ -178,7 +186,7 @@ class SessionManager:
             self.thread.apply(entry_type, entity_id, self._ho2m.last_timestamp, payload, ref)
         return ref
 
-    async def write_all(self, made: Iterable[tuple[str, str, Mapping[str, Any]]], *, turn: str | None = None) -> list[Ref]:
+    async def write_all(self, made: Iterable[tuple[str, str, Mapping[str, object]]], *, turn: str | None = None) -> list[Ref]:
         """Writes entries, each given as type, entity and fields, in one commit. After a crash all or none of them exist."""
         carried = self.fields_of(turn)
         entries = [LedgerEntry(kind, entity_id, {**carried, **fields}) for kind, entity_id, fields in made]
@@ -360,7 +368,7 @@ class SessionDirectory:
         oldest = list(islice(self._active.values(), _PASSIVATE_AT_ONCE))
         for session in oldest:
             is_idle = now - session.last_used > self._idle_s
-            if session.admission is not None:  # in use: move it back, so that idle sessions come first
+            if session.queue is not None:  # in use: move it back, so that idle sessions come first
                 session.last_used = now
                 self._active.move_to_end(session.session_id)
             elif session is not touched and (is_idle or len(self._active) > self._max_active):
@@ -410,7 +418,8 @@ class SessionDirectory:
             began = max(began, int(number) if number.isdecimal() else 0)
         if began > state.turn_count:
             turn = turn_id(session.session_id, began)
-            await session.write(events.TURN_ABORTED, turn, {"reason": "crash"}, turn=turn)
+            crashed: TurnAbortedPayload = {"reason": "crash"}
+            await session.write(events.TURN_ABORTED, turn, crashed, turn=turn)
             logger.warning("turn without a start closed", turn_id=turn)
 
 

@@ -5,9 +5,9 @@ to its session, or to its subject if the call names no session. After an abort t
 was running and its outcome is unknown. Explained in `docs/sessions.md`.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import anyio
 
@@ -103,7 +103,7 @@ class IdempotencyKeys:
             end = await self._end(start)
             if end is not None and end.entry_type == events.TURN_COMPLETED:
                 return TurnResult.from_payload(events.read_payload(end.entry_type, end.payload))
-            await self._check_effects(key, start.payload)
+            await self._check_effects(key, start)
         return None
 
     async def _starts(self, key: str, owner: KeyOwner) -> list[StoredEntry]:
@@ -121,21 +121,22 @@ class IdempotencyKeys:
             return entry
         return None
 
-    async def _check_effects(self, key: str, start: Mapping[str, Any]) -> None:
+    async def _check_effects(self, key: str, start: StoredEntry) -> None:
         """Raises OutcomeUnknown if a tool with effects was started in the aborted turn and has no recorded result."""
+        turn_id = start.entity_id
         open_tools: dict[tuple[str, int], str] = {}
         async for entry in self._ledgers.ho1m.read(
-            session_id=start["session_id"], entry_type=(events.TOOL_STARTED, events.TOOL_CALL)
+            session_id=start.session_id, entry_type=(events.TOOL_STARTED, events.TOOL_CALL)
         ):
             payload = entry.payload
-            if payload["turn_id"] != start["turn_id"]:
+            if payload["turn_id"] != turn_id:
                 continue
             if entry.entry_type == events.TOOL_STARTED and not payload.get("read_only", False):
                 open_tools[entry.entity_id, payload["call"]] = payload["tool_id"]
             elif entry.entry_type == events.TOOL_CALL:
                 open_tools.pop((entry.entity_id, payload["call"]), None)
         for tool_id in open_tools.values():
-            raise OutcomeUnknown(key, start["turn_id"], tool_id)
+            raise OutcomeUnknown(key, turn_id, tool_id)
 
 
 _MAX_STARTS = 16

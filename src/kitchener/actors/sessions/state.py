@@ -7,7 +7,7 @@ The state holds what the next turn needs: counters, the newest turns, and the op
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 
@@ -16,6 +16,17 @@ from kitchener.actors.work.budget import estimate_tokens
 from kitchener.context.fold.events import ERASED
 from kitchener.ids import EntryId, SessionId, SubjectId, TurnId
 from kitchener.records import events
+from kitchener.records.entries import (
+    CostMapping,
+    CostSummary,
+    SessionEndPayload,
+    TurnAbortedPayload,
+    TurnCompletedPayload,
+    TurnStartedPayload,
+    WorkOrderCompletedPayload,
+    WorkOrderFailedPayload,
+    WorkOrderPlannedPayload,
+)
 from kitchener.records.ref import Ref
 from kitchener.records.spoken import turn_text
 
@@ -72,7 +83,7 @@ class SessionState:
     wo_count: int = 0
     """Number of the last planned work order; 0 if there is none."""
     tokens_used: int = 0
-    cost: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COSTS, 0))
+    cost: CostSummary = field(default_factory=lambda: CostSummary(input_tokens=0, output_tokens=0, llm_calls=0, tool_calls=0))
     """Cost summed over all completed turns."""
     window: deque[PastTurn] = field(default_factory=deque)
     """The newest completed turns, oldest first."""
@@ -93,7 +104,7 @@ MAX_FAILED_KEPT = 100
 """Most failed work orders that a session remembers. The limit bounds memory during an outage."""
 
 
-def fold(state: SessionState, entries: Iterable[tuple[str, Mapping[str, Any], Ref]]) -> SessionState:
+def fold(state: SessionState, entries: Iterable[tuple[str, Mapping[str, object], Ref]]) -> SessionState:
     """Applies a session's entries, in order, as `(entry type, payload, ref)`."""
     for entry_type, payload, ref in entries:
         state.head = EntryId(ref.entry_id)
@@ -102,57 +113,59 @@ def fold(state: SessionState, entries: Iterable[tuple[str, Mapping[str, Any], Re
     return state
 
 
-def _start_turn(state: SessionState, payload: Mapping[str, Any], _: Ref) -> None:
+def _start_turn(state: SessionState, payload: TurnStartedPayload, _: Ref) -> None:
     state.turn_count = max(state.turn_count + 1, _number(payload["turn_id"]))
-    state.open_turn = OpenTurn(payload["turn_id"], _text(payload["user_message"]))
+    state.open_turn = OpenTurn(TurnId(payload["turn_id"]), _text(payload["user_message"]))
 
 
-def _plan_work_order(state: SessionState, payload: Mapping[str, Any], _: Ref) -> None:
+def _plan_work_order(state: SessionState, payload: WorkOrderPlannedPayload, _: Ref) -> None:
     wo_id = payload["wo_id"]
     state.wo_count = max(state.wo_count, _number(wo_id) or state.wo_count + 1)
     if state.open_turn is not None:
         state.open_turn.work_orders[wo_id] = payload["wo_type"]
 
 
-def _fail_work_order(state: SessionState, payload: Mapping[str, Any], ref: Ref) -> None:
+def _fail_work_order(state: SessionState, payload: WorkOrderFailedPayload, ref: Ref) -> None:
     _end_work_order(state, payload, ref)
     if len(state.failed_work_orders) < MAX_FAILED_KEPT:
         state.failed_work_orders.append(payload["wo_id"])
 
 
-def _end_work_order(state: SessionState, payload: Mapping[str, Any], _: Ref) -> None:
+def _end_work_order(state: SessionState, payload: WorkOrderCompletedPayload | WorkOrderFailedPayload, _: Ref) -> None:
     wo_id = payload["wo_id"]
     if state.open_turn is not None:
         state.open_turn.work_orders.pop(wo_id, None)
     if wo_id in state.failed_work_orders:
         state.failed_work_orders.remove(wo_id)
-    if cost := payload.get("cost"):
+    if cost := payload.get("cost"):  # WO_ABANDONED and WO_SUPERSEDED have none
         if isinstance(cost, orjson.Fragment):  # a running turn writes its costs as JSON text
-            cost = orjson.loads(orjson.dumps(cost))
+            cost = cast(CostMapping, orjson.loads(orjson.dumps(cost)))
         state.tokens_used += cost["input_tokens"] + cost["output_tokens"]  # an aborted turn's tokens count too
 
 
-def _complete_turn(state: SessionState, payload: Mapping[str, Any], ref: Ref) -> None:
-    cost: Mapping[str, int] = payload.get("cost_summary") or {}  # an entry of another program may lack it
-    for key, before in state.cost.items():
-        state.cost[key] = before + cost.get(key, 0)
+def _complete_turn(state: SessionState, payload: TurnCompletedPayload, ref: Ref) -> None:
+    if cost := payload.get("cost_summary"):  # an entry of another program may lack it
+        state.cost["input_tokens"] += cost.get("input_tokens", 0)
+        state.cost["output_tokens"] += cost.get("output_tokens", 0)
+        state.cost["llm_calls"] += cost.get("llm_calls", 0)
+        state.cost["tool_calls"] += cost.get("tool_calls", 0)
     said = state.open_turn.user_message if state.open_turn is not None else ""
     state.completed_turns += 1
     state.window.append(PastTurn(payload["turn_id"], said, _text(payload.get("response", "")), ref, state.estimator))
     state.open_turn = None
 
 
-def _abort_turn(state: SessionState, payload: Mapping[str, Any], _: Ref) -> None:
+def _abort_turn(state: SessionState, payload: TurnAbortedPayload, _: Ref) -> None:
     state.open_turn = None
     # A crash may have lost the turn's start, but the turn's number is still used.
     state.turn_count = max(state.turn_count, _number(payload["turn_id"]))
 
 
-def _end_session(state: SessionState, payload: Mapping[str, Any], _: Ref) -> None:
+def _end_session(state: SessionState, payload: SessionEndPayload, _: Ref) -> None:
     state.is_ended, state.is_erased = True, events.ends_by_erasure(events.SESSION_END, payload)
 
 
-CHANGES: Final[Mapping[str, Callable[[SessionState, Mapping[str, Any], Ref], None]]] = {
+CHANGES: Final[Mapping[str, Callable[[SessionState, Any, Ref], None]]] = {
     events.TURN_STARTED: _start_turn,
     events.WO_PLANNED: _plan_work_order,
     events.WO_COMPLETED: _end_work_order,
@@ -167,7 +180,7 @@ CHANGES: Final[Mapping[str, Callable[[SessionState, Mapping[str, Any], Ref], Non
 was read, and the entry's reference. Entries of other types change only the head."""
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else ERASED
 
 

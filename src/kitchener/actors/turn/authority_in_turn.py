@@ -7,7 +7,6 @@ question about two competing intents. In `shadow` it takes the same steps, but n
 
 from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal
 
 from kitchener.actors.attention.retriever import AttentionContext, BudgetUsed, ContextFragment
 from kitchener.actors.authority.authority import ContextAuthority, SessionThread
@@ -32,7 +31,7 @@ from kitchener.context import (
 )
 from kitchener.memory.overlays import Overlay
 from kitchener.records import events
-from kitchener.records.entries import TurnErrorKind
+from kitchener.records.entries import CommonPayload, TransitionStep, TurnErrorKind
 from kitchener.records.ref import Ref
 from kitchener.records.turn import TurnError
 
@@ -108,7 +107,7 @@ class TurnAuthority:
         self._thread.intent_id = resolution.active
         return None
 
-    def classify_inputs(self) -> dict[str, Any]:
+    def classify_inputs(self) -> dict[str, object]:
         """The active and prior intent as input for classification; empty in `shadow` and in `bridge` mode."""
         if self.is_shadow or self._authority.ruleset.intent_mode == "bridge":
             return {}
@@ -119,7 +118,7 @@ class TurnAuthority:
             "prior_intent_id": self._thread.prior_intent_id,
         }
 
-    async def decide(self, classification: Mapping[str, Any]) -> Reply | None:
+    async def decide(self, classification: Mapping[str, object]) -> Reply | None:
         """Step 2a: decides how the message changes the active intent. Returns a question if the policy is to ask the user."""
         thread = self._thread
         if self._is_blocked:  # only in `shadow`, which cannot ask the user: no intent was resolved
@@ -173,7 +172,7 @@ class TurnAuthority:
         estimator = authority.ruleset.token_estimator
         return _as_context(projection, rendering, gathered.template_id, overlays, estimator)._replace(projection_ref=ref)
 
-    async def finish(self, output: Mapping[str, Any], *, is_failed: bool) -> None:
+    async def finish(self, output: Mapping[str, object], *, is_failed: bool) -> None:
         """After step 4: closes the intent if the message or the reply completed it, and counts failures."""
         thread, after = self._thread, self._decision
         if self._has_answered or self._is_blocked:
@@ -265,7 +264,7 @@ class TurnAuthority:
     async def _flag(self, resolution: Resolution) -> None:
         await self._authority.record_flags(self._base(), resolution.flags, self._turn_ts, resolution.active)
 
-    async def _write(self, decision: TransitionDecision, step: Literal["before", "after"] = "before") -> None:
+    async def _write(self, decision: TransitionDecision, step: TransitionStep = "before") -> None:
         """Records a decision's events in HO2m, or in the context ledger in `shadow`."""
         if self.is_shadow:
             await self._authority.record_shadow(self._thread, self._base(), decision, step, self._session.state.head)
@@ -274,7 +273,7 @@ class TurnAuthority:
             self._authority.check(self._thread, made, self._turn_ts)
             self._transition += await self._session.write_all(made, turn=self._turn_id)
 
-    def _base(self) -> dict[str, Any]:
+    def _base(self) -> CommonPayload:
         session = self._session
         return {
             "v": events.VERSION,

@@ -4,8 +4,7 @@
 `Reply` that ends the turn, even if the executor fails. Explained in `docs/turn.md`.
 """
 
-from collections.abc import Awaitable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Mapping, Sequence
 
 import orjson
 import structlog
@@ -17,14 +16,29 @@ from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.reply import APOLOGIES, APOLOGY, Reply
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.work.budget import Budget, BudgetScope
-from kitchener.actors.work.plan import cost_json
+from kitchener.actors.work.plan import cost_json, error_mapping
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused, ExecutorError, LedgerError, origin_of, words_of
 from kitchener.ids import TurnId
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import WorkOrderType
+from kitchener.records.entries import (
+    AbandonReason,
+    CommonPayload,
+    ConstraintsMapping,
+    DegradationPayload,
+    DegradedComponent,
+    GatheredContext,
+    WorkOrderAbandonedPayload,
+    WorkOrderCompletedPayload,
+    WorkOrderDispatchedPayload,
+    WorkOrderFailedPayload,
+    WorkOrderPlannedPayload,
+    WorkOrderSupersededPayload,
+    WorkOrderType,
+    WrittenSummary,
+)
 from kitchener.records.ref import Ref
 from kitchener.records.turn import TextRetracted, TurnError, TurnUpdate, UpdateListener, WorkOrderFinished, WorkOrderPlanned
 from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError
@@ -103,21 +117,21 @@ class WorkOrderChain:
         # Many turns may wait for a commit at the same time. Dropping the data now bounds the memory of these turns.
         self.work_orders, self.trace, self._costs = {}, [], {}
 
-    def write(self, entry_type: str, entity_id: str, fields: dict[str, Any]) -> Awaitable[Ref]:
+    def write(self, entry_type: str, entity_id: str, payload: CommonPayload) -> Awaitable[Ref]:
         """Writes an entry of this turn to HO2m and returns its reference when awaited.
 
-        Adds the fields that all payloads carry to `fields` in place.
+        Adds the fields that all payloads carry to `payload` in place.
         """
-        fields |= self._base
-        return self._session.append(entry_type, entity_id, fields)
+        payload |= self._base
+        return self._session.append(entry_type, entity_id, payload)
 
     async def dispatch(
         self,
         wo_type: WorkOrderType,
-        input_context: dict[str, Any],
+        input_context: Mapping[str, object],
         constraints: Constraints,
         *,
-        prior_results: Sequence[dict[str, Any]] = (),
+        prior_results: Sequence[Mapping[str, object]] = (),
         parent: str | None = None,
         input_refs: Sequence[orjson.Fragment | None] = (),
         context: AttentionContext | None = None,
@@ -146,7 +160,7 @@ class WorkOrderChain:
             parent_wo_id=parent,
         )
         wo_id, budgeter = wo.wo_id, services.budgeter
-        limits = {**services.constants.mapping_of(constraints), "timeout_ms": left_ms}
+        limits: ConstraintsMapping = {**services.constants.mapping_of(constraints), "timeout_ms": left_ms}
         try:
             data = canonical_bytes([input_context, prior], at="input_context")
         except EntryRefused as error:  # an output can be storable alone but too deep inside an input
@@ -159,7 +173,8 @@ class WorkOrderChain:
         budget = budgeter.check(scope)
         if not budget.covers(needed):
             return await self._refuse(wo, budget, needed)
-        await self.write(events.WO_DISPATCHED, wo_id, {"wo_id": wo_id, "tier_target": "HO1", "lane": "interactive"})
+        dispatched: WorkOrderDispatchedPayload = {"wo_id": wo_id, "tier_target": "HO1", "lane": "interactive"}
+        await self.write(events.WO_DISPATCHED, wo_id, dispatched)
         done = await self._execute(wo.dispatched(planned))
         if isinstance(done, Reply):
             return done
@@ -172,7 +187,7 @@ class WorkOrderChain:
             await self._tell(WorkOrderFinished(wo_id, wo_type, done.state))
         return done
 
-    def summary(self) -> list[dict[str, Any]]:
+    def summary(self) -> list[WrittenSummary]:
         """The summary of each work order for `TURN_COMPLETED`, in order of planning."""
         return [
             {
@@ -199,43 +214,63 @@ class WorkOrderChain:
             if entry.entity_id == wo_id:
                 output = entry.ref.as_json()
                 break
-        await self.write(
-            events.WO_COMPLETED, wo_id, {"wo_id": wo_id, "cost": self._cost_of(wo_id, wo.cost), "output_ref": output}
-        )
+        cost = self._cost_of(wo_id, wo.cost)
+        completed: WorkOrderCompletedPayload = {"wo_id": wo_id, "cost": cost, "output_ref": output}
+        await self.write(events.WO_COMPLETED, wo_id, completed)
 
     async def supersede(self, failed: WorkOrder, by: WorkOrder) -> None:
         """Writes `WO_SUPERSEDED`: a retry replaced a failed work order."""
         self.work_orders[failed.wo_id] = failed.superseded()
-        await self.write(
-            events.WO_SUPERSEDED,
-            failed.wo_id,
-            {"wo_id": failed.wo_id, "superseded_by_wo_id": by.wo_id, "reason": "retry succeeded"},
-        )
+        superseded: WorkOrderSupersededPayload = {
+            "wo_id": failed.wo_id,
+            "superseded_by_wo_id": by.wo_id,
+            "reason": "retry succeeded",
+        }
+        await self.write(events.WO_SUPERSEDED, failed.wo_id, superseded)
 
     async def record_failure(self, wo: WorkOrder) -> None:
         """Writes `WO_FAILED` with the work order's error, or with reason `EXECUTOR` if it has none."""
         wo_id, error = wo.wo_id, wo.error
         self.work_orders[wo_id] = wo
-        fields = {
+        fields: WorkOrderFailedPayload = {
             "wo_id": wo_id,
             "reason": error.reason if error else "EXECUTOR",
-            "error": error.model_dump(mode="json", exclude_none=True) if error else None,
+            "error": error_mapping(error) if error else None,
             "cost": self._cost_of(wo_id, wo.cost),
         }
         await self.write(events.WO_FAILED, wo_id, fields)
 
-    async def record_degradation(self, component: str, error: BaseException, **facts: Any) -> None:
-        """Writes `DEGRADATION`: a component failed and the turn continues without it."""
+    async def abandon(self, wo_id: str, reason: AbandonReason) -> None:
+        """Writes `WO_ABANDONED`."""
+        abandoned: WorkOrderAbandonedPayload = {"wo_id": wo_id, "reason": reason}
+        await self.write(events.WO_ABANDONED, wo_id, abandoned)
+
+    async def record_degradation(
+        self, component: DegradedComponent, error: BaseException, *, violation_by: str | None = None
+    ) -> None:
+        """Writes `DEGRADATION`: a component failed and the turn continues without it.
+
+        Args:
+            component: what failed
+            error: how it failed
+            violation_by: the work order during which HO1 failed, a governance violation; None: no violation
+        """
         detail = words_of(error)
         if component != "HO1":
             logger.error("turn goes on without a part", component=component, turn_id=self._turn_id, error=origin_of(error))
-        fields = {"component": component, "governance_violation": False, "error": storable(detail), **facts}
+        fields: DegradationPayload = {
+            "component": component,
+            "governance_violation": violation_by is not None,
+            "error": storable(detail),
+        }
+        if violation_by is not None:
+            fields["wo_id"] = violation_by
         await self.write(events.DEGRADATION, self._turn_id, fields)
 
     async def _plan(
         self,
         wo: WorkOrder,
-        limits: dict[str, Any],
+        limits: ConstraintsMapping,
         data: bytes,
         input_refs: Sequence[orjson.Fragment | None],
         context: AttentionContext | None,
@@ -244,7 +279,7 @@ class WorkOrderChain:
         known = wo.__dict__  # reading a field through the model takes five times as long
         wo_id, wo_type, subject_id = known["wo_id"], known["wo_type"], known["subject_id"]
         ho2m = self._services.ledgers.ho2m
-        fields: dict[str, Any] = {
+        fields: WorkOrderPlannedPayload = {
             "wo_id": wo_id,
             "wo_type": wo_type,
             "intent_id": self.intent_id,
@@ -257,16 +292,18 @@ class WorkOrderChain:
         if (parent := known["parent_wo_id"]) is not None:
             fields["parent_wo_id"] = parent
         if context is not None:
-            shown: dict[str, Any] = {"template_id": context.template_id, "cut_by": context.budget_used.cut_by}
+            shown: GatheredContext = {
+                "template_id": context.template_id,
+                "cut_by": context.budget_used.cut_by,
+                "context_hash": ho2m.content_digest(subject_id, context.context_text.encode()),
+            }
             if context.projection_ref is not None:  # the projection's entry lists all visible items
                 shown["projection_ref"] = context.projection_ref.as_json()
             else:
                 shown["fragment_refs"] = [f.ref_json or f.ref.as_json() for f in context.fragments if f.ref is not None]
-            fields["attention"] = shown | {
-                "context_hash": ho2m.content_digest(subject_id, context.context_text.encode()),
-            }
             if context.biases:
-                fields["attention"]["biases"] = [bias.source_id for bias in context.biases]
+                shown["biases"] = [bias.source_id for bias in context.biases]
+            fields["attention"] = shown
         planned = await self.write(events.WO_PLANNED, wo_id, fields)
         self.work_orders[wo_id] = wo
         if self._update is not None:
@@ -276,7 +313,7 @@ class WorkOrderChain:
     async def _refuse(self, wo: WorkOrder, budget: Budget, needed: int) -> Reply:
         """Abandons a work order that the budget does not cover. Returns the reply that says so."""
         self.work_orders[wo.wo_id] = wo.abandoned()
-        await self.write(events.WO_ABANDONED, wo.wo_id, {"wo_id": wo.wo_id, "reason": "BUDGET"})
+        await self.abandon(wo.wo_id, "BUDGET")
         await self._tell(WorkOrderFinished(wo.wo_id, wo.wo_type, "abandoned"))
         message = (
             f"the {wo.wo_type} step needs about {needed} tokens and {max(0, budget.remaining or 0)} are left;"
@@ -306,7 +343,7 @@ class WorkOrderChain:
         logger.error("executor failed", wo_id=wo.wo_id, turn_id=self._turn_id, error=origin_of(error))
         failed = wo.failed(WorkOrderError(reason="EXECUTOR", detail=detail), at=self._services.now())
         await self.record_failure(failed)
-        await self.record_degradation("HO1", error, governance_violation=True, wo_id=wo.wo_id)
+        await self.record_degradation("HO1", error, violation_by=wo.wo_id)
         await self._tell(TextRetracted(wo.wo_id), WorkOrderFinished(wo.wo_id, wo.wo_type, "failed"))
         return Reply(await self._reply_without_executor(), TurnError("EXECUTOR", detail, wo.wo_id))
 

@@ -8,8 +8,9 @@ from contextlib import suppress
 
 import anyio
 
-from kitchener.actors.sessions.admission import SessionQueue, TurnLimiter
+from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
+from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn.turn import Turn, TurnOutcome
 from kitchener.cancellation import is_own_failure

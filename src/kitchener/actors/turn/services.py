@@ -5,7 +5,7 @@ The supervisor (`supervisor.py`) builds it once. Turns, their work-order chains 
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 import anyio
 
@@ -20,6 +20,7 @@ from kitchener.actors.work.quality import QualityGate
 from kitchener.clock import Clock, TimestampText, loop_clock, scope_class
 from kitchener.config import HO2Config
 from kitchener.ledger import Ledgers
+from kitchener.records.entries import ConstraintsMapping
 from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import Constraints, HO1ExecutorProtocol
 
@@ -81,7 +82,7 @@ class TurnConstants:
             return self.with_both if offers_tools else self.with_items
         return self.with_tools if offers_tools else self.synthesize
 
-    def mapping_of(self, constraints: Constraints) -> dict[str, Any]:
+    def mapping_of(self, constraints: Constraints) -> ConstraintsMapping:
         """The constraints that differ from their defaults, as JSON types."""
         return self._mappings.get(id(constraints)) or _mapping_of(constraints)
 
@@ -116,5 +117,5 @@ class TurnServices:
         return self.timestamps.render(self.clock.time_us())
 
 
-def _mapping_of(constraints: Constraints) -> dict[str, Any]:
-    return constraints.model_dump(mode="json", exclude_defaults=True)
+def _mapping_of(constraints: Constraints) -> ConstraintsMapping:
+    return cast(ConstraintsMapping, constraints.model_dump(mode="json", exclude_defaults=True))

@@ -36,7 +36,14 @@ from kitchener.ids import SessionId, TurnId
 from kitchener.ledger import compute_trace_hash
 from kitchener.memory.overlays import Overlay
 from kitchener.records import events
-from kitchener.records.entries import AbortReason
+from kitchener.records.entries import (
+    AbortReason,
+    ChainCompletePayload,
+    EscalationPayload,
+    QualityGatePayload,
+    TurnCompletedPayload,
+    TurnStartedPayload,
+)
 from kitchener.records.turn import TextRetracted, TurnCall, TurnError, TurnResult, UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
 
@@ -93,11 +100,11 @@ class Turn:
         self._memory = services.memory
         self._positions: Mapping[str, int] = {}
         self._turn_ts = ""
-        self._classification: Mapping[str, Any] = UNCLASSIFIED
+        self._classification: Mapping[str, object] = UNCLASSIFIED
         self.turn_id: TurnId = session.next_turn_id()
         self._chain = WorkOrderChain(services, session, self.turn_id, deadline, update)
         self._authority: TurnAuthority | None = None
-        self._output: Mapping[str, Any] = {}
+        self._output: Mapping[str, object] = {}
         self._is_over = False
         self._hashed = (-1, "")
 
@@ -111,7 +118,7 @@ class Turn:
         self._turn_ts = self._services.now()
         if not call.memory:
             self._memory = None
-        fields: dict[str, Any] = {
+        fields: TurnStartedPayload = {
             "turn_ts": self._turn_ts,
             "user_message": self._message,
             "memory": call.memory,
@@ -168,7 +175,7 @@ class Turn:
         await close_open_turn(self._session, reason)
         await self._services.ledgers.commit()
 
-    async def _classify(self) -> Mapping[str, Any] | Reply:
+    async def _classify(self) -> Mapping[str, object] | Reply:
         """Step 2a: classifies the message. If the work order fails, the turn continues with `UNCLASSIFIED`."""
         constants, newest = self._services.constants, self._session.state.newest(self._services.config.classify_recent_turns)
         wo = await self._chain.dispatch(
@@ -221,7 +228,7 @@ class Turn:
             logger.error("context shadow failed", turn_id=self.turn_id, error=origin_of(error))
             return None
 
-    async def _assemble(self, classification: Mapping[str, Any]) -> AttentionContext:
+    async def _assemble(self, classification: Mapping[str, object]) -> AttentionContext:
         """Steps 2b and 2c: builds the context that the model sees, including the learned lines for this message."""
         overlays, biases = await self._recall(self._memory, classification) if self._memory is not None else ((), ())
         authority, attention = self._authority, self._services.attention
@@ -242,7 +249,9 @@ class Turn:
         biases = await authority.bias_items(overlays, self._memory) if self._memory is not None else ()
         await authority.show(context, overlays, biases, self._chain.tokens_left)
 
-    async def _recall(self, memory: TurnMemory, classification: Mapping[str, Any]) -> tuple[Sequence[Overlay], Sequence[Item]]:
+    async def _recall(
+        self, memory: TurnMemory, classification: Mapping[str, object]
+    ) -> tuple[Sequence[Overlay], Sequence[Item]]:
         """Step 1: selects the learned lines for this message; in `enforce` also as items for the projection."""
         labels = labels_of(classification, self._services.constants.labels)
         try:
@@ -268,13 +277,13 @@ class Turn:
             await self._chain.record_degradation("HO3", error)
             return None
 
-    def _plan_rest(self, classification: Mapping[str, Any]) -> ChainPlan:
+    def _plan_rest(self, classification: Mapping[str, object]) -> ChainPlan:
         constants = self._services.constants
         return plan_chain(
             classification, allowed=constants.allowed_tools, read_only=constants.read_only_tools, room=self._chain.room
         )
 
-    async def _use_tool(self, request: ToolRequest) -> list[dict[str, Any]] | Reply:
+    async def _use_tool(self, request: ToolRequest) -> list[Mapping[str, object]] | Reply:
         """Step 3: runs the tool that a command asks for, before the reply. Its failure becomes a result for the model."""
         arguments = {"tool_id": request.tool_id, "arguments": dict(request.arguments)}
         wo = await self._chain.dispatch("tool_call", arguments, self._services.constants.tool_call)
@@ -287,9 +296,9 @@ class Turn:
 
     async def _synthesize(
         self,
-        classification: Mapping[str, Any],
+        classification: Mapping[str, object],
         context: AttentionContext,
-        results: list[dict[str, Any]],
+        results: list[Mapping[str, object]],
         plan: ChainPlan,
     ) -> Reply:
         """Steps 3 and 4: returns the first reply that the quality gate accepts.
@@ -341,7 +350,7 @@ class Turn:
                 if isinstance(asked, Reply):
                     return asked
                 verdict = asked
-        fields = {
+        fields: QualityGatePayload = {
             "wo_id": wo_id,
             "decision": verdict.decision,
             "reason": verdict.reason,
@@ -385,7 +394,7 @@ class Turn:
             reason = last.error.reason
             return Reply(APOLOGIES.get(reason, APOLOGY), TurnError(reason, last.error.detail, last.wo_id))
         if len(rejected) > self._services.config.max_retries or self._chain.room < 1:
-            fields = {"reason": verdict.reason, "attempts": len(rejected), "wo_id": last.wo_id}
+            fields: EscalationPayload = {"reason": verdict.reason, "attempts": len(rejected), "wo_id": last.wo_id}
             await self._chain.write(events.ESCALATION, self.turn_id, fields)
             message = f"no acceptable reply after {len(rejected)} attempts: {verdict.reason}"
             return Reply(APOLOGY, TurnError("QUALITY_GATE", message, last.wo_id))
@@ -397,8 +406,8 @@ class Turn:
         chain = tuple(self._chain.work_orders.values())
         cost, trace_hash = total_cost(chain), self._trace_hash()
         for wo_id in self._done_with():  # otherwise the context would show an old outage forever
-            await self._chain.write(events.WO_ABANDONED, wo_id, {"wo_id": wo_id, "reason": "turn_over"})
-        fields = {
+            await self._chain.abandon(wo_id, "turn_over")
+        fields: ChainCompletePayload = {
             "wo_ids": list(self._chain.work_orders),
             "wo_count": len(chain),
             "total_cost": cost,
@@ -422,11 +431,13 @@ class Turn:
             trace_hash=trace_hash,
             projection_ref=self._authority.projection_ref if self._authority is not None else None,
         )
-        payload: dict[str, Any] = {**result.as_payload()}
-        payload["wo_chain_summary"] = self._chain.summary()
-        payload["user_message_ref"] = self._chain.message_ref
-        payload["gate_ts"] = gates.gate_ts if gates is not None else None
-        payload["read_positions"] = gates.positions if gates is not None else self._positions
+        payload: TurnCompletedPayload = {
+            **result.as_payload(),
+            "wo_chain_summary": self._chain.summary(),
+            "user_message_ref": self._chain.message_ref,
+            "gate_ts": gates.gate_ts if gates is not None else None,
+            "read_positions": gates.positions if gates is not None else self._positions,
+        }
         await self._chain.write(events.TURN_COMPLETED, self.turn_id, payload)
         self._is_over = True
         self._chain.close()

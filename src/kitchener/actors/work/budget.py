@@ -71,24 +71,25 @@ class TokenBudgeter:
     def check(self, scope: BudgetScope) -> Budget:
         """Returns what the scope may still use under its own limit and those of its enclosing scopes."""
         remaining: int | None = None
-        account_of = self._accounts.get
-        own = account_of(scope)
-        for depth in range(len(scope), 0, -1):
-            account = account_of(scope[:depth])
+        own = self._accounts.get(scope)
+        account, outer = own, scope
+        while outer:
             if account is not None and account.limit is not None:
                 left = account.limit - account.used
                 if remaining is None or left < remaining:
                     remaining = left
+            outer = outer[:-1]
+            account = self._accounts.get(outer)
         return Budget(remaining, own.limit if own is not None else None)
 
     def debit(self, scope: BudgetScope, usage: Cost) -> None:
         """Adds the used tokens to the scope and to all enclosing scopes."""
         tokens = usage.input_tokens + usage.output_tokens
-        account_of = self._accounts.get
-        for depth in range(len(scope), 0, -1):
-            account = account_of(scope[:depth])
+        while scope:
+            account = self._accounts.get(scope)
             if account is not None:
                 account.used += tokens
+            scope = scope[:-1]
 
     def release(self, scope: BudgetScope) -> None:
         """Closes a scope. Its used tokens still count in the enclosing scopes."""
