@@ -6,8 +6,8 @@ recorded and logged, and never reach a reply. A model's answer is stored only if
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import anyio
 import structlog
@@ -17,7 +17,7 @@ from kitchener.actors.consolidation.recovery import ConsolidationRecovery
 from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import LongTermMemory
-from kitchener.actors.work.plan import cost_json
+from kitchener.actors.work.plan import constraints_mapping, cost_json, error_mapping
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import CallerError, EntryRefused, OverlayRefused, words_of
@@ -26,6 +26,16 @@ from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.memory.index import SIGNALS
 from kitchener.memory.overlays import gate_window_key
 from kitchener.records import events
+from kitchener.records.entries import (
+    AbandonReason,
+    CommonPayload,
+    WorkOrderAbandonedPayload,
+    WorkOrderCompletedPayload,
+    WorkOrderDispatchedPayload,
+    WorkOrderFailedPayload,
+    WorkOrderPlannedPayload,
+)
+from kitchener.records.ref import Ref
 from kitchener.records.work_order import Constraints, WorkOrder, WorkOrderError
 
 logger = structlog.get_logger(__name__)
@@ -45,7 +55,7 @@ class Consolidator:
     """
 
     def __init__(self, agent_class: str, services: TurnServices, memory: LongTermMemory, abort_grace_s: float) -> None:
-        self._agent_class, self._services, self._memory = agent_class, parts, memory
+        self._agent_class, self._services, self._memory = agent_class, services, memory
         self._abort_grace_s = abort_grace_s
         config = services.config
         self._constraints = Constraints(
@@ -168,7 +178,8 @@ class Consolidator:
             wo, needed = await self._plan(case, wo)
             if not budgeter.check(scope).covers(needed):
                 return await self._abandon(case, wo, "BUDGET")
-            await self._write(case, events.WO_DISPATCHED, wo, {"tier_target": "HO1", "lane": "background"})
+            dispatched: WorkOrderDispatchedPayload = {"tier_target": "HO1", "lane": "background"}
+            await self._write(case, events.WO_DISPATCHED, wo, dispatched)
             ledgers.request_commit()
             with ledgers.ho1m.watch(case.session_id) as trace:
                 wo = await self._execute(case, wo)
@@ -184,7 +195,7 @@ class Consolidator:
         finally:
             budgeter.release(scope)
 
-    async def _input_of(self, case: Case) -> dict[str, Any]:
+    async def _input_of(self, case: Case) -> dict[str, object]:
         """The input of the model: the counts, and the newest events with the subject's messages."""
         evidence = case.evidence
         newest = evidence.event_ids[-self._services.config.consolidation_recent_events :]
@@ -228,26 +239,22 @@ class Consolidator:
             The planned work order, and the estimated tokens of its input and reply.
         """
         data = canonical_bytes([wo.input_context, wo.prior_results], at="input_context")
-        ref = await self._write(
-            case,
-            events.WO_PLANNED,
-            wo,
-            {
-                "wo_type": wo.wo_type,
-                "intent_id": None,
-                "targets": [],
-                "acceptance": [],
-                "constraints": self._constraints.model_dump(mode="json", exclude_defaults=True),
-                "input_refs": [],
-                "input_hash": self._services.ledgers.ho2m.content_digest(case.subject_id, data),
-                "consolidates": {
-                    "namespace": case.namespace,
-                    "signal_id": case.stored_id,
-                    "gate_ts": case.gate_ts,
-                    "signals_position": case.signals_position,
-                },
+        fields: WorkOrderPlannedPayload = {
+            "wo_type": wo.wo_type,
+            "intent_id": None,
+            "targets": [],
+            "acceptance": [],
+            "constraints": constraints_mapping(self._constraints),
+            "input_refs": [],
+            "input_hash": self._services.ledgers.ho2m.content_digest(case.subject_id, data),
+            "consolidates": {
+                "namespace": case.namespace,
+                "signal_id": case.stored_id,
+                "gate_ts": case.gate_ts,
+                "signals_position": case.signals_position,
             },
-        )
+        }
+        ref = await self._write(case, events.WO_PLANNED, wo, fields)
         return wo.replaced({"planned_ref": ref}), -(-len(data) // 3) + self._services.config.reply_reserve
 
     async def _execute(self, case: Case, wo: WorkOrder) -> WorkOrder:
@@ -278,18 +285,25 @@ class Consolidator:
                 wo = wo.failed(WorkOrderError(reason="QUALITY_GATE", detail=storable(f"{field}{error}")))
         if wo.state == "completed":
             output = next((entry.ref for entry in reversed(trace) if entry.entity_id == wo.wo_id), None)
-            fields = {"cost": cost_json(wo.cost), "output_ref": output.as_json() if output else None}
-            await self._write(case, events.WO_COMPLETED, wo, fields)
+            completed: WorkOrderCompletedPayload = {
+                "cost": cost_json(wo.cost),
+                "output_ref": output.as_json() if output else None,
+            }
+            await self._write(case, events.WO_COMPLETED, wo, completed)
             return wo
-        error_json = wo.error.model_dump(mode="json", exclude_none=True) if wo.error else None
-        reason = wo.error.reason if wo.error else "EXECUTOR"
-        await self._write(case, events.WO_FAILED, wo, {"reason": reason, "error": error_json, "cost": cost_json(wo.cost)})
-        logger.warning("consolidation failed", signal_id=case.stored_id, wo_id=wo.wo_id, reason=reason)
+        failed: WorkOrderFailedPayload = {
+            "reason": wo.error.reason if wo.error else "EXECUTOR",
+            "error": error_mapping(wo.error) if wo.error else None,
+            "cost": cost_json(wo.cost),
+        }
+        await self._write(case, events.WO_FAILED, wo, failed)
+        logger.warning("consolidation failed", signal_id=case.stored_id, wo_id=wo.wo_id, reason=failed["reason"])
         return wo
 
-    async def _abandon(self, case: Case, wo: WorkOrder, reason: str) -> WorkOrder:
+    async def _abandon(self, case: Case, wo: WorkOrder, reason: AbandonReason) -> WorkOrder:
         logger.warning("consolidation abandoned", signal_id=case.stored_id, wo_id=wo.wo_id, reason=reason)
-        await self._write(case, events.WO_ABANDONED, wo, {"reason": reason})
+        abandoned: WorkOrderAbandonedPayload = {"reason": reason}
+        await self._write(case, events.WO_ABANDONED, wo, abandoned)
         return wo.abandoned()
 
     async def _next_number(self, session_id: str) -> int:
@@ -300,7 +314,7 @@ class Consolidator:
         ]
         return 1 + max((int(entry.entity_id.rpartition("-")[2]) for entry in newest), default=0)
 
-    async def _write(self, case: Case, entry_type: str, wo: WorkOrder, fields: Mapping[str, Any]) -> Any:
+    async def _write(self, case: Case, entry_type: str, wo: WorkOrder, fields: CommonPayload) -> Ref:
         base = {"v": events.VERSION, "session_id": case.session_id, "subject_id": case.subject_id, "wo_id": wo.wo_id}
         return await self._services.ledgers.ho2m.write(LedgerEntry(entry_type, wo.wo_id, {**base, **fields}))
 

@@ -5,7 +5,7 @@ The supervisor (`supervisor.py`) builds it once. Turns, their work-order chains 
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import Protocol
 
 import anyio
 
@@ -15,7 +15,7 @@ from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn_memory import TurnMemory
 from kitchener.actors.work.budget import TokenBudgeter
-from kitchener.actors.work.plan import vocabulary_of
+from kitchener.actors.work.plan import constraints_mapping, vocabulary_of
 from kitchener.actors.work.quality import QualityGate
 from kitchener.clock import Clock, TimestampText, loop_clock, scope_class
 from kitchener.config import HO2Config
@@ -74,7 +74,7 @@ class TurnConstants:
             self.tool_call,
             self.verify,
         )
-        self._mappings = {id(each): _mapping_of(each) for each in known}
+        self._mappings = {id(each): constraints_mapping(each) for each in known}
 
     def synthesis(self, *, offers_tools: bool, offers_items: bool) -> Constraints:
         """The constraints of a synthesize work order that may use these tools."""
@@ -84,7 +84,7 @@ class TurnConstants:
 
     def mapping_of(self, constraints: Constraints) -> ConstraintsMapping:
         """The constraints that differ from their defaults, as JSON types."""
-        return self._mappings.get(id(constraints)) or _mapping_of(constraints)
+        return self._mappings.get(id(constraints)) or constraints_mapping(constraints)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,3 @@ class TurnServices:
     def now(self) -> str:
         """The time of day, formatted as in a ledger."""
         return self.timestamps.render(self.clock.time_us())
-
-
-def _mapping_of(constraints: Constraints) -> ConstraintsMapping:
-    return cast(ConstraintsMapping, constraints.model_dump(mode="json", exclude_defaults=True))

@@ -7,12 +7,12 @@ A turn is a short chain: classify, then at most one tool call that the classific
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, cast
 
 import orjson
 
 from kitchener.canonical import canonical_bytes
-from kitchener.records.entries import CostMapping, CostSummary, WorkOrderErrorMapping, WorkOrderSummary
+from kitchener.records.entries import ConstraintsMapping, CostMapping, CostSummary, WorkOrderErrorMapping, WorkOrderSummary
 from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError
 
 UNCLASSIFIED: Final[Mapping[str, object]] = {"speech_act": "unknown", "ambiguity": "high"}
@@ -112,6 +112,11 @@ def cost_json(cost: Cost) -> orjson.Fragment:
         f'{{"elapsed_ms":{used["elapsed_ms"]},"input_tokens":{used["input_tokens"]},"llm_calls":{used["llm_calls"]},'
         f'"output_tokens":{used["output_tokens"]},"tool_calls":{used["tool_calls"]},"tool_ids_used":{tool_ids}}}'
     )
+
+
+def constraints_mapping(constraints: Constraints) -> ConstraintsMapping:
+    """The constraints that differ from their defaults, as JSON types."""
+    return cast(ConstraintsMapping, constraints.model_dump(mode="json", exclude_defaults=True))
 
 
 def error_mapping(error: WorkOrderError) -> WorkOrderErrorMapping:
