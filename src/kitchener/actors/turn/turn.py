@@ -4,8 +4,8 @@ Each step is one method, in the order that `docs/turn.md` describes. Pure module
 step, and `chain.py` executes work orders. The supervisor starts a turn, runs it, and aborts it after a cancellation.
 """
 
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import structlog
 
@@ -207,7 +207,7 @@ class Turn:
         )
         return await self._follow(self._authority.open())
 
-    async def _follow(self, step: Coroutine[Any, Any, Reply | None]) -> Reply | None:
+    async def _follow(self, step: Awaitable[Reply | None]) -> Reply | None:
         """Runs a step of the Authority. Returns the Authority's own reply, which it has only in `enforce`."""
         own = await self._in_shadow(step)
         if self._authority is None:
@@ -215,7 +215,7 @@ class Turn:
         self._chain.intent_id = self._authority.intent_id
         return None if self._authority.is_shadow else own
 
-    async def _in_shadow(self, step: Coroutine[Any, Any, T]) -> T | None:
+    async def _in_shadow(self, step: Awaitable[T]) -> T | None:
         """Returns the step's result. In `shadow`, a failed step disables the shadow for this turn and returns None."""
         if self._authority is None or not self._authority.is_shadow:
             return await step
