@@ -338,17 +338,18 @@ class HO2Supervisor:
     ) -> TurnOutcome:
         """Waits in the session's queue and for the runtime's limit, then runs the turn."""
         links = live_links()
-        if links:
+        nested = bool(links)
+        if nested:
             self._checks.nesting(session.session_id)
         token = CALLING_CHAIN.set((*links, session.session_id))
         try:
-            queue = await self._admission.enter(session, message, call, nested=bool(links))
+            queue = await self._admission.enter(session, message, call, nested=nested)
             try:
                 session.check_open()  # an earlier call in the session's queue may have ended the session
                 self._sessions.check(session.subject_id)
                 return await self._runner.run(session, queue, message, call, listener)
             finally:
-                self._admission.leave(session, nested=bool(links))
+                self._admission.leave(session, nested=nested)
         finally:
             CALLING_CHAIN.reset(token)
 

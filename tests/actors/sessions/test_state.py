@@ -121,6 +121,13 @@ def test_numbers_that_a_crash_left_out_stay_taken() -> None:
     assert (found.turn_count, found.wo_count) == (3, 4)
 
 
+def test_the_abort_of_a_turn_without_a_start_leaves_the_open_turn_open() -> None:
+    """A crash lost the end of the first turn and the start of the second; when the session comes back, both are closed."""
+    found = folded(START, started(1), planned(1), aborted(2))
+    assert found.open_turn == OpenTurn(turn_id(1), "hello", {wo_id(1): "classify"})
+    assert fold(found, entries(ended(events.WO_ABANDONED, 1), aborted(1))).open_turn is None
+
+
 def test_a_completed_turn_is_part_of_the_history() -> None:
     found = folded(
         START,

@@ -156,8 +156,9 @@ def _complete_turn(state: SessionState, payload: TurnCompletedPayload, ref: Ref)
 
 
 def _abort_turn(state: SessionState, payload: TurnAbortedPayload, _: Ref) -> None:
-    state.open_turn = None
-    # A crash may have lost the turn's start, but the turn's number is still used.
+    # A crash may have lost the turn's start, but the turn's number is still used. Then the open turn is an earlier one.
+    if state.open_turn is not None and state.open_turn.turn_id == payload["turn_id"]:
+        state.open_turn = None
     state.turn_count = max(state.turn_count, _number(payload["turn_id"]))
 
 
