@@ -7,7 +7,6 @@ from typing import Self
 from kitchener.actors.erasure import ErasureGuard
 from kitchener.context.lexical.words import forget_words
 from kitchener.errors import UnknownSubject
-from kitchener.gateway.providers.offline.model import forget_texts
 from kitchener.ids import memory_namespace
 
 
@@ -39,6 +38,5 @@ class Departure:
             each.forget(self._subject_id)
             if has_ended:
                 each.end(self._subject_id, namespace)
-        # These caches do not record whose text they hold, so they are cleared completely.
-        forget_texts()
+        # This cache does not record whose words it holds, so it is cleared completely.
         forget_words()
