@@ -6,7 +6,7 @@ decides when the turn runs, `runner.py` holds it to its deadline, and `turn.py` 
 objects. Explained in `docs/turn.md`.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -16,7 +16,7 @@ from kitchener.actors.assembly import Host, assemble
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.mailbox.calling_chain import CALLING_CHAIN, live_links
 from kitchener.actors.sessions.directory import SessionManager
-from kitchener.actors.sessions.idempotency import KeyOwner
+from kitchener.actors.sessions.idempotency import KeyOwner, KeyUse
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.sessions.requests import RequestChecks
 from kitchener.actors.tools.registry import ToolRegistry
@@ -295,12 +295,11 @@ class HO2Supervisor:
             async for update in updates:
                 yield update
 
-    async def _handle(self, message: str, call: TurnCall, listener: UpdateListener | None) -> TurnOutcome:
-        """Runs the turn of a message: checks, idempotency, admission, turn."""
+    def _handle(self, message: str, call: TurnCall, listener: UpdateListener | None) -> Awaitable[TurnOutcome]:
+        """Runs the turn of a message: checks, idempotency, session, admission, turn."""
         message = self._checks.message(message)
-        if call.idempotency_key is not None:
-            return await self._handle_once(call.idempotency_key, message, call, listener)
-        return await self._admit(await self._session_of(message, call), message, call, listener)
+        key = call.idempotency_key
+        return self._admit(message, call, listener) if key is None else self._handle_once(key, message, call, listener)
 
     async def _handle_once(self, key: str, message: str, call: TurnCall, listener: UpdateListener | None) -> TurnOutcome:
         """Returns the one result of an idempotency key, from an earlier turn or from a new one."""
@@ -310,9 +309,7 @@ class HO2Supervisor:
         async with self._keys.use(key, message, owner=owner, deadline=deadline) as use:
             if use.result is not None:  # a copy: the original turn starts the consolidation
                 return TurnOutcome(use.result)
-            session = await self._session_of(message, call)
-            use.session_id = session.session_id
-            outcome = await self._admit(session, message, call, listener)
+            outcome = await self._admit(message, call, listener, use)
             use.result = outcome.result
             return outcome
 
@@ -325,22 +322,29 @@ class HO2Supervisor:
             raise CallerError("an idempotency_key needs a session_id or a subject_id: it belongs to one of them")
         return KeyOwner("subject", call.subject_id)
 
-    async def _session_of(self, message: str, call: TurnCall) -> SessionManager:
-        """Returns the session that the call names, or a new one."""
-        await self._ready()
-        self._checks.size(message, self._ledgers.ho2m.config)  # first: nothing is started for a message that cannot be recorded
-        if call.session_id is None:
-            return await self._sessions.start(subject_id=call.subject_id)
-        return await self._sessions.find_open(call.session_id, subject_id=call.subject_id)
-
     async def _admit(
-        self, session: SessionManager, message: str, call: TurnCall, listener: UpdateListener | None
+        self, message: str, call: TurnCall, listener: UpdateListener | None, use: KeyUse | None = None
     ) -> TurnOutcome:
-        """Waits in the session's queue and for the runtime's limit, then runs the turn."""
+        """Finds or starts the session, waits in its queue and for the runtime's limit, then runs the turn.
+
+        Args:
+            message: the user's message
+            call: the options of the call
+            listener: receives the updates of a streamed turn; None: the turn is not streamed
+            use: the use of the call's idempotency key, which learns the session; None: the call has no key
+        """
+        await self._ready()
+        self._checks.size(message, self._ledgers.ho2m.config)
+        if call.session_id is None:
+            session = await self._sessions.start(subject_id=call.subject_id)
+        else:
+            session = await self._sessions.find_open(call.session_id, subject_id=call.subject_id)
         links = live_links()
         nested = bool(links)
         if nested:
             self._checks.nesting(session.session_id)
+        if use is not None:
+            use.session_id = session.session_id
         token = CALLING_CHAIN.set((*links, session.session_id))
         try:
             queue = await self._admission.enter(session, message, call, nested=nested)

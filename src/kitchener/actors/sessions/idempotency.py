@@ -54,7 +54,7 @@ class IdempotencyKeys:
 
     @asynccontextmanager
     async def use(self, key: str, message: str, *, owner: KeyOwner, deadline: float) -> AsyncIterator[KeyUse]:
-        """Holds a key. If its `result` is None, the block runs the turn and sets `session_id` and then `result`.
+        """Holds a key. If its `result` is None, the block runs the turn; it sets `session_id` and then `result`.
 
         Otherwise the result comes from the key's running turn or from the ledger, and the block only returns it.
 

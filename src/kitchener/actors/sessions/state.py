@@ -7,7 +7,7 @@ The state holds what the next turn needs: counters, the newest turns, and the op
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import orjson
 
@@ -138,9 +138,9 @@ def _end_work_order(state: SessionState, payload: WorkOrderCompletedPayload | Wo
     if wo_id in state.failed_work_orders:
         state.failed_work_orders.remove(wo_id)
     if cost := payload.get("cost"):  # WO_ABANDONED and WO_SUPERSEDED have none
-        if isinstance(cost, orjson.Fragment):  # a running turn writes its costs as JSON text
-            cost = cast(CostMapping, orjson.loads(orjson.dumps(cost)))
-        state.tokens_used += cost["input_tokens"] + cost["output_tokens"]  # an aborted turn's tokens count too
+        # A running turn writes its costs as JSON text.
+        spent: CostMapping = orjson.loads(orjson.dumps(cost)) if isinstance(cost, orjson.Fragment) else cost
+        state.tokens_used += spent["input_tokens"] + spent["output_tokens"]  # an aborted turn's tokens count too
 
 
 def _complete_turn(state: SessionState, payload: TurnCompletedPayload, ref: Ref) -> None:
