@@ -37,7 +37,7 @@ from kitchener.actors.sessions import requests
 from kitchener.actors.tools import schema as tool_schema
 from kitchener.actors.tools.registry import Tool
 from kitchener.cli.terminal.output import harmless, table_lines
-from kitchener.config import RouterConfig, RuntimeConfig, shown
+from kitchener.config import LimitsConfig, RouterConfig, RuntimeConfig, shown
 from kitchener.config.parsing import parse_settings
 from kitchener.context.fold.items import shortened, turn_item
 from kitchener.context.intents import conflicts
@@ -60,6 +60,7 @@ from kitchener.records.entries.work_orders import WorkOrderType
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolSpec, Usage
 from tests.hostile import wire
 
+_REQUESTS: Final = requests.RequestChecks(LimitsConfig(max_message_chars=10**9))
 TIMES: Final = 8
 """So many times longer is the longer of two texts."""
 REACHED: Final = "reached"
@@ -284,7 +285,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("agent classes", lambda text: ids.is_agent_class(f"RESIDENT:{text}")),
         Scan("a recorded subject", ids.check_recorded_subject),
         Scan("an objective", lambda text: requests.check_text("objective", text)),
-        Scan("a message", lambda text: requests.plain_message(text, 10**9)),
+        Scan("a message", lambda text: _REQUESTS.message(text)),
         Scan("a tool's name", lambda text: Tool(len, name=text)),
     ),
     "offline": (
