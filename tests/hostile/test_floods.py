@@ -9,7 +9,7 @@ import pytest
 
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
 from kitchener.context.lexical.turns import MAX_TERMS, MAX_TERMS_PER_TURN
-from kitchener.gateway.providers.offline.model import OfflineProvider
+from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.context.context_kit import ENFORCE

@@ -21,7 +21,6 @@ from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
 from kitchener.context.lexical.words import forget_words
 from kitchener.errors import ConfigError, UnknownSubject
-from kitchener.gateway.providers.offline.model import forget_texts
 from kitchener.ids import check_recorded_subject, memory_namespace, path_part
 from kitchener.ledger import LedgerClient, LedgerEntry, StoredEntry
 from kitchener.memory import HO3Memory
@@ -156,8 +155,7 @@ class ErasureGuard:
             each.forget(self._subject_id)
             if has_ended:
                 each.end(self._subject_id, namespace)
-        # These caches do not record whose text they hold, so they are cleared completely.
-        forget_texts()
+        # This cache does not record whose words it holds, so it is cleared completely.
         forget_words()
 
 
