@@ -5,11 +5,11 @@ the fragments. The turn decides whether the model sees them. Explained in `docs/
 """
 
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import anyio
 import orjson
@@ -54,7 +54,7 @@ class ContextFragment:
     ref_json: orjson.Fragment | None = field(default=None, compare=False, repr=False)
     """The ref as cached JSON; None: encoded when it is needed."""
 
-    def as_mapping(self) -> dict[str, Any]:
+    def as_mapping(self) -> dict[str, object]:
         """Source, id and size as JSON types. The content is omitted, because the context's text contains it."""
         return {"source": self.source, "source_id": self.source_id, "token_estimate": self.token_estimate}
 
@@ -86,9 +86,9 @@ class AttentionContext(NamedTuple):
     projection_ref: Ref | None = None
     """The recorded projection that this context shows; None: attention gathered it."""
 
-    def as_assembled(self) -> dict[str, Any]:
+    def as_assembled(self) -> dict[str, object]:
         """The `assembled_context` of a work order."""
-        assembled: dict[str, Any] = {
+        assembled: dict[str, object] = {
             "context_text": self.context_text,
             "context_hash": self.context_hash,
             "fragments": [fragment.as_mapping() for fragment in (*self.fragments, *self.biases)],
@@ -114,6 +114,7 @@ class ContextProvider(Protocol):
         ...
 
 
+_Read = Callable[[], Awaitable[Sequence[ContextFragment]]]
 _Gathered = tuple[list[Sequence[ContextFragment]], int, CutBy | None]
 """The results of the reads, the elapsed milliseconds, and the limit that cut gathering."""
 
@@ -141,7 +142,7 @@ class AttentionRetriever:
     async def horizontal_scan(self, session_id: str, query: str) -> AttentionContext:
         """Gathers the session's newest turns and the turns that match the query, oldest first."""
         recent_turns, max_matches = self._recent_turns, self._max_matches
-        reads: list[Callable[[], Any]] = []
+        reads: list[_Read] = []
         if recent_turns:
             reads.append(partial(self._provider.read_ledger_entries, session_id, limit=recent_turns))
         if max_matches:
@@ -164,7 +165,7 @@ class AttentionRetriever:
         horizontal: AttentionContext,
         priority: AttentionContext,
         user_message: str,
-        classification: Mapping[str, Any],
+        classification: Mapping[str, object],
     ) -> AttentionContext:
         """Merges both contexts into one: `priority` first, without duplicates, cut to the token budget.
 
@@ -177,11 +178,11 @@ class AttentionRetriever:
         queries, elapsed_ms = first.queries + second.queries, first.elapsed_ms + second.elapsed_ms
         return self._laid_out(list(merged.values()), queries, elapsed_ms, first.cut_by or second.cut_by)
 
-    def _gather(self, reads: Sequence[Callable[[], Any]]) -> Coroutine[Any, Any, _Gathered]:
+    def _gather(self, reads: Sequence[_Read]) -> Awaitable[_Gathered]:
         """Runs as many reads as the limits allow. A read that fails ends the gathering."""
         return self._read_all(reads, []) if self._never_waits else self._read_in_time(reads)
 
-    async def _read_in_time(self, reads: Sequence[Callable[[], Any]]) -> _Gathered:
+    async def _read_in_time(self, reads: Sequence[_Read]) -> _Gathered:
         started = anyio.current_time()
         lists: list[Sequence[ContextFragment]] = []
         cut_by: CutBy | None = "time"
@@ -189,7 +190,7 @@ class AttentionRetriever:
             _, _, cut_by = await self._read_all(reads, lists)
         return lists, int((anyio.current_time() - started) * 1_000), cut_by
 
-    async def _read_all(self, reads: Sequence[Callable[[], Any]], lists: list[Sequence[ContextFragment]]) -> _Gathered:
+    async def _read_all(self, reads: Sequence[_Read], lists: list[Sequence[ContextFragment]]) -> _Gathered:
         """Appends each result to `lists`, so that results from before a timeout are kept."""
         for read in reads:
             if len(lists) >= self._max_queries:
