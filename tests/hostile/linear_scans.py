@@ -35,8 +35,8 @@ from kitchener.actors.tools import schema as tool_schema
 from kitchener.cli.terminal.output import harmless, table_lines
 from kitchener.config import RouterConfig, RuntimeConfig
 from kitchener.config.parsing import parse_settings
+from kitchener.context import choose_thread
 from kitchener.context.fold.items import shortened, turn_item
-from kitchener.context.intents import conflicts
 from kitchener.context.lexical import marks as lexical_marks
 from kitchener.context.lexical import words as lexical_words
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
@@ -219,7 +219,7 @@ def _chosen(text: str) -> object:
             objective = text[:2_000]
 
     record: Any = Known
-    return conflicts.choose_thread(text, ["a", "b"], {"a": record, "b": record})
+    return choose_thread(text, ["a", "b"], {"a": record, "b": record})
 
 
 _LINE: Final = b'{"ledger_id":"L","seq":1,"entry_id":"E-2026-01-01-000000000001","batch":[1,1,1],"entry_hash":"sha256:'

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from kitchener import AttentionRetriever, ContextFragment, HO2Config, QualityGate, TokenBudgeter
 from kitchener.actors.attention.templates import AttentionTemplate
 from kitchener.actors.sessions.state import MAX_FAILED_KEPT, SessionState, fold
-from kitchener.actors.work.budget import Budget, estimate_tokens
+from kitchener.actors.work.budget import Budget
 from kitchener.actors.work.plan import plan_chain, tighter
 from kitchener.canonical import digest
 from kitchener.ids import SessionId, SubjectId
 from kitchener.records import events
 from kitchener.records.ref import Ref
+from kitchener.records.tokens import estimate_tokens
 from kitchener.records.work_order import Constraints, Cost
 
 # --- the state of a session ---------------------------------------------------------------------------------------------

@@ -39,7 +39,6 @@ from tests.replay.mutants import Mutant, mutants_of
 from tests.replay.rerun import Session
 
 POLICY: Final = (
-    "context.intents.conflicts",
     "context.fold.events",
     "context.flags",
     "context.intents.active",
@@ -54,7 +53,6 @@ POLICY: Final = (
     "context.projection.record",
     "context.projection.projection",
     "context.intents.reachability",
-    "context.projection.ref_lists",
     "context.projection.rendering",
     "context.ruleset",
     "context.intents.transitions",

@@ -39,7 +39,9 @@ POLICY_MODULES: Final = (
     "kitchener.memory.overlays",
     "kitchener.memory.signals",
     "kitchener.memory.subject",
+    "kitchener.records.entries.common",
     "kitchener.records.spoken",
+    "kitchener.records.tokens",
 )
 """Single modules that count as policy code."""
 

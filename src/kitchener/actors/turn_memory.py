@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol
 import structlog
 
 from kitchener.actors.attention.retriever import ContextFragment
-from kitchener.actors.work.budget import estimate_tokens
 from kitchener.config import HO2Config, HO3MemoryConfig
 from kitchener.errors import InvalidSignal
 from kitchener.ids import memory_namespace
@@ -22,6 +21,7 @@ from kitchener.memory.gate import GateResult
 from kitchener.memory.overlays import Overlay
 from kitchener.memory.signals import RecordedEvent, SignalAccumulator, event_id, normalise, normalise_value
 from kitchener.records.ref import Ref
+from kitchener.records.tokens import estimate_tokens
 
 logger = structlog.get_logger(__name__)
 

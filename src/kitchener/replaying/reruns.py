@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from kitchener.actors.executor.execution import WorkOrderFailed
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.actors.work.budget import estimate_tokens
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.memory.index import OVERLAYS
@@ -18,6 +17,7 @@ from kitchener.memory.signals import normalise
 from kitchener.records import events
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
+from kitchener.records.tokens import estimate_tokens
 from kitchener.replaying.doubles import RecordedClock, RecordedMemory
 from kitchener.replaying.session import Replays
 from kitchener.replaying.tape import Tape, TurnTape

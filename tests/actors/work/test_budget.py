@@ -3,7 +3,8 @@
 import pytest
 
 from kitchener import TokenBudgeter
-from kitchener.actors.work.budget import Allocation, Budget, estimate_tokens
+from kitchener.actors.work.budget import Allocation, Budget
+from kitchener.records.tokens import estimate_tokens
 from kitchener.records.work_order import Cost
 
 SESSION = ("SES-1",)

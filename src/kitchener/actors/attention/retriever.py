@@ -16,12 +16,12 @@ import orjson
 import structlog
 
 from kitchener.actors.attention.templates import AttentionTemplate
-from kitchener.actors.work.budget import estimate_tokens
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import digest
 from kitchener.config import HO2Config
 from kitchener.errors import origin_of
 from kitchener.records.ref import Ref
+from kitchener.records.tokens import estimate_tokens
 
 logger = structlog.get_logger(__name__)
 

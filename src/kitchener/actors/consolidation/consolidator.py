@@ -27,6 +27,7 @@ from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.memory.index import SIGNALS
 from kitchener.memory.overlays import gate_window_key
 from kitchener.records import events
+from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.work_order import Constraints, WorkOrder, WorkOrderError
 
 logger = structlog.get_logger(__name__)
@@ -249,7 +250,7 @@ class Consolidator:
                 },
             },
         )
-        return wo.replaced({"planned_ref": ref}), -(-len(data) // 3) + self._parts.config.reply_reserve
+        return wo.replaced({"planned_ref": ref}), tokens_of_bytes(len(data)) + self._parts.config.reply_reserve
 
     async def _execute(self, case: Case, wo: WorkOrder) -> WorkOrder:
         """Executes the work order. It returns completed or failed, even if HO1 raises or times out."""

@@ -26,6 +26,7 @@ from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import WorkOrderType
 from kitchener.records.ref import Ref
+from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.turn import TextRetracted, TurnError, TurnUpdate, UpdateListener, WorkOrderFinished, WorkOrderPlanned
 from kitchener.records.work_order import NO_COST, Constraints, Cost, WorkOrder, WorkOrderError
 
@@ -293,7 +294,7 @@ class WorkOrderChain:
             open_turn.work_orders[wo_id] = wo_type
         if self._update is not None:
             await self._tell(WorkOrderPlanned(wo_id, wo_type))
-        return planned, -(-len(data) // 3)
+        return planned, tokens_of_bytes(len(data))
 
     async def _refuse(self, wo: WorkOrder, budget: Budget, needed: int) -> None:
         """Abandons a work order that the budget does not cover, and ends the chain with `CutShort`."""

@@ -6,7 +6,7 @@ from typing import Any
 from kitchener.cli.context.turns import TurnView
 from kitchener.cli.context.why import head_lines, nothing_lines
 from kitchener.context import diff_projections
-from kitchener.context.projection.explanation import Change
+from kitchener.context.projection.explanation import VisibilityChange
 from kitchener.errors import CallerError
 
 
@@ -40,7 +40,9 @@ def diff_lines(before: TurnView, after: TurnView) -> Iterator[str]:
         yield f"also: {note}"
 
 
-def _changes(before: TurnView, after: TurnView) -> tuple[list[tuple[Change, str]], list[tuple[Change, str]], list[str]]:
+def _changes(
+    before: TurnView, after: TurnView
+) -> tuple[list[tuple[VisibilityChange, str]], list[tuple[VisibilityChange, str]], list[str]]:
     """What came in and went out, each with what was or is the matter with it in the other turn."""
     if before.past.session_id != after.past.session_id:
         raise CallerError(
@@ -58,7 +60,7 @@ def _changes(before: TurnView, after: TurnView) -> tuple[list[tuple[Change, str]
     return came_in, went_out, notes
 
 
-def _why(view: TurnView, change: Change) -> str:
+def _why(view: TurnView, change: VisibilityChange) -> str:
     """What the other turn says about an item."""
     try:
         return view.explain(change.entity_id).text
@@ -66,10 +68,10 @@ def _why(view: TurnView, change: Change) -> str:
         return change.why
 
 
-def _lines(sign: str, change: Change, why: str) -> Iterator[str]:
+def _lines(sign: str, change: VisibilityChange, why: str) -> Iterator[str]:
     yield f"  {sign} {change.entity_id} ({change.kind.replace('_', ' ')})"
     yield f"      {why}"
 
 
-def _change_json(change: Change, why: str) -> dict[str, Any]:
+def _change_json(change: VisibilityChange, why: str) -> dict[str, Any]:
     return {"entity_id": change.entity_id, "kind": change.kind, "why": why}

@@ -23,7 +23,6 @@ from kitchener.context import (
     read_lists,
     recalled,
 )
-from kitchener.context.fold.events import ERASED
 from kitchener.context.projection.explanation import explain_all, find_placed
 from kitchener.errors import CallerError, NotOnRecord
 from kitchener.ids import session_of_turn
@@ -32,6 +31,7 @@ from kitchener.memory.overlays import parse_overlay
 from kitchener.memory.reader import OVERLAYS_FILE, memory_dir
 from kitchener.memory.subject import readable_overlay
 from kitchener.records import events
+from kitchener.records.entries import ERASED
 from kitchener.records.ref import Ref
 from kitchener.records.spoken import turn_text
 from kitchener.runtime.memories import memory_config

@@ -15,7 +15,7 @@ from kitchener.cli.options import Json, Options, Places
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text
 from kitchener.context import resolve_active
-from kitchener.context.intents.transitions import Scope
+from kitchener.records.entries import IntentScope
 from kitchener.runtime import open_runtime
 
 app = App(name="intent", help="List and steer what sessions are about.")
@@ -67,7 +67,7 @@ def declare(
     options: Options = _EVERYTHING,
     session: Annotated[str, Parameter(help="Which session.")],
     parent: Annotated[str | None, Parameter(help="The intent above it; what belongs to that stays in view.")] = None,
-    scope: Annotated[Scope, Parameter(help="Whose it is: the session's, or wider.")] = "SESSION",
+    scope: Annotated[IntentScope, Parameter(help="Whose it is: the session's, or wider.")] = "SESSION",
     target: Annotated[tuple[str, ...], Parameter(negative="", help="What it works on; may be given again.")] = (),
     json: Json = False,
 ) -> int:

@@ -13,10 +13,10 @@ from kitchener.cli.options import Json, Options, Places
 from kitchener.cli.session.repair import repair
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import UNREADABLE, print_json, print_table, print_text, readable
-from kitchener.context.fold.events import ERASED
 from kitchener.errors import UnknownSession
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
+from kitchener.records.entries import ERASED
 from kitchener.runtime import open_runtime
 
 app = App(name="session", help="List, show, end and repair sessions.")
