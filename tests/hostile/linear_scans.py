@@ -37,7 +37,7 @@ from kitchener.config import RouterConfig, RuntimeConfig
 from kitchener.config.parsing import parse_settings
 from kitchener.context import choose_thread
 from kitchener.context.fold.items import shortened, turn_item
-from kitchener.context.lexical import marks as lexical_marks
+from kitchener.context.lexical import features as lexical_features
 from kitchener.context.lexical import words as lexical_words
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
 from kitchener.errors import KitchenerError
@@ -132,9 +132,9 @@ def _in_pieces(size: int) -> Callable[[str], object]:
     return feed
 
 
-def _marks(text: str) -> object:
+def _features(text: str) -> object:
     folded = text.casefold()
-    return lexical_marks.marks_of(text, lexical_words.words_of(folded), ())
+    return lexical_features.features_of(text, lexical_words.words_of(folded), ())
 
 
 def _index(text: str) -> object:
@@ -225,8 +225,8 @@ def _chosen(text: str) -> object:
 _LINE: Final = b'{"ledger_id":"L","seq":1,"entry_id":"E-2026-01-01-000000000001","batch":[1,1,1],"entry_hash":"sha256:'
 SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
     "context": (
-        Scan("marks of a message", _marks),
-        Scan("dates in a question", lambda text: lexical_marks.may_have_date(text) and lexical_marks.date_parts(text)),
+        Scan("features of a message", _features),
+        Scan("dates in a question", lambda text: lexical_features.may_have_date(text) and lexical_features.date_parts(text)),
         Scan("words", lexical_words.words_of),
         Scan("terms", lambda text: [lexical_words.terms_of(word) for word in lexical_words.words_of(text)]),
         Scan("terms of one word", lexical_words.terms_of),

@@ -44,7 +44,7 @@ POLICY: Final = (
     "context.intents.active",
     "context.fold.items",
     "context.lexical.index",
-    "context.lexical.marks",
+    "context.lexical.features",
     "context.lexical.turns",
     "context.lexical.words",
     "context.fold.lifecycle",
