@@ -4,7 +4,7 @@
 `docs/ledger.md`.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from itertools import islice
@@ -428,7 +428,7 @@ class LedgerClient:
             self._types[entry_type] = text
         return text
 
-    async def _check_head(self, payload: dict[str, Any], expected: str) -> None:
+    async def _check_head(self, payload: Mapping[str, object], expected: str) -> None:
         session_id = session_of(payload)
         if session_id is None:
             raise EntryRefused("payload.session_id", "an expected head needs the session whose head it is")

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import orjson
 
-from kitchener.records.entries.execution import FinishReason
+from kitchener.records.entries.execution import FinishReason, ToolUseMapping
 from kitchener.records.entries.work_orders import WorkOrderType
 
 
@@ -24,7 +24,7 @@ class ToolUse:
     arguments: Mapping[str, Any]
     """Its arguments, not yet validated."""
 
-    def as_mapping(self) -> dict[str, Any]:
+    def as_mapping(self) -> ToolUseMapping:
         """This request as a JSON object."""
         return {"use_id": self.use_id, "tool_id": self.tool_id, "arguments": dict(self.arguments)}
 
@@ -43,9 +43,9 @@ class Message(NamedTuple):
     tool_id: str | None = None
     """Which tool a tool message comes from."""
 
-    def as_mapping(self) -> dict[str, Any]:
+    def as_mapping(self) -> dict[str, object]:
         """This message as a JSON object, without what is absent."""
-        mapping: dict[str, Any] = {"role": self.role, "content": self.content}
+        mapping: dict[str, object] = {"role": self.role, "content": self.content}
         if self.tool_uses:
             mapping["tool_uses"] = [use.as_mapping() for use in self.tool_uses]
         if self.tool_use_id is not None:
@@ -63,7 +63,7 @@ class ToolSpec:
     """Its name."""
     description: str
     """What it does and when to use it."""
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, object]
     """JSON schema of its arguments."""
 
 
@@ -102,7 +102,7 @@ class PromptRequest(NamedTuple):
     """Tags to route by."""
     tools: tuple[ToolSpec, ...] = ()
     """Tools that the model may ask for."""
-    output_schema: Mapping[str, Any] | None = None
+    output_schema: Mapping[str, object] | None = None
     """JSON schema of the answer, where it is to be structured."""
     restart_streams: bool = False
     """The reader of this stream can take back text: after output has begun, a failed attempt may start over."""

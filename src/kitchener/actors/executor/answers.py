@@ -58,7 +58,7 @@ def is_stored_by_text(response: PromptResponse) -> bool:
     if response.structured is None:
         return True
     try:
-        found: Any = orjson.loads(_unfenced(response.text))
+        found: object = orjson.loads(_unfenced(response.text))
         return bool(found == response.structured)
     except (orjson.JSONDecodeError, RecursionError):  # for values too deep to compare, which the ledger refuses
         return False

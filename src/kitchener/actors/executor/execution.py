@@ -7,7 +7,7 @@ ledger. `docs/work-orders.md` lists the recorded entries.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import orjson
@@ -24,7 +24,17 @@ from kitchener.errors import EntryRefused, EntryTooLarge, ExecutorError, Provide
 from kitchener.ids import tool_idempotency_key
 from kitchener.ledger import LedgerEntry, Ledgers
 from kitchener.records import events
-from kitchener.records.entries import FailureReason
+from kitchener.records.entries import (
+    AttemptFailedPayload,
+    AttemptStartedPayload,
+    CommonPayload,
+    ExecutionCompletedPayload,
+    FailureReason,
+    ModelAnswer,
+    ModelCallPayload,
+    ToolCallPayload,
+    ToolStartedPayload,
+)
 from kitchener.records.prompt import (
     Attempt,
     Message,
@@ -39,8 +49,6 @@ from kitchener.records.work_order import NO_COST, Cost, WorkOrder, WorkOrderErro
 
 NO_TOOL: Final = "(none)"
 """Recorded in place of a tool name that is not among the allowed tools."""
-_entry = tuple.__new__
-"""Creates a `LedgerEntry` in half the time of the constructor; used eight times in a turn."""
 
 
 class WorkOrderFailed(Exception):
@@ -98,7 +106,7 @@ class Execution:
         self._wo_id, self._subject_id, self._limits = known["wo_id"], known["subject_id"], known["constraints"].__dict__
         self._ledger = surroundings.ledgers.ho1m
         self.makes_reply = known["wo_type"] == "synthesize"
-        self._base: Final[dict[str, Any]] = {
+        self._base: Final[CommonPayload] = {
             "v": events.VERSION,
             "session_id": known["session_id"],
             "subject_id": self._subject_id,
@@ -118,13 +126,13 @@ class Execution:
         self._input_tokens = self._output_tokens = 0
         self._tool_ids: list[str] = []
 
-    def record(self, entry_type: str, fields: dict[str, Any]) -> Awaitable[Ref]:
+    def record(self, entry_type: str, fields: CommonPayload) -> Awaitable[Ref]:
         """Writes one entry about this work order and returns its reference when awaited.
 
         Adds the fields that all payloads carry to `fields` in place.
         """
         fields |= self._base
-        return self._ledger.write(_entry(LedgerEntry, (entry_type, self._wo_id, fields)))
+        return self._ledger.write(LedgerEntry(entry_type, self._wo_id, fields))
 
     def record_completed(self, output_bytes: bytes, cost: Cost) -> Awaitable[Ref]:
         """Writes `WO_COMPLETED` with the reference and the hash of the output, and the cost."""
@@ -132,11 +140,11 @@ class Execution:
             raise ExecutorError(f"work order {self._wo_id} has an output but no entry that holds it")
         return self.record(
             events.WO_COMPLETED,
-            {
-                "output_ref": self._output_ref,
-                "output_hash": self._ledger.content_digest(self._subject_id, output_bytes),
-                "cost": cost_json(cost),
-            },
+            ExecutionCompletedPayload(
+                output_ref=self._output_ref,
+                output_hash=self._ledger.content_digest(self._subject_id, output_bytes),
+                cost=cost_json(cost),
+            ),
         )
 
     def cost(self, now_us: int) -> Cost:
@@ -158,7 +166,7 @@ class Execution:
         )
 
     async def call_model(
-        self, contract: CompiledContract, variables: Mapping[str, Any], messages: Sequence[Message], tools: Toolset
+        self, contract: CompiledContract, variables: Mapping[str, object], messages: Sequence[Message], tools: Toolset
     ) -> PromptResponse:
         """Makes and records one model call.
 
@@ -196,7 +204,7 @@ class Execution:
         self._keep(ref)
         return response
 
-    async def run_tool(self, tool_id: str, arguments: Mapping[str, Any]) -> ToolOutcome:
+    async def run_tool(self, tool_id: str, arguments: Mapping[str, object]) -> ToolOutcome:
         """Makes and records one tool call. Any failure of the tool is part of its outcome, never an exception."""
         self._tool_calls_begun += 1
         call, tools = self._tool_calls_begun, self._surroundings.tools
@@ -206,7 +214,7 @@ class Execution:
             hashed = partial(self._ledger.content_digest, self._subject_id)
             key = tool_idempotency_key(self._wo.turn_id, self._wo.wo_id, call, tool_id, plain, hashed)
             read_only = tools.is_read_only(tool_id)
-            started = {
+            started: ToolStartedPayload = {
                 "call": call,
                 "tool_id": tool_id,
                 "arguments": dict(arguments),
@@ -232,24 +240,32 @@ class Execution:
 
     def on_attempt(self, attempt: Attempt) -> Awaitable[Ref]:
         """Records the start or the failure of an attempt of the gateway."""
-        fields: dict[str, Any] = {
+        if attempt.state == "started":
+            started: AttemptStartedPayload = {
+                "call": attempt.call,
+                "attempt": attempt.attempt,
+                "provider_id": attempt.provider_id,
+                "model_id": attempt.model_id,
+                "route_reason": attempt.route_reason,
+            }
+            return self.record(events.ATTEMPT_STARTED, started)
+        failed: AttemptFailedPayload = {
             "call": attempt.call,
             "attempt": attempt.attempt,
             "provider_id": attempt.provider_id,
             "model_id": attempt.model_id,
             "route_reason": attempt.route_reason,
+            "reason": attempt.reason,
+            "output_begun": attempt.output_begun,
         }
-        if attempt.state == "started":
-            return self.record(events.ATTEMPT_STARTED, fields)
-        fields["reason"], fields["output_begun"] = attempt.reason, attempt.output_begun
         if attempt.detail is not None:
-            fields["detail"] = storable(attempt.detail)
-        return self.record(events.ATTEMPT_FAILED, fields)
+            failed["detail"] = storable(attempt.detail)
+        return self.record(events.ATTEMPT_FAILED, failed)
 
     def _request(
         self,
         contract: CompiledContract,
-        variables: Mapping[str, Any],
+        variables: Mapping[str, object],
         messages: tuple[Message, ...],
         tools: Toolset,
     ) -> PromptRequest:
@@ -301,9 +317,9 @@ class Execution:
             raise ExecutorError(f"the stream of call {request.call} of {request.wo_id} ended without a response")
         return response
 
-    def _call_fields(self, request: PromptRequest, request_hash: str, response: PromptResponse) -> dict[str, Any]:
+    def _call_fields(self, request: PromptRequest, request_hash: str, response: PromptResponse) -> ModelCallPayload:
         tool_uses = [use.as_mapping() for use in response.tool_uses] if response.tool_uses else []
-        answer: dict[str, Any] = {"text": response.text, "tool_uses": tool_uses}
+        answer: ModelAnswer = {"text": response.text, "tool_uses": tool_uses}
         if not is_stored_by_text(response):
             answer["structured"] = response.structured
         if response.served_model is not None:
@@ -325,16 +341,15 @@ class Execution:
     async def _record_tool(self, call: int, tool_id: str, outcome: ToolOutcome) -> ToolOutcome:
         # A name that is not allowed is text by the model. It is recorded only in the error, which may be sealed.
         named = tool_id if tool_id in self._wo.constraints.allowed_tools else NO_TOOL
-        fields: dict[str, Any] = {"call": call, "tool_id": named}
         try:
-            ref = await self.record(events.TOOL_CALL, fields | outcome.as_mapping())
+            ref = await self.record(events.TOOL_CALL, _tool_call_fields(call, named, outcome))
         except EntryTooLarge as error:
             outcome = ToolOutcome(error=f"the tool has run, but its result is too large to be stored: {error}")
-            ref = await self.record(events.TOOL_CALL, fields | outcome.as_mapping())
+            ref = await self.record(events.TOOL_CALL, _tool_call_fields(call, named, outcome))
         self._keep(ref)
         return outcome
 
-    def _tool_problem(self, tool_id: str, arguments: Mapping[str, Any]) -> str | None:
+    def _tool_problem(self, tool_id: str, arguments: Mapping[str, object]) -> str | None:
         """Returns why this call must not run, or None."""
         allowed = self._wo.constraints.allowed_tools
         if tool_id not in allowed:
@@ -360,3 +375,9 @@ class Execution:
     def _keep(self, ref: Ref) -> None:
         self._output_ref = output_ref = ref.as_json()
         self._parts.append(output_ref)
+
+
+def _tool_call_fields(call: int, tool_id: str, outcome: ToolOutcome) -> ToolCallPayload:
+    if outcome.error is not None:
+        return {"call": call, "tool_id": tool_id, "error": outcome.error}
+    return {"call": call, "tool_id": tool_id, "result": outcome.result}

@@ -21,6 +21,7 @@ from kitchener.config import HO2Config
 from kitchener.errors import EntryRefused, PromptError
 from kitchener.ledger import Ledgers
 from kitchener.records import events
+from kitchener.records.entries import ExecutingPayload, ExecutionFailedPayload, WorkOrderErrorMapping
 from kitchener.records.prompt import Message, PromptGateway, PromptResponse
 from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
@@ -74,7 +75,7 @@ class HO1Executor:
         listener = self._listeners.get(wo_id)
         reply = ReplyStream(wo_id, listener) if listener is not None else None
         run = Execution(self._surroundings, work_order, reply)
-        await run.record(events.WO_EXECUTING, {"wo_type": wo_type})
+        await run.record(events.WO_EXECUTING, ExecutingPayload(wo_type=wo_type))
         try:
             if wo_type == "tool_call":
                 output = await self._run_tool(run, work_order)
@@ -134,7 +135,7 @@ class HO1Executor:
         return output
 
     async def _repaired(
-        self, run: Execution, contract: CompiledContract, variables: Mapping[str, Any], messages: Sequence[Message]
+        self, run: Execution, contract: CompiledContract, variables: Mapping[str, object], messages: Sequence[Message]
     ) -> "_Output":
         """Returns the output of one more model call, whose last message says why the first answer was invalid."""
         response = await run.call_model(contract, variables, messages, NO_TOOLS)
@@ -149,7 +150,7 @@ class HO1Executor:
         self,
         run: Execution,
         contract: CompiledContract,
-        variables: Mapping[str, Any],
+        variables: Mapping[str, object],
         messages: list[Message],
         tools: Toolset,
         rounds: int,
@@ -171,10 +172,10 @@ class HO1Executor:
 
     async def _failed(self, run: Execution, wo: WorkOrder, error: WorkOrderError) -> WorkOrder:
         now_us = self._clock.time_us()
-        told = {"reason": error.reason, "detail": error.detail}
+        told: WorkOrderErrorMapping = {"reason": error.reason, "detail": error.detail}
         if error.provider_reason is not None:
             told["provider_reason"] = error.provider_reason
-        await run.record(events.WO_FAILED, {"error": told})
+        await run.record(events.WO_FAILED, ExecutionFailedPayload(error=told))
         return wo.failed(error, run.cost(now_us), self._timestamps.render(now_us))
 
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
 from jinja2 import StrictUndefined, Template, TemplateError, TemplateSyntaxError, Undefined, meta, nodes, pass_context
 from jinja2.runtime import Context
@@ -35,12 +35,12 @@ _JSON: Final = json.JSONEncoder(
     sort_keys=True, ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
 ).encode
 
-Variables = Mapping[str, Any]
-Emit = Callable[[Any], str]
+Variables = Mapping[str, object]
+Emit = Callable[[object], str]
 """Returns the prompt text for a value: the plain value in instructions, a fenced value in data."""
 
 
-def fence(turn_id: str, value: Any) -> str:
+def fence(turn_id: str, value: object) -> str:
     """Returns `value` between two delimiter lines that it cannot contain. Equal arguments give equal text.
 
     The delimiter is derived from the SHA-256 of turn id and content, and again as long as it occurs in the content. So the
@@ -63,7 +63,7 @@ def fence(turn_id: str, value: Any) -> str:
     return f"<data-{mark}>\n{text}\n</data-{mark}>"
 
 
-def plain(value: Any) -> str:
+def plain(value: object) -> str:
     """Returns `value` as text without delimiters, for trusted instructions.
 
     Raises:
@@ -159,7 +159,7 @@ def compile_pack(text: str, *, file: str) -> PackTemplate:
 
 
 @pass_context
-def _emit(context: Context, value: Any) -> str:
+def _emit(context: Context, value: object) -> str:
     """Converts each value that the engine outputs into prompt text."""
     if isinstance(value, Undefined):
         return str(value)  # raises an error that names the variable
@@ -288,5 +288,5 @@ def _call(name: str, *arguments: ast.expr) -> ast.expr:
     return ast.Call(ast.Name(name, ast.Load()), list(arguments), [])
 
 
-def _has(value: Any, key: str) -> bool:
+def _has(value: object, key: str) -> bool:
     return (type(value) is dict or isinstance(value, Mapping)) and key in value

@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, Self
+from typing import Annotated, Final, NamedTuple, NoReturn, Self
 
 import jsonschema_rs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -51,8 +51,8 @@ class _ContractFile(BaseModel):
     contract_id: str
     prompt_pack_id: str
     boundary: Boundary
-    input_schema: dict[str, Any]
-    output_schema: dict[str, Any]
+    input_schema: dict[str, object]
+    output_schema: dict[str, object]
 
 
 class CompiledContract:
@@ -69,8 +69,8 @@ class CompiledContract:
         self.contract_id = spec.contract_id
         self.prompt_pack_version = f"{spec.prompt_pack_id}@{pack_hash.removeprefix('sha256:')[:8]}"
         self.boundary = spec.boundary
-        self.input_schema: Mapping[str, Any] = spec.input_schema
-        self.output_schema: Mapping[str, Any] = spec.output_schema
+        self.input_schema: Mapping[str, object] = spec.input_schema
+        self.output_schema: Mapping[str, object] = spec.output_schema
         self._input = _validator(spec.input_schema, f"{file}: input_schema")
         self._output = _validator(spec.output_schema, f"{file}: output_schema")
         self._pack = pack
@@ -78,15 +78,15 @@ class CompiledContract:
         self._hash_head = canonical_bytes([self.contract_id, self.prompt_pack_version])[:-1] + b","
         self._system: _System | None = None
 
-    def input_problem(self, variables: Mapping[str, Any]) -> str | None:
+    def input_problem(self, variables: Mapping[str, object]) -> str | None:
         """Returns how `variables` violates the input schema, or None."""
         return _problem(self._input, variables)
 
-    def output_problem(self, output: Any) -> str | None:
+    def output_problem(self, output: object) -> str | None:
         """Returns how `output` violates the output schema, or None."""
         return _problem(self._output, output)
 
-    def render(self, variables: Mapping[str, Any], turn_id: str) -> tuple[Message, Message]:
+    def render(self, variables: Mapping[str, object], turn_id: str) -> tuple[Message, Message]:
         """Returns the system and the user message for these variables. Equal arguments give equal bytes.
 
         Raises:
@@ -140,7 +140,7 @@ class CompiledContract:
 class _System(NamedTuple):
     """The cached system message of a contract for one value of `instructions`."""
 
-    instructions: Any
+    instructions: object
     message: Message
     opening: Opening
     """The start of a request's bytes, up to and including this message."""
@@ -275,7 +275,7 @@ def _text(data: bytes, file: str) -> str:
         raise PromptError(f"{file}: expected UTF-8 text, found byte {data[error.start]:#04x} at {error.start}") from error
 
 
-def _json_object(data: bytes, file: str) -> dict[str, Any]:
+def _json_object(data: bytes, file: str) -> dict[str, object]:
     try:
         value = json.loads(_text(data, file))
     except ValueError as error:
@@ -309,10 +309,10 @@ def _check_variables(spec: _ContractFile, template: PackTemplate, pack_file: str
         )
 
 
-def _validator(schema: dict[str, Any], where: str) -> Any:
+def _validator(schema: dict[str, object], where: str) -> jsonschema_rs.Validator:
     """Compiles a schema. It must not refer to other files, because a fetched schema could change while the agent runs."""
 
-    def refuse(uri: str) -> Any:
+    def refuse(uri: str) -> NoReturn:
         raise ValueError(f"{uri} lies outside this file")
 
     try:
@@ -322,7 +322,7 @@ def _validator(schema: dict[str, Any], where: str) -> Any:
         raise PromptError(f"{where}: expected a JSON schema that stands by itself, found: {problem}") from error
 
 
-def _problem(validator: Any, value: Any) -> str | None:
+def _problem(validator: jsonschema_rs.Validator, value: object) -> str | None:
     """Returns how a value violates the schema, or None. A value that the validator cannot read violates it too."""
     try:
         return None if validator.is_valid(value) else _first_problem(validator, value)
@@ -330,7 +330,7 @@ def _problem(validator: Any, value: Any) -> str | None:
         return f"the whole value: {error}"
 
 
-def _first_problem(validator: Any, value: Any) -> str:
+def _first_problem(validator: jsonschema_rs.Validator, value: object) -> str:
     error = next(validator.iter_errors(value))
     where = "/".join(str(part) for part in error.instance_path) or "the whole value"
     text = f"{where}: {error.message}"

@@ -6,13 +6,13 @@ The callers, the supervisor and the executor, see only the protocols. Explained 
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine
 from contextlib import aclosing
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, Unpack, cast
 
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
 
 from kitchener.actors.mailbox.calling_chain import calling_chain
-from kitchener.actors.mailbox.mailbox import BACKGROUND, INTERACTIVE, Envelope, Mailbox
+from kitchener.actors.mailbox.mailbox import BACKGROUND, INTERACTIVE, Envelope, Mailbox, MailboxBounds
 from kitchener.records.prompt import OnAttempt, PromptGateway, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
 
@@ -28,11 +28,11 @@ class HostedExecutor:
         self._mailbox = mailbox
 
     @staticmethod
-    def hosting(executor: HO1ExecutorProtocol, **bounds: Any) -> Mailbox[WorkOrder, WorkOrder]:
+    def hosting(executor: HO1ExecutorProtocol, **bounds: Unpack[MailboxBounds]) -> Mailbox[WorkOrder, WorkOrder]:
         """Returns a mailbox for the executor. Open the mailbox, then pass it to `HostedExecutor`."""
         return Mailbox(executor.execute, origin=lambda work_order: work_order.subject_id, **bounds)
 
-    def execute(self, work_order: WorkOrder) -> Coroutine[Any, Any, WorkOrder]:
+    def execute(self, work_order: WorkOrder) -> Coroutine[object, object, WorkOrder]:
         """Returns the executed work order; see `HO1ExecutorProtocol`. The caller enforces the deadline."""
         return self._mailbox.ask_within(work_order, lane=self.lane_of(work_order))
 
@@ -57,12 +57,12 @@ class GatewayCall(NamedTuple):
 class HostedGateway:
     """A gateway behind a bounded mailbox; implements `PromptGateway`."""
 
-    def __init__(self, mailbox: Mailbox[GatewayCall, Any], *, stream_buffer: int) -> None:
+    def __init__(self, mailbox: Mailbox[GatewayCall, PromptResponse | None], *, stream_buffer: int) -> None:
         self._mailbox = mailbox
         self._stream_buffer = stream_buffer
 
     @staticmethod
-    def hosting(gateway: PromptGateway, **bounds: Any) -> Mailbox[GatewayCall, Any]:
+    def hosting(gateway: PromptGateway, **bounds: Unpack[MailboxBounds]) -> Mailbox[GatewayCall, PromptResponse | None]:
         """Returns a mailbox for the gateway. Open the mailbox, then pass it to `HostedGateway`.
 
         The mailbox replies with the response, or with None after a stream.
@@ -77,21 +77,22 @@ class HostedGateway:
                     except anyio.BrokenResourceError:
                         return  # the reader has closed its end
 
-        def serve(call: GatewayCall) -> Awaitable[Any]:
+        def serve(call: GatewayCall) -> Awaitable[PromptResponse | None]:
             if call.sink is not None:
                 return pass_on(call, call.sink)
             return gateway.complete(call.request, on_attempt=call.on_attempt)
 
         return Mailbox(serve, origin=lambda call: call.request.subject_id, **bounds)
 
-    def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> Coroutine[Any, Any, PromptResponse]:
+    def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> Coroutine[object, object, PromptResponse]:
         """Returns the model's answer; see `PromptGateway`."""
-        return self._mailbox.ask_here(GatewayCall(request, on_attempt, None))
+        answer = self._mailbox.ask_here(GatewayCall(request, on_attempt, None))
+        return cast(Coroutine[object, object, PromptResponse], answer)  # without a sink there is an answer
 
     async def stream(self, request: PromptRequest, *, on_attempt: OnAttempt) -> AsyncIterator[StreamItem]:
         """Yields the answer as the provider produces it; see `PromptGateway`. A slow reader slows down the provider."""
         send, receive = anyio.create_memory_object_stream[StreamItem](self._stream_buffer)
-        envelope: Envelope[GatewayCall, Any] | None = None
+        envelope: Envelope[GatewayCall, PromptResponse | None] | None = None
         with send, receive:
             try:
                 envelope = await self._mailbox.post(GatewayCall(request, on_attempt, send), on_done=send.close)

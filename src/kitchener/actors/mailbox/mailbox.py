@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypedDict, TypeVar
 
 import anyio
 import structlog
@@ -99,7 +99,7 @@ class Envelope(Wakeup, Generic[Asked, Replied]):
                 self.on_done()
 
 
-class _Lane:
+class _Lane(Generic[Asked, Replied]):
     """A lane's queue and workers.
 
     Workers are woken one at a time. Each woken worker wakes two more while messages are left, so a burst gets all its workers
@@ -111,10 +111,10 @@ class _Lane:
 
     def __init__(self, limits: LaneLimits) -> None:
         self.limits = limits
-        self.queue: deque[Envelope[Any, Any]] = deque()
+        self.queue: deque[Envelope[Asked, Replied]] = deque()
         self.idle: list[Wakeup] = []
         """One wakeup for each idle worker."""
-        self.room: deque[tuple[Envelope[Any, Any], Wakeup]] = deque()
+        self.room: deque[tuple[Envelope[Asked, Replied], Wakeup]] = deque()
         """Askers that wait for room, in order, with their envelopes."""
         self.workers = 0
         self.coming = 0
@@ -133,6 +133,16 @@ class _Lane:
             envelope, place = self.room.popleft()
             self.queue.append(envelope)
             place.set()
+
+
+class MailboxBounds(TypedDict):
+    """The name and the limits of a mailbox, as arguments of `Mailbox`."""
+
+    name: str
+    lanes: dict[str, LaneLimits]
+    max_restarts: int
+    restart_window_s: float
+    abort_grace_s: float
 
 
 class Mailbox(Generic[Asked, Replied]):
@@ -161,7 +171,7 @@ class Mailbox(Generic[Asked, Replied]):
         self._handler = handler
         self._origin = origin
         self._name = name
-        self._lanes: defaultdict[str, _Lane] = defaultdict(lambda: _Lane(lanes[INTERACTIVE]))
+        self._lanes: defaultdict[str, _Lane[Asked, Replied]] = defaultdict(lambda: _Lane(lanes[INTERACTIVE]))
         self._lanes.update((lane, _Lane(limits)) for lane, limits in lanes.items())
         self._max_restarts = max_restarts
         self._failures: deque[tuple[float, object]] = deque()
@@ -310,7 +320,7 @@ class Mailbox(Generic[Asked, Replied]):
             for name, lane in self._lanes.items()
         }
 
-    def _put(self, lane: _Lane, envelope: Envelope[Any, Any]) -> bool:
+    def _put(self, lane: _Lane[Asked, Replied], envelope: Envelope[Asked, Replied]) -> bool:
         """Appends the envelope to the lane's queue. Returns False if the queue is full."""
         if self._tasks is None or self._fatal is not None:
             raise self._stopped()
@@ -326,7 +336,7 @@ class Mailbox(Generic[Asked, Replied]):
         stopped.__cause__ = self._fatal
         return stopped
 
-    async def _wait_for_room(self, lane: _Lane, envelope: Envelope[Any, Any]) -> None:
+    async def _wait_for_room(self, lane: _Lane[Asked, Replied], envelope: Envelope[Asked, Replied]) -> None:
         place = Wakeup(self._signal())
         lane.room.append((envelope, place))
         try:
@@ -340,7 +350,7 @@ class Mailbox(Generic[Asked, Replied]):
         if not lane.coming:
             self._call_worker(lane)
 
-    def _call_worker(self, lane: _Lane) -> None:
+    def _call_worker(self, lane: _Lane[Asked, Replied]) -> None:
         """Wakes or starts one more worker if a message and a worker slot are available."""
         if len(lane.queue) <= lane.coming or self._fatal is not None:
             return
@@ -354,7 +364,7 @@ class Mailbox(Generic[Asked, Replied]):
             # A worker serves many askers, so it starts without the context variables of the asker that started it.
             Context().run(partial(self._tasks.start_soon, self._work, lane, name=f"{self._name} worker"))
 
-    async def _work(self, lane: _Lane) -> None:
+    async def _work(self, lane: _Lane[Asked, Replied]) -> None:
         try:
             await self._serve(lane)
         except anyio.get_cancelled_exc_class():
@@ -364,7 +374,7 @@ class Mailbox(Generic[Asked, Replied]):
             logger.error("actor's worker was cancelled by something else", actor=self._name)
         self._call_worker(lane)
 
-    async def _serve(self, lane: _Lane) -> None:
+    async def _serve(self, lane: _Lane[Asked, Replied]) -> None:
         """Handles messages one after the other, until the worker is cancelled or is one idle worker too many."""
         envelope: Envelope[Asked, Replied] | None = None
         lane.coming -= 1
@@ -395,7 +405,7 @@ class Mailbox(Generic[Asked, Replied]):
             if envelope is not None:
                 envelope.finish(error=self._stopped())
 
-    async def _park(self, lane: _Lane) -> None:
+    async def _park(self, lane: _Lane[Asked, Replied]) -> None:
         """Waits as an idle worker until a message wakes it."""
         wake = Wakeup(self._signal())
         lane.idle.append(wake)

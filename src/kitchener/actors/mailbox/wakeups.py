@@ -6,7 +6,7 @@ Every work order and every turn that has to wait awaits a `Wakeup`. On asyncio a
 """
 
 from collections.abc import Callable, Generator
-from typing import Any, Protocol
+from typing import Protocol
 
 import anyio
 from anyio.lowlevel import current_token
@@ -23,7 +23,7 @@ class Signal(Protocol):
         """Wakes the awaiting task. Raises an error if the signal is done."""
         ...
 
-    def __await__(self) -> Generator[Any, None, object]:
+    def __await__(self) -> Generator[object, None, object]:
         """Returns when the signal is set."""
         ...
 
@@ -50,7 +50,7 @@ class Wakeup:
         if not self._signal.done():
             self._signal.set_result(None)
 
-    def __await__(self) -> Generator[Any, None, object]:
+    def __await__(self) -> Generator[object, None, object]:
         """Returns when `set` was called. After a cancellation it cannot be awaited again."""
         return self._signal.__await__()
 
@@ -71,7 +71,7 @@ class EventSignal:
         """Wakes the awaiting task."""
         self._event.set()
 
-    def __await__(self) -> Generator[Any, None, None]:
+    def __await__(self) -> Generator[object, None, None]:
         """Returns when the event is set."""
         return self._event.wait().__await__()
 

@@ -8,12 +8,12 @@ and no model. Explained in `docs/tools.md`.
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial, update_wrapper
 from threading import Lock, current_thread
-from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Final, Generic, ParamSpec, TypeVar, cast, overload
 
 import anyio
 import anyio.to_thread
@@ -104,14 +104,15 @@ class Tool(Generic[P, R]):
         """The tool's description for a model."""
         return ToolSpec(self.tool_id, self.description, self.parameters)
 
-    def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any] | str:
+    def bind(self, arguments: Mapping[str, object]) -> dict[str, Any] | str:
         """Returns the arguments, converted and completed by defaults, or a text that says what is wrong with them."""
         return self._signature.bind(self.tool_id, arguments)
 
-    def prepared(self, bound: Mapping[str, Any], call: ToolCall) -> Callable[[], Any]:
+    def prepared(self, bound: Mapping[str, object], call: ToolCall) -> Callable[[], object]:
         """Returns the function with its bound arguments, and with `call` if the function has a parameter for it."""
         injected = self._signature.injected
-        return partial(self._function, **(bound if injected is None else {**bound, injected: call}))
+        given = bound if injected is None else {**bound, injected: call}
+        return partial(cast(Callable[..., object], self._function), **given)
 
 
 @overload
@@ -125,7 +126,7 @@ def tool(
     timeout_s: float | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(
-    function: Callable[..., Any] | None = None,
+    function: Callable[..., object] | None = None,
     /,
     *,
     read_only: bool = False,
@@ -156,7 +157,7 @@ class Toolset:
     digest: str
 
 
-def _toolset(tools: Iterable[Tool[..., Any]]) -> Toolset:
+def _toolset(tools: Iterable[Tool[..., object]]) -> Toolset:
     specs = tuple(tool.spec for tool in tools)
     shown = [{"tool_id": spec.tool_id, "description": spec.description, "parameters": dict(spec.parameters)} for spec in specs]
     return Toolset(specs, canonical_digest(shown, at="tools"))
@@ -183,14 +184,14 @@ class ToolRegistry:
 
     def __init__(
         self,
-        tools: Iterable[Tool[..., Any] | Callable[..., Any]] = (),
+        tools: Iterable[Tool[..., object] | Callable[..., object]] = (),
         *,
         timeout_s: float = 30.0,
         max_result_bytes: int = 65_536,
         max_threads: int = 32,
-        builtin: Iterable[Tool[..., Any]] = (),
+        builtin: Iterable[Tool[..., object]] = (),
     ) -> None:
-        self._tools: dict[str, Tool[..., Any]] = {}
+        self._tools: dict[str, Tool[..., object]] = {}
         for each in tools:
             declared = each if isinstance(each, Tool) else Tool(each)
             if declared.tool_id in self._tools:
@@ -232,14 +233,14 @@ class ToolRegistry:
         """The descriptions of the existing tools among `allowed`, for a model."""
         return self.toolset(allowed).specs
 
-    def validate(self, tool_id: str, arguments: Mapping[str, Any]) -> dict[str, Any] | str:
+    def validate(self, tool_id: str, arguments: Mapping[str, object]) -> dict[str, Any] | str:
         """Returns the arguments converted for the tool, or one line of text that names argument, value and expectation."""
         found = self._tools.get(tool_id)
         if found is None:
             return f"there is no tool {tool_id!r}; there are {sorted(self._tools)}"
         return found.bind(arguments)
 
-    async def run(self, tool_id: str, arguments: Mapping[str, Any], call: ToolCall) -> ToolOutcome:
+    async def run(self, tool_id: str, arguments: Mapping[str, object], call: ToolCall) -> ToolOutcome:
         """Runs the tool and returns its result as JSON, or an error text, within its time limit and `call.deadline`.
 
         The caller's cancellation and a KeyboardInterrupt on the event loop pass through. Any other cancellation, such as that
@@ -302,7 +303,7 @@ class _Job:
     cannot harm the next work order by a cancel scope or task group that it never leaves, or by cancelling itself.
     """
 
-    def __init__(self, work: Callable[[], Any], max_result_bytes: int, subject_id: str, tool_id: str) -> None:
+    def __init__(self, work: Callable[[], object], max_result_bytes: int, subject_id: str, tool_id: str) -> None:
         self.subject_id, self._tool_id = subject_id, tool_id
         self._work, self._max_result_bytes = work, max_result_bytes
         asker = ASKERS_CONTEXT.get()
@@ -329,7 +330,7 @@ class _Job:
 
     async def _finish(self) -> None:
         try:
-            self._outcome = outcome_of(await self._work(), self._max_result_bytes)
+            self._outcome = outcome_of(await cast(Awaitable[object], self._work()), self._max_result_bytes)
         except BaseException as error:  # any error of a tool is its outcome, for the model
             if _is_interrupt(error):
                 self._interrupt = error  # raised here, it would end the event loop at once
@@ -367,7 +368,7 @@ def _is_interrupt(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt)
 
 
-def load_tools(names: Iterable[str]) -> tuple[Tool[..., Any], ...]:
+def load_tools(names: Iterable[str]) -> tuple[Tool[..., object], ...]:
     """Loads tools by names of the form `module:attribute`. It imports modules, so call it at start.
 
     Raises:
@@ -376,7 +377,7 @@ def load_tools(names: Iterable[str]) -> tuple[Tool[..., Any], ...]:
     return tuple(_load(name) for name in names)
 
 
-def _load(name: str) -> Tool[..., Any]:
+def _load(name: str) -> Tool[..., object]:
     module_name, colon, attribute = name.partition(":")
     is_plain = is_plain_name(name)  # otherwise it may be a secret in the wrong place, which no error quotes
     shown = repr(name) if is_plain else f"of {counted(len(name), 'character')}"
@@ -400,7 +401,7 @@ def _load(name: str) -> Tool[..., Any]:
     return Tool(found)
 
 
-def _late(found: Tool[..., Any], limit_s: float, *, started: bool) -> str:
+def _late(found: Tool[..., object], limit_s: float, *, started: bool) -> str:
     within = f"within its time limit of {limit_s:g} s or the turn's deadline"
     if not started:
         return f"tool {found.tool_id!r} was not started: no thread was free for it {within}"

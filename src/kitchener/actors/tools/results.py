@@ -33,21 +33,17 @@ _DEPTH_MARGIN: Final = 4
 class ToolOutcome:
     """The outcome of a tool call: a result or an error."""
 
-    result: Any = None
+    result: Any = None  # any JSON value
     """The tool's result as a JSON value; meaningless if there is an error."""
     error: str | None = None
     """What went wrong, for the model and the ledger; None: no error."""
 
-    def as_mapping(self) -> dict[str, Any]:
-        """The outcome as a field of a `TOOL_CALL` entry: either `result` or `error`."""
-        return {"result": self.result} if self.error is None else {"error": self.error}
-
     def as_text(self) -> str:
         """The outcome as JSON text, for the model."""
-        return canonical_bytes(self.result if self.error is None else self.as_mapping()).decode()
+        return canonical_bytes(self.result if self.error is None else {"error": self.error}).decode()
 
 
-def outcome_of(value: Any, max_bytes: int) -> ToolOutcome:
+def outcome_of(value: object, max_bytes: int) -> ToolOutcome:
     """Converts a tool's return value to a JSON value of at most `max_bytes` bytes, or to an error if it has no JSON form."""
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
@@ -80,7 +76,7 @@ def storable(text: str) -> str:
     return kept.encode("utf-8", "backslashreplace").decode()
 
 
-def _extent_problem(value: Any, max_values: int) -> str | None:
+def _extent_problem(value: object, max_values: int) -> str | None:
     """Returns why a result is too large or endless to be converted to JSON, or None. Shared parts count each time."""
     values, chars, open_parts = 0, 0, [iter((value,))]
     while open_parts and len(open_parts) <= _MAX_WALKED_DEPTH:
@@ -100,7 +96,7 @@ def _extent_problem(value: Any, max_values: int) -> str | None:
     return None
 
 
-def _parts(item: Any) -> Iterable[Any] | None:
+def _parts(item: object) -> Iterable[object] | None:
     if isinstance(item, dict):
         return (part for pair in dict.items(item) for part in pair)
     if isinstance(item, list | tuple | set | frozenset | deque):
@@ -112,13 +108,13 @@ def _parts(item: Any) -> Iterable[Any] | None:
     return None
 
 
-def _nested(value: Any) -> Any:
+def _nested(value: object) -> Any:
     for _ in range(_DEPTH_MARGIN):
         value = [value]
     return value
 
 
-def _cut(result: Any, size: int, limit: int) -> str:
+def _cut(result: object, size: int, limit: int) -> str:
     """Cuts a result that is too large to a text that ends with a note. The text's JSON fits into `limit` bytes."""
     text = result if isinstance(result, str) else canonical_bytes(result).decode()
     marker = f" … [cut: the result had {size} bytes, the limit is {limit}]"

@@ -32,7 +32,7 @@ class Signature:
     """Name of the parameter that the runtime fills; None: there is none."""
     _adapter: TypeAdapter[Any]
 
-    def bind(self, tool_id: str, arguments: Mapping[str, Any]) -> dict[str, Any] | str:
+    def bind(self, tool_id: str, arguments: Mapping[str, object]) -> dict[str, Any] | str:
         """The arguments converted and completed by defaults, or what is wrong with them, as one line of text."""
         try:
             # A copy: what a tool changes in its arguments would change what the model is shown of its own answer.
@@ -45,7 +45,7 @@ class Signature:
         return bound
 
 
-def read_signature(function: Callable[..., Any], tool_id: str, inject: type) -> Signature:
+def read_signature(function: Callable[..., object], tool_id: str, inject: type) -> Signature:
     """Reads the signature of a function as a schema and a validator.
 
     Args:
@@ -75,7 +75,7 @@ def read_signature(function: Callable[..., Any], tool_id: str, inject: type) -> 
     return Signature(schema, injected[0] if injected else None, adapter)
 
 
-def code_of(function: Callable[..., Any]) -> Callable[..., Any]:
+def code_of(function: Callable[..., object]) -> Callable[..., object]:
     """Returns the function that a call of `function` runs: itself, the function of a partial, or an object's `__call__`."""
     while isinstance(function, partial):
         function = function.func
@@ -123,7 +123,7 @@ class _Untitled(GenerateJsonSchema):
         return False
 
 
-def _check_parameter(tool_id: str, name: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> None:
+def _check_parameter(tool_id: str, name: str, parameter: inspect.Parameter, hints: Mapping[str, object]) -> None:
     if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
         raise ToolError(
             f"tool {tool_id!r}: parameter {name!r} is {parameter.kind.description};"
@@ -133,7 +133,7 @@ def _check_parameter(tool_id: str, name: str, parameter: inspect.Parameter, hint
         raise ToolError(f"tool {tool_id!r}: parameter {name!r} has no type; annotate it, so that arguments can be checked")
 
 
-def _adapter(tool_id: str, shown: Mapping[str, inspect.Parameter], hints: Mapping[str, Any]) -> TypeAdapter[Any]:
+def _adapter(tool_id: str, shown: Mapping[str, inspect.Parameter], hints: Mapping[str, object]) -> TypeAdapter[Any]:
     # The stand-in has the same parameters except the injected one. Validation calls it and gets the arguments back.
     def stand_in(**arguments: Any) -> dict[str, Any]:
         return arguments

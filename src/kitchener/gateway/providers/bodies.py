@@ -7,7 +7,7 @@ HTTP and JSON, but no vendor and none of their libraries. `http_client.py` puts 
 
 import zlib
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import anyio.lowlevel
 import httpx2
@@ -252,16 +252,17 @@ def check_json(text: bytes | bytearray) -> None:
         _check_usage(value)
 
 
-def is_deeper(value: Any, levels: int) -> bool:
+def is_deeper(value: object, levels: int) -> bool:
     """Whether objects and lists are nested deeper than so many levels; without recursion."""
-    level = [value]
+    level: list[object] = [value]
     for _ in range(levels):
         level = _inside(level)
     return any(isinstance(each, dict | list) for each in level)
 
 
-def _check_shape(value: Any) -> None:
-    level, depth, values = [value], 0, 1
+def _check_shape(value: object) -> None:
+    level: list[object] = [value]
+    depth, values = 0, 1
     while level := _inside(level):
         depth, values = depth + 1, values + len(level)
         if depth > MAX_DEPTH:
@@ -270,7 +271,7 @@ def _check_shape(value: Any) -> None:
             raise UnusableAnswer("malformed", f"the answer holds more than {MAX_VALUES:,} values")
 
 
-def _inside(level: list[Any]) -> list[Any]:
+def _inside(level: list[object]) -> list[object]:
     """What the objects and lists among these hold."""
     return [
         inner
@@ -280,7 +281,7 @@ def _inside(level: list[Any]) -> list[Any]:
     ]
 
 
-def _check_usage(answer: dict[str, Any]) -> None:
+def _check_usage(answer: dict[str, object]) -> None:
     """The libraries drop counts that they cannot read, and an answer would pass for one without any."""
     for holder in (answer, *(answer.get(name) for name in _USAGE_HOLDERS)):
         if not isinstance(holder, dict):

@@ -1,7 +1,6 @@
 """Our messages and tools as the multi-provider library's, and its answers as ours. Nothing is sent from here."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import orjson
 from pydantic_ai.messages import (
@@ -83,7 +82,7 @@ def parameters_for(request: PromptRequest, model: Model) -> ModelRequestParamete
 
 
 def _takes_schema(model: Model, has_tools: bool) -> bool:
-    profile: dict[str, Any] = dict(model.profile)
+    profile: dict[str, object] = dict(model.profile)
     if not profile.get("supports_json_schema_output", False):
         return False
     # Older Gemini models take a schema or tools, not both; the tools matter more, since the schema is checked anyway.
@@ -163,7 +162,7 @@ def _tool_use(part: ToolCallPart, redaction: Redaction) -> ToolUse:
     return ToolUse(redaction.text(part.tool_call_id), redaction.text(part.tool_name), redaction.value(arguments))
 
 
-def _object(text: str) -> dict[str, Any] | None:
+def _object(text: str) -> dict[str, object] | None:
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -6,10 +6,11 @@ model call, so it stays allowed when model calls are forbidden. `kitchener repla
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self, cast
 
 from kitchener.errors import ProviderError
 from kitchener.gateway.traits import Traits
+from kitchener.records.entries import ModelAnswer, ModelCallPayload, UsageMapping, payload_as
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
 
 RequestHash = Callable[[PromptRequest], str]
@@ -28,22 +29,23 @@ class Recording:
     """The model's recorded response."""
 
     @classmethod
-    def from_payload(cls, payload: Mapping[str, Any]) -> Self:
+    def from_payload(cls, payload: Mapping[str, object]) -> Self:
         """Reads a recording from a decrypted `LLM_CALL` payload. Raises KeyError or TypeError if the payload is invalid."""
-        said, usage = payload["response"], payload["usage"]
+        call = payload_as(ModelCallPayload, payload)
+        said, usage = cast(ModelAnswer, call["response"]), cast(UsageMapping, call["usage"])
         response = PromptResponse(
-            provider_id=payload["provider_id"],
-            model_id=payload["model_id"],
+            provider_id=call["provider_id"],
+            model_id=call["model_id"],
             text=said["text"],
             structured=said.get("structured"),
             tool_uses=tuple(ToolUse(each["use_id"], each["tool_id"], each["arguments"]) for each in said["tool_uses"]),
             usage=Usage(usage["input_tokens"], usage["output_tokens"], usage.get("cached_tokens")),
-            latency_ms=payload["latency_ms"],
-            finish_reason=payload["finish_reason"],
+            latency_ms=call["latency_ms"],
+            finish_reason=call["finish_reason"],
             served_model=said.get("served_model"),
-            route_reason=payload["route_reason"],
+            route_reason=call["route_reason"],
         )
-        return cls(payload["request_hash"], payload["prompt_pack_version"], response)
+        return cls(call["request_hash"], call["prompt_pack_version"], response)
 
 
 class NotRecorded(ProviderError):

@@ -6,7 +6,7 @@ It stands in for any provider in all that a gateway can see: answers, tool reque
 import inspect
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from typing import Any, Self
+from typing import Self
 
 import anyio
 import orjson
@@ -15,7 +15,7 @@ from kitchener.errors import ProviderError
 from kitchener.gateway.traits import Traits
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
 
-Answer = PromptResponse | str | Mapping[str, Any] | ToolUse | tuple[ToolUse, ...] | BaseException
+Answer = PromptResponse | str | Mapping[str, object] | ToolUse | tuple[ToolUse, ...] | BaseException
 """What a script may say: a whole response; text; an object (sent as JSON); tool requests; an error to raise."""
 AnswerFunction = Callable[[PromptRequest], Answer | Awaitable[Answer]]
 
@@ -115,16 +115,16 @@ class ScriptedProvider:
         return answers[self._used - 1]
 
 
-def use_tool(tool_id: str, /, **arguments: Any) -> ToolUse:
+def use_tool(tool_id: str, /, **arguments: object) -> ToolUse:
     """A script's answer that asks for a tool, e.g. `use_tool("read_file", path="notes.txt")`."""
     return ToolUse("", tool_id, arguments)
 
 
 def _response(
-    provider_id: str, model_id: str, answer: str | Mapping[str, Any] | ToolUse | tuple[ToolUse, ...], number: int
+    provider_id: str, model_id: str, answer: str | Mapping[str, object] | ToolUse | tuple[ToolUse, ...], number: int
 ) -> PromptResponse:
     text = ""
-    structured: dict[str, Any] | None = None
+    structured: dict[str, object] | None = None
     tool_uses: tuple[ToolUse, ...] = ()
     if isinstance(answer, str):
         text = answer
@@ -150,7 +150,7 @@ def _response(
     )
 
 
-def _fitting(reply: str) -> dict[str, dict[str, Any]]:
+def _fitting(reply: str) -> dict[str, dict[str, object]]:
     return {
         "classify": {
             "speech_act": "question",

@@ -6,7 +6,7 @@ explained in `docs/ledger.md`.
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -57,7 +57,7 @@ class LedgerEntry(NamedTuple):
     """What happened, e.g. `WO_PLANNED`."""
     entity_id: str
     """The id of the thing that the entry is about."""
-    payload: dict[str, Any]
+    payload: Mapping[str, object]
     """The facts, as a JSON object."""
 
 
@@ -361,7 +361,7 @@ def misfit(line: bytes, ledger_id: str) -> BadLine:
     return BadLine("entry_hash", f"sha256:{parts.entry_hash}", f"sha256:{found}")
 
 
-def session_of(payload: dict[str, Any]) -> str | None:
+def session_of(payload: Mapping[str, object]) -> str | None:
     """The session id in a payload; None: it has none."""
     session_id = payload.get("session_id")
     return session_id if isinstance(session_id, str) else None

@@ -1,5 +1,6 @@
 """Payloads of HO1m: what the executor did for a work order."""
 
+from collections.abc import Mapping, Sequence
 from typing import Literal, NotRequired, TypedDict
 
 import orjson
@@ -15,7 +16,7 @@ class ToolUseMapping(TypedDict):
 
     use_id: str
     tool_id: str
-    arguments: dict[str, Json]
+    arguments: Mapping[str, object]
 
 
 class ModelAnswer(TypedDict):
@@ -62,7 +63,7 @@ class AttemptStartedPayload(CommonPayload):
 class AttemptFailedPayload(AttemptStartedPayload):
     """`ATTEMPT_FAILED`"""
 
-    reason: str
+    reason: str | None
     """One of `ProviderReason`."""
     output_begun: bool
     """Whether text had been streamed before it failed."""
@@ -75,7 +76,7 @@ class ModelCallPayload(CommonPayload):
     call: int
     request_hash: str
     prompt_pack_version: str
-    part_refs: list[RefJson]
+    part_refs: Sequence[RefJson]
     """The plan, and the earlier calls that are part of the request."""
     response: ModelAnswer | Sealed
     provider_id: str
@@ -92,7 +93,7 @@ class ToolStartedPayload(CommonPayload):
     call: int
     """Number of the tool call within the work order, from 1."""
     tool_id: str
-    arguments: dict[str, Json] | Sealed
+    arguments: Mapping[str, object] | Sealed
     idempotency_key: str
     read_only: bool
 
