@@ -56,7 +56,7 @@ def test_a_key_is_never_replaced(tmp_path: Path) -> None:
     path = tmp_path / "signing.pem"
     make_key(path)
     text = path.read_bytes()
-    with pytest.raises(SigningError, match="there is a file already"):
+    with pytest.raises(SigningError, match="the file exists already"):
         make_key(path)
     assert path.read_bytes() == text
 
@@ -65,7 +65,7 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "signing.pem"
     make_key(path)
     path.chmod(0o640)
-    with pytest.raises(SigningError, match=r"mode 0640\); chmod 600"):
+    with pytest.raises(SigningError, match=r"mode 0640\); run `chmod 600`"):
         load_signer(path)
 
 

@@ -1,7 +1,7 @@
 """Turns a JSON value into its RFC 8785 (JCS) bytes, and those bytes into SHA-256 digests.
 
 A fast encoder gives exactly the JCS bytes for most values. A walk over the value's types decides whether it does; all other
-values go through the reference implementation. A value without a canonical form, or one that would read back as another value,
+values go through the reference implementation. A value without a canonical form, or that would be read back as another value,
 raises `EntryRefused`. Explained in `docs/ledger.md`.
 """
 
@@ -18,7 +18,7 @@ from kitchener.errors import EntryRefused
 MAX_DEPTH = 64
 MAX_INTEGER = 2**53 - 1
 
-# A string that never ends is matched to the end of the text, so that no part of it is looked at twice.
+# An unterminated string matches to the end of the text, so that no part of it is scanned twice.
 _BRACKET_OR_STRING: Final = re.compile(r'[\[\]{}]|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 
 # Integers outside ±(2^53−1) make the fast encoder fail instead of being written.
@@ -26,16 +26,16 @@ _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 _SCALARS = frozenset((str, bool, type(None), int, orjson.Fragment))
 
 
-def canonical_bytes(value: Any, *, at: str = "") -> bytes:
+def canonical_bytes(value: object, *, at: str = "") -> bytes:
     """The RFC 8785 form of a JSON value.
 
     Args:
         value: dicts with text keys, lists or tuples, text, integers within ±(2^53−1), finite floats, booleans, None;
-            and `orjson.Fragment` for parts that are in canonical form already
-        at: how error messages call the value, e.g. `payload`
+            and `orjson.Fragment` for parts that are already canonical
+        at: the name of the value in error messages, e.g. `payload`
 
     Raises:
-        EntryRefused: the value has no canonical form; names the place and the problem
+        EntryRefused: the value has no canonical form; the error names the place and the problem
     """
     try:
         if type(value) is dict:
@@ -61,15 +61,15 @@ def canonical_bytes(value: Any, *, at: str = "") -> bytes:
 
 
 def parse_json(text: str) -> Any:
-    """The value of a foreign JSON text; line breaks and tabs that a model left unescaped inside strings are let through.
+    """The value of a foreign JSON text. Accepts unescaped line breaks and tabs inside strings, which models write.
 
-    Linear in the length of the text, whatever it holds, and never deeper in the stack than `MAX_DEPTH`.
+    Takes linear time for any text, and at most `MAX_DEPTH` levels of the stack.
 
     Raises:
-        ValueError: it is not JSON, or nested deeper than a parser follows
+        ValueError: the text is not JSON, or is nested too deeply
     """
     try:
-        return orjson.loads(text)  # gives up at a depth of its own, without recursion in Python
+        return orjson.loads(text)  # has a depth limit of its own, without recursion in Python
     except orjson.JSONDecodeError:
         if "\n" not in text:
             raise
@@ -79,7 +79,7 @@ def parse_json(text: str) -> Any:
 
 
 def is_deep(text: str) -> bool:
-    """Whether brackets outside of the strings of a JSON text nest deeper than `MAX_DEPTH`; the text need not be valid."""
+    """Whether brackets outside the strings of a JSON text nest deeper than `MAX_DEPTH`. The text need not be valid."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return False
     depth = 0
@@ -94,8 +94,8 @@ def is_deep(text: str) -> bool:
     return False
 
 
-def plain_json(value: Any) -> str | None:
-    """The JSON of a value as every encoder that sorts keys writes it, or None where they might differ."""
+def plain_json(value: object) -> str | None:
+    """The JSON that every key-sorting encoder writes for a value; None: encoders may differ."""
     try:
         if _is_fast(value, 0):
             encoded = orjson.dumps(value, option=_OPTIONS)
@@ -107,7 +107,7 @@ def plain_json(value: Any) -> str | None:
 
 
 class Opening:
-    """Bytes that many contents begin with. Their hash is worked out once, and each content goes on from there."""
+    """The common first bytes of many contents. Their hash state is computed once and continued for each content."""
 
     __slots__ = ("_hashed", "data")
 
@@ -116,46 +116,46 @@ class Opening:
         self._hashed = hashlib.sha256(data)
 
     def digest(self, rest: bytes) -> str:
-        """`sha256:` and the hex SHA-256 of these bytes and what follows them."""
+        """`sha256:` and the hex SHA-256 of these bytes followed by `rest`."""
         sha = self._hashed.copy()
         sha.update(rest)
         return "sha256:" + sha.hexdigest()
 
 
 NOTHING: Final = Opening(b"")
-"""How every content begins. A hash that goes on from here takes two thirds of the time of one that is made anew."""
+"""The empty opening."""
 
 digest: Final = NOTHING.digest
 """`sha256:` and the hex SHA-256 of the bytes."""
 
 
-def canonical_digest(value: Any, *, at: str = "") -> str:
+def canonical_digest(value: object, *, at: str = "") -> str:
     """`sha256:` and the hex SHA-256 of the value's canonical bytes."""
     return digest(canonical_bytes(value, at=at))
 
 
 def _is_fast(value: Any, depth: int) -> bool:
-    """Whether the fast encoder gives the JCS bytes or fails, but for the order of keys: exact types, plain floats only."""
+    """Whether the fast encoder gives the JCS bytes apart from key order, or fails: exact types and plain floats only."""
     kind = type(value)
     if kind is dict:
         items = value.values()
     elif kind is list or kind is tuple:
         items = value
     else:
-        # A float of middling size with a fraction: every encoder writes its shortest digits, without an exponent.
+        # A fractional float of medium size: every encoder writes its shortest digits, without an exponent.
         return kind in _SCALARS or (kind is float and 1e-3 <= abs(value) < 1e9 and not value.is_integer())
     if depth >= MAX_DEPTH:
         return False
     for item in items:
-        # Nothing can be wrong with what is empty, unless it stands too deep.
+        # An empty value is always fine, unless it is nested too deeply.
         kind = type(item)
         if kind not in _SCALARS and (item or kind is float or depth >= MAX_DEPTH - 1) and not _is_fast(item, depth + 1):
             return False
     return True
 
 
-def _sorts_alike(value: Any) -> bool:
-    """Whether both orders of keys are the same; not needed where everything is ASCII."""
+def _sorts_alike(value: object) -> bool:
+    """Whether both encoders sort the keys alike; always true for ASCII."""
     if type(value) is dict:
         # orjson sorts by UTF-8 bytes, JCS by UTF-16 units: they differ only above U+FFFF.
         keys = "".join(value)
@@ -163,8 +163,8 @@ def _sorts_alike(value: Any) -> bool:
     return all(map(_sorts_alike, value)) if type(value) is list or type(value) is tuple else True
 
 
-def _plain(value: Any, at: str, depth: int) -> Any:
-    """The value in types that the reference implementation takes, or `EntryRefused` with the place."""
+def _plain(value: object, at: str, depth: int) -> Any:
+    """The value in types that the reference implementation accepts; raises EntryRefused with the place."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -203,7 +203,7 @@ def _well_formed(text: str, at: str) -> str:
 def _finite(value: float, at: str) -> float | int:
     if value != value or value in (float("inf"), float("-inf")):
         raise EntryRefused(at, f"{value} has no JSON form; store None or text")
-    # JCS prints such a float as an integer that no reader may take back.
+    # JCS prints such a float as an integer that readers refuse.
     if value.is_integer() and MAX_INTEGER < abs(value) < 1e21:
-        raise EntryRefused(at, f"float {value!r} prints as an integer outside ±(2^53−1); store it as text")
+        raise EntryRefused(at, f"float {value!r} is written as an integer outside ±(2^53−1); store it as text")
     return value

@@ -1,8 +1,8 @@
-"""Encrypts what a subject said under a key of its own, so that destroying the key erases it while every hash still holds.
+"""Turns fields of a payload into encrypted values and back, with one key per subject.
 
-Turns fields of a payload into sealed values and back. Knows which fields only because it is told, and nothing of ledgers.
-Keys are files of a directory, which may live elsewhere than the ledgers. Needs the `crypto` extra. Explained in
-`docs/ledger.md`.
+Destroying a subject's key erases what the subject said, and every ledger hash stays valid, because hashes cover the encrypted
+values. The caller says which fields to encrypt; this module knows nothing of ledgers. Keys are files in one directory, the
+keyring, which may be on another disk than the ledgers. Needs the `crypto` extra. Explained in `docs/ledger.md`.
 """
 
 import hashlib
@@ -15,42 +15,42 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import orjson
 
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import SealingError
 from kitchener.plain_names import shown_path
-from kitchener.small_files import NOT_REGULAR, read_regular
+from kitchener.small_files import NOT_REGULAR, read_regular, sync_directory, write_private
 
 MARK: Final = "$sealed"
-"""The one key of a sealed value."""
+"""The only key of a sealed value's JSON object."""
 _VERSION: Final = 1
 _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 _CACHED_KEYS: Final = 4_096
 _MAX_FILE_BYTES: Final = 65_536
-"""How much of a key file or a note is read or overwritten; both are far smaller."""
+"""Most bytes of a key file or note that are read or overwritten; both are much smaller."""
 _REMEDY: Final = "; remove it, and restore the file from a backup"
 _ERASURES: Final = "erasing"
-"""Directory within a keyring: the erasures that were begun and not finished."""
+"""Subdirectory of a keyring with one note for each unfinished erasure."""
 
 
 def is_sealed(value: object) -> bool:
-    """Whether a field of a payload was not opened: its key is gone, or not at hand."""
+    """Whether a field of a payload is still encrypted, because its key was destroyed or no keyring is configured."""
     return isinstance(value, dict) and len(value) == 1 and MARK in value
 
 
 class Cipher(Protocol):
-    """What is needed of AES-256-GCM. The library is imported when the first keyring is made: most programs have none."""
+    """The interface of AES-256-GCM. The library is imported only when a keyring is opened, because most programs have none."""
 
     def encrypt(self, nonce: bytes, data: bytes, associated_data: bytes) -> bytes:
-        """The encrypted data and their tag."""
+        """The encrypted data, followed by their tag."""
         ...
 
     def decrypt(self, nonce: bytes, data: bytes, associated_data: bytes) -> bytes:
-        """The data; raises InvalidTag where anything was changed."""
+        """The decrypted data; raises InvalidTag if anything was changed."""
         ...
 
 
@@ -59,11 +59,11 @@ class SubjectKey:
     """One subject's key, ready to use."""
 
     kid: str
-    """Names the key in sealed values: 32 random hex digits, which say nothing about the subject."""
+    """The key's id in sealed values: 32 random hex digits, which reveal nothing about the subject."""
     cipher: Cipher
-    """Encrypts and decrypts."""
+    """Encrypts and decrypts values."""
     mac_key: bytes
-    """For digests of content."""
+    """Secret for keyed digests of content."""
 
     def __repr__(self) -> str:
         return f"<SubjectKey {self.kid}>"  # never the key
@@ -71,25 +71,25 @@ class SubjectKey:
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """An erasure that was begun and not finished: from then on the subject's key opens and seals nothing."""
+    """An unfinished erasure. The subject's key encrypts and decrypts nothing any more."""
 
     subject_id: str
-    """Who is being erased."""
+    """The subject to erase."""
     kid: str
-    """The key that is destroyed."""
+    """Id of the key to destroy."""
     begun_at: str
-    """ISO time."""
+    """ISO time when the erasure started."""
 
 
 class Keyring:
-    """A directory with one key file per subject, readable by its owner alone.
+    """A directory with one key file per subject, which only its owner can read.
 
-    Its methods block when a key is not in memory, so they are called in worker threads (`Sealer.make_ready`). An erasure takes
-    several steps, and a note in the directory `erasing` outlives a crash between them: `begin_erasure`, `destroy`, then
-    whatever has to be recorded elsewhere, `end_erasure`. While the note is there, the key counts as destroyed.
+    Methods block if a key is not cached, so call them in worker threads (`Sealer.make_ready`). An erasure has several steps:
+    `begin_erasure`, `destroy`, the records in the ledgers, `end_erasure`. A note in the subdirectory `erasing` survives a crash
+    between the steps. While the note exists, the key counts as destroyed.
 
     Args:
-        directory: made when the first key is
+        directory: created with the first key
 
     Raises:
         SealingError: the `crypto` extra is not installed
@@ -106,18 +106,18 @@ class Keyring:
         self._directory = Path(directory)
         self._recent: dict[str, SubjectKey] = {}
         self._older: dict[str, SubjectKey] = {}
-        # A thread that is reading a key must not put it back into memory after another one has destroyed it.
+        # A thread that reads a key file must not cache the key after another thread has destroyed it.
         self._changing = threading.Lock()
 
     def has(self, subject_id: str) -> bool:
-        """Whether the subject's key is in memory, so that using it does not block."""
+        """Whether the subject's key is cached, so that using it does not block."""
         return subject_id in self._recent or subject_id in self._older
 
     def find(self, subject_id: str) -> SubjectKey | None:
-        """The subject's key, or None if there is none (any more).
+        """The subject's key; None: there is none, or it was destroyed.
 
         Raises:
-            SealingError: the key file cannot be read, or is not one
+            SealingError: the key file cannot be read, or does not contain a key
         """
         key = self._recent.get(subject_id) or self._older.get(subject_id)
         if key is None:
@@ -126,27 +126,27 @@ class Keyring:
         return key
 
     def get(self, subject_id: str) -> SubjectKey:
-        """The subject's key, made if there is none.
+        """The subject's key; creates a missing one.
 
         Raises:
-            SealingError: the key file cannot be read or made, or the subject is being erased
+            SealingError: the key file cannot be read or created, or the subject is being erased
         """
         key = self.find(subject_id)
         if key is None:
             with self._changing:
                 if self._erasure(subject_id) is not None:
                     raise SealingError(
-                        f"subject {subject_id!r} is being erased, so nothing can be sealed for them;"
-                        f" `kitchener subject erase {subject_id}` finishes it"
+                        f"subject {subject_id!r} is being erased, so nothing can be encrypted for the subject;"
+                        f" `kitchener subject erase {subject_id}` completes the erasure"
                     )
                 self._make(subject_id)
                 key = self._load(subject_id)
         if key is None:
-            raise SealingError(f"{self._path(subject_id)}: the key was destroyed while it was being made; try again")
+            raise SealingError(f"{self._path(subject_id)}: the key was destroyed while it was being created; try again")
         return key
 
     def kid_of(self, subject_id: str) -> str | None:
-        """The kid of the key that the subject has, or that is being destroyed; None: there is none (any more)."""
+        """Id of the subject's key, or of the key that an unfinished erasure destroys; None: there is neither."""
         with self._changing:
             pending = self._erasure(subject_id)
             if pending is not None:
@@ -155,15 +155,15 @@ class Keyring:
         return key.kid if key is not None else None
 
     def begin_erasure(self, subject_id: str, begun_at: str, *, lost_kid: str | None = None) -> Erasure | None:
-        """Notes durably that the subject is being erased; the one that was begun already, if there is one.
+        """Records on disk that the subject's erasure has started. Returns it, or the one that had started already.
 
         Args:
-            subject_id: who
-            begun_at: ISO time
-            lost_kid: the key's kid, where the key itself is gone already
+            subject_id: the subject to erase
+            begun_at: the present time, ISO
+            lost_kid: id of the subject's key if the key file is already gone
 
         Returns:
-            None if the subject has no key and `lost_kid` names none
+            None if the subject has no key and `lost_kid` is None
         """
         with self._changing:
             found = self._erasure(subject_id)
@@ -177,27 +177,31 @@ class Keyring:
             path = self._note_path(subject_id)
             text = json.dumps({"v": _VERSION, "subject_id": subject_id, "kid": kid, "begun_at": begun_at})
             with _os_errors(path):
-                _write_whole(path, text.encode())
-                _sync_directory(self._directory)  # which may have got its directory of notes just now
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+                draft = path.with_suffix(".new")
+                write_private(draft, text.encode(), replaces=True)
+                draft.replace(path)
+                sync_directory(path.parent)
+                sync_directory(self._directory)  # the subdirectory of notes may be new
             self._forget(subject_id)
             return begun
 
     def erasures(self) -> list[Erasure]:
-        """The erasures that were begun and not finished, oldest first."""
+        """The unfinished erasures, oldest first."""
         directory = self._directory / _ERASURES
         with _os_errors(directory):
             found = [self._noted(path) for path in directory.glob("*.json")] if directory.is_dir() else []
         return sorted(found, key=lambda each: (each.begun_at, each.subject_id))
 
     def destroy(self, subject_id: str) -> str | None:
-        """Destroys the subject's key: what was sealed under it can never be read again. Durable when it returns.
+        """Destroys the subject's key, so that nothing encrypted with it can be read again. Durable when it returns.
 
         Returns:
-            the destroyed key's kid, or None if the subject had no key
+            id of the destroyed key; None: the subject had no key
         """
         with self._changing:
             pending = self._erasure(subject_id)
-            # A crash may have left the file overwritten and there; what it was is in the note then.
+            # A crash may have left an overwritten key file; the note has the key's id then.
             key = self._read(subject_id) if pending is None else None
             self._forget(subject_id)
             path = self._path(subject_id)
@@ -205,15 +209,15 @@ class Keyring:
                 if path.exists():
                     _shred(path)
                 if self._directory.is_dir():
-                    _sync_directory(self._directory)
+                    sync_directory(self._directory)
         return pending.kid if pending is not None else key.kid if key is not None else None
 
     def end_erasure(self, subject_id: str) -> None:
-        """Takes the note away: the erasure is on record. From now on the subject may get another key."""
+        """Removes the note of an erasure that the ledgers have recorded. The subject may then get a new key."""
         path = self._note_path(subject_id)
         with self._changing, _os_errors(path):
             path.unlink(missing_ok=True)
-            _sync_directory(path.parent)
+            sync_directory(path.parent)
 
     def _load(self, subject_id: str) -> SubjectKey | None:
         return self._keep(subject_id, self._read(subject_id)) if self._erasure(subject_id) is None else None
@@ -234,16 +238,16 @@ class Keyring:
             noted = Erasure(str(stored["subject_id"]), str(stored["kid"]), str(stored["begun_at"]))
             own_path = self._note_path(noted.subject_id)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise SealingError(f"{path}: is not the note of an erasure ({type(error).__name__})") from None
-        if path != own_path:  # a copy of a note, or one that somebody made up: it must not have another key destroyed
-            raise SealingError(f"{path}: is the note of another subject's erasure than its name says; remove it")
+            raise SealingError(f"{path}: is not the note of an erasure ({type(error).__name__}); remove it") from None
+        if path != own_path:  # a copied or forged note must not destroy another subject's key
+            raise SealingError(f"{path}: belongs to another subject than its file name says; remove it")
         return noted
 
     def _note_path(self, subject_id: str) -> Path:
         return self._directory / _ERASURES / f"{self._path(subject_id).stem}.json"
 
     def _path(self, subject_id: str) -> Path:
-        # A hash: subject ids may hold anything, and file names are seen by many.
+        # Hashed, because a subject id may contain any character, and other users may see file names.
         return self._directory / f"{hashlib.sha256(subject_id.encode()).hexdigest()}.key"
 
     def _keep(self, subject_id: str, key: SubjectKey | None) -> SubjectKey | None:
@@ -257,12 +261,14 @@ class Keyring:
         path = self._path(subject_id)
         with _os_errors(path):
             found = self._read_file(path)
-        if isinstance(found, str):  # raised from here, where no name holds a key that a traceback could show
+        if isinstance(
+            found, str
+        ):  # raised here, because no local variable of this frame holds the key, which a traceback could show
             raise SealingError(f"{path}: {found}")
         return found
 
     def _read_file(self, path: Path) -> SubjectKey | str | None:
-        """The key in a file, or what is wrong with the file; None where there is none."""
+        """The key in a file, or the problem with the file as text; None: there is no file."""
         try:
             text = read_regular(path, _MAX_FILE_BYTES, follows_links=False)
         except FileNotFoundError:
@@ -278,58 +284,53 @@ class Keyring:
         return SubjectKey(kid, self._cipher(secret), hmac.digest(secret, b"kitchener/1 content digest", "sha256"))
 
     def _make(self, subject_id: str) -> None:
-        """Makes a key file, whole or not at all; does nothing where another process was faster."""
+        """Creates a key file atomically; does nothing if another process has created one meanwhile."""
         kid = os.urandom(16).hex()
         text = json.dumps({"v": _VERSION, "kid": kid, "key": _encoded(os.urandom(_KEY_BYTES))}).encode()
         path = self._path(subject_id)
         draft = self._directory / f".{kid}.new"
         with _os_errors(path):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            write_private(draft, text)
             try:
-                try:
-                    os.write(fd, text)
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
                 os.link(draft, path)  # unlike rename, never replaces a key
             except FileExistsError:
                 pass
             finally:
                 draft.unlink()
-            _sync_directory(self._directory)
+            sync_directory(self._directory)
 
 
 class Sealer:
-    """Seals and opens the fields of payloads that hold what a subject said.
+    """Encrypts (seals) and decrypts (opens) the fields of payloads that contain what a subject said.
 
     Args:
         keyring: the subjects' keys
-        sealed_fields: which fields of which entry type are sealed
+        sealed_fields: entry type to the names of the fields to encrypt
     """
 
     def __init__(self, keyring: Keyring, sealed_fields: Mapping[str, tuple[str, ...]]) -> None:
         self.keyring = keyring
         self._fields = sealed_fields
 
-    def is_ready(self, entry_type: str, payload: Mapping[str, Any]) -> bool:
-        """Whether sealing this payload would not block. What has nothing to seal needs no key, and makes none."""
+    def is_ready(self, entry_type: str, payload: Mapping[str, object]) -> bool:
+        """Whether sealing this payload does not block: the key is cached, or no field needs one."""
         subject_id = payload.get("subject_id")
         if not isinstance(subject_id, str) or self.keyring.has(subject_id):
             return True
         return all(payload.get(field) is None for field in self._fields.get(entry_type, ()))
 
-    def make_ready(self, payload: Mapping[str, Any]) -> None:
-        """Fetches or makes the key of the payload's subject. Blocks."""
+    def make_ready(self, payload: Mapping[str, object]) -> None:
+        """Loads or creates the key of the payload's subject. Blocks."""
         subject_id = payload.get("subject_id")
         if isinstance(subject_id, str):
             self.keyring.get(subject_id)
 
-    def seal(self, ledger_id: str, entry_type: str, payload: dict[str, Any]) -> dict[str, Any]:
-        """The payload with its sealed fields encrypted; itself where there are none. None stays None.
+    def seal(self, ledger_id: str, entry_type: str, payload: dict[str, object]) -> dict[str, object]:
+        """A copy of the payload with the subject's fields encrypted; the payload itself if it has none. None stays None.
 
         Raises:
-            SealingError: there is something to seal, but no subject whose key to use
+            SealingError: a field must be encrypted, but the payload has no `subject_id`
             EntryRefused: a value has no canonical form
         """
         fields = [field for field in self._fields.get(entry_type, ()) if payload.get(field) is not None]
@@ -338,7 +339,7 @@ class Sealer:
         subject_id = payload.get("subject_id")
         if not isinstance(subject_id, str):
             raise SealingError(
-                f"{entry_type}: {fields[0]} is to be sealed, but the payload names no subject_id; nothing was written"
+                f"{entry_type}: field {fields[0]!r} must be encrypted, but the payload has no subject_id; nothing was written"
             )
         key, sealed = self.keyring.get(subject_id), dict(payload)
         for field in fields:
@@ -348,13 +349,13 @@ class Sealer:
             sealed[field] = {MARK: {"v": _VERSION, "kid": key.kid, "nonce": _encoded(nonce), "ct": _encoded(text)}}
         return sealed
 
-    def open(self, ledger_id: str, entry_type: str, payload: dict[str, Any]) -> dict[str, Any]:
-        """The payload with its sealed fields decrypted; those whose key is gone stay sealed.
+    def open(self, ledger_id: str, entry_type: str, payload: dict[str, object]) -> dict[str, object]:
+        """A copy of the payload with its sealed fields decrypted. Fields whose key was destroyed stay sealed.
 
         Raises:
-            SealingError: a sealed value was changed, or was moved here from elsewhere
+            SealingError: a sealed value was changed, or was copied from another field, entry type or ledger
         """
-        opened: dict[str, Any] | None = None
+        opened: dict[str, object] | None = None
         for field in self._fields.get(entry_type, ()):
             value = payload.get(field)
             if isinstance(value, dict) and len(value) == 1 and MARK in value:
@@ -366,32 +367,33 @@ class Sealer:
         return payload if opened is None else opened
 
     def content_digest(self, subject_id: str, data: bytes) -> str:
-        """`hmac-sha256:` and hex digits under the subject's key: of use only to those who have the key."""
+        """`hmac-sha256:` and hex digits, keyed with the subject's key, so nobody without the key can test guesses."""
         return f"hmac-sha256:{hmac.digest(self.keyring.get(subject_id).mac_key, data, 'sha256').hex()}"
 
-    def _key_of(self, payload: Mapping[str, Any], sealed: Any) -> SubjectKey | None:
+    def _key_of(self, payload: Mapping[str, object], sealed: object) -> SubjectKey | None:
         subject_id = payload.get("subject_id")
         if not isinstance(subject_id, str) or not isinstance(sealed, dict):
             return None
         key = self.keyring.find(subject_id)
-        # The subject may have a newer key than the one this was sealed under, which is destroyed then.
+        # A different id means that this value's key was destroyed and the subject has a new one.
         return key if key is not None and key.kid == sealed.get("kid") else None
 
 
-def _unsealed(key: SubjectKey, sealed: Mapping[str, Any], ledger_id: str, entry_type: str, field: str) -> Any:
+def _unsealed(key: SubjectKey, sealed: Mapping[str, object], ledger_id: str, entry_type: str, field: str) -> object:
     from cryptography.exceptions import InvalidTag
 
     where = f"{ledger_id}: {entry_type}.{field}"
     if sealed.get("v") != _VERSION:
         raise SealingError(
-            f"{where}: sealed in version {sealed.get('v')!r}; this version of Kitchener opens {_VERSION}, use a newer one"
+            f"{where}: sealed in version {sealed.get('v')!r}; this Kitchener opens version {_VERSION}; use a newer Kitchener"
         )
     try:
         nonce, text = _decoded(sealed["nonce"]), _decoded(sealed["ct"])
         return orjson.loads(key.cipher.decrypt(nonce, text, _bound_to(ledger_id, entry_type, field)))
     except (InvalidTag, KeyError, ValueError, TypeError) as error:
         raise SealingError(
-            f"{where}: the sealed value was changed or moved here from another entry type, field or ledger (key {key.kid})"
+            f"{where}: the sealed value was changed or moved here from another entry type, field or ledger (key {key.kid});"
+            " restore the ledger from a backup"
         ) from error
 
 
@@ -403,12 +405,14 @@ def _encoded(data: bytes) -> str:
     return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def _decoded(text: str) -> bytes:
+def _decoded(text: object) -> bytes:
+    if not isinstance(text, str):
+        raise TypeError(f"{type(text).__name__} is not text")
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 def _shred(path: Path) -> None:
-    """Overwrites a file, then removes it: a file system that reuses the blocks in place holds no copy either."""
+    """Overwrites a file with zeros and removes it, because removing alone may leave the blocks on the disk."""
     fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         os.write(fd, b"\0" * min(os.fstat(fd).st_size, _MAX_FILE_BYTES))
@@ -416,28 +420,6 @@ def _shred(path: Path) -> None:
     finally:
         os.close(fd)
     path.unlink()
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    """A file with this content, durable and whole or not there at all; its directory is made."""
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    draft = path.with_suffix(".new")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(fd, data)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    draft.replace(path)
-    _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 @contextmanager

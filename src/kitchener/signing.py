@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kitchener.errors import SigningError
 from kitchener.plain_names import shown_path
-from kitchener.small_files import open_regular
+from kitchener.small_files import open_regular, write_private
 
 _SCHEME: Final = "ed25519:"
 _MAX_BYTES: Final = 4_096
@@ -37,7 +37,7 @@ class Signer:
         self._sign = sign
 
     def sign(self, data: bytes) -> str:
-        """The signature of some bytes: 128 hex digits; the same bytes give the same signature."""
+        """The signature of some bytes, 128 hex digits. Equal bytes give equal signatures."""
         return self._sign(data).hex()
 
     def __repr__(self) -> str:
@@ -59,7 +59,7 @@ def is_public_key(text: object) -> bool:
 
 
 def is_signed(public_key: str, data: bytes, signature: str) -> bool:
-    """Whether the owner of a public key signed these very bytes. False also where key or signature have not the form of one.
+    """Whether the owner of a public key signed exactly these bytes. False also if the key or the signature is malformed.
 
     Raises:
         SigningError: the `crypto` extra is not installed
@@ -77,31 +77,31 @@ def is_signed(public_key: str, data: bytes, signature: str) -> bool:
 
 
 def load_signer(path: Path | str) -> Signer:
-    """The key of a file. Blocks.
+    """Reads the key from a file. Blocks.
 
     Raises:
-        SigningError: there is none, it cannot be read, others than its owner can read it, or it holds no Ed25519 key
+        SigningError: the file is missing or unreadable, other users can read it, or it contains no Ed25519 key
     """
     path, ed = Path(path), _ed25519()
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     text = _read_private(path)
-    # What the library says of a key file it cannot read might quote it, so only the kind of the error is kept.
+    # The library's message may quote the key file, so only the type of the error is kept.
     try:
         key = load_pem_private_key(text, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise SigningError(f"{path}: is not an unencrypted private key in PEM form ({type(error).__name__})") from None
     if not isinstance(key, ed.Ed25519PrivateKey):
-        raise SigningError(f"{path}: holds another kind of key; make an Ed25519 one with `kitchener ledger key --new PATH`")
+        raise SigningError(f"{path}: contains another kind of key; make an Ed25519 key with `kitchener ledger key --new PATH`")
     return _signer(key)
 
 
 def make_key(path: Path | str) -> Signer:
-    """Makes a key file (PKCS8 PEM, mode 0600) that must not be there yet, and loads it. Blocks.
+    """Creates a key file (PKCS8 PEM, mode 0600) and returns the key. Blocks.
 
     Raises:
-        SigningError: there is a file already, or none can be made
+        SigningError: the file exists already, or cannot be created
     """
     path, ed = Path(path), _ed25519()
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -110,19 +110,11 @@ def make_key(path: Path | str) -> Signer:
     text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     with _os_errors(path):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(fd, text)
-            os.fsync(fd)
-        except BaseException:
-            path.unlink()  # half a key is none
-            raise
-        finally:
-            os.close(fd)
+        write_private(path, text)
     return _signer(key)
 
 
-def _signer(key: Any) -> Signer:  # an Ed25519PrivateKey of a library that may not be there
+def _signer(key: Any) -> Signer:  # an Ed25519PrivateKey of a library that may not be installed
     return Signer(key.public_key().public_bytes_raw().hex(), key.sign)
 
 
@@ -130,7 +122,7 @@ def _read_private(path: Path) -> bytes:
     with _os_errors(path), open_regular(path, follows_links=False) as file:
         mode = os.fstat(file.fileno()).st_mode
         if mode & 0o077:
-            raise SigningError(f"{path}: others than its owner can use it (mode {mode & 0o777:04o}); chmod 600 it")
+            raise SigningError(f"{path}: other users can use it (mode {mode & 0o777:04o}); run `chmod 600` on it")
         return file.read(_MAX_BYTES)
 
 
@@ -138,7 +130,7 @@ def _ed25519() -> Any:
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
-        raise SigningError(f"signatures are wanted, but {_MISSING}") from error
+        raise SigningError(f"signatures are needed, but {_MISSING}") from error
     return ed25519
 
 
@@ -147,7 +139,7 @@ def _os_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except FileExistsError as error:
-        raise SigningError(f"{path}: there is a file already; a key is never replaced, name another path") from error
+        raise SigningError(f"{path}: the file exists already, and a key is never replaced; use another path") from error
     except FileNotFoundError as error:
         raise SigningError(
             f"{shown_path(str(path))}: there is no such file; make a key with `kitchener ledger key --new PATH`"

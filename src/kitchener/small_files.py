@@ -1,4 +1,8 @@
-"""Reads small regular files, so that no pipe, device or huge file in the place of one can hold up or fill the process."""
+"""Reads and writes small files that only their owner may use, such as keys.
+
+Reading refuses everything but regular files, and stops at a limit, so a pipe, a device or a huge file at the same path cannot
+block or fill the process. Everything here blocks.
+"""
 
 import errno
 import os
@@ -7,18 +11,18 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 NOT_REGULAR: Final = "is not a regular file"
-"""What is said of a pipe, a device or a directory in the place of a file."""
+"""The text of an error about a pipe, a device or a directory where a file belongs."""
 
 
 def open_regular(path: Path, *, follows_links: bool = True) -> BinaryIO:
-    """Opens a regular file for reading. Never waits for somebody at the other end of a pipe.
+    """Opens a regular file for reading. Does not wait, even on a pipe.
 
     Args:
         path: the file
-        follows_links: False refuses a symlink at the end of the path
+        follows_links: False: refuse a symlink at the end of the path
 
     Raises:
-        OSError: it cannot be opened, or is a pipe, a device or a directory; `strerror` says which
+        OSError: it cannot be opened, or is not a regular file; `strerror` says which
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follows_links else os.O_NOFOLLOW))
     try:
@@ -31,10 +35,41 @@ def open_regular(path: Path, *, follows_links: bool = True) -> BinaryIO:
 
 
 def read_regular(path: Path, max_bytes: int, *, follows_links: bool = True) -> bytes:
-    """The first bytes of a regular file; ask for one more than it may have, to tell one that is larger.
+    """The first `max_bytes` bytes of a regular file. To detect a larger file, ask for one byte more than it may have.
 
     Raises:
         OSError: as `open_regular`, or it cannot be read
     """
     with open_regular(path, follows_links=follows_links) as file:
         return file.read(max_bytes)
+
+
+def write_private(path: Path, data: bytes, *, replaces: bool = False) -> None:
+    """Writes a file that only its owner can use (mode 0600), and returns when its content is on disk.
+
+    The name may not be on disk yet; see `sync_directory`. If writing fails, no file is left.
+
+    Args:
+        path: the file; a symlink is refused
+        data: its content
+        replaces: False: refuse a file that exists (FileExistsError)
+    """
+    existing = os.O_TRUNC if replaces else os.O_EXCL
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | existing | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, data)
+        os.fsync(fd)
+    except BaseException:
+        path.unlink()
+        raise
+    finally:
+        os.close(fd)
+
+
+def sync_directory(path: Path) -> None:
+    """Returns when the names in a directory are on disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from kitchener.ledger.format.follower import Follower
+from kitchener.ledger.format.checks import Follower
 from kitchener.ledger.format.lines import NO_HASH, START, BadLine, follow
 from tests.ledger.format.test_bulk import LEDGER, PAYLOADS, body_of, forged, stamp_at
 

@@ -1,5 +1,6 @@
 """A ledger against a list: whatever is written, committed, lost or reopened, reading gives what the list gives."""
 
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +18,7 @@ Model = list[tuple[str | None, str, str]]
 SESSIONS = ("SES-00000000", "SES-00000001", "SES-00000002", None)
 
 
-def keys_of(entry_type: str, payload: dict[str, Any]) -> tuple[str, ...]:
+def keys_of(entry_type: str, payload: Mapping[str, object]) -> tuple[str, ...]:
     return (f"type:{entry_type}", "all") if entry_type != "PLAIN" else ()
 
 

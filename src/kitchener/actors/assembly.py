@@ -10,7 +10,7 @@ from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.turn_memory import LongTermMemory, TurnMemory
 from kitchener.config import SIGNAL_KINDS, HO2Config, LimitsConfig
 from kitchener.errors import CallerError
-from kitchener.ledger import LedgerClient, Ledgers
+from kitchener.ledger import LedgerGroup
 from kitchener.records.turn import UpdateListener
 from kitchener.signing import Signer
 
@@ -41,7 +41,7 @@ class Host:
     ruleset_hash: str | None = None
 
 
-def turn_memory(agent_class: str, config: HO2Config, ledgers: Ledgers, memory: LongTermMemory | None) -> TurnMemory | None:
+def turn_memory(agent_class: str, config: HO2Config, ledgers: LedgerGroup, memory: LongTermMemory | None) -> TurnMemory | None:
     """Returns the memory operations for turns; None if memory is off.
 
     Raises:
@@ -49,8 +49,7 @@ def turn_memory(agent_class: str, config: HO2Config, ledgers: Ledgers, memory: L
     """
     if memory is None or not config.ho3_enabled:
         return None
-    own: tuple[LedgerClient, ...] = getattr(memory, "ledgers", ())
-    if isinstance(ledgers, Ledgers) and not ledgers.covers(own):
+    if not ledgers.covers(memory.ledgers):
         raise CallerError(
             f"the ledgers of {agent_class!r} are committed without those of its memory: Ledgers(…, also=memory.ledgers)"
         )

@@ -56,7 +56,7 @@ from kitchener.errors import (
     TurnTimeout,
 )
 from kitchener.ids import IdSource, IntentId, RandomIds, SessionId, check_caller
-from kitchener.ledger import Ledgers
+from kitchener.ledger import LedgerGroup
 from kitchener.records.turn import TurnCall, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
 from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
 
@@ -85,7 +85,7 @@ class HO2Supervisor:
         *,
         agent_class: str,
         ho1_executor: HO1ExecutorProtocol,
-        ledgers: Ledgers,
+        ledgers: LedgerGroup,
         token_budgeter: TokenBudgeter,
         config: HO2Config,
         ho3_memory: LongTermMemory | None = None,

@@ -15,7 +15,7 @@ from kitchener.actors.attention.retriever import ContextFragment
 from kitchener.config import HO2Config, HO3MemoryConfig
 from kitchener.errors import InvalidSignal
 from kitchener.ids import memory_namespace
-from kitchener.ledger import Ledgers
+from kitchener.ledger import Ledger, LedgerGroup
 from kitchener.memory.bias import select_biases
 from kitchener.memory.gate import GateResult
 from kitchener.memory.overlays import Overlay
@@ -30,6 +30,11 @@ class LongTermMemory(Protocol):
     """The memory's interface for HO2. `HO3Memory` implements it and documents each method and its errors."""
 
     config: HO3MemoryConfig
+
+    @property
+    def ledgers(self) -> tuple[Ledger, ...]:
+        """The ledgers that it writes, which a turn's commit must cover."""
+        ...
 
     @property
     def last_logged_ts(self) -> str:
@@ -129,7 +134,7 @@ class TurnMemory:
     """The memory operations of the turns of one agent class."""
 
     memory: LongTermMemory
-    ledgers: Ledgers
+    ledgers: LedgerGroup
     agent_class: str
     config: HO2Config
     kinds: frozenset[str]

@@ -1,35 +1,26 @@
 """The options that all commands share, and the places they lead to: settings, ledger files, the class of a session."""
 
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 from urllib.parse import unquote
 
 from cyclopts import Parameter
 
 from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.errors import CallerError, ConfigError, UnknownSession
-from kitchener.ids import is_agent_class, is_session_id, path_part
+from kitchener.ids import is_agent_class, is_session_id
 from kitchener.ledger import LedgerReader
-from kitchener.ledger.format.lines import IndexKeys
-from kitchener.memory.index import overlay_keys, signal_keys
-from kitchener.memory.reader import memory_dir
-from kitchener.records.events import index_keys
-from kitchener.runtime.ledger_paths import sealer_of
+from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName, agent_of, index_dir, ledger_paths, sealer_of
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import memory_config
 from kitchener.sealing import Sealer
 
 DEFAULT_FILE = "kitchener.toml"
 """The settings file that commands use where none is named and this one is there."""
-
-LedgerName = Literal["ho2m", "ho1m", "context", "signals", "overlays"]
-"""The ledgers of one agent class. Those of the memory, `signals` and `overlays`, it may share with others."""
-
-_INDEX_KEYS: Mapping[LedgerName, IndexKeys] = {"ho2m": index_keys, "signals": signal_keys, "overlays": overlay_keys}
 
 
 @Parameter(name="*", group="Common options")
@@ -87,18 +78,11 @@ class Places:
 
     def ledger(self, agent_class: str, name: LedgerName) -> Path:
         """The file of one ledger, whether it exists or not."""
-        agent = self.agent(agent_class)
-        if name in ("signals", "overlays"):
-            return memory_dir(self.root, self.memory_config(agent_class)) / f"{name}.jsonl"
-        if name == "context":  # beside the supervisor's, wherever that is
-            return self.ledger(agent_class, "ho2m").with_name("context.jsonl")
-        own = {"ho2m": agent.ho2m_path, "ho1m": agent.ho1m_path}.get(name)
-        tier = "HO1" if name == "ho1m" else "HO2"
-        return Path(own) if own else self.root / tier / path_part(agent_class) / f"{name}.jsonl"
+        return ledger_paths(self.config, agent_class)[name]
 
     def agent(self, agent_class: str) -> HO2Config:
         """The settings of an agent class; one that is not configured has the defaults."""
-        return self.config.agents.get(agent_class) or HO2Config(agent_class=agent_class)
+        return agent_of(self.config, agent_class)
 
     def memory_config(self, agent_class: str) -> HO3MemoryConfig:
         """The settings of the memory as an agent class uses it."""
@@ -115,7 +99,9 @@ class Places:
         if not path.exists():
             yield None
             return
-        opened = LedgerReader.open(path, index_dir=self.root / "index", index_keys=_INDEX_KEYS.get(name), sealer=self.sealer())
+        opened = LedgerReader.open(
+            path, index_dir=index_dir(self.config), index_keys=INDEX_KEYS.get(name), sealer=self.sealer()
+        )
         async with opened as reader:
             yield reader
 
@@ -128,7 +114,7 @@ class Places:
         """Every ledger file there is: all `*.jsonl` under the root, and those that the settings put elsewhere."""
         found = set(self.root.rglob("*.jsonl"))
         for agent_class in ("ADMIN", *self.config.agents):
-            found.update(self.ledger(agent_class, name) for name in ("ho2m", "ho1m", "context", "signals", "overlays"))
+            found.update(ledger_paths(self.config, agent_class).values())
         return (path for path in sorted(found) if path.exists())
 
     async def class_of(self, session_id: str, preferred: str) -> str:

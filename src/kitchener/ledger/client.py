@@ -4,12 +4,11 @@
 `docs/ledger.md`.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
-from itertools import islice
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import anyio
 import orjson
@@ -23,7 +22,6 @@ from kitchener.errors import (
     CallerError,
     EntryRefused,
     EntryTooLarge,
-    LedgerClosed,
     LedgerError,
     LedgerWriteError,
     SigningError,
@@ -32,12 +30,10 @@ from kitchener.errors import (
 from kitchener.ids import EntryId
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.disk.forking import watch
-from kitchener.ledger.format.lines import ENVELOPE_BYTES, IndexKeys, LedgerEntry, StoredEntry, is_ledger_id, session_of
-from kitchener.ledger.index.query import Entries, check_key, make_query
-from kitchener.ledger.snapshot import Moment
+from kitchener.ledger.format.lines import ENVELOPE_BYTES, NO_END, IndexKeys, LedgerEntry, StoredEntry, is_ledger_id, session_of
+from kitchener.ledger.reads import LedgerReads, Snapshot
 from kitchener.ledger.verify.checkpoint import Checkpoint, sign_ledger
 from kitchener.ledger.verify.recovery import Recovered
-from kitchener.ledger.verify.verification import VerifyReport
 from kitchener.ledger.write.commit_group import CommitGroup, plain_task_group
 from kitchener.ledger.write.storage import Storage, open_storage
 from kitchener.ledger.write.timestamps import Stamper
@@ -46,22 +42,17 @@ from kitchener.sealing import Sealer
 from kitchener.signing import load_signer
 
 _log = structlog.get_logger(__name__)
-T = TypeVar("T")
 _CLOSE_SECONDS: Final = 30.0
 """Longest wait for the last commit when a ledger closes; a disk that takes longer counts as failed."""
 _HEADS: Final = 16_384
 """Sessions in each of two generations of cached last entries. The last entry of any other session is looked up."""
-_TYPES: Final = 256
-"""Entry types whose JSON text is cached."""
 
 
-class LedgerClient:
+class LedgerClient(LedgerReads):
     """One ledger, open for writing in this process only. Open it with `LedgerClient.open`."""
 
     ledger_id: str
     """The ledger's name, which every entry carries."""
-    path: Path
-    """The file that entries are appended to."""
     position: int
     """Number of the last entry, durable or not; 0 while there is none."""
     durable_position: int
@@ -71,23 +62,26 @@ class LedgerClient:
         self, storage: Storage, config: LedgerConfig, stamper: Stamper, sealer: Sealer | None, keys: IndexKeys | None
     ) -> None:
         journal = storage.journal
-        self.ledger_id, self.path = journal.ledger_id, journal.path
+        super().__init__(journal.path, keys)
+        self.ledger_id = journal.ledger_id
         self.config = config
         self.opened_from = storage.opened_from
         """How opening verified the ledger: it was `empty`, verified from the index's `checkpoint` on, or in `full`."""
         self.recovered: Recovered | None = journal.recovered
         """The bytes that opening cut off the file; None: nothing was cut."""
         self.position = self.durable_position = journal.tip.seq
-        self._storage, self._stamper, self._sealer, self._index_keys = storage, stamper, sealer, keys
+        self.storage = storage
+        """The blocking part, for the commit group."""
+        self.pending: list[StoredEntry] = []
+        """The entries that are not known to be durable, for the commit group."""
+        self._stamper, self._sealer = stamper, sealer
         self._opener = sealer.open if sealer is not None else None
         self._stored = journal.tip
-        self._pending: list[StoredEntry] = []
         self._recent, self._older = dict[str, str](), dict[str, str]()
         self._watchers: dict[str, list[list[StoredEntry]]] = {}
-        self._types, self._is_closed, self._stopped = dict[str, bytes](), False, False
+        self._stopped = False
         self._max_pending = config.max_pending_entries
         self._max_body = config.max_entry_bytes - ENVELOPE_BYTES - len(self.ledger_id)
-        self._reads = anyio.CapacityLimiter(1)
         self._group = CommitGroup((self,), config)
         self._groups = [self._group]
         self._host: TaskGroup
@@ -128,9 +122,13 @@ class LedgerClient:
             LedgerWriteError: at the end of the block, the last entries could not be made durable
         """
         path, config, clock = Path(path), config or LedgerConfig(), clock or SystemClock()
-        storage, stamper = await anyio.to_thread.run_sync(
-            partial(
-                _open_files,
+        if not is_ledger_id(ledger_id):
+            raise CallerError(
+                f"ledger id {ledger_id!r}: expected 1 to 1024 printable ASCII characters, no bar, quote or backslash"
+            )
+
+        def open_files() -> tuple[Storage, Stamper]:
+            storage = open_storage(
                 path,
                 ledger_id,
                 index_dir=Path(index_dir) if index_dir is not None else path.parent / "index",
@@ -138,9 +136,15 @@ class LedgerClient:
                 index_keys=index_keys,
                 opener=sealer.open if sealer is not None else None,
                 config=config,
-                clock=clock,
+                time_us=clock.time_us(),
             )
-        )
+            try:
+                return storage, Stamper(ledger_id, clock, config, storage.journal.tip.timestamp)
+            except BaseException:
+                storage.abandon()
+                raise
+
+        storage, stamper = await anyio.to_thread.run_sync(open_files)
         client = cls(storage, config, stamper, sealer, index_keys)
         async with plain_task_group() as tasks:
             client._host = tasks
@@ -169,28 +173,27 @@ class LedgerClient:
             LedgerWriteError: an earlier commit failed
             LedgerClosed: the ledger was closed
         """
-        if len(self._pending) >= self._max_pending:
-            await self._make_room(1)
+        while len(self.pending) >= self._max_pending and not self._stopped:
+            await self._group.commit(force=True)
         if self._sealer is not None and not self._sealer.is_ready(entry.entry_type, entry.payload):
             await anyio.to_thread.run_sync(self._sealer.make_ready, entry.payload)
         if expected_head is not None:
             await self._check_head(entry.payload, expected_head)
-        return self._append(entry)
+        stored = self._encode(entry, self.position + 1)
+        self._enqueue(stored)
+        return tuple.__new__(Ref, (stored.ledger_id, stored.entry_id, stored.entry_hash))  # Ref(…) without its Python code
 
     async def write_all(self, entries: Sequence[LedgerEntry]) -> list[StoredEntry]:
         """Appends entries in one commit and returns them; a crash leaves all or none. Raises as `write`, with none written."""
         for entry in entries:
             if self._sealer is not None and not self._sealer.is_ready(entry.entry_type, entry.payload):
                 await anyio.to_thread.run_sync(self._sealer.make_ready, entry.payload)
-        await self._make_room(len(entries))
-        before = self.position
-        try:
-            for entry in entries:
-                self._append(entry)
-        except BaseException:
-            self._take_back(before)
-            raise
-        written = self._pending[len(self._pending) - len(entries) :]
+        # A batch larger than the limit waits for an empty queue.
+        while self.pending and len(self.pending) + len(entries) > self._max_pending and not self._stopped:
+            await self._group.commit(force=True)
+        written = [self._encode(entry, seq) for seq, entry in enumerate(entries, self.position + 1)]
+        for stored in written:
+            self._enqueue(stored)
         for stored in written[:-1]:
             stored.is_joined = True
         return written
@@ -203,7 +206,7 @@ class LedgerClient:
         Raises:
             LedgerWriteError: the commit failed; the pending entries may or may not be stored
         """
-        if self._is_closed or self._storage.journal.is_forked:
+        if self._is_closed or self.storage.journal.is_forked:
             raise self._refusal()
         await self._group.commit()
 
@@ -211,72 +214,6 @@ class LedgerClient:
         """Starts a commit of what was written, and does not wait for it."""
         if not self._stopped:
             self._group.request()
-
-    def read(
-        self,
-        *,
-        session_id: str | None = None,
-        entity_id: str | None = None,
-        entry_type: str | tuple[str, ...] | None = None,
-        key: str | None = None,
-        after_seq: int | None = None,
-        up_to_seq: int | None = None,
-        limit: int | None = None,
-    ) -> Entries:
-        """The entries that meet all conditions, ascending, as of this call; durable or not.
-
-        The index finds the entries of a session or a key; every other query scans the file.
-
-        Args:
-            session_id: only entries of this session
-            entity_id: only entries about this entity
-            entry_type: only entries of this type, or of one of these types
-            key: only entries with this index key
-            after_seq: only entries with a higher number
-            up_to_seq: only entries with this number or a lower one
-            limit: at most this many, the oldest first; None: all
-
-        Raises:
-            LedgerDamaged: while iterating, a line is not what was written
-        """
-        check_key(key, self._index_keys)
-        query = make_query(
-            session_id=session_id,
-            entity_id=entity_id,
-            entry_type=entry_type,
-            key=key,
-            after_seq=after_seq,
-            up_to_seq=self.position if up_to_seq is None else min(up_to_seq, self.position),
-        )
-        # Pending entries are copied only where the query can match them.
-        pending = self._pending[:] if query.up_to_seq > self._stored.seq else ()
-        found = Moment(self._storage, self._stored, pending).search(query)
-        return Entries(found if limit is None else islice(found, limit), self._in_thread)
-
-    async def last(self, *, session_id: str | None = None, key: str | None = None, limit: int = 1) -> list[StoredEntry]:
-        """The newest `limit` entries of a session, of a key, or of the whole ledger, ascending."""
-        check_key(key, self._index_keys)
-        query = make_query(session_id=session_id, key=key, up_to_seq=self.position)
-        moment = self._now()
-        return await self._in_thread(lambda: moment.newest(query, limit))
-
-    async def known_sessions(self, session_ids: Iterable[str]) -> set[str]:
-        """The sessions among these that have entries in this ledger; one index query for all."""
-        return await self._in_thread(partial(self._now().known_sessions, tuple(session_ids)))
-
-    async def known_keys(self, keys: Iterable[str]) -> set[str]:
-        """The keys among these that have entries in this ledger; one index query for all."""
-        return await self._in_thread(partial(self._now().known_keys, tuple(keys)))
-
-    async def last_of(self, keys: Iterable[str]) -> dict[str, StoredEntry]:
-        """The newest entry of each key, by key, found in one thread call. Keys without entries are left out."""
-        return await self._in_thread(partial(self._now().last_of, tuple(keys)))
-
-    async def get(self, seq: int) -> StoredEntry | None:
-        """The entry with this number; None: there is none."""
-        async for entry in self.read(after_seq=seq - 1, up_to_seq=seq):
-            return entry
-        return None
 
     @contextmanager
     def watch(self, session_id: str) -> Iterator[list[StoredEntry]]:
@@ -301,11 +238,6 @@ class LedgerClient:
         """Number and chain hash of the last durable entry; `(0, "sha256:00…")` while there is none."""
         return self._stored.seq, f"sha256:{self._stored.chain}"
 
-    async def verify(self, from_seq: int = 1) -> VerifyReport:
-        """Recomputes every hash and number of the durable entries, from entry `from_seq` on."""
-        end = self._stored
-        return await self._in_thread(lambda: self._storage.verify(from_seq, end))
-
     async def checkpoint(self) -> Checkpoint | None:
         """Commits, signs the head with the configured key, and stores it in `<file>.checkpoint`; None while there is no entry.
 
@@ -322,7 +254,7 @@ class LedgerClient:
                 f"{self.path}: no key to sign with: set signing_key in [ledger]; see `kitchener ledger key --new`"
             )
         await self.commit()
-        time_us, find_stop = self._stamper.time_us, self._storage.find_stop
+        time_us, find_stop = self._stamper.time_us, self.storage.search.find_stop
         return await self._in_thread(lambda: sign_ledger(self.path, load_signer(key), iso(time_us()), find_stop))
 
     def content_digest(self, subject_id: str, data: bytes, opening: Opening = NOTHING) -> str:
@@ -336,29 +268,17 @@ class LedgerClient:
 
     # The commit group calls the following methods.
 
-    def cut(self) -> Sequence[StoredEntry]:
-        """All entries that are not known to be durable."""
-        return self._pending[:]
-
-    def flush(self, entries: Sequence[StoredEntry], *, sync: bool) -> None:
-        """Writes the entries that are not written yet; in a worker thread."""
-        self._storage.flush(entries, sync=sync)
-
-    def note(self) -> None:
-        """Adds the flushed entries to the index; in a worker thread."""
-        self._storage.note()
-
     def settle(self) -> None:
         """Moves `durable_position` to the last flushed entry and drops the pending entries up to it."""
-        flushed = self._storage.flushed
+        flushed = self.storage.flushed
         if flushed.seq != self._stored.seq:
             self._stored = flushed
             self.durable_position = flushed.seq
-            del self._pending[: flushed.seq + 1 - self._pending[0].seq]
+            del self.pending[: flushed.seq + 1 - self.pending[0].seq]
 
     def poison(self, problem: str) -> None:
         """Refuses every further entry, with this problem as the reason."""
-        self._storage.journal.poison(problem)
+        self.storage.journal.poison(problem)
         self._stopped = True
 
     def join(self, group: CommitGroup, *, is_shared: bool) -> None:
@@ -368,12 +288,8 @@ class LedgerClient:
         if not is_shared:
             self._group = group
 
-    async def _make_room(self, count: int) -> None:
-        # A batch larger than the limit waits for an empty queue.
-        while self._pending and len(self._pending) + count > self._max_pending and not self._stopped:
-            await self._group.commit(force=True)
-
-    def _append(self, entry: LedgerEntry) -> Ref:
+    def _encode(self, entry: LedgerEntry, seq: int) -> StoredEntry:
+        """The entry with its number, time, canonical bytes and hash."""
         if self._stopped:
             raise self._refusal()
         entry_type, entity_id, payload = entry
@@ -382,51 +298,37 @@ class LedgerClient:
         ledger_id = self.ledger_id
         if self._sealer is not None:
             payload = self._sealer.seal(ledger_id, entry_type, payload)
-        type_text = self._types.get(entry_type) or self._type_text(entry_type)
-        is_simple = type(entity_id) is str and entity_id.isascii()
-        entity_text = orjson.dumps(entity_id) if is_simple else _text(entity_id, "entity_id")
+        type_text = _type_text(entry_type)
+        entity_text = (
+            orjson.dumps(entity_id) if type(entity_id) is str and entity_id.isascii() else _text(entity_id, "entity_id")
+        )
         payload_text = canonical_bytes(payload, at="payload")
         session_id = payload.get("session_id")
         if type(session_id) is not str:
             session_id = session_of(payload)
         keys = self._index_keys(entry_type, payload) if self._index_keys is not None else ()
         timestamp = self._stamper.stamp()
-        # `type_text` holds the entry type and the JSON keys on both sides of it.
-        body = b"".join((b'{"entity_id":', entity_text, type_text, payload_text, b',"timestamp":"', timestamp.encode(), b'"}'))
+        body = b'{"entity_id":%b%b%b,"timestamp":"%b"}' % (entity_text, type_text, payload_text, timestamp.encode())
         if len(body) > self._max_body:
             size = len(body) + ENVELOPE_BYTES + len(ledger_id)
             raise EntryTooLarge(ledger_id, entry_type, size, self.config.max_entry_bytes)
-        seq = self.position = self.position + 1
         entry_id = self._stamper.id_start + str(seq).zfill(12)
-        entry_hash = digest(body)
-        stored = StoredEntry(
-            ledger_id, seq, entry_id, entry_hash, entry_type, entity_id, timestamp, body, session_id, keys, self._opener
+        return StoredEntry(
+            ledger_id, seq, entry_id, digest(body), entry_type, entity_id, timestamp, body, session_id, keys, self._opener
         )
-        self._pending.append(stored)
+
+    def _enqueue(self, stored: StoredEntry) -> None:
+        """Makes an entry visible to readers of this process; the next commit writes it."""
+        self.position = stored.seq
+        self.pending.append(stored)
+        session_id = stored.session_id
         if session_id is not None:
-            self._recent[session_id] = entry_id
+            self._recent[session_id] = stored.entry_id
             if len(self._recent) > _HEADS:
                 self._older, self._recent = self._recent, {}
             if self._watchers:
                 for watcher in self._watchers.get(session_id, ()):
                     watcher.append(stored)
-        return tuple.__new__(Ref, (ledger_id, entry_id, entry_hash))  # same as Ref(…), without its Python-level constructor
-
-    def _take_back(self, position: int) -> None:
-        """Removes the entries after a position. No reader has seen them: nothing was awaited since they were appended."""
-        while self.position > position:
-            session_id = self._pending.pop().session_id or ""
-            self.position -= 1
-            for heads in (self._recent, self._older):
-                heads.pop(session_id, None)
-            for watcher in self._watchers.get(session_id, ()):
-                watcher.pop()
-
-    def _type_text(self, entry_type: str) -> bytes:
-        text = b',"entry_type":' + _text(entry_type, "entry_type") + b',"payload":'
-        if len(self._types) < _TYPES:
-            self._types[entry_type] = text
-        return text
 
     async def _check_head(self, payload: Mapping[str, object], expected: str) -> None:
         session_id = session_of(payload)
@@ -441,26 +343,21 @@ class LedgerClient:
         if found != expected:
             raise StaleHead(self.ledger_id, session_id, expected or "none", found or "none")
 
-    def _now(self) -> Moment:
-        return Moment(self._storage, self._stored, self._pending[:])
-
-    async def _in_thread(self, action: Callable[[], T]) -> T:
-        def checked() -> T:
-            if self._is_closed:  # closing waits only for reads that have begun
-                raise self._refusal()
-            return action()
-
-        return await anyio.to_thread.run_sync(checked, limiter=self._reads)
+    def _view(self, up_to_seq: int = NO_END) -> Callable[[], Snapshot]:
+        # Pending entries are copied only where the query can match them.
+        pending = self.pending[:] if up_to_seq > self._stored.seq else ()
+        snapshot = Snapshot(self.storage.search, self._stored, pending)
+        return lambda: snapshot
 
     def _refusal(self) -> LedgerError:
         if self._is_closed:
-            return LedgerClosed(f"{self.path}: ledger {self.ledger_id} was closed")
-        return LedgerWriteError(str(self.path), self._storage.journal.problem or "an earlier commit failed")
+            return super()._refusal()
+        return LedgerWriteError(str(self.path), self.storage.journal.problem or "an earlier commit failed")
 
     async def _close(self, *, is_failing: bool) -> None:
         """Commits pending entries and closes the file; raises LedgerWriteError unless another exception is on its way."""
         self._is_closed = self._stopped = True
-        if self._storage.journal.is_forked:
+        if self.storage.journal.is_forked:
             return  # this is a forked child; the file and the lock belong to the parent
         failure: LedgerWriteError | None = None
         with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
@@ -470,23 +367,17 @@ class LedgerClient:
                 failure = error
             for group in self._groups:
                 await group.leave(self, self._host)
-            await anyio.to_thread.run_sync(self._storage.close, limiter=self._reads)
+            await anyio.to_thread.run_sync(self.storage.close, limiter=self._reads)
         if failure is not None:
             if not is_failing:
                 raise failure
             _log.error("ledger closed with entries that could not be written", path=str(self.path), problem=failure.problem)
 
 
-def _open_files(path: Path, ledger_id: str, *, config: LedgerConfig, clock: Clock, **places: Any) -> tuple[Storage, Stamper]:
-    """The verified, recovered and locked storage, and the stamper of its entries; see `LedgerClient.open`."""
-    if not is_ledger_id(ledger_id):
-        raise CallerError(f"ledger id {ledger_id!r}: it takes 1 to 1024 printable ASCII characters, no bar, quote or backslash")
-    storage = open_storage(path, ledger_id, config=config, time_us=clock.time_us(), **places)
-    try:
-        return storage, Stamper(ledger_id, clock, config, storage.journal.tip.timestamp)
-    except BaseException:
-        storage.abandon()
-        raise
+@lru_cache(256)
+def _type_text(entry_type: str) -> bytes:
+    """The entry type as JSON bytes, with the keys before and after it."""
+    return b',"entry_type":' + _text(entry_type, "entry_type") + b',"payload":'
 
 
 def _text(value: str, at: str) -> bytes:

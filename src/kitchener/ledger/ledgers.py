@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from kitchener.clock import Clock
 from kitchener.config import LedgerConfig
 from kitchener.ids import path_part
 from kitchener.ledger.client import LedgerClient
+from kitchener.ledger.ledger import Ledger
 from kitchener.ledger.write.commit_group import CommitGroup
 from kitchener.records.events import index_keys
 from kitchener.sealing import Sealer
@@ -28,8 +28,13 @@ class Ledgers:
         also: ledgers shared with other agent classes, which a commit covers too
     """
 
+    ho1m: LedgerClient
+    ho2m: LedgerClient
+    context: LedgerClient
     is_sole_writer = True
     """Whether only this process writes these ledgers; then cached facts about them stay valid until it writes."""
+    _members: tuple[LedgerClient, ...]
+    _group: CommitGroup
 
     def __init__(
         self, ho1m: LedgerClient, ho2m: LedgerClient, context: LedgerClient, *, also: Iterable[LedgerClient] = ()
@@ -41,7 +46,7 @@ class Ledgers:
         for member in self._members:
             member.join(self._group, is_shared=member in shared)
 
-    def commit(self) -> Coroutine[Any, Any, None]:
+    def commit(self) -> Coroutine[object, object, None]:
         """Returns when everything written so far to any of the ledgers is durable; see `LedgerClient.commit`."""
         return self._group.commit()
 
@@ -57,7 +62,7 @@ class Ledgers:
         """Counts a turn that has ended: no commit round lingers for it any more."""
         self._group.leave_turn()
 
-    def covers(self, ledgers: Iterable[LedgerClient]) -> bool:
+    def covers(self, ledgers: Iterable[Ledger]) -> bool:
         """Whether a commit covers all of these ledgers."""
         return all(ledger in self._members for ledger in ledgers)
 
@@ -66,8 +71,24 @@ class Ledgers:
         return {member.ledger_id: member.position for member in self._members}
 
 
+class LateLedgers(Ledgers):
+    """Ledgers for objects that are built before the ledgers are open. Only `covers` works until `attach`.
+
+    Args:
+        also: ledgers shared with other agent classes, which a commit will cover too
+    """
+
+    def __init__(self, *, also: Iterable[LedgerClient] = ()) -> None:
+        self._members = tuple(also)
+
+    def attach(self, opened: Ledgers) -> None:
+        """Makes these the open ledgers. May be called again after those were closed."""
+        self.ho1m, self.ho2m, self.context = opened.ho1m, opened.ho2m, opened.context
+        self._members, self._group = opened._members, opened._group
+
+
 @asynccontextmanager
-async def open_ledgers(  # noqa: PLR0913  places and how to open them, all by keyword
+async def open_ledgers(  # noqa: PLR0913  paths and how to open them, all by keyword
     *,
     ho1m: Path,
     ho2m: Path,

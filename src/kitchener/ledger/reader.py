@@ -8,25 +8,24 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 import anyio
 import structlog
 
-from kitchener.errors import LedgerClosed, LedgerDamaged, LedgerPathError
+from kitchener.errors import LedgerDamaged, LedgerPathError
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.disk.scan import ledger_id_of, verify_range
 from kitchener.ledger.disk.volume import open_volume
 from kitchener.ledger.format.checks import Batch, Verifier
-from kitchener.ledger.format.lines import OPENING, START, BadLine, IndexKeys, Mark, StoredEntry, other_bytes
+from kitchener.ledger.format.lines import NO_END, OPENING, START, BadLine, IndexKeys, Mark, other_bytes
 from kitchener.ledger.index.index import FAULTS, IndexSnapshot, Known, index_path, keys_name
-from kitchener.ledger.index.query import Entries, Query, Shelf, check_key, make_query
+from kitchener.ledger.index.query import EntrySearch
 from kitchener.ledger.index.tail import Tail
+from kitchener.ledger.reads import LedgerReads, Snapshot
 from kitchener.ledger.verify.checkpoint import read_checkpoint, signed_seq
 from kitchener.ledger.verify.recovery import check_is_crash, tail_missing
-from kitchener.ledger.verify.verification import VerifyReport, verify_part
 from kitchener.ledger.write.journal import check_seen, holds
 from kitchener.sealing import Sealer
 
@@ -39,15 +38,12 @@ _TAIL_ENTRIES = 200_000
 """Most entries after the index whose positions are kept in memory; with more, each call scans the file again."""
 
 
-class LedgerReader:
+class LedgerReader(LedgerReads):
     """One ledger, open for reading. Open it with `LedgerReader.open`. Each call sees every commit that is whole then."""
 
     def __init__(self, path: Path, file: "_File", index_keys: IndexKeys | None) -> None:
-        self.path = path
-        """The ledger's file."""
-        self._file, self._index_keys = file, index_keys
-        self._is_closed = False
-        self._limiter = anyio.CapacityLimiter(1)
+        super().__init__(path, index_keys)
+        self._file = file
 
     @classmethod
     @asynccontextmanager
@@ -74,8 +70,8 @@ class LedgerReader:
             LedgerDamaged: earlier data does not verify
         """
         path = Path(path)
-        places = [Path(index_dir)] if index_dir is not None else index_dirs_of(path)
-        file = await anyio.to_thread.run_sync(partial(_File, path, ledger_id, places, index_keys, sealer))
+        index_dirs = [Path(index_dir)] if index_dir is not None else index_dirs_of(path)
+        file = await anyio.to_thread.run_sync(partial(_File, path, ledger_id, index_dirs, index_keys, sealer))
         reader = cls(path, file, index_keys)
         try:
             await reader._in_thread(file.refresh)
@@ -83,7 +79,7 @@ class LedgerReader:
         finally:
             reader._is_closed = True
             with anyio.CancelScope(shield=True):  # bounded: waits for one read at most
-                await anyio.to_thread.run_sync(file.close, limiter=reader._limiter)
+                await anyio.to_thread.run_sync(file.close, limiter=reader._reads)
 
     @property
     def ledger_id(self) -> str:
@@ -95,58 +91,13 @@ class LedgerReader:
         """Number of the last entry seen so far."""
         return self._file.end.seq
 
-    def read(
-        self,
-        *,
-        session_id: str | None = None,
-        entity_id: str | None = None,
-        entry_type: str | tuple[str, ...] | None = None,
-        key: str | None = None,
-        after_seq: int | None = None,
-        up_to_seq: int | None = None,
-        limit: int | None = None,
-    ) -> Entries:
-        """The entries that meet all conditions, ascending, as of the first step of the iteration; see `LedgerClient.read`."""
-        check_key(key, self._index_keys)
-        query = make_query(
-            session_id=session_id,
-            entity_id=entity_id,
-            entry_type=entry_type,
-            key=key,
-            after_seq=after_seq,
-            up_to_seq=up_to_seq,
-        )
-        found = self._file.search(query)
-        return Entries(found if limit is None else islice(found, limit), self._in_thread)
-
-    async def last(self, *, session_id: str | None = None, key: str | None = None, limit: int = 1) -> list[StoredEntry]:
-        """The newest `limit` entries of a session, of a key, or of the whole ledger, ascending."""
-        check_key(key, self._index_keys)
-        query = make_query(session_id=session_id, key=key)
-        return await self._in_thread(lambda: self._file.newest(query, limit))
-
-    async def get(self, seq: int) -> StoredEntry | None:
-        """The entry with this number; None: there is none."""
-        async for entry in self.read(after_seq=seq - 1, up_to_seq=seq):
-            return entry
-        return None
-
     def head(self) -> tuple[int, str]:
-        """Number and chain hash of the last entry seen so far."""
+        """Number and chain hash of the last entry seen so far; `(0, "sha256:00…")` while there is none."""
         end = self._file.end
         return end.seq, f"sha256:{end.chain}"
 
-    async def verify(self, from_seq: int = 1) -> VerifyReport:
-        """Recomputes every hash and number of the whole commits, from entry `from_seq` on."""
-        return await self._in_thread(lambda: self._file.verify(from_seq))
-
-    async def _in_thread(self, action: Callable[[], T]) -> T:
-        def checked() -> T:
-            if self._is_closed:
-                raise LedgerClosed(f"{self.path}: the reader was closed")
-            return action()
-
-        return await anyio.to_thread.run_sync(checked, limiter=self._limiter)
+    def _view(self, up_to_seq: int = NO_END) -> Callable[[], Snapshot | None]:
+        return self._file.refresh
 
 
 def index_dirs_of(path: Path) -> list[Path]:
@@ -171,7 +122,7 @@ class _File:
         self._ops = FileOps()
         self._index_dirs, self._index_keys = index_dirs, index_keys
         self._opener = sealer.open if sealer is not None else None
-        self._shelf: Shelf | None = None
+        self._search: EntrySearch | None = None
         self.tail: Tail | None = None
         """Positions of the entries after the index's end at the first read; None once they would take too much memory."""
         self._asks_index = True
@@ -180,32 +131,19 @@ class _File:
     def close(self) -> None:
         self._volume.close()
 
-    def search(self, query: Query) -> Iterator[StoredEntry]:
-        shelf = self.refresh()
-        if shelf is not None:
-            yield from shelf.search(query, self.end)
-
-    def newest(self, query: Query, limit: int) -> list[StoredEntry]:
-        shelf = self.refresh()
-        return shelf.newest(query, self.end, limit) if shelf is not None else []
-
-    def verify(self, from_seq: int) -> VerifyReport:
-        shelf = self.refresh()
-        start = shelf.find_stop(from_seq - 1) if shelf is not None else START
-        return verify_part(self._volume, self.ledger_id, start, self.end.offset)
-
-    def refresh(self) -> Shelf | None:
+    def refresh(self) -> Snapshot | None:
         """Verifies the commits added since the last call and moves `end` to the last whole one. None: there is no entry yet."""
         for _ in range(_TRIES):
-            self._follow()
+            self._reopen()
             try:
-                return self._look()
+                search = self._verify_new()
+                return Snapshot(search, self.end) if search is not None else None
             except LedgerDamaged:
                 if self._volume.is_current():
                     raise
-        raise LedgerPathError(str(self.path), "another file is put in its place again and again")
+        raise LedgerPathError(str(self.path), "another file replaces it again and again; try again when no program moves it")
 
-    def _follow(self) -> None:
+    def _reopen(self) -> None:
         """Opens the ledger's files again after the writer has finished a segment."""
         old = self._volume
         if old.is_current():
@@ -213,27 +151,27 @@ class _File:
         new = open_volume(self.path, self._ops)
         if len(new.seals) > len(old.seals) and new.seals[: len(old.seals)] == old.seals:
             self._volume = new
-            if self._shelf is not None:
-                self._shelf.volume = new
+            if self._search is not None:
+                self._search.volume = new
             old.close()
         else:
             new.close()  # another ledger replaced the file; the open files still hold the one this reader was opened for
 
-    def _look(self) -> Shelf | None:
-        if self._shelf is None:
+    def _verify_new(self) -> EntrySearch | None:
+        if self._search is None:
             self.ledger_id = self.ledger_id or self._find_id()
             if not self.ledger_id:
                 return None
-            self._shelf = Shelf(self._volume, self.ledger_id, self, self._index_keys, self._opener)
+            self._search = EntrySearch(self._volume, self.ledger_id, self, self._index_keys, self._opener)
         known = Known()
         if self.end.seq == 0:
             signed = self._signed_seq()  # read before the file, because a writer may extend both
-            known = self._look_at_index()
+            known = self._read_index()
             known = known._replace(durable_seq=max(known.durable_seq, signed))
             self.end = known.mark
             self.tail = Tail(known.mark)
         size = self._volume.size()
-        verifier = Verifier(self.ledger_id, self.end, self._take_up)
+        verifier = Verifier(self.ledger_id, self.end, self._add_commit)
         try:
             verify_range(verifier, self._volume, size)
         except BadLine as fault:
@@ -241,11 +179,11 @@ class _File:
         if verifier.whole.seq < known.durable_seq:
             raise tail_missing(self._volume, verifier.whole, known.durable_seq)
         self.end = verifier.whole
-        return self._shelf
+        return self._search
 
-    def _take_up(self, after: Mark, entries: Batch) -> None:
+    def _add_commit(self, after: Mark, entries: Batch) -> None:
         if self.tail is not None:
-            self.tail.take_up(entries, self._index_keys, after)
+            self.tail.extend_from_file(entries, self._index_keys, after)
             if len(self.tail) > _TAIL_ENTRIES or self.tail.is_full:
                 self.tail = None
 
@@ -268,7 +206,7 @@ class _File:
             return signed_seq(read_checkpoint(self.path), self.path, self.ledger_id)
         return 0
 
-    def _look_at_index(self) -> Known:
+    def _read_index(self) -> Known:
         """The facts in the index; without its position where the file does not contain that position."""
         for snapshot in self._snapshots():
             with suppress(*FAULTS, OSError), snapshot:

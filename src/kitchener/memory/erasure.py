@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kitchener.ids import split_namespace
-from kitchener.ledger import LedgerClient
+from kitchener.ledger import Ledger
 from kitchener.records import events
 
 
@@ -26,8 +26,8 @@ class Erased(NamedTuple):
 class Traces:
     """The entries in the memory's ledgers that concern a subject."""
 
-    signals: LedgerClient
-    overlays: LedgerClient
+    signals: Ledger
+    overlays: Ledger
     key_id: str
     """Kid of the destroyed key, which identifies this erasure."""
     events: dict[str, set[str]] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Traces:
     recorded: set[tuple[str, str]] = field(default_factory=set)
     """Ledger id and namespace of each `SUBJECT_ERASED` that this erasure has written already."""
 
-    def unrecorded(self) -> Iterator[tuple[LedgerClient, str, dict[str, int]]]:
+    def unrecorded(self) -> Iterator[tuple[Ledger, str, dict[str, int]]]:
         """Ledger, namespace and counts of each `SUBJECT_ERASED` that is still to be written."""
         for namespace, event_ids in self.events.items():
             learned = sum(each == namespace for each, _ in self.artifacts)
@@ -57,7 +57,7 @@ async def find_traces(
     subject_id: str,
     sessions: Collection[str],
     namespaces: Iterable[str],
-    ledgers: tuple[LedgerClient, LedgerClient],
+    ledgers: tuple[Ledger, Ledger],
     *,
     key_id: str,
 ) -> Traces:

@@ -15,7 +15,7 @@ from kitchener.clock import Clock, TimestampText
 from kitchener.config import HO3MemoryConfig
 from kitchener.errors import CallerError, OverlayRefused, ProvenanceError, UnknownArtifact
 from kitchener.ids import split_namespace
-from kitchener.ledger import LedgerClient, LedgerEntry
+from kitchener.ledger import Ledger, LedgerEntry
 from kitchener.memory.moments import text_of, us_of
 from kitchener.memory.overlays import (
     Overlay,
@@ -35,7 +35,7 @@ from kitchener.records import events
 class OverlayOperations(ReadOperations):
     """READ, and the LOG of learned lines; the subclass provides the folded subject."""
 
-    def __init__(self, overlays: LedgerClient, config: HO3MemoryConfig, clock: Clock) -> None:
+    def __init__(self, overlays: Ledger, config: HO3MemoryConfig, clock: Clock) -> None:
         super().__init__(config, clock)
         self.overlays = overlays
         self._timestamps = TimestampText()

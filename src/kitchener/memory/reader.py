@@ -17,6 +17,7 @@ from kitchener.config import SIGNAL_KINDS, HO3MemoryConfig
 from kitchener.errors import CallerError
 from kitchener.ids import check_subject_id, split_namespace
 from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.ledger.format.lines import NO_END
 from kitchener.memory.gate import GateResult
 from kitchener.memory.index import OVERLAYS, SIGNALS, artifact_key, fold_subject, overlay_keys, signal_keys
 from kitchener.memory.moments import us_of
@@ -30,7 +31,6 @@ from kitchener.sealing import Sealer
 SIGNALS_FILE: Final = "signals.jsonl"
 OVERLAYS_FILE: Final = "overlays.jsonl"
 DEFAULT_NAMESPACE: Final = "default"
-_NO_END: Final = 2**62
 _MAX_NAMESPACE: Final = 16_384
 """Longest namespace, characters; more than the longest subject id needs, percent-encoded, with its agent class."""
 
@@ -181,8 +181,8 @@ class ReadOperations(ABC):
         # After a clock steps back, the newest entries must stay visible.
         as_of_us = max(self._clock.time_us(), subject.last_us) if as_of_ts is None else us_of(as_of_ts, "as_of_ts")
         if up_to is None:
-            return Cut(as_of_us, _NO_END, _NO_END)
-        return Cut(as_of_us, up_to.get(SIGNALS, _NO_END), up_to.get(OVERLAYS, _NO_END))
+            return Cut(as_of_us, NO_END, NO_END)
+        return Cut(as_of_us, up_to.get(SIGNALS, NO_END), up_to.get(OVERLAYS, NO_END))
 
 
 class MemoryReader(ReadOperations):

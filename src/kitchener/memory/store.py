@@ -14,7 +14,7 @@ from typing import Any, Final
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import HO3MemoryConfig, LedgerConfig
 from kitchener.errors import CallerError
-from kitchener.ledger import LedgerClient, LedgerEntry
+from kitchener.ledger import Ledger, LedgerClient, LedgerEntry
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.memory.erasure import Erased, find_traces
 from kitchener.memory.index import OVERLAYS, SIGNALS, Residents, fold_subject, overlay_keys, signal_keys
@@ -36,59 +36,18 @@ _LOOK_BACK: Final = 100
 """Newest signals of a session that are searched for one with a turn id."""
 
 
-class HO3Memory(OverlayOperations):
-    """Long-term memory, open for reading and writing. Open it with `HO3Memory.open`."""
+class SignalOperations(OverlayOperations):
+    """READ and LOG over two ledgers that somebody else has opened."""
 
-    def __init__(self, signals: LedgerClient, overlays: LedgerClient, config: HO3MemoryConfig, clock: Clock) -> None:
+    def __init__(self, signals: Ledger, overlays: Ledger, config: HO3MemoryConfig, clock: Clock) -> None:
         super().__init__(overlays, config, clock)
         self.signals = signals
         self._residents = Residents(self._fold, self._find_known, config.resident_events)
 
-    @classmethod
-    @asynccontextmanager
-    async def open(
-        cls,
-        plane_root: Path | str,
-        config: HO3MemoryConfig | None = None,
-        *,
-        clock: Clock | None = None,
-        ledger_config: LedgerConfig | None = None,
-        sealer: Sealer | None = None,
-        file_ops: FileOps | None = None,
-    ) -> AsyncIterator["HO3Memory"]:
-        """Opens the memory under a root until the block ends, and then commits pending entries. Creates a missing memory.
-
-        Args:
-            plane_root: the directory of all ledgers
-            config: thresholds and bounds; None: the defaults
-            clock: the time of day; None: the system clock
-            ledger_config: durability and bounds of the ledgers; None: the defaults
-            sealer: encrypts what was learned from subjects; None: it is stored in plain text
-            file_ops: the file system; tests replace it
-
-        Raises:
-            LedgerError: a ledger is damaged, locked, or cannot be at its path
-        """
-        config, clock = config or HO3MemoryConfig(), clock or SystemClock()
-        where, index = memory_dir(plane_root, config), Path(plane_root) / "index"
-        shared: dict[str, Any] = {
-            "config": ledger_config,
-            "clock": clock,
-            "index_dir": index,
-            "sealer": sealer,
-            "file_ops": file_ops,
-        }
-        async with (
-            LedgerClient.open(where / SIGNALS_FILE, ledger_id=SIGNALS, index_keys=signal_keys, **shared) as signals,
-            LedgerClient.open(where / OVERLAYS_FILE, ledger_id=OVERLAYS, index_keys=overlay_keys, **shared) as overlays,
-        ):
-            yield cls(signals, overlays, config, clock)
-
-    def configured(self, config: HO3MemoryConfig) -> "HO3Memory":
-        """A view of this memory with other thresholds; agent classes share the ledgers but not the settings."""
-        other = HO3Memory(self.signals, self.overlays, config, self._clock)
-        other._residents, other._changing = self._residents, self._changing
-        return other
+    @property
+    def ledgers(self) -> tuple[Ledger, ...]:
+        """The ledgers that this memory writes; a turn's commit must cover them."""
+        return self.signals, self.overlays
 
     def stored_id(self, signal_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> str:
         """A signal's id in its stored form: in sealed ledgers, words from outside the closed sets become a keyed digest.
@@ -98,11 +57,6 @@ class HO3Memory(OverlayOperations):
         if has_closed_words(signal_id):
             return signal_id
         return keyed_id(signal_id, partial(self.signals.content_digest, subject_of(namespace)))
-
-    @property
-    def ledgers(self) -> tuple[LedgerClient, LedgerClient]:
-        """Signals and overlays, for `Ledgers(also=…)`: a turn's commit covers them."""
-        return self.signals, self.overlays
 
     @property
     def last_logged_ts(self) -> str:
@@ -208,7 +162,7 @@ class HO3Memory(OverlayOperations):
         """
         fields = {"erased_subject": subject_id}
         async with self._changing:
-            traces = await find_traces(subject_id, sessions, namespaces, self.ledgers, key_id=key_id)
+            traces = await find_traces(subject_id, sessions, namespaces, (self.signals, self.overlays), key_id=key_id)
             for namespace, key in traces.artifacts:
                 subject = await self._known(namespace)
                 history, found = subject.history(key), subject.overlay(key, self._cut(subject, None, None))
@@ -233,6 +187,63 @@ class HO3Memory(OverlayOperations):
 
     async def _fold(self, namespace: str) -> SubjectMemory:
         return await fold_subject(namespace, self.signals, self.overlays)
+
+
+class HO3Memory(SignalOperations):
+    """Long-term memory, open for reading and writing. Open it with `HO3Memory.open`."""
+
+    signals: LedgerClient
+    overlays: LedgerClient
+
+    def __init__(self, signals: LedgerClient, overlays: LedgerClient, config: HO3MemoryConfig, clock: Clock) -> None:
+        super().__init__(signals, overlays, config, clock)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        plane_root: Path | str,
+        config: HO3MemoryConfig | None = None,
+        *,
+        clock: Clock | None = None,
+        ledger_config: LedgerConfig | None = None,
+        sealer: Sealer | None = None,
+        file_ops: FileOps | None = None,
+    ) -> AsyncIterator["HO3Memory"]:
+        """Opens the memory under a root until the block ends, and then commits pending entries. Creates a missing memory.
+
+        Args:
+            plane_root: the directory of all ledgers
+            config: thresholds and bounds; None: the defaults
+            clock: the time of day; None: the system clock
+            ledger_config: durability and bounds of the ledgers; None: the defaults
+            sealer: encrypts what was learned from subjects; None: it is stored in plain text
+            file_ops: the file system; tests replace it
+
+        Raises:
+            LedgerError: a ledger is damaged, locked, or cannot be at its path
+        """
+        config, clock = config or HO3MemoryConfig(), clock or SystemClock()
+        where, index = memory_dir(plane_root, config), Path(plane_root) / "index"
+        opened = partial(
+            LedgerClient.open, config=ledger_config, clock=clock, index_dir=index, sealer=sealer, file_ops=file_ops
+        )
+        async with (
+            opened(where / SIGNALS_FILE, ledger_id=SIGNALS, index_keys=signal_keys) as signals,
+            opened(where / OVERLAYS_FILE, ledger_id=OVERLAYS, index_keys=overlay_keys) as overlays,
+        ):
+            yield cls(signals, overlays, config, clock)
+
+    def configured(self, config: HO3MemoryConfig) -> "HO3Memory":
+        """A view of this memory with other thresholds; agent classes share the ledgers but not the settings."""
+        other = HO3Memory(self.signals, self.overlays, config, self._clock)
+        other._residents, other._changing = self._residents, self._changing
+        return other
+
+    @property
+    def ledgers(self) -> tuple[LedgerClient, LedgerClient]:
+        """Signals and overlays, for `Ledgers(also=…)`: a turn's commit covers them."""
+        return self.signals, self.overlays
 
 
 def _checked(metadata: Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:

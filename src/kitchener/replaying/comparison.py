@@ -6,7 +6,7 @@ readable value.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kitchener.records import events
 
@@ -44,12 +44,12 @@ class Difference(NamedTuple):
     """The first difference of two payloads."""
 
     path: str
-    recorded: Any
-    recomputed: Any
+    recorded: object
+    recomputed: object
 
 
 def first_difference(
-    entry_type: str, recorded: Mapping[str, Any], recomputed: Mapping[str, Any], *, policy_differs: bool = False
+    entry_type: str, recorded: Mapping[str, object], recomputed: Mapping[str, object], *, policy_differs: bool = False
 ) -> Difference | None:
     """Where two payloads of this type begin to differ, or None.
 
@@ -64,7 +64,7 @@ def first_difference(
 
 
 def _in_mapping(
-    recorded: Mapping[str, Any], recomputed: Mapping[str, Any], at: str, left_out: frozenset[str] = frozenset()
+    recorded: Mapping[str, object], recomputed: Mapping[str, object], at: str, left_out: frozenset[str] = frozenset()
 ) -> Difference | None:
     for key in sorted({*recorded, *recomputed} - left_out - _TIMES, key=_rank):
         path = f"{at}.{key}" if at else key
@@ -74,7 +74,7 @@ def _in_mapping(
     return None
 
 
-def _in_value(recorded: Any, recomputed: Any, at: str) -> Difference | None:
+def _in_value(recorded: object, recomputed: object, at: str) -> Difference | None:
     if isinstance(recorded, dict) and isinstance(recomputed, dict):
         return _in_mapping(recorded, recomputed, at)
     if isinstance(recorded, list) and isinstance(recomputed, list):

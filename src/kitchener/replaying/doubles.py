@@ -10,12 +10,14 @@ from kitchener.config import HO3MemoryConfig
 from kitchener.errors import KitchenerError
 from kitchener.gateway.providers.recorded import NotRecorded, RecordedProvider, RequestChanged
 from kitchener.ids import split_namespace
-from kitchener.ledger import LedgerClient, LedgerReader, StoredEntry
-from kitchener.memory import HO3Memory
+from kitchener.ledger import Ledger, LedgerReader, StoredEntry
+from kitchener.memory.gate import GateResult
 from kitchener.memory.index import OVERLAYS, SIGNALS
 from kitchener.memory.moments import us_of
-from kitchener.memory.reader import MemoryReader
+from kitchener.memory.overlays import Overlay
+from kitchener.memory.reader import DEFAULT_NAMESPACE, MemoryReader, Moment
 from kitchener.memory.signals import normalise
+from kitchener.memory.store import SignalOperations
 from kitchener.memory.subject import SubjectMemory
 from kitchener.records import events
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
@@ -27,31 +29,31 @@ from kitchener.replaying.replay_ledgers import ReplayLedger
 from kitchener.replaying.tape import Tape
 
 _FROM_OUTSIDE: Final = ("PROVIDER", "TIMEOUT")
-"""Reasons of failed work orders that come from beyond the executor and are given again; all others are worked out."""
+"""Failure reasons that come from outside the executor. A replay copies these from the record and recomputes all others."""
 
 
 class RecordedClock:
-    """A clock that stands still at a turn's recorded time."""
+    """A clock that shows a recorded time until it is set again."""
 
     def __init__(self) -> None:
         self._time_us = 0
 
-    def put_to(self, moment: str) -> None:
-        """Puts it to an ISO time of a ledger."""
-        self._time_us = us_of(moment, "turn_ts")
+    def put_to(self, timestamp: str) -> None:
+        """Sets the clock to an ISO time of a ledger."""
+        self._time_us = us_of(timestamp, "turn_ts")
 
     def time_us(self) -> int:
-        """The moment, microseconds since the Unix epoch."""
+        """The recorded time, microseconds since the Unix epoch."""
         return self._time_us
 
 
 class RecordedGateway:
-    """Gives each model call the attempts, the answer or the failure that it had.
+    """Gives each model call its recorded attempts, and its recorded answer or failure.
 
     Args:
         tape: the session
-        provider: gives recorded answers to the requests that got them
-        routes: where requests go now
+        provider: returns the recorded answer to a recorded request
+        routes: the present routes of requests
     """
 
     def __init__(self, tape: Tape, provider: RecordedProvider, routes: Routes) -> None:
@@ -61,8 +63,8 @@ class RecordedGateway:
         """The recorded answer to the request.
 
         Raises:
-            WorkOrderFailed: the call had failed
-            Diverged: there was no such call, or with another request, or it would go to another provider
+            WorkOrderFailed: the recorded call failed
+            Diverged: the call is not recorded, has another request, or would go to another provider
         """
         response: PromptResponse | None = None
         failure = self._failure(request)
@@ -80,7 +82,7 @@ class RecordedGateway:
         raise failure
 
     async def stream(self, request: PromptRequest, *, on_attempt: OnAttempt) -> AsyncIterator[StreamItem]:
-        """The same as a stream of one item; nobody watches a replay."""
+        """The recorded answer as a stream of one item, because nobody watches a replay."""
         yield await self.complete(request, on_attempt=on_attempt)
 
     async def _answer(self, request: PromptRequest) -> PromptResponse:
@@ -108,7 +110,7 @@ class RecordedGateway:
         return events.LLM_CALL, request.wo_id, None
 
     def _failure(self, request: PromptRequest) -> WorkOrderFailed | None:
-        """What the call failed with, if it did: it then has no answer on record, and its work order has such a failure."""
+        """The recorded failure of a call; None: the call has an answer, or its work order failed for another reason."""
         if self._about(request)[2] is not None or self._tape.turn is None:
             return None
         for entry in self._tape.turn.of_type(events.WO_FAILED):
@@ -118,12 +120,17 @@ class RecordedGateway:
         return None
 
 
-class RecordedTools:
-    """A `ToolRegistry` whose tools are not run: each call has the result that it had."""
+class RecordedTools(ToolRegistry):
+    """The tools of an agent class, which are not run: each call returns its recorded result."""
 
     def __init__(self, registry: ToolRegistry, tape: Tape) -> None:
+        super().__init__()
         self._registry, self._tape = registry, tape
-        self.tool_ids = registry.tool_ids
+
+    @property
+    def tool_ids(self) -> tuple[str, ...]:
+        """See `ToolRegistry`."""
+        return self._registry.tool_ids
 
     def is_read_only(self, tool_id: str) -> bool:
         """See `ToolRegistry`."""
@@ -133,16 +140,12 @@ class RecordedTools:
         """See `ToolRegistry`."""
         return self._registry.toolset(allowed)
 
-    def specs(self, allowed: tuple[str, ...]) -> Any:
-        """See `ToolRegistry`."""
-        return self._registry.specs(allowed)
-
     def validate(self, tool_id: str, arguments: Mapping[str, Any]) -> dict[str, Any] | str:
         """See `ToolRegistry`."""
         return self._registry.validate(tool_id, arguments)
 
     async def run(self, tool_id: str, arguments: Mapping[str, Any], call: ToolCall) -> ToolOutcome:
-        """The recorded outcome; the start of the call, with its arguments, was compared with the record just before."""
+        """The recorded outcome. The start of the call, with its arguments, was already compared with the record."""
         turn = self._tape.turn
         found = turn.of_type(events.TOOL_STARTED, events.TOOL_CALL) if turn is not None else []
         own = [entry for entry in found if entry.entity_id == call.wo_id]
@@ -155,13 +158,13 @@ class RecordedTools:
 
 
 class RecordedExecutor:
-    """The real HO1, which fails again at each point where the recorded one failed."""
+    """The real HO1, which fails wherever the recorded HO1 failed."""
 
     def __init__(self, executor: HO1ExecutorProtocol, ho1m: ReplayLedger, tape: Tape) -> None:
         self._executor, self._ho1m, self._tape = executor, ho1m, tape
 
     async def execute(self, work_order: WorkOrder) -> WorkOrder:
-        """The work order as HO1 leaves it."""
+        """The finished work order; raises the recorded error where HO1 failed."""
         broken = self._breakdown(work_order.wo_id)
         if broken is None:
             return self._with_cost(await self._executor.execute(work_order))
@@ -170,7 +173,7 @@ class RecordedExecutor:
         raise broken
 
     def _with_cost(self, done: WorkOrder) -> WorkOrder:
-        """An answer that could not be stored was paid for all the same; only the sum is on record."""
+        """Adds the recorded cost of an answer that was paid for but could not be stored."""
         if done.error is None or done.error.provider_reason != "malformed" or self._tape.turn is None:
             return done
         for entry in self._tape.turn.of_type(events.WO_FAILED):
@@ -203,19 +206,30 @@ class RecordedMemory(MemoryReader):
         """ISO time of the recorded entry of the signal that was logged last."""
 
     async def subject(self, namespace: str) -> SubjectMemory:
-        """Everything on record of a namespace, folded once; what came later lies beyond the cut of each question."""
+        """All recorded entries of a namespace, folded once. Each question ignores the entries after its own time."""
         found = self._subjects.get(namespace)
         if found is None:
             found = self._subjects[namespace] = await super().subject(namespace)
         return found
 
-    async def read_active_biases(self, *args: Any, **options: Any) -> Any:
-        """See `MemoryReader`; fails where it had failed."""
+    @property
+    def ledgers(self) -> tuple[Ledger, ...]:
+        """None: a replay writes nothing."""
+        return ()
+
+    async def read_active_biases(
+        self,
+        as_of_ts: Moment | None = None,
+        *,
+        up_to: Mapping[str, int] | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> list[Overlay]:
+        """See `MemoryReader`; fails where the recorded call failed."""
         self._fail_again()
-        return await super().read_active_biases(*args, **options)
+        return await super().read_active_biases(as_of_ts, up_to=up_to, namespace=namespace)
 
     async def read_refs(self, keys: Iterable[str], *, namespace: str = "default") -> dict[str, tuple[Ref, str]]:
-        """The entries that held artifacts when the turn began."""
+        """The entries that contained the artifacts when the turn started."""
         found, end = {}, self._tape.positions.get(OVERLAYS, 0)
         for key in keys:
             records = await self.read_records(key, namespace=namespace)
@@ -224,17 +238,24 @@ class RecordedMemory(MemoryReader):
                 found[key] = (held[-1].ref, held[-1].timestamp)
         return found
 
-    async def check_gate(self, *args: Any, **options: Any) -> Any:
-        """See `MemoryReader`; fails where it had failed."""
+    async def check_gate(
+        self,
+        signal_id: str,
+        as_of_ts: Moment | None = None,
+        *,
+        up_to: Mapping[str, int] | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> GateResult:
+        """See `MemoryReader`; fails where the recorded call failed."""
         self._fail_again()
-        return await super().check_gate(*args, **options)
+        return await super().check_gate(signal_id, as_of_ts, up_to=up_to, namespace=namespace)
 
     async def log_signal(
         self,
         signal_id: str,
         session_id: str,
         event_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, object] | None = None,
         *,
         namespace: str,
     ) -> str:
@@ -242,8 +263,9 @@ class RecordedMemory(MemoryReader):
         expected = self._tape.next_of(SIGNALS)
         if expected is None:
             self._fail_again()
-        given: dict[str, Any] = {
-            "signal_id": normalise(signal_id, self.kinds),
+        signal_id = normalise(signal_id, self.kinds)
+        given: dict[str, object] = {
+            "signal_id": signal_id,
             "event_id": event_id,
             "session_id": session_id,
             "namespace": namespace,
@@ -251,8 +273,8 @@ class RecordedMemory(MemoryReader):
             "metadata": dict(metadata or {}),
         }
         if expected is None:
-            signal = (events.HO3_SIGNAL, given["signal_id"], None)
-            self._tape.diverge("signal", None, given["signal_id"], signal, payload={}, now=given)
+            signal = (events.HO3_SIGNAL, signal_id, None)
+            self._tape.diverge("signal", None, signal_id, signal, payload={}, now=given)
         told = events.in_words(expected.payload)
         recorded = {key: told.get(key) for key in given}
         if (found := first_difference(events.HO3_SIGNAL, recorded, given)) is not None:
@@ -262,19 +284,19 @@ class RecordedMemory(MemoryReader):
         return str(event_id)
 
     def stored_id(self, signal_id: str, *, namespace: str) -> str:
-        """A signal's id as the turn's record holds it: an older version kept all of them in words."""
+        """A signal's id in the form that the turn recorded. An older version stored every id in plain words."""
         turn = self._tape.turn
         for entry in turn.of_type(events.HO3_SIGNAL) if turn is not None else ():
             if signal_id in (entry.payload["signal_id"], events.in_words(entry.payload)["signal_id"]):
                 return str(entry.payload["signal_id"])
         return signal_id
 
-    async def log_overlay(self, overlay: Any, *, namespace: str) -> str:
-        """Nothing is learned in a replay."""
+    async def log_overlay(self, overlay: Overlay | Mapping[str, Any], *, namespace: str) -> str:
+        """Raises KitchenerError, because a replay learns nothing."""
         raise KitchenerError("a replay learns nothing")
 
     async def last_turn_id(self, session_id: str) -> str | None:
-        """The turn of the newest signal of the session that may be seen."""
+        """The turn of the session's newest signal that the replay may see."""
         end = self._tape.seen.get(SIGNALS, 0)
         newest: StoredEntry | None = None
         for entry in self._tape.entries.get(SIGNALS, ()):
@@ -290,20 +312,20 @@ class RecordedMemory(MemoryReader):
             raise _again(str(expected.payload.get("error")))
 
 
-class RecordedLearning(HO3Memory):
-    """The memory as a consolidation wrote to it.
+class RecordedLearning(SignalOperations):
+    """The memory during a replayed consolidation.
 
     Args:
-        signals, overlays: their doubles
-        config: thresholds and bounds
-        clock: stands where the consolidation began
-        about: what its plan says of its signal
+        signals, overlays: the doubles of the two ledgers
+        config: thresholds and limits
+        clock: shows the time when the consolidation started
+        about: the field `consolidates` of its plan
     """
 
     def __init__(
         self,
-        signals: LedgerClient,
-        overlays: LedgerClient,
+        signals: Ledger,
+        overlays: Ledger,
         config: HO3MemoryConfig,
         clock: RecordedClock,
         about: Mapping[str, Any],
@@ -312,7 +334,7 @@ class RecordedLearning(HO3Memory):
         self._about = about
 
     def stored_id(self, signal_id: str, *, namespace: str = "default") -> str:
-        """See `HO3Memory`; in words where an older version recorded it so."""
+        """See `SignalOperations`; in plain words if an older version recorded it so."""
         return signal_id if self._about["signal_id"] == signal_id else super().stored_id(signal_id, namespace=namespace)
 
 

@@ -1,7 +1,7 @@
 """Names the origin of a ledger field, so that the reader of a divergence knows where to look. Pure."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from kitchener.records import events
 
@@ -44,7 +44,9 @@ _FIELDS: Final[Mapping[tuple[str, str], str]] = {
 }
 
 
-def stems_from(entry_type: str, path: str, recorded: Mapping[str, Any], now: Mapping[str, Any], *, policy_differs: bool) -> str:
+def stems_from(
+    entry_type: str, path: str, recorded: Mapping[str, object], now: Mapping[str, object], *, policy_differs: bool
+) -> str:
     """Where a field's value comes from, and what is likely to have changed.
 
     Args:
@@ -66,7 +68,7 @@ def stems_from(entry_type: str, path: str, recorded: Mapping[str, Any], now: Map
     return f"{text}; likely: the turn was recorded under another policy" if policy_differs else text
 
 
-def _request(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def _request(recorded: Mapping[str, object], now: Mapping[str, object]) -> str:
     before, after = recorded.get("prompt_pack_version"), now.get("prompt_pack_version")
     if before != after:
         return f"the prompt pack: recorded with {before}, now {after}"

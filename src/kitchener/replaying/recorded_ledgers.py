@@ -1,30 +1,27 @@
 """Finds and opens the ledgers of a session for reading. Takes no lock and writes nothing."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.errors import CallerError, UnknownSession
 from kitchener.ids import is_session_id, path_part
 from kitchener.ledger import LedgerReader
-from kitchener.memory.index import OVERLAYS, SIGNALS, overlay_keys, signal_keys
-from kitchener.memory.reader import memory_dir
+from kitchener.memory.index import OVERLAYS, SIGNALS
 from kitchener.records.events import SESSION_START, index_keys
-from kitchener.runtime.ledger_paths import agent_of, ho2m_path, sealer_of
+from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName, agent_of, index_dir, ledger_paths, sealer_of
 from kitchener.runtime.memories import memory_config
 from kitchener.sealing import Sealer
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedLedgers:
-    """The open readers of one agent class, by ledger id; a ledger that was never made is left out."""
+    """The open readers of one agent class. Ledgers that do not exist are left out."""
 
     agent: HO2Config
     memory: HO3MemoryConfig | None
-    """The memory's settings as the class uses it; None: it is off."""
+    """The memory's settings for this class; None: memory is off."""
     ho1m: str
     ho2m: str
     context: str
@@ -33,7 +30,7 @@ class RecordedLedgers:
     sealer: Sealer | None
 
     async def sessions(self) -> list[str]:
-        """The sessions there are, oldest first."""
+        """The recorded sessions, oldest first."""
         reader = self.readers.get(self.ho2m)
         if reader is None:
             return []
@@ -41,54 +38,57 @@ class RecordedLedgers:
 
 
 def memory_of(config: RuntimeConfig, agent: HO2Config) -> HO3MemoryConfig | None:
-    """The memory's settings as an agent class uses it; None: its turns do not use it."""
+    """The memory's settings for an agent class; None: its turns use no memory."""
     return memory_config(config.memory, agent) if agent.ho3_enabled else None
 
 
 @asynccontextmanager
 async def open_recorded(config: RuntimeConfig, agent_class: str) -> AsyncIterator[RecordedLedgers]:
-    """The ledgers of an agent class, open for reading until the block is left.
+    """Opens the ledgers of an agent class for reading, until the block ends.
 
     Raises:
-        LedgerDamaged: what was written once does not verify
+        LedgerDamaged: earlier data does not verify
         LedgerPathError: a file cannot be read
     """
-    agent = agent_of(config, agent_class)
-    root, part, memory = Path(config.plane_root), path_part(agent_class), memory_of(config, agent)
-    sealer = sealer_of(config.ledger)
-    where = ho2m_path(root, agent)
-    ho1m = Path(agent.ho1m_path) if agent.ho1m_path else root / "HO1" / part / "ho1m.jsonl"
-    memories = memory_dir(root, memory_config(config.memory, agent))
-    files: Sequence[tuple[str, Path, Callable[..., Any] | None]] = (
-        (f"HO1M:{part}", ho1m, None),
-        (f"HO2M:{part}", where, index_keys),
-        (f"CONTEXT:{part}", where.with_name("context.jsonl"), None),
-        (SIGNALS, memories / "signals.jsonl", signal_keys),
-        (OVERLAYS, memories / "overlays.jsonl", overlay_keys),
-    )
+    part, sealer = path_part(agent_class), sealer_of(config.ledger)
+    ids: Mapping[LedgerName, str] = {
+        "ho1m": f"HO1M:{part}",
+        "ho2m": f"HO2M:{part}",
+        "context": f"CONTEXT:{part}",
+        "signals": SIGNALS,
+        "overlays": OVERLAYS,
+    }
+    agent, paths = agent_of(config, agent_class), ledger_paths(config, agent_class)
     async with AsyncExitStack() as stack:
         readers: dict[str, LedgerReader] = {}
-        for ledger_id, path, keys in files:
-            if path.exists():
-                opened = LedgerReader.open(path, ledger_id=ledger_id, index_dir=root / "index", index_keys=keys, sealer=sealer)
+        for name, ledger_id in ids.items():
+            if paths[name].exists():
+                opened = LedgerReader.open(
+                    paths[name],
+                    ledger_id=ledger_id,
+                    index_dir=index_dir(config),
+                    index_keys=INDEX_KEYS.get(name),
+                    sealer=sealer,
+                )
                 readers[ledger_id] = await stack.enter_async_context(opened)
-        yield RecordedLedgers(agent, memory, f"HO1M:{part}", f"HO2M:{part}", f"CONTEXT:{part}", readers, sealer)
+        memory = memory_of(config, agent)
+        yield RecordedLedgers(agent, memory, ids["ho1m"], ids["ho2m"], ids["context"], readers, sealer)
 
 
 async def class_of(config: RuntimeConfig, session_id: str, classes: Iterable[str]) -> str:
-    """The agent class in whose ledger a session stands.
+    """The agent class whose ledger contains a session.
 
     Raises:
-        CallerError: the id has not the form of a session id
-        UnknownSession: none of the classes has it
+        CallerError: the session id is malformed
+        UnknownSession: none of the classes has the session
     """
     if not is_session_id(session_id):
         raise CallerError(f"{session_id!r} is not a session id: expected SES- and 8 to 32 lower-case hex digits")
     asked = list(classes)
     for agent_class in asked:
-        path = ho2m_path(Path(config.plane_root), agent_of(config, agent_class))
+        path = ledger_paths(config, agent_class)["ho2m"]
         if path.exists():
-            async with LedgerReader.open(path, index_dir=Path(config.plane_root) / "index", index_keys=index_keys) as reader:
+            async with LedgerReader.open(path, index_dir=index_dir(config), index_keys=index_keys) as reader:
                 if await reader.last(session_id=session_id):
                     return agent_class
     raise UnknownSession(session_id, asked[0] if asked else "ADMIN")

@@ -5,13 +5,12 @@ were skipped because their circuit was open, are copied from the record.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.gateway.routing import Candidate, plan_route
 from kitchener.records.prompt import Attempt, PromptRequest
 
-Difference = tuple[dict[str, Any], dict[str, Any]]
+Difference = tuple[dict[str, object], dict[str, object]]
 """Where an attempt went, and where it would go now."""
 
 
@@ -54,5 +53,5 @@ def _fields(candidate: Candidate) -> tuple[str, str | None, str]:
     return candidate.provider_id, candidate.model_id, candidate.route_reason
 
 
-def _as_json(provider_id: str, model_id: str | None, route_reason: str) -> dict[str, Any]:
+def _as_json(provider_id: str, model_id: str | None, route_reason: str) -> dict[str, object]:
     return {"provider_id": provider_id, "model_id": model_id, "route_reason": route_reason}

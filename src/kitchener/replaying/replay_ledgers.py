@@ -4,13 +4,14 @@ Nothing is written. A write that equals the next recorded entry gets that entry'
 therefore depend on the recorded references, hashes and times.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from kitchener.canonical import NOTHING, Opening
 from kitchener.config import LedgerConfig
-from kitchener.ledger import LedgerEntry, LedgerReader, StoredEntry
+from kitchener.ids import EntryId
+from kitchener.ledger import Ledger, LedgerEntry, LedgerReader, StoredEntry
 from kitchener.records.ref import Ref
 from kitchener.replaying.tape import Tape
 from kitchener.sealing import Sealer
@@ -19,13 +20,13 @@ _NO_TIME: Final = "1970-01-01T00:00:00.000000+00:00"
 
 
 class ReplayLedger:
-    """One ledger, in the place of a `LedgerClient`.
+    """One ledger of a replay; satisfies `Ledger`.
 
     Args:
-        ledger_id: which one
+        ledger_id: the ledger's name
         reader: the recorded ledger; None: there is none
         tape: the session
-        config: bounds of an entry
+        config: limits of an entry
         sealer: makes keyed digests where content is sealed
     """
 
@@ -36,18 +37,18 @@ class ReplayLedger:
         self._reader, self._tape, self._sealer = reader, tape, sealer
         self._watchers: list[list[StoredEntry]] = []
         self.last_timestamp = _NO_TIME
-        """Time of the entry that was written last."""
+        """ISO time of the last entry written."""
 
     @property
     def position(self) -> int:
         """Number of the last entry that the replay may see."""
         return self._tape.seen.get(self.ledger_id, 0)
 
-    async def write(self, entry: LedgerEntry, *, expected_head: object = None) -> Ref:
+    async def write(self, entry: LedgerEntry, *, expected_head: EntryId | None = None) -> Ref:
         """Compares an entry with the next recorded one and returns the recorded reference."""
         return self.keep(self._tape.take(self.ledger_id, entry))
 
-    async def write_all(self, entries: Iterable[LedgerEntry]) -> list[StoredEntry]:
+    async def write_all(self, entries: Sequence[LedgerEntry]) -> list[StoredEntry]:
         """Compares entries with the next recorded ones and returns the recorded ones."""
         taken = [self._tape.take(self.ledger_id, entry) for entry in entries]
         for stored in taken:
@@ -55,52 +56,62 @@ class ReplayLedger:
         return taken
 
     def keep(self, stored: StoredEntry) -> Ref:
-        """Takes note of an entry that counts as written now."""
+        """Makes a recorded entry the last one written."""
         self.last_timestamp = stored.timestamp
         for watcher in self._watchers:
             watcher.append(stored)
         return stored.ref
 
     async def read(
-        self, *, session_id: str | None = None, up_to_seq: int | None = None, **filters: Any
+        self,
+        *,
+        session_id: str | None = None,
+        entity_id: str | None = None,
+        entry_type: str | tuple[str, ...] | None = None,
+        key: str | None = None,
+        after_seq: int | None = None,
+        up_to_seq: int | None = None,
+        limit: int | None = None,
     ) -> AsyncIterator[StoredEntry]:
-        """The recorded entries that meet all conditions and may be seen; see `LedgerClient.read`."""
+        """The recorded entries that meet all conditions and that the replay may see; see `LedgerClient.read`."""
         end = self.position if up_to_seq is None else min(up_to_seq, self.position)
-        if session_id == self._tape.session_id and not filters:
+        others = (entity_id, entry_type, key, after_seq, limit)
+        if session_id == self._tape.session_id and others == (None,) * len(others):
             for entry in self._tape.entries.get(self.ledger_id, ()):
                 if entry.seq <= end:
                     yield entry
         elif self._reader is not None:
-            async for entry in self._reader.read(session_id=session_id, up_to_seq=end, **filters):
+            async for entry in self._reader.read(
+                session_id=session_id,
+                entity_id=entity_id,
+                entry_type=entry_type,
+                key=key,
+                after_seq=after_seq,
+                up_to_seq=end,
+                limit=limit,
+            ):
                 yield entry
 
     async def last(self, *, session_id: str | None = None, key: str | None = None, limit: int = 1) -> list[StoredEntry]:
-        """The newest recorded entries of a session or a key that may be seen, ascending."""
-        filters: dict[str, Any] = {} if key is None else {"key": key}
-        return [entry async for entry in self.read(session_id=session_id, **filters)][-limit:]
+        """The newest recorded entries of a session or a key that the replay may see, ascending."""
+        return [entry async for entry in self.read(session_id=session_id, key=key)][-limit:]
 
     async def last_of(self, keys: Iterable[str]) -> dict[str, StoredEntry]:
-        """The newest recorded entry of each of these keys that may be seen, by key."""
+        """The newest recorded entry of each key that the replay may see, by key."""
         found = {key: await self.last(key=key) for key in keys}
         return {key: entries[-1] for key, entries in found.items() if entries}
 
     async def known_keys(self, keys: Iterable[str]) -> set[str]:
-        """Which of these keys have entries that may be seen."""
+        """The keys among these with entries that the replay may see."""
         return {key for key in keys if await self.last(key=key)}
 
-    async def get(self, seq: int) -> StoredEntry | None:
-        """The entry with a number, if it may be seen."""
-        async for entry in self.read(after_seq=seq - 1, up_to_seq=seq):
-            return entry
-        return None
-
     async def known_sessions(self, session_ids: Iterable[str]) -> set[str]:
-        """None: a replay draws no session ids."""
+        """The empty set, because a replay creates no session ids."""
         return set()
 
     @contextmanager
     def watch(self, session_id: str) -> Iterator[list[StoredEntry]]:
-        """A list of the entries as they are written, until the block is left."""
+        """A list of the entries as they are written, until the block ends."""
         entries: list[StoredEntry] = []
         self._watchers.append(entries)
         try:
@@ -109,41 +120,41 @@ class ReplayLedger:
             self._watchers[:] = [each for each in self._watchers if each is not entries]
 
     def content_digest(self, subject_id: str, data: bytes, opening: Opening = NOTHING) -> str:
-        """The digest of some content, as the recorded ledger makes it."""
+        """The digest of some content, as the recorded ledger computes it."""
         if self._sealer is None:
             return opening.digest(data)
         return self._sealer.content_digest(subject_id, opening.data + data)
 
     async def commit(self) -> None:
-        """Nothing is written."""
+        """Does nothing, because nothing is written."""
 
     def request_commit(self) -> None:
-        """Nothing is written."""
+        """Does nothing, because nothing is written."""
 
 
 class ReplayLedgers:
-    """The three ledgers of an agent class, in the place of `Ledgers`."""
+    """The three ledgers of an agent class in a replay; satisfies `LedgerGroup`."""
 
     is_sole_writer = False
-    """What other sessions wrote comes into view as the replay goes on."""
+    """Other sessions' entries become visible as the replay advances."""
 
     def __init__(self, ho1m: ReplayLedger, ho2m: ReplayLedger, context: ReplayLedger, tape: Tape) -> None:
         self.ho1m, self.ho2m, self.context, self._tape = ho1m, ho2m, context, tape
 
     async def commit(self) -> None:
-        """Nothing is written."""
+        """Does nothing, because nothing is written."""
 
     def request_commit(self) -> None:
-        """Nothing is written."""
+        """Does nothing, because nothing is written."""
 
     def enter_turn(self) -> None:
-        """No commit waits for it."""
+        """Does nothing, because no commit waits for a turn."""
 
     def leave_turn(self) -> None:
-        """No commit waited for it."""
+        """Does nothing, because no commit waits for a turn."""
 
-    def covers(self, ledgers: Iterable[object]) -> bool:
-        """Nothing is written, so nothing can be left out."""
+    def covers(self, ledgers: Iterable[Ledger]) -> bool:
+        """True: nothing is written, so a commit leaves nothing out."""
         return True
 
     def positions(self) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """Describes the result of a replay: identical, or the first divergence, worded like a failed test."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, TypeGuard
 
 import orjson
 
@@ -20,9 +20,9 @@ class ReplayDivergence:
     """The turn, or the work order of a consolidation; None: before the first turn."""
     field: str
     """What differs, as a path in the entry's payload, e.g. `request_hash`; `entry`: another entry was written, or none."""
-    recorded: Any
+    recorded: object
     """What the ledger has, as JSON types; None: nothing."""
-    recomputed: Any
+    recomputed: object
     """What came out now."""
     stems_from: str
     """Where this value comes from, and what is likely to have changed."""
@@ -33,7 +33,7 @@ class ReplayDivergence:
     entry_id: str | None = None
     """The recorded entry; None: there is none."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
         return {
             "turn_id": self.turn_id,
@@ -50,8 +50,9 @@ class ReplayDivergence:
         """For a reader, some lines long."""
         where = f"{self.entry_type} {self.entity_id}" + (f" ({self.entry_id})" if self.entry_id else "")
         rows = [f"first divergence: {self.turn_id or 'before the first turn'}, {where}", f"  field       {self.field}"]
-        if _is_list_of_text(self.recorded) and _is_list_of_text(self.recomputed):
-            rows += _list_diff(self.recorded, self.recomputed)
+        recorded, recomputed = self.recorded, self.recomputed
+        if _is_list_of_text(recorded) and _is_list_of_text(recomputed):
+            rows += _list_diff(recorded, recomputed)
         else:
             rows += [f"  recorded    {_shown(self.recorded)}", f"  recomputed  {_shown(self.recomputed)}"]
         return "\n".join([*rows, f"  stems from  {self.stems_from}"])
@@ -103,7 +104,7 @@ class ReplayReport:
         """Whether it is about consolidations, which belong to no conversation."""
         return self.session_id.startswith("CONS-")
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
         policy = self.policy
         return {
@@ -135,19 +136,19 @@ class ReplayReport:
         return "\n".join([*rows, f"{self.session_id}  diverged after {turns}{skipped}", self.divergence.text()])
 
 
-def _counts(reasons: Any) -> str:
+def _counts(reasons: Iterable[str]) -> str:
     found: dict[str, int] = {}
     for each in reasons:
         found[each] = found.get(each, 0) + 1
     return ", ".join(f"{count} {reason}" for reason, count in sorted(found.items()))
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
 
 
-def _is_list_of_text(value: Any) -> bool:
+def _is_list_of_text(value: object) -> TypeGuard[list[str]]:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 

@@ -49,7 +49,7 @@ class OpenTape(Tape):
     def __init__(self, tape: Tape) -> None:
         super().__init__(tape.session_id, tape.entries, ho2m=tape.ho2m, names=tape.names)
         self.known = self.recordings()
-        self.projection: Mapping[str, Any] | None = None
+        self.projection: Mapping[str, object] | None = None
         """The one that the turn's context is made of."""
         self._learned_to: int | None = None
         self._written: dict[tuple[str, str], str] = {}
@@ -164,7 +164,7 @@ class OpenMemory(RecordedMemory):
         signal_id: str,
         session_id: str,
         event_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, object] | None = None,
         *,
         namespace: str,
     ) -> str:

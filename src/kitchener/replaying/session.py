@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import anyio.to_thread
 
@@ -25,8 +25,7 @@ from kitchener.config import HO2Config, RuntimeConfig
 from kitchener.errors import UnknownSession
 from kitchener.gateway.providers.recorded import RecordedProvider
 from kitchener.ids import memory_namespace
-from kitchener.ledger import LedgerClient, LedgerReader, Ledgers, StoredEntry
-from kitchener.memory import HO3Memory
+from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory.index import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
 from kitchener.records.prompt import PromptGateway, PromptRequest
@@ -59,7 +58,7 @@ async def replay_session(
     config: RuntimeConfig | str | Path | None = None,
     root: str | Path | None = None,
     agent_class: str | None = None,
-    tools: Sequence[Callable[..., Any]] = (),
+    tools: Sequence[Callable[..., object]] = (),
 ) -> ReplayReport:
     """Replays a session and says whether every decision comes out as it was recorded.
 
@@ -126,7 +125,7 @@ class Replays:
                     continue
                 tape.begin(each)
                 clock.put_to(each.started.timestamp)
-                signals, overlays = (cast(LedgerClient, self._ledger(name, tape)) for name in (SIGNALS, OVERLAYS))
+                signals, overlays = (self._ledger(name, tape) for name in (SIGNALS, OVERLAYS))
                 about = each.about
                 memory = RecordedLearning(signals, overlays, config, clock, about)
                 supervisor = self.supervisor_for(tape, ledgers, clock, memory)
@@ -214,7 +213,7 @@ class Replays:
         tape: Tape,
         ledgers: ReplayLedgers,
         clock: RecordedClock,
-        memory: RecordedMemory | HO3Memory | None,
+        memory: LongTermMemory | None,
         gateway: PromptGateway | None = None,
     ) -> HO2Supervisor:
         """The supervisor that the session runs through, with doubles below it.
@@ -225,12 +224,11 @@ class Replays:
             gateway: None: gives recorded answers to the recorded requests and to no others
         """
         agent = self.recorded.agent.model_copy(update=_NO_LIMIT)
-        tools = cast(ToolRegistry, RecordedTools(self._tools, tape))
-        lent = cast(Ledgers, ledgers)
+        tools = RecordedTools(self._tools, tape)
         provider = RecordedProvider(tape.recordings(), request_hash=self._hashed_by(ledgers))
         routes = Routes(self.settings.router, tape.providers())
         executor = HO1Executor(
-            ledgers=lent,
+            ledgers=ledgers,
             gateway=gateway or RecordedGateway(tape, provider, routes),
             prompts=self._prompts,
             tools=tools,
@@ -240,17 +238,17 @@ class Replays:
         return HO2Supervisor(
             agent_class=self.agent_class,
             ho1_executor=RecordedExecutor(executor, ledgers.ho1m, tape),
-            ledgers=lent,
+            ledgers=ledgers,
             token_budgeter=TokenBudgeter(),
             config=agent if memory is not None else agent.model_copy(update={"ho3_enabled": False}),
-            ho3_memory=cast(LongTermMemory, memory) if memory is not None else None,
+            ho3_memory=memory,
             degraded_call=_recorded_reply(tape),
             tools=tools,
             clock=clock,
             host=Host(limits=self.settings.limits, ruleset_hash=self.ruleset_hash(memory)),
         )
 
-    def ruleset_hash(self, memory: RecordedMemory | HO3Memory | None) -> str:
+    def ruleset_hash(self, memory: LongTermMemory | None) -> str:
         """The identity of the policy at hand; its files are read once."""
         is_used = memory is not None
         if is_used not in self._identities:
@@ -273,7 +271,7 @@ class Replays:
 
 @asynccontextmanager
 async def open_replays(
-    settings: RuntimeConfig, agent_class: str, *, tools: Sequence[Callable[..., Any]] = (), verify: bool = True
+    settings: RuntimeConfig, agent_class: str, *, tools: Sequence[Callable[..., object]] = (), verify: bool = True
 ) -> AsyncIterator[Replays]:
     """What replays sessions of an agent class, its ledgers verified from their first entry on.
 
@@ -302,7 +300,7 @@ async def _verify(reader: LedgerReader) -> None:
         raise report.fault
 
 
-def _known(agent: HO2Config, tools: Sequence[Callable[..., Any]]) -> tuple[Callable[..., Any], ...]:
+def _known(agent: HO2Config, tools: Sequence[Callable[..., object]]) -> tuple[Callable[..., object], ...]:
     """The tools given, without those that the settings load by themselves."""
     loaded = {name.rpartition(":")[2] for name in agent.tools or () if ":" in name}
     return tuple(each for each in tools if not (isinstance(each, Tool) and each.tool_id in loaded))

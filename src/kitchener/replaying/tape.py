@@ -16,6 +16,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.context import ProjectionLists, base_ref, read_lists
 from kitchener.gateway.providers.recorded import Recording
 from kitchener.ledger import LedgerEntry, StoredEntry
+from kitchener.ledger.format.lines import NO_END
 from kitchener.memory.index import SIGNALS
 from kitchener.records import events
 from kitchener.records.prompt import Attempt
@@ -111,7 +112,7 @@ class Tape:
     @property
     def opening(self) -> list[StoredEntry]:
         """The entries of HO2m before the first turn."""
-        first = self.turns[0].started.seq if self.turns else 2**62
+        first = self.turns[0].started.seq if self.turns else NO_END
         return [entry for entry in self.entries.get(self.ho2m, ()) if entry.seq < first]
 
     def begin(self, turn: TurnTape | None) -> None:
@@ -187,12 +188,12 @@ class Tape:
     def diverge(
         self,
         path: str,
-        recorded: Any,
-        recomputed: Any,
+        recorded: object,
+        recomputed: object,
         about: tuple[str, str, str | None],
         *,
-        payload: Mapping[str, Any],
-        now: Mapping[str, Any],
+        payload: Mapping[str, object],
+        now: Mapping[str, object],
     ) -> NoReturn:
         """Ends the replay.
 
@@ -268,7 +269,7 @@ class Tape:
             shown |= dict.fromkeys(attention.get("biases") or ())
         return tuple(shown)
 
-    def lists_of(self, payload: Mapping[str, Any]) -> ProjectionLists:
+    def lists_of(self, payload: Mapping[str, object]) -> ProjectionLists:
         """The lists of a projection, written out along the recorded ones to which it refers."""
         base = base_ref(payload)
         if base is None:
@@ -293,13 +294,13 @@ class Tape:
             return entry.entity_id
         return self.names.get((ref.ledger_id, ref.entry_id), ref.entry_id)
 
-    def _difference(self, expected: StoredEntry, recorded: Mapping[str, Any], payload: dict[str, Any]) -> Any:
+    def _difference(self, expected: StoredEntry, recorded: Mapping[str, object], payload: dict[str, Any]) -> Any:
         if expected.entry_type == events.PROJECTION_COMPUTED and any(recorded.get(key) != payload.get(key) for key in _LISTS):
             # The same lists have several forms: which one was written is no decision.
             recorded, payload = self._written_out(recorded), self._written_out(payload)
         return first_difference(expected.entry_type, recorded, payload, policy_differs=self.policy_differs)
 
-    def _written_out(self, payload: Mapping[str, Any]) -> dict[str, Any]:
+    def _written_out(self, payload: Mapping[str, object]) -> dict[str, Any]:
         lists = self.lists_of(payload)
         return {
             **{key: value for key, value in payload.items() if key not in (*_LISTS, "proof_refs")},  # those go with the form
@@ -309,7 +310,7 @@ class Tape:
             "reasons": {key: list(reasons) for key, reasons in lists.reasons.items()},
         }
 
-    def _named(self, value: Any) -> Any:
+    def _named(self, value: object) -> object:
         """A value for a reader: references give way to what they stand for."""
         if isinstance(value, list):
             return [self._named(each) for each in value]

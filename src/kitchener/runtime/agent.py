@@ -5,9 +5,9 @@ The runtime makes one `Agent` for each configured class, and for other classes o
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
@@ -26,12 +26,13 @@ from kitchener.actors.turn.parts import DegradedCall
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock
-from kitchener.config import HO2Config, LimitsConfig, RuntimeConfig, described_key
+from kitchener.config import HO2Config, RuntimeConfig, described_key
 from kitchener.errors import ConfigError, KitchenerError, RuntimeClosed
-from kitchener.ids import IdSource, path_part
-from kitchener.ledger import Ledgers, open_ledgers
+from kitchener.ids import IdSource
+from kitchener.ledger import LateLedgers, Ledgers, open_ledgers
 from kitchener.memory import HO3Memory
 from kitchener.records.prompt import PromptGateway, PromptResponse, Provider
+from kitchener.runtime.ledger_paths import index_dir, ledger_paths
 from kitchener.sealing import Sealer
 from kitchener.signing import Signer
 
@@ -40,7 +41,7 @@ from kitchener.signing import Signer
 class Injected:
     """The arguments of `open_runtime` that are not settings."""
 
-    tools: tuple[Callable[..., Any], ...]
+    tools: tuple[Callable[..., object], ...]
     providers: Mapping[str, Provider]
     degraded_call: DegradedCall | None
     clock: Clock
@@ -65,25 +66,6 @@ class Shared:
     scope: anyio.CancelScope
 
 
-class _LaterLedgers:
-    """A placeholder for ledgers that open after the objects that use them are built; copies the opened ledgers' attributes."""
-
-    def take_on(self, ledgers: Ledgers) -> None:
-        for name in (
-            "ho1m",
-            "ho2m",
-            "context",
-            "commit",
-            "request_commit",
-            "enter_turn",
-            "leave_turn",
-            "positions",
-            "covers",
-            "is_sole_writer",
-        ):
-            setattr(self, name, getattr(ledgers, name))
-
-
 class _Opening:
     """One attempt to open the ledgers of an agent class."""
 
@@ -101,8 +83,8 @@ class Agent:
     def __init__(self, config: HO2Config, shared: Shared) -> None:
         self._config, self._shared = config, shared
         injected, limits = shared.injected, shared.config.limits
-        self._later = _LaterLedgers()
-        self.ledgers = cast(Ledgers, self._later)
+        self._memory = shared.memories.get(config.agent_class)
+        self.ledgers = LateLedgers(also=self._memory.ledgers if self._memory is not None else ())
         items = ContextItems() if config.context_mode == "enforce" else None
         tools = tools_of(config, injected.tools, (items.tool,) if items is not None else ())
         self.afterwards = Afterwards(shared.tasks, config.consolidation_queue)
@@ -114,7 +96,6 @@ class Agent:
             ready=self.ready,
             signer=shared.signer,
         )
-        self._memory = shared.memories.get(config.agent_class)
         executor = HO1Executor(
             ledgers=self.ledgers,
             gateway=shared.gateway,
@@ -131,7 +112,9 @@ class Agent:
                 INTERACTIVE: LaneLimits(limits.executor_concurrency, limits.executor_queue),
                 BACKGROUND: LaneLimits(limits.background_concurrency, limits.background_queue),
             },
-            **restarts(limits),
+            max_restarts=limits.max_restarts,
+            restart_window_s=limits.restart_window_s,
+            abort_grace_s=limits.abort_grace_s,
         )
         self.supervisor = HO2Supervisor(
             agent_class=config.agent_class,
@@ -171,8 +154,8 @@ class Agent:
         what = f"the task that holds the ledgers of {self._config.agent_class}"
         try:
             with ends_when_told(what):
-                async with open_ledgers(**self._places()) as ledgers:
-                    self._later.take_on(ledgers)
+                async with self._open_ledgers() as opened:
+                    self.ledgers.attach(opened)
                     await self.supervisor.recover()
                     async with self.mailbox.open():
                         self._host.ready = None
@@ -192,24 +175,23 @@ class Agent:
         self._closing.set()
         await self._opening.closed.wait()
 
-    def _places(self) -> dict[str, Any]:
-        root, config = Path(self._shared.config.plane_root), self._config
-        part = path_part(config.agent_class)
-        ho2m = Path(config.ho2m_path) if config.ho2m_path else root / "HO2" / part / "ho2m.jsonl"
-        return {
-            "ho1m": Path(config.ho1m_path) if config.ho1m_path else root / "HO1" / part / "ho1m.jsonl",
-            "ho2m": ho2m,
-            "context": ho2m.with_name("context.jsonl"),
-            "agent_class": config.agent_class,
-            "config": self._shared.config.ledger,
-            "clock": self._shared.injected.clock,
-            "index_dir": root / "index",
-            "sealer": self._shared.sealer,
-            "also": self._memory.ledgers if self._memory is not None else (),
-        }
+    def _open_ledgers(self) -> AbstractAsyncContextManager[Ledgers]:
+        settings = self._shared.config
+        paths = ledger_paths(settings, self._config.agent_class)
+        return open_ledgers(
+            ho1m=paths["ho1m"],
+            ho2m=paths["ho2m"],
+            context=paths["context"],
+            agent_class=self._config.agent_class,
+            config=settings.ledger,
+            clock=self._shared.injected.clock,
+            index_dir=index_dir(settings),
+            sealer=self._shared.sealer,
+            also=self._memory.ledgers if self._memory is not None else (),
+        )
 
 
-def tools_of(config: HO2Config, given: Sequence[Callable[..., Any]], builtin: Sequence[Tool[..., Any]] = ()) -> ToolRegistry:
+def tools_of(config: HO2Config, given: Sequence[Callable[..., object]], builtin: Sequence[Tool[..., Any]] = ()) -> ToolRegistry:
     """The tools of an agent class: all given tools, or only those that its setting `tools` names."""
     known = {declared.tool_id: declared for declared in (each if isinstance(each, Tool) else Tool(each) for each in given)}
     chosen: list[Tool[..., Any]] = list(known.values())
@@ -221,12 +203,3 @@ def tools_of(config: HO2Config, given: Sequence[Callable[..., Any]], builtin: Se
                 raise ConfigError(f"agents.{config.agent_class}", "tools", described_key(name), expected)
         chosen = [*load_tools(name for name in config.tools if ":" in name), *(known[name] for name in named)]
     return ToolRegistry(chosen, timeout_s=config.tool_timeout_s, max_result_bytes=config.tool_result_max_bytes, builtin=builtin)
-
-
-def restarts(limits: LimitsConfig) -> dict[str, Any]:
-    """The restart limits of an actor, as keyword arguments of a mailbox."""
-    return {
-        "max_restarts": limits.max_restarts,
-        "restart_window_s": limits.restart_window_s,
-        "abort_grace_s": limits.abort_grace_s,
-    }

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import anyio.to_thread
 
@@ -22,7 +22,7 @@ from kitchener.ids import check_recorded_subject, memory_namespace, path_part
 from kitchener.ledger import LedgerClient, LedgerEntry, StoredEntry
 from kitchener.memory import HO3Memory
 from kitchener.records import events
-from kitchener.runtime.ledger_paths import memories, sealer_of, settings_of, supervisors_ledgers
+from kitchener.runtime.ledger_paths import index_dir, memories, sealer_of, settings_of, supervisors_ledgers
 from kitchener.sealing import MARK, Erasure, Keyring, Sealer, is_sealed
 
 
@@ -47,7 +47,7 @@ class ErasureReport:
     artifacts: int = 0
     """Number of deactivated artifacts that had the subject as a source."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """All fields as JSON types."""
         return asdict(self)
 
@@ -69,7 +69,7 @@ def keyring_of(sealer: Sealer | None) -> Keyring:
     """
     if sealer is None:
         expected = (
-            "is not set, so everything is stored plainly, in ledgers that nothing is ever taken out of: nobody can be erased"
+            "is not set, so everything is stored in plain text, and ledgers never lose an entry: no subject can be erased"
         )
         raise ConfigError("[ledger]", "keyring", "", expected)
     return sealer.keyring
@@ -99,7 +99,6 @@ async def open_stores(
         LedgerDamaged, LedgerPathError: one of the ledgers cannot be opened
     """
     keyring, root = keyring_of(sealer), Path(config.plane_root)
-    shared: dict[str, Any] = {"clock": clock, "sealer": sealer}
     unique = {memory.signals.path: memory for memory in opened}
     async with AsyncExitStack() as stack:
         found = dict(supervisors or {})
@@ -109,15 +108,16 @@ async def open_stores(
                     path,
                     ledger_id=f"HO2M:{path_part(name)}",
                     config=config.ledger,
-                    index_dir=root / "index",
+                    index_dir=index_dir(config),
                     index_keys=events.index_keys,
-                    **shared,
+                    clock=clock,
+                    sealer=sealer,
                 )
             )
         all_memories = [*unique.values()]
         for where, own in memories(config).items():
             if where not in {path.parent for path in unique}:
-                memory = HO3Memory.open(root, own, ledger_config=config.ledger, **shared)
+                memory = HO3Memory.open(root, own, ledger_config=config.ledger, clock=clock, sealer=sealer)
                 all_memories.append(await stack.enter_async_context(memory))
         yield Stores(keyring, found, all_memories)
 
@@ -233,7 +233,7 @@ class _Session:
         elif entry.entry_type == events.SESSION_END:
             self.end = entry
 
-    def fell_to(self, kid: str) -> bool:
+    def belongs_to(self, kid: str) -> bool:
         """Whether the session belongs to this erasure, and not to an earlier one with another key."""
         return self.end is None or self.end.payload.get("key_id") in (None, kid)
 
@@ -245,7 +245,7 @@ async def _sessions_of(begun: Erasure, ho2m: LedgerClient) -> list[_Session]:
             session = _Session(str(start.session_id))
             async for entry in ho2m.read(session_id=session.session_id):
                 session.take(entry)
-            if session.fell_to(begun.kid):
+            if session.belongs_to(begun.kid):
                 found.append(session)
     return found
 
@@ -298,8 +298,8 @@ async def _why_unknown(subject_id: str, stores: Stores) -> str:
     for ho2m in stores.supervisors.values():
         async for start in ho2m.read(key="sessions", entry_type=events.SESSION_START):
             if start.payload.get("subject_id") == subject_id:
-                return "has no key: what is on record about them was stored plainly, before there was a keyring"
-    return "is not known: there is no key, no session and no erasure of theirs"
+                return "has no key: the entries about this subject were stored in plain text, before a keyring was configured"
+    return "is not known: there is no key, no session and no erasure of this subject"
 
 
 async def _find_lost_kid(subject_id: str, stores: Stores) -> str | None:

@@ -1,15 +1,25 @@
 """Turns a configuration into the paths of its agent classes' ledgers and of its memories."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final, Literal
 from urllib.parse import unquote
 
 from kitchener.config import HO2Config, HO3MemoryConfig, LedgerConfig, RuntimeConfig
 from kitchener.ids import is_agent_class, path_part
+from kitchener.ledger.format.lines import IndexKeys
+from kitchener.memory.index import overlay_keys, signal_keys
 from kitchener.memory.reader import OVERLAYS_FILE, SIGNALS_FILE, memory_dir
-from kitchener.records.events import SEALED_FIELDS
+from kitchener.records.events import SEALED_FIELDS, index_keys
 from kitchener.runtime.loading import load_config
 from kitchener.runtime.memories import memory_config
 from kitchener.sealing import Keyring, Sealer
+
+LedgerName = Literal["ho2m", "ho1m", "context", "signals", "overlays"]
+"""The ledgers of one agent class. It may share those of the memory, `signals` and `overlays`, with other classes."""
+
+INDEX_KEYS: Final[Mapping[LedgerName, IndexKeys]] = {"ho2m": index_keys, "signals": signal_keys, "overlays": overlay_keys}
+"""The keys under which a ledger's entries can be found; the other ledgers have none."""
 
 
 def settings_of(config: RuntimeConfig | str | Path | None, root: str | Path | None) -> RuntimeConfig:
@@ -31,9 +41,23 @@ def agent_of(config: RuntimeConfig, agent_class: str) -> HO2Config:
     return config.agents.get(agent_class) or HO2Config(agent_class=agent_class)
 
 
-def ho2m_path(root: Path, agent: HO2Config) -> Path:
-    """The supervisor's ledger of an agent class."""
-    return Path(agent.ho2m_path) if agent.ho2m_path else root / "HO2" / path_part(agent.agent_class) / "ho2m.jsonl"
+def ledger_paths(config: RuntimeConfig, agent_class: str) -> dict[LedgerName, Path]:
+    """The files of an agent class's ledgers, whether they exist or not."""
+    agent, root, part = agent_of(config, agent_class), Path(config.plane_root), path_part(agent_class)
+    ho2m = Path(agent.ho2m_path) if agent.ho2m_path else root / "HO2" / part / "ho2m.jsonl"
+    memory = memory_dir(root, memory_config(config.memory, agent))
+    return {
+        "ho2m": ho2m,
+        "ho1m": Path(agent.ho1m_path) if agent.ho1m_path else root / "HO1" / part / "ho1m.jsonl",
+        "context": ho2m.with_name("context.jsonl"),
+        "signals": memory / SIGNALS_FILE,
+        "overlays": memory / OVERLAYS_FILE,
+    }
+
+
+def index_dir(config: RuntimeConfig) -> Path:
+    """The directory of the ledgers' indexes."""
+    return Path(config.plane_root) / "index"
 
 
 def agent_classes(config: RuntimeConfig) -> list[str]:
@@ -44,8 +68,7 @@ def agent_classes(config: RuntimeConfig) -> list[str]:
 
 def supervisors_ledgers(config: RuntimeConfig) -> dict[str, Path]:
     """The existing supervisors' ledgers, by agent class, in alphabetical order."""
-    root = Path(config.plane_root)
-    found = {name: ho2m_path(root, agent_of(config, name)) for name in sorted({"ADMIN", *agent_classes(config)})}
+    found = {name: ledger_paths(config, name)["ho2m"] for name in sorted({"ADMIN", *agent_classes(config)})}
     return {name: path for name, path in found.items() if path.exists()}
 
 

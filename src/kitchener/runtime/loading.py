@@ -9,7 +9,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -73,7 +73,7 @@ def load_config(
     *,
     root: str | Path | None = None,
     environ: Mapping[str, str] = os.environ,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, object] | None = None,
 ) -> LoadedConfig:
     """Loads the settings from a file, `KITCHENER_*` variables and arguments; later sources win.
 
@@ -145,10 +145,10 @@ def check_config(
 class _Layers:
     """Settings under construction: nested tables, and which source set a value where it was not the file."""
 
-    data: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, object] = field(default_factory=dict)
     origins: dict[Location, str] = field(default_factory=dict)
 
-    def add(self, tables: Mapping[str, Any], base: Path, *, origin: str | None = None, at: Location | None = None) -> None:
+    def add(self, tables: Mapping[str, object], base: Path, *, origin: str | None = None, at: Location | None = None) -> None:
         """Lays `tables` over what is there, with their relative paths meant from `base`."""
         _merge(self.data, {key: _absolute(value, (key,), base) for key, value in tables.items()})
         if origin is not None:
@@ -174,7 +174,7 @@ def _check_agent_class(name: str, given: object, source: str) -> None:
         raise ConfigError(source, dotted_key(("agents", name, "agent_class")), described_name(str(given)), expected)
 
 
-def _from_file(path: Path, source: str, base_dir: Path) -> dict[str, Any]:
+def _from_file(path: Path, source: str, base_dir: Path) -> dict[str, object]:
     data = read_settings_file(path)
     router = data.get("router")
     if isinstance(router, dict) and "file" in router:
@@ -191,7 +191,7 @@ def _from_file(path: Path, source: str, base_dir: Path) -> dict[str, Any]:
     return data
 
 
-def _from_environment(environ: Mapping[str, str], layers: _Layers) -> Iterator[tuple[str, Location, Any]]:
+def _from_environment(environ: Mapping[str, str], layers: _Layers) -> Iterator[tuple[str, Location, object]]:
     """Each variable's name, the place it sets, and its value, in the order of their names."""
     for name in sorted(environ):
         if not name.startswith(PREFIX):
@@ -203,13 +203,13 @@ def _from_environment(environ: Mapping[str, str], layers: _Layers) -> Iterator[t
         yield name, at, value
 
 
-def _location(parts: list[str], data: Mapping[str, Any]) -> Location:
+def _location(parts: list[str], data: Mapping[str, object]) -> Location:
     """Where a variable points. Keys are lower case; a table that is there already is found whatever its case is.
 
     `AGENTS__ADMIN__…` needs that exception, and so does a provider that the file calls `Local`.
     """
     at: list[str] = []
-    here: Any = data
+    here: object = data
     for part in parts:
         known = here if isinstance(here, Mapping) else {}
         found = next((key for key in known if key.lower() == part.lower()), None)
@@ -218,7 +218,7 @@ def _location(parts: list[str], data: Mapping[str, Any]) -> Location:
     return tuple(at)
 
 
-def _typed(text: str, at: Location, name: str) -> Any:
+def _typed(text: str, at: Location, name: str) -> object:
     """The text itself where text is wanted, else what it means as JSON (`5`, `true`, `["a", "b"]`)."""
     annotation = annotation_at(RuntimeConfig, at)
     if annotation is None:
@@ -233,7 +233,7 @@ def _typed(text: str, at: Location, name: str) -> Any:
     return text
 
 
-def _from_json(text: str, name: str) -> Any:
+def _from_json(text: str, name: str) -> object:
     try:
         return json.loads(text) if len(text) <= MAX_SETTINGS_BYTES else text
     except json.JSONDecodeError:
@@ -243,14 +243,16 @@ def _from_json(text: str, name: str) -> Any:
         raise ConfigError(f"environment variable {name}", "", "", expected) from None
 
 
-def _nested(at: Location, value: Any) -> dict[str, Any]:
-    for part in reversed(at):
-        value = {part: value}
-    tables: dict[str, Any] = value
-    return tables
+def _nested(at: Location, value: object) -> dict[str, object]:
+    """A value inside the tables that lead to it."""
+    *tables, last = map(str, at)
+    found: dict[str, object] = {last: value}
+    for table in reversed(tables):
+        found = {table: found}
+    return found
 
 
-def _leaves(tables: Mapping[str, Any], at: Location = ()) -> Iterator[Location]:
+def _leaves(tables: Mapping[str, object], at: Location = ()) -> Iterator[Location]:
     for key, value in tables.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, (*at, key))
@@ -258,7 +260,7 @@ def _leaves(tables: Mapping[str, Any], at: Location = ()) -> Iterator[Location]:
             yield (*at, key)
 
 
-def _merge(into: dict[str, Any], tables: Mapping[str, Any]) -> None:
+def _merge(into: dict[str, object], tables: Mapping[str, object]) -> None:
     for key, value in tables.items():
         there = into.get(key)
         if isinstance(value, Mapping) and isinstance(there, dict):
@@ -267,7 +269,7 @@ def _merge(into: dict[str, Any], tables: Mapping[str, Any]) -> None:
             into[key] = value
 
 
-def _absolute(value: Any, at: tuple[str, ...], base: Path) -> Any:
+def _absolute(value: object, at: tuple[str, ...], base: Path) -> object:
     """`value` with every path in it made absolute. Values of a wrong type are left for the schema to refuse."""
     if isinstance(value, Mapping):
         return {key: _absolute(item, (*at, key), base) for key, item in value.items()}

@@ -23,17 +23,17 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.turn.parts import DegradedCall
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock, SystemClock
-from kitchener.config import HO2Config, RuntimeConfig
+from kitchener.config import RuntimeConfig
 from kitchener.errors import ActorStopped, CallerError, KitchenerError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.ids import IdSource, check_recorded_subject, is_agent_class
 from kitchener.ledger import Ledgers
 from kitchener.memory import HO3Memory
 from kitchener.records.prompt import PromptGateway, Provider
-from kitchener.runtime.agent import Agent, Injected, Shared, restarts
+from kitchener.runtime.agent import Agent, Injected, Shared
 from kitchener.runtime.departure import Departure
 from kitchener.runtime.erasure import ErasureReport, erase, keyring_of, open_stores
-from kitchener.runtime.ledger_paths import sealer_of, supervisors_ledgers
+from kitchener.runtime.ledger_paths import agent_of, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import open_memories
 from kitchener.signing import load_signer
@@ -154,8 +154,7 @@ class Runtime:
                 raise CallerError(f"agent class {agent_class!r}: expected 'ADMIN' or 'RESIDENT:<name>'")
             if not is_on_record:
                 self._check_room(agent_class)
-            config = self.config.agents.get(agent_class) or HO2Config(agent_class=agent_class)
-            agent = self._agents[agent_class] = Agent(config, self._shared)
+            agent = self._agents[agent_class] = Agent(agent_of(self.config, agent_class), self._shared)
             agent.open()
         return agent
 
@@ -191,7 +190,7 @@ async def open_runtime(
     config: RuntimeConfig | str | Path | None = None,
     *,
     root: str | Path | None = None,
-    tools: Sequence[Callable[..., Any]] = (),
+    tools: Sequence[Callable[..., object]] = (),
     providers: Mapping[str, Provider] | None = None,
     degraded_call: DegradedCall | None = None,
     clock: Clock | None = None,
@@ -253,7 +252,9 @@ async def _hold(loaded: LoadedConfig, injected: Injected, *, task_status: TaskSt
                 gateway,
                 name="gateway",
                 lanes={INTERACTIVE: LaneLimits(limits.gateway_concurrency, limits.gateway_queue)},
-                **restarts(limits),
+                max_restarts=limits.max_restarts,
+                restart_window_s=limits.restart_window_s,
+                abort_grace_s=limits.abort_grace_s,
             )
             sealer, key = sealer_of(config.ledger), config.ledger.signing_key
             signer = await anyio.to_thread.run_sync(load_signer, key) if key is not None else None
@@ -272,13 +273,10 @@ async def _hold(loaded: LoadedConfig, injected: Injected, *, task_status: TaskSt
 
 def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, given: Mapping[str, Provider]) -> LoadedConfig:
     """The complete and checked settings, from a file or an object."""
-    if not isinstance(config, RuntimeConfig):
-        loaded = load_config(config, root=root)
+    if isinstance(config, RuntimeConfig):
+        loaded = LoadedConfig(settings_of(config, root), "RuntimeConfig", Path.cwd())
     else:
-        named = {name: agent.model_copy(update={"agent_class": name}) for name, agent in config.agents.items()}
-        where = Path(root if root is not None else config.plane_root).absolute()
-        config = config.model_copy(update={"plane_root": str(where), "agents": named})
-        loaded = LoadedConfig(config, "RuntimeConfig", Path.cwd())
+        loaded = load_config(config, root=root)
     check_config(loaded.config, source=loaded.source, given=tuple(given))
     return loaded
 

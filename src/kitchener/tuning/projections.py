@@ -12,6 +12,7 @@ from kitchener.config import toml_key
 from kitchener.errors import CallerError, NotOnRecord
 from kitchener.ids import memory_namespace, session_of_turn
 from kitchener.ledger import StoredEntry
+from kitchener.ledger.format.lines import NO_END
 from kitchener.memory.index import OVERLAYS, SIGNALS, fold_subject, signal_keys
 from kitchener.memory.overlays import Overlay
 from kitchener.memory.signals import Cut, RecordedEvent
@@ -21,7 +22,6 @@ from kitchener.replaying import Replays, Rerun, Shown
 from kitchener.replaying.tape import Tape, TurnTape
 from kitchener.tuning.bisection import bisection
 
-_NO_END: Final = 2**62
 _LEARNED: Final = ("ART-", "OVL-")
 """How ids of learned lines begin."""
 _IDS: Final = (*_LEARNED, "T-", "INT-", "INV-", "WO-")
@@ -143,7 +143,7 @@ async def bisect(
     (key,) = signal_keys("", {"namespace": subject.namespace})
     reader = replays.recorded.readers[OVERLAYS]
     entries = [entry async for entry in reader.read(key=key, after_seq=low, up_to_seq=high)]
-    looked_for = _looked_for(question.item, run.tape, subject, Cut(_NO_END, _NO_END, high), subject_id)
+    looked_for = _looked_for(question.item, run.tape, subject, Cut(NO_END, NO_END, high), subject_id)
     search = _Search(run, bad, [low, *(entry.seq for entry in entries)], looked_for, probed)
     found = await (search.all_changes() if question.every else search.one_change())
     at_good, at_bad = await search.shown(0), await search.shown(len(entries))
@@ -293,7 +293,7 @@ def _looked_for(item: str | None, tape: Tape, subject: SubjectMemory, cut: Cut, 
 
 def _change(entry: StoredEntry, subject: SubjectMemory, before: Shown, after: Shown) -> Change:
     key = entry.payload.get("artifact_id") or entry.payload.get("overlay_id")
-    cut = Cut(_NO_END, _NO_END, entry.seq)
+    cut = Cut(NO_END, NO_END, entry.seq)
     overlay = subject.overlay(str(key), cut) if key is not None else None
     sources = () if overlay is None else subject.recorded(overlay.source_event_ids, cut)
     return Change(entry, overlay, tuple(sources), before, after)

@@ -12,6 +12,7 @@ from kitchener.config import HO3MemoryConfig
 from kitchener.errors import NotOnRecord
 from kitchener.ids import memory_namespace, split_namespace
 from kitchener.ledger import StoredEntry
+from kitchener.ledger.format.lines import NO_END
 from kitchener.memory import MemoryReader
 from kitchener.memory.bias import weight_of
 from kitchener.memory.moments import us_of
@@ -21,7 +22,6 @@ from kitchener.records import events
 from kitchener.sealing import MARK
 from kitchener.tuning.gates import Check, Fate, SubjectRecord
 
-_NO_END: Final = 2**62
 _WHATEVER_THE_THRESHOLDS: Final = ("excluded", "blocked", "quarantined")
 """Verdicts that no other threshold would change."""
 
@@ -139,7 +139,7 @@ class _Fold:
     def look(self, entry: StoredEntry, place: _Place, config: HO3MemoryConfig) -> None:
         """That was the last signal of its turn: looks at the gates of them all."""
         as_of_us, turn = us_of(entry.timestamp, "timestamp"), self._number_of(place)
-        cut = Cut(as_of_us, entry.seq, _NO_END)
+        cut = Cut(as_of_us, entry.seq, NO_END)
         for each in self._asked.pop(place):
             gate = self._memory.gate(each, cut, config)
             if gate.reason not in _WHATEVER_THE_THRESHOLDS:
@@ -165,7 +165,7 @@ class _Fold:
 
     def record(self) -> SubjectRecord:
         """All of it, once the last signal was taken."""
-        self._catch_up(_NO_END)
+        self._catch_up(NO_END)
         learned = [events.in_words(entry.payload) for entry in self._overlays if entry.entry_type == events.HO3_OVERLAY]
         return SubjectRecord(
             self._subject_id,

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kitchener.canonical import canonical_bytes
-from kitchener.ledger.format.bulk import Standing, check_lines
+from kitchener.ledger.format.bulk import LinePosition, check_lines
 from kitchener.ledger.format.checks import Batch, Verifier
 from kitchener.ledger.format.lines import NO_HASH, START, BadLine, Mark, chain_hash
 
@@ -104,7 +104,7 @@ def agreed(data: bytes) -> tuple[str, str, str] | None:
 
 def passes_in_bulk(data: bytes) -> bool:
     """Whether all lines are found right without a close look."""
-    at, before = 0, Standing(0, 0, NO_HASH, 0, 0, 0, "")
+    at, before = 0, LinePosition(0, 0, NO_HASH, 0, 0, 0, "")
     while at < len(data):
         found = check_lines(data, at, LEDGER, before)
         if found is None:

@@ -106,7 +106,7 @@ async def test_destroying_a_key_erases_its_subject_and_nobody_else(tmp_path: Pat
 async def test_a_changed_or_moved_value_is_refused(tmp_path: Path, where: str) -> None:
     """The chain would show the change too; here the value is opened as if somebody had rebuilt the chain."""
     seal = sealer(tmp_path)
-    payload = seal.seal("L", "TURN_STARTED", {"subject_id": "ada", "user_message": SECRET})
+    payload: dict[str, Any] = seal.seal("L", "TURN_STARTED", {"subject_id": "ada", "user_message": SECRET})
     sealed = payload["user_message"]["$sealed"]
     assert seal.open("L", "TURN_STARTED", payload)["user_message"] == SECRET
     if where == "entity":
@@ -122,7 +122,7 @@ async def test_a_changed_or_moved_value_is_refused(tmp_path: Path, where: str) -
 
 async def test_a_version_from_the_future_is_told(tmp_path: Path) -> None:
     seal = sealer(tmp_path)
-    payload = seal.seal("L", "TURN_STARTED", {"subject_id": "ada", "user_message": SECRET})
+    payload: dict[str, Any] = seal.seal("L", "TURN_STARTED", {"subject_id": "ada", "user_message": SECRET})
     payload["user_message"]["$sealed"]["v"] = 2
     with pytest.raises(SealingError, match="newer"):
         seal.open("L", "TURN_STARTED", payload)

@@ -39,7 +39,7 @@ from kitchener.context import (
 )
 from kitchener.context.fold.lifecycle import first_intent_problem
 from kitchener.errors import InvalidLifecycle
-from kitchener.ledger import LedgerEntry, Ledgers, StoredEntry
+from kitchener.ledger import LedgerEntry, LedgerGroup, ReadableLedger, StoredEntry
 from kitchener.records import events
 from kitchener.records.ref import Ref
 from kitchener.signing import Signer
@@ -114,6 +114,33 @@ class SessionThread:
         self.intent_id = entry.payload.get("intent_id")
 
 
+async def read_thread(
+    thread: SessionThread, session_id: str, entries: Iterable[StoredEntry], context: ReadableLedger
+) -> SessionThread:
+    """Applies a session's recorded entries to its new thread, and returns the thread.
+
+    Args:
+        thread: a thread without entries
+        session_id: the session
+        entries: the session's entries in HO2m, in order
+        context: the ledger with the recorded decisions
+    """
+    bases = RecordedBases()
+    decided: dict[str, list[StoredEntry]] = {}
+    async for entry in context.read(session_id=session_id):
+        if entry.entry_type == events.PROJECTION_COMPUTED:
+            bases.read(entry)
+        elif entry.entry_type == events.INTENT_SHADOW_DECISION and thread.is_shadow:
+            decided.setdefault(str(entry.payload.get("decided_after")), []).append(entry)
+    for entry in entries:
+        payload = events.read_payload(entry.entry_type, entry.payload)
+        thread.apply(entry.entry_type, entry.entity_id, entry.timestamp, payload, entry.ref)
+        for decision in decided.get(entry.entry_id, ()):
+            thread.apply_decision(decision)
+    thread.bases = bases.all()
+    return thread
+
+
 class ContextAuthority:
     """The Authority of one agent class; not created if `context_mode` is `off`.
 
@@ -124,7 +151,9 @@ class ContextAuthority:
         ruleset_hash: identity of the policy, recorded with each decision; "" if nothing is recorded
     """
 
-    def __init__(self, config: HO2Config, ledgers: Ledgers, signer: Signer | None = None, *, ruleset_hash: str = "") -> None:
+    def __init__(
+        self, config: HO2Config, ledgers: LedgerGroup, signer: Signer | None = None, *, ruleset_hash: str = ""
+    ) -> None:
         self._ledgers, self._signer = ledgers, signer
         self.is_shadow = config.context_mode == "shadow"
         self.ruleset = ruleset_of(config, ruleset_hash)
@@ -146,20 +175,7 @@ class ContextAuthority:
             session_id: the session
             entries: the session's entries in HO2m, in order
         """
-        thread, bases = self.thread(session_id), RecordedBases()
-        decided: dict[str, list[StoredEntry]] = {}
-        async for entry in self._ledgers.context.read(session_id=session_id):
-            if entry.entry_type == events.PROJECTION_COMPUTED:
-                bases.read(entry)
-            elif entry.entry_type == events.INTENT_SHADOW_DECISION and self.is_shadow:
-                decided.setdefault(str(entry.payload.get("decided_after")), []).append(entry)
-        for entry in entries:
-            payload = events.read_payload(entry.entry_type, entry.payload)
-            thread.apply(entry.entry_type, entry.entity_id, entry.timestamp, payload, entry.ref)
-            for decision in decided.get(entry.entry_id, ()):
-                thread.apply_decision(decision)
-        thread.bases = bases.all()
-        return thread
+        return await read_thread(self.thread(session_id), session_id, entries, self._ledgers.context)
 
     async def follow_shared(self, thread: SessionThread, session_id: str, subject_id: str, position: int) -> None:
         """Applies other sessions' entries about the subject's shared intents to a thread, up to a position of HO2m."""

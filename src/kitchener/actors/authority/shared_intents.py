@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import anyio
 
-from kitchener.ledger import Ledgers, StoredEntry
+from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records import events
 
 
@@ -20,7 +20,7 @@ class SharedIntents:
         ledgers: the ledgers of the agent class
     """
 
-    def __init__(self, ledgers: Ledgers) -> None:
+    def __init__(self, ledgers: LedgerGroup) -> None:
         self._ledgers = ledgers
         self._has_any: bool | None = None
         self._written: dict[str, int] = {}

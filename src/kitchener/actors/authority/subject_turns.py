@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from kitchener.actors.authority.ranking import TurnWords
 from kitchener.context import Item, evidence_item
-from kitchener.ledger import Ledgers, StoredEntry
+from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records import events
 from kitchener.records.spoken import turn_text
 from kitchener.records.tokens import Estimator
@@ -54,7 +54,7 @@ class SubjectTurns:
         max_chars: most characters in memory, for all subjects together and for each
     """
 
-    def __init__(self, ledgers: Ledgers, estimate: Estimator, postings: int, *, max_chars: int = MAX_CHARS) -> None:
+    def __init__(self, ledgers: LedgerGroup, estimate: Estimator, postings: int, *, max_chars: int = MAX_CHARS) -> None:
         self._ledgers, self._estimate, self._postings = ledgers, estimate, postings
         self._max_chars = max_chars
         self._subjects: OrderedDict[str, _Turns] = OrderedDict()

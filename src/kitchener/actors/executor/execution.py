@@ -22,7 +22,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, loop_clock
 from kitchener.errors import EntryRefused, EntryTooLarge, ExecutorError, ProviderError
 from kitchener.ids import tool_idempotency_key
-from kitchener.ledger import LedgerEntry, Ledgers
+from kitchener.ledger import LedgerEntry, LedgerGroup
 from kitchener.records import events
 from kitchener.records.entries import (
     AttemptFailedPayload,
@@ -63,7 +63,7 @@ class WorkOrderFailed(Exception):
 class Surroundings:
     """The components that all executions of one executor share."""
 
-    ledgers: Ledgers
+    ledgers: LedgerGroup
     gateway: PromptGateway
     tools: ToolRegistry
     clock: Clock

@@ -19,7 +19,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, TimestampText
 from kitchener.config import HO2Config
 from kitchener.errors import EntryRefused, PromptError
-from kitchener.ledger import Ledgers
+from kitchener.ledger import LedgerGroup
 from kitchener.records import events
 from kitchener.records.entries import ExecutingPayload, ExecutionFailedPayload, WorkOrderErrorMapping
 from kitchener.records.prompt import Message, PromptGateway, PromptResponse
@@ -48,7 +48,7 @@ class HO1Executor:
     def __init__(
         self,
         *,
-        ledgers: Ledgers,
+        ledgers: LedgerGroup,
         gateway: PromptGateway,
         prompts: PromptLibrary,
         tools: ToolRegistry,

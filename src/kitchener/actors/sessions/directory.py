@@ -34,7 +34,7 @@ from kitchener.ids import (
     turn_id,
     work_order_id,
 )
-from kitchener.ledger import LedgerEntry, Ledgers
+from kitchener.ledger import LedgerEntry, LedgerGroup
 from kitchener.records import events
 from kitchener.records.events import VERSION
 from kitchener.records.ref import Ref
@@ -70,7 +70,7 @@ class SessionManager:
         "thread",
     )
 
-    def __init__(self, state: SessionState, *, agent_class: str, ledgers: Ledgers, config: HO2Config, clock: Clock) -> None:
+    def __init__(self, state: SessionState, *, agent_class: str, ledgers: LedgerGroup, config: HO2Config, clock: Clock) -> None:
         self.state = state
         self.session_id = state.session_id
         """The session's id."""
@@ -224,7 +224,7 @@ class SessionDirectory:
         self,
         *,
         agent_class: str,
-        ledgers: Ledgers,
+        ledgers: LedgerGroup,
         config: HO2Config,
         clock: Clock,
         ids: IdSource,

@@ -10,7 +10,7 @@ import anyio
 
 from kitchener.errors import CallerError
 from kitchener.ids import IdSource, SessionId, is_session_id
-from kitchener.ledger import Ledgers
+from kitchener.ledger import LedgerGroup
 
 
 class FreshIds:
@@ -22,7 +22,7 @@ class FreshIds:
         active: the ids of active sessions
     """
 
-    def __init__(self, ids: IdSource, ledgers: Ledgers, active: Container[str]) -> None:
+    def __init__(self, ids: IdSource, ledgers: LedgerGroup, active: Container[str]) -> None:
         self._ids, self._ledgers, self._active = ids, ledgers, active
         self._fresh: deque[SessionId] = deque()
         self._drawn: anyio.Event | None = None

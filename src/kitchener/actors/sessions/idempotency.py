@@ -12,7 +12,7 @@ import anyio
 
 from kitchener.actors.mailbox.calling_chain import calling_chain
 from kitchener.errors import IdempotencyConflict, OutcomeUnknown, Overloaded, ReentrantTurn, SubjectErased
-from kitchener.ledger import Ledgers, StoredEntry
+from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
 
@@ -43,7 +43,7 @@ class IdempotencyKeys:
         ledgers: the ledgers with the finished turns
     """
 
-    def __init__(self, ledgers: Ledgers) -> None:
+    def __init__(self, ledgers: LedgerGroup) -> None:
         self._ledgers = ledgers
         self._running: dict[tuple[Scope, str], _Running] = {}
 

@@ -20,7 +20,7 @@ from kitchener.actors.work.plan import vocabulary_of
 from kitchener.actors.work.quality import QualityGate
 from kitchener.clock import Clock, TimestampText, loop_clock, scope_class
 from kitchener.config import HO2Config
-from kitchener.ledger import Ledgers
+from kitchener.ledger import LedgerGroup
 from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import Constraints, HO1ExecutorProtocol
 
@@ -92,7 +92,7 @@ class TurnParts:
     """The components that all turns of an agent class share."""
 
     config: HO2Config
-    ledgers: Ledgers
+    ledgers: LedgerGroup
     executor: HO1ExecutorProtocol
     budgeter: TokenBudgeter
     attention: AttentionRetriever

@@ -17,13 +17,14 @@ import anyio
 import anyio.to_thread
 
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.options import Json, LedgerName, Options, Places
+from kitchener.cli.options import Json, Options, Places
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.config import RuntimeConfig, described_key, shown_address, shown_reference
 from kitchener.errors import ConfigError, KitchenerError
 from kitchener.ledger.disk.file_ops import FileOps, locked_by
 from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.plain_names import shown_path
+from kitchener.runtime.ledger_paths import LedgerName
 from kitchener.runtime.loading import EMBEDDED, LoadedConfig, check_config
 
 _SYNCS: Final = 11

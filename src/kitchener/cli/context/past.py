@@ -8,15 +8,14 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, cast
 
-from kitchener.actors.authority.authority import ContextAuthority, ruleset_of
+from kitchener.actors.authority.authority import SessionThread, read_thread, ruleset_of
 from kitchener.cli.options import Places
 from kitchener.config import HO2Config
 from kitchener.context import ContextState, SourceEvent, estimator, fold, make_event
 from kitchener.errors import CallerError, NotOnRecord, UnknownSession
 from kitchener.ids import is_session_id
-from kitchener.ledger import LedgerReader, Ledgers, StoredEntry
+from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.records.events import index_keys
 from kitchener.sealing import is_sealed
@@ -75,13 +74,6 @@ class Past:
         """
         others = [each for each in self.shared if position is None or each.seq <= position]
         return fold_entries([*(self.entries if entries is None else entries), *others], self.config, self.session_id)
-
-
-class ReadOnly(NamedTuple):
-    """The part of `Ledgers` that deciding looks at, open for reading only."""
-
-    ho2m: LedgerReader
-    context: LedgerReader
 
 
 def context_path(places: Places, agent_class: str) -> Path:
@@ -184,10 +176,10 @@ def fold_entries(entries: Iterable[StoredEntry], config: HO2Config, session_id: 
 
 async def fold_shadow(places: Places, past: Past, entries: Sequence[StoredEntry]) -> ContextState:
     """The state of the shadow, whose own decisions stand on the ledger of decisions."""
-    config = past.config.model_copy(update={"context_mode": "shadow"})
-    async with open_reader(places, past.path, is_ho2m=True) as ho2m, open_reader(places, past.context_path) as context:
-        if ho2m is None or context is None:
+    ruleset = ruleset_of(past.config.model_copy(update={"context_mode": "shadow"}))
+    async with open_reader(places, past.context_path) as context:
+        if context is None:
             return fold_entries(entries, past.config, past.session_id)
-        # It reads what a running session reads, by the same calls, and writes nothing here.
-        authority = ContextAuthority(config, cast(Ledgers, ReadOnly(ho2m, context)))
-        return (await authority.read_back(past.session_id, entries)).state
+        state = ContextState(estimator(ruleset.token_estimator), past.session_id)
+        thread = SessionThread(state, ruleset, is_shadow=True)
+        return (await read_thread(thread, past.session_id, entries, context)).state

@@ -1,4 +1,4 @@
-"""`kitchener ledger accept-head`: after a backup was restored, say on record that what is there is the ledger."""
+"""`kitchener ledger accept-head`: accepts a restored backup as the ledger's new end, and records that."""
 
 from pathlib import Path
 from typing import Annotated
@@ -25,14 +25,14 @@ def accept_head(
     /,
     *,
     options: Options = _EVERYTHING,
-    reason: Annotated[str | None, Parameter(help="Why; kept on record.")] = None,
+    reason: Annotated[str | None, Parameter(help="The reason; it is recorded.")] = None,
     json: Json = False,
 ) -> int:
-    """After restoring a backup: take what is there for the whole ledger, although its index or signed head has seen more.
+    """After restoring a backup: accept the ledger's present end, although its index or signed head names later entries.
 
-    Everything is verified first. A `LEDGER_HEAD_ACCEPTED` entry says what is missing and why; then the index is taken away, to
-    be made anew at the next opening, and a signed head that names a missing entry is put aside (with a signing key, the new
-    head is signed). Exits with 1 where nothing is missing, and then changes nothing; with 6 where a ledger is damaged.
+    Verifies everything first. A `LEDGER_HEAD_ACCEPTED` entry records what is missing and why. Then the index is deleted; the
+    next opening rebuilds it. A signed head that names a missing entry is renamed. With a signing key, the new head is signed.
+    Exits with 1 if nothing is missing, and changes nothing then. Exits with 6 if a ledger is damaged.
 
     For example:
 
@@ -40,7 +40,7 @@ def accept_head(
         kitchener ledger accept-head .kitchener/HO2/ADMIN/ho2m.jsonl --reason "disk replaced" --json
     """
     if not (reason and reason.strip()):
-        raise CallerError("--reason is missing: it is kept on record with what is missing")
+        raise CallerError("--reason is missing: the ledger records it with the missing entries")
     if path is not None and not path.is_file():
         raise LedgerPathError(str(path), "there is no such file")
     config = options.load().config
@@ -56,20 +56,20 @@ def accept_head(
                 found.append((accepted, signed))
         except LedgerDamaged as fault:
             faults.append(fault)
-    _tell(found, faults, is_json=json)
+    _print(found, faults, is_json=json)
     if faults:
         return DAMAGED
     return OK if found else NEGATIVE
 
 
-def _tell(found: list[tuple[Accepted, Checkpoint | None]], faults: list[LedgerDamaged], *, is_json: bool) -> None:
+def _print(found: list[tuple[Accepted, Checkpoint | None]], faults: list[LedgerDamaged], *, is_json: bool) -> None:
     if is_json:
         rows = [each._asdict() | {"checkpoint": signed.as_json() if signed is not None else None} for each, signed in found]
         print_json({"accepted": rows, "faults": [str(fault) for fault in faults]})
         return
     for each, signed in found:
         gone = f"{each.missing_from:,} to {each.missing_to:,} are missing"
-        print_text(f"accepted  {each.path}: ends with entry {each.seq:,}; {gone}, and that is on record")
+        print_text(f"accepted  {each.path}: ends with entry {each.seq:,}; {gone}, which is recorded")
         if each.set_aside is not None:
             print_text(f"          the signed head of a missing entry is now {each.set_aside}")
         if signed is not None:

@@ -1,6 +1,6 @@
-"""`kitchener ledger`: are the records what was written, and what do they say. Takes no lock.
+"""`kitchener ledger`: verifies ledgers and prints their newest entries. Takes no lock.
 
-Signing and proving stand in `proof.py`.
+`proof.py` has the commands that sign and prove.
 """
 
 import os
@@ -8,7 +8,7 @@ import sys
 from collections import deque
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import anyio
 import anyio.from_thread
@@ -19,12 +19,13 @@ from cyclopts.validators import Number
 from kitchener.cli.exits import DAMAGED, NEGATIVE, OK
 from kitchener.cli.ledger.accept_head import accept_head
 from kitchener.cli.ledger.proof import PublicKey, checkpoint, is_bundle, key, proof, public_key_of, verify_proof
-from kitchener.cli.options import Json, LedgerName, Options, Places
+from kitchener.cli.options import Json, Options, Places
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import one_line, print_json, print_text, say_instead
 from kitchener.errors import ConfigError, KitchenerError, LedgerPathError
 from kitchener.ledger import StoredEntry, VerifyReport, verify_ledger
 from kitchener.ledger.verify.verification import unreadable
+from kitchener.runtime.ledger_paths import LedgerName
 
 app = App(name="ledger", help="Verify ledgers, look into them, sign their heads and prove what they say.")
 for command in (accept_head, checkpoint, key, proof):
@@ -46,9 +47,8 @@ def verify(
 ) -> int:
     """Recompute every hash of every ledger under the root, or of one file. Signed heads and bundles are checked too.
 
-    Names file, line, byte offset, field, and what was expected and found, of the first fault of each file, and exits with 6.
-    A directory in which there is no ledger is told, with exit code 1.
-    Nothing is changed, and a process that writes is not disturbed.
+    Prints the first fault of each file: file, line, byte offset, field, and the expected and found values. Exits with 6 if
+    there is a fault, and with 1 if a directory contains no ledger. Changes nothing, and does not disturb a process that writes.
 
     For example:
 
@@ -109,7 +109,7 @@ async def _verify(options: Options, path: Path | None, public_key: str | None, j
         print_json({"ok": is_fine, "ledgers": [_report_as_json(report) for report in reports]})
     elif not reports:
         print_text("no ledgers yet" if path is None else f"no ledgers in {path}")
-    # Who names a directory expects ledgers there; a new root has none.
+    # A caller who names a directory expects ledgers in it; a new root has none.
     return DAMAGED if not is_fine else OK if reports or path is None else NEGATIVE
 
 
@@ -132,7 +132,7 @@ def _line(report: VerifyReport) -> str:
     return f"damaged  {report.fault!s}"
 
 
-def _report_as_json(report: VerifyReport) -> dict[str, Any]:
+def _report_as_json(report: VerifyReport) -> dict[str, object]:
     fault = report.fault
     return {
         "path": report.path,
@@ -156,7 +156,7 @@ def _report_as_json(report: VerifyReport) -> dict[str, Any]:
 
 
 class _Progress:
-    """How far one file is verified, on standard error while a person can see it. Called in a worker thread."""
+    """Shows the progress of one file's verification, if standard error is a terminal. Called in a worker thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -164,7 +164,7 @@ class _Progress:
         self._percent = -1
 
     def __call__(self, done: int, size: int) -> None:
-        """Shows the part done, if it makes a difference to the eye. Ends the verification where the command was interrupted."""
+        """Shows the percentage if it changed. Ends the verification if the command was interrupted."""
         anyio.from_thread.check_cancelled()
         percent = 100 * done // max(1, size)
         if self._is_shown and percent != self._percent:
@@ -172,7 +172,7 @@ class _Progress:
             say_instead(f"verifying {percent:>3} %  {self._name}")
 
     def clear(self) -> None:
-        """Takes the line away."""
+        """Clears the line."""
         if self._percent >= 0:
             say_instead("")
 
@@ -193,7 +193,7 @@ async def _newest(
         return list(newest)
 
 
-def _as_json(entry: StoredEntry) -> dict[str, Any]:
+def _as_json(entry: StoredEntry) -> dict[str, object]:
     return {
         "seq": entry.seq,
         "entry_id": entry.entry_id,

@@ -1,50 +1,56 @@
-"""`kitchener ledger key`, `checkpoint` and `proof`: sign the heads of ledgers, and hand out what one turn rests on.
+"""`kitchener ledger key`, `checkpoint` and `proof`: sign the heads of ledgers, and write the evidence of one turn as a bundle.
 
-They take no lock and work beside a running process. Explained in `docs/proof.md`.
+The commands take no lock, so they work while another process writes. Explained in `docs/proof.md`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Annotated
 
 import anyio
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from kitchener.cli.exits import DAMAGED, OK
-from kitchener.cli.ledger.proof_entries import evidence_of
 from kitchener.cli.options import Json, Options, Places
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.written_files import check_output, write_whole
 from kitchener.clock import SystemClock, iso
-from kitchener.errors import ConfigError, LedgerDamaged, LedgerError, LedgerPathError, SigningError
-from kitchener.ids import session_of_turn
-from kitchener.ledger import Checkpoint
-from kitchener.ledger.audit.bundle import Part, Wanted, write_bundle
+from kitchener.context import base_ref
+from kitchener.errors import CallerError, ConfigError, KitchenerError, LedgerDamaged, LedgerError, LedgerPathError, SigningError
+from kitchener.ids import memory_namespace, session_of_turn
+from kitchener.ledger import Checkpoint, LedgerReader, StoredEntry
+from kitchener.ledger.audit.bundle import BundlePart, Selection, write_bundle
 from kitchener.ledger.audit.bundle_check import Misfit, ProofReport, verify_bundle
 from kitchener.ledger.verify.checkpoint import sign_ledger
+from kitchener.memory.index import OVERLAYS, artifact_key
+from kitchener.memory.signals import event_id
+from kitchener.records import events
+from kitchener.runtime.ledger_paths import LedgerName
 from kitchener.signing import Signer, is_public_key, load_signer, make_key
 
 PublicKey = Annotated[
     str | None,
-    Parameter(help="Whose signatures count: 64 hex digits, as `kitchener ledger key` prints them. Then one is required."),
+    Parameter(help="Require a signature by this key: 64 hex digits, as `kitchener ledger key` prints them."),
 ]
 _EVERYTHING = Options()
 _BUNDLE_BEGINS = b'{"entries":'
 _MIB = 1_048_576
+_ORDINALS = 64
+"""Event ids that are tried for a sealed signal. A turn logs a signal once or twice."""
 _RUNS = 20
-"""Groups of withheld entries that are told for each ledger."""
+"""Most runs of withheld entries that are printed for each ledger."""
 
 
 def key(
     *,
     options: Options = _EVERYTHING,
-    new: Annotated[Path | None, Parameter(help="Make a key in this file, which must not be there yet.")] = None,
+    new: Annotated[Path | None, Parameter(help="Create a key in this file, which must not exist.")] = None,
     json: Json = False,
 ) -> int:
-    """Show the public half of the signing key, or make a key.
+    """Show the public half of the signing key, or create a key.
 
-    Give the public key to whoever shall check signatures. The file itself is private: who has it can sign.
+    Give the public key to everyone who checks signatures. Keep the file secret: its owner can sign.
 
     For example:
 
@@ -67,8 +73,8 @@ def key(
 def checkpoint(*, options: Options = _EVERYTHING, json: Json = False) -> int:
     """Sign the head of every ledger under the root with the configured key.
 
-    What comes after the last signed head is verified first, and that head must be in the chain; otherwise nothing is signed for
-    that ledger and the exit code is 6. The head is kept beside the ledger, in `<file>.checkpoint`; keep a copy elsewhere.
+    First verifies the entries after the last signed head, and that the chain contains this head. If not, signs nothing
+    for that ledger and exits with 6. The head is stored beside the ledger, in `<file>.checkpoint`; keep a copy elsewhere.
 
     For example:
 
@@ -86,7 +92,7 @@ def checkpoint(*, options: Options = _EVERYTHING, json: Json = False) -> int:
             continue
         if head is not None:
             heads.append((path, head))
-    _tell_heads(signer, heads, faults, is_json=json)
+    _print_heads(signer, heads, faults, is_json=json)
     return DAMAGED if faults else OK
 
 
@@ -96,13 +102,13 @@ def proof(
     *,
     options: Options = _EVERYTHING,
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="The bundle; else `./<turn>.proof.json`.")] = None,
-    max_mib: Annotated[int, Parameter(validator=Number(gte=1), help="How large the bundle may become, MiB.")] = 64,
+    max_mib: Annotated[int, Parameter(validator=Number(gte=1), help="Largest size of the bundle, MiB.")] = 64,
     json: Json = False,
 ) -> int:
     """Write the evidence of one turn as a bundle that anybody can verify without Kitchener and without the ledgers.
 
-    It holds the turn's own entries as they are stored (what is sealed stays sealed) and, of all others up to the head, numbers
-    and hashes only. Where a head is not signed, the bundle proves no more than that it is whole, and says so.
+    The bundle contains the turn's own entries as they are stored; sealed values stay sealed. Of all other entries up to the
+    head, it contains numbers and hashes only. If a head is not signed, the bundle proves only that it is complete, and says so.
 
     For example:
 
@@ -118,12 +124,12 @@ def proof(
     except Misfit as fault:
         say(f"kitchener: {fault!s}; `kitchener ledger verify` says more, no bundle was written")
         return DAMAGED
-    _tell_parts(turn, path, parts, is_json=json)
+    _print_parts(turn, path, parts, is_json=json)
     return OK
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether a file is a bundle, by how it begins."""
+    """Whether a file is a bundle, judged by its first bytes."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -131,7 +137,7 @@ def is_bundle(path: Path) -> bool:
 
 
 def public_key_of(text: str | None) -> str | None:
-    """The key of `--public-key`; raises ConfigError where it is none."""
+    """The key of `--public-key`; raises ConfigError if it is malformed."""
     if text is None or is_public_key(text):
         return text
     raise ConfigError(
@@ -151,13 +157,13 @@ def verify_proof(path: Path, public_key: str | None, *, is_json: bool) -> int:
         for line in report.heads:
             print_text(f"         vouched for: {line}")
         for ledger_id, runs in report.withheld.items():
-            print_text(f"         withheld: {ledger_id}: {_told_runs(runs)}")
+            print_text(f"         withheld: {ledger_id}: {_runs_as_text(runs)}")
         for note in report.notes:
             print_text(f"         note: {note}")
     return OK if report.ok else DAMAGED
 
 
-def _proof_as_json(report: ProofReport) -> dict[str, Any]:
+def _proof_as_json(report: ProofReport) -> dict[str, object]:
     fault = report.fault
     told = {"where": fault.where, "field": fault.field, "expected": fault.expected, "found": fault.found} if fault else None
     return {
@@ -174,8 +180,8 @@ def _proof_as_json(report: ProofReport) -> dict[str, Any]:
     }
 
 
-def _told_runs(runs: Sequence[tuple[str, str]]) -> str:
-    """Entry ids of neighbours, the first so many of them."""
+def _runs_as_text(runs: Sequence[tuple[str, str]]) -> str:
+    """The entry ids of the first runs of withheld entries."""
     told = ", ".join(first if first == last else f"{first} to {last}" for first, last in runs[:_RUNS])
     return told if len(runs) <= _RUNS else f"{told} and {len(runs) - _RUNS:,} more (--json lists all)"
 
@@ -189,7 +195,7 @@ def _key_file(options: Options) -> Path:
     return Path(path)
 
 
-def _tell_heads(signer: Signer, heads: list[tuple[Path, Checkpoint]], faults: list[LedgerError], *, is_json: bool) -> None:
+def _print_heads(signer: Signer, heads: list[tuple[Path, Checkpoint]], faults: list[LedgerError], *, is_json: bool) -> None:
     if is_json:
         signed = [{"path": str(path), **head.as_json()} for path, head in heads]
         print_json({"ok": not faults, "signer": signer.signer, "heads": signed, "faults": [str(fault) for fault in faults]})
@@ -202,12 +208,12 @@ def _tell_heads(signer: Signer, heads: list[tuple[Path, Checkpoint]], faults: li
         print_text("no entries yet, nothing to sign")
 
 
-def _write(path: Path, turn_id: str, wanted: list[Wanted], max_bytes: int) -> list[Part]:
-    """Writes the bundle, whole or not at all, and only if it verifies; nobody but its owner can read it."""
+def _write(path: Path, turn_id: str, selections: list[Selection], max_bytes: int) -> list[BundlePart]:
+    """Writes the bundle atomically, and only if it verifies. Only its owner can read it."""
     session_id = str(session_of_turn(turn_id))
 
-    def fill(file: IO[bytes]) -> list[Part]:
-        parts = write_bundle(file.write, turn_id, session_id, wanted, max_bytes=max_bytes)
+    def fill(file: IO[bytes]) -> list[BundlePart]:
+        parts = write_bundle(file.write, turn_id, session_id, selections, max_bytes=max_bytes)
         file.flush()
         report = verify_bundle(file.name)
         if report.fault is not None:
@@ -217,7 +223,7 @@ def _write(path: Path, turn_id: str, wanted: list[Wanted], max_bytes: int) -> li
     return write_whole(path, fill)
 
 
-def _tell_parts(turn_id: str, path: Path, parts: list[Part], *, is_json: bool) -> None:
+def _print_parts(turn_id: str, path: Path, parts: list[BundlePart], *, is_json: bool) -> None:
     size, entries = path.stat().st_size, sum(part.entries for part in parts)
     is_signed = all(part.checkpoint is not None for part in parts)
     if is_json:
@@ -232,3 +238,113 @@ def _tell_parts(turn_id: str, path: Path, parts: list[Part], *, is_json: bool) -
         print_text(
             "Without a signature it proves only that it is whole: `kitchener ledger checkpoint` signs, then write it again."
         )
+
+
+async def evidence_of(options: Options, turn_id: str) -> list[Selection]:
+    """The entries of a turn's bundle, by ledger: HO2m, HO1m, context, and the memory's two ledgers if the turn used them.
+
+    Raises:
+        CallerError: the id is malformed
+        UnknownSession: no agent class has the turn's session
+        KitchenerError: the session has no such turn
+    """
+    session_id = session_of_turn(turn_id)
+    if session_id is None:
+        raise CallerError(f"{turn_id!r} is not a turn id: expected T-, the session's hex digits, and a number such as -000001")
+    places = Places(options.load().config)
+    agent_class = await places.class_of(session_id, options.agent)
+    turn = _Turn(turn_id, session_id, agent_class)
+    found = [await _selection(places, agent_class, name, select) for name, select in turn.selections()]
+    return [each for each in found if each is not None]
+
+
+_Select = Callable[[LedgerReader], Awaitable[set[int]]]
+
+
+async def _selection(places: Places, agent_class: str, name: LedgerName, select: _Select) -> Selection | None:
+    async with places.reader(agent_class, name) as reader:
+        if reader is None:
+            return None
+        seqs = await select(reader)
+        return Selection(reader.path, reader.ledger_id, tuple(sorted(seqs)), reader.head()) if seqs else None
+
+
+class _Turn:
+    """Selects one turn's entries, ledger by ledger. HO2m comes first, because it names the entries of the others."""
+
+    def __init__(self, turn_id: str, session_id: str, agent_class: str) -> None:
+        self.turn_id, self.session_id, self._agent_class = turn_id, session_id, agent_class
+        self._artifacts: set[str] = set()
+        self._namespace = ""
+        self._overlays_position: int | None = None
+
+    def selections(self) -> tuple[tuple[LedgerName, _Select], ...]:
+        """The selection of each ledger, in the order in which they must run."""
+        return (
+            ("ho2m", self._of_ho2m),
+            ("ho1m", self._of_turn),
+            ("context", self._of_context),
+            ("signals", self._of_signals),
+            ("overlays", self._of_overlays),
+        )
+
+    async def _of_ho2m(self, reader: LedgerReader) -> set[int]:
+        seqs, is_known, has_ended = set[int](), False, False
+        async for entry in reader.read(session_id=self.session_id):
+            is_mine = entry.payload.get("turn_id") == self.turn_id
+            if is_mine or entry.entry_type == events.SESSION_START:
+                seqs.add(entry.seq)
+            if is_mine and entry.entry_type == events.TURN_STARTED:
+                is_known = True
+                self._namespace = memory_namespace(self._agent_class, entry.payload["subject_id"])
+                self._overlays_position = entry.payload.get("read_positions", {}).get(OVERLAYS)
+            has_ended = has_ended or (is_mine and entry.entry_type in (events.TURN_COMPLETED, events.TURN_ABORTED))
+            if is_mine and entry.entry_type == events.WO_PLANNED:
+                self._artifacts.update((entry.payload.get("attention") or {}).get("biases", ()))
+        if not is_known:
+            raise KitchenerError(
+                f"session {self.session_id} has no turn {self.turn_id}; `kitchener session show` lists those it has"
+            )
+        if not has_ended:
+            raise KitchenerError(
+                f"turn {self.turn_id} has not ended, so nothing can prove it yet; one that a crash cut off is closed"
+                " when its session is next used"
+            )
+        return seqs
+
+    async def _of_turn(self, reader: LedgerReader) -> set[int]:
+        return {
+            entry.seq async for entry in reader.read(session_id=self.session_id) if entry.payload.get("turn_id") == self.turn_id
+        }
+
+    async def _of_context(self, reader: LedgerReader) -> set[int]:
+        """The turn's own entries, and the earlier projections from which its lists are computed."""
+        seqs = await self._of_turn(reader)
+        for seq in sorted(seqs):
+            entry = await reader.get(seq)
+            while entry is not None and entry.entry_type == events.PROJECTION_COMPUTED:
+                seqs.add(entry.seq)
+                base = base_ref(entry.payload)
+                entry = await reader.get(int(base.entry_id.rpartition("-")[2])) if base is not None else None
+        return seqs
+
+    async def _of_signals(self, reader: LedgerReader) -> set[int]:
+        return {entry.seq async for entry in reader.read(session_id=self.session_id) if self._is_my_signal(entry)}
+
+    def _is_my_signal(self, entry: StoredEntry) -> bool:
+        payload = entry.payload
+        metadata = payload.get("metadata")
+        if isinstance(metadata, dict) and "turn_id" in metadata:
+            return bool(metadata["turn_id"] == self.turn_id)
+        # The metadata is sealed and the key is not available; but the event's id is derived from the turn.
+        ids = tuple(event_id(self.session_id, self.turn_id, str(payload.get("signal_id")), n) for n in range(_ORDINALS))
+        return bool(payload.get("event_id") in ids)
+
+    async def _of_overlays(self, reader: LedgerReader) -> set[int]:
+        """All entries about the learned lines that a model was shown, up to the position that the turn read."""
+        return {
+            entry.seq
+            for artifact_id in sorted(self._artifacts)
+            async for entry in reader.read(key=artifact_key(artifact_id), up_to_seq=self._overlays_position)
+            if entry.payload.get("namespace") == self._namespace
+        }

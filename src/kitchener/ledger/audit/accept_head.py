@@ -9,14 +9,16 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypedDict
 from urllib.parse import unquote
 
+import orjson
+
 from kitchener.canonical import canonical_bytes
-from kitchener.clock import Clock, to_datetime
+from kitchener.clock import Clock
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
-from kitchener.ledger.disk.file_ops import FileOps
+from kitchener.ledger.disk.file_ops import FileOps, kept_path
 from kitchener.ledger.disk.scan import ledger_id_of, verify_range
 from kitchener.ledger.disk.volume import Volume, open_volume
 from kitchener.ledger.format.checks import Batch, Verifier
@@ -30,6 +32,25 @@ from kitchener.ledger.write.timestamps import Stamper
 _PIECE_BYTES: Final = 1 << 20
 LEDGER_HEAD_ACCEPTED: Final = "LEDGER_HEAD_ACCEPTED"
 """Type of the entry that records the acceptance; its entity is the ledger itself."""
+
+
+class KnownHead(TypedDict):
+    """The newest missing entry whose hash is known."""
+
+    seq: int
+    chain_hash: str
+
+
+class AcceptedPayload(TypedDict):
+    """The payload of `LEDGER_HEAD_ACCEPTED`; the fields are those of `Accepted`."""
+
+    v: int
+    seq: int
+    chain_hash: str
+    missing_from: int
+    missing_to: int
+    known_head: KnownHead | None
+    reason: str
 
 
 class Accepted(NamedTuple):
@@ -47,7 +68,7 @@ class Accepted(NamedTuple):
     """Number of the first missing entry."""
     missing_to: int
     """Number of the last entry known to be missing."""
-    known_head: dict[str, Any] | None
+    known_head: KnownHead | None
     """`seq` and `chain_hash` of the newest missing entry with a known hash; None: no hash is known."""
     reason: str
     """The operator's reason."""
@@ -89,19 +110,27 @@ def accept_head(
     try:
         whole, last = _verified(journal)
         indexes = [*_indexes(path, ledger_id, index_dirs)]
-        fact = _missing(journal, whole, last, held, indexes)
+        fact = _missing(journal, whole, last, held, indexes, reason)
         if fact is None:
             return None
         journal.prepare(Known(whole), lambda *_: None, clock.time_us())
-        fact["reason"] = reason
         if last != fact:  # otherwise the record exists, and a crash interrupted the steps after it
             journal.append([_entry(journal, fact, Stamper(ledger_id, clock, config, whole.timestamp))])
         journal.sync()
         set_aside = _clear(path, ops, held, fact, [each.path for each in indexes], clock)
     finally:
         journal.close()
-    told = {name: fact[name] for name in ("seq", "chain_hash", "missing_from", "missing_to", "known_head")}
-    return Accepted(str(path), ledger_id, **told, reason=reason, set_aside=set_aside)
+    return Accepted(
+        str(path),
+        ledger_id,
+        fact["seq"],
+        fact["chain_hash"],
+        fact["missing_from"],
+        fact["missing_to"],
+        fact["known_head"],
+        reason,
+        set_aside,
+    )
 
 
 def _ledger_id(path: Path, held: Checkpoint | None, index_dirs: Sequence[Path], ops: FileOps) -> str:
@@ -118,7 +147,7 @@ def _ledger_id(path: Path, held: Checkpoint | None, index_dirs: Sequence[Path], 
     return ""
 
 
-def _verified(journal: Journal) -> tuple[Mark, dict[str, Any] | None]:
+def _verified(journal: Journal) -> tuple[Mark, AcceptedPayload | None]:
     """The end of the last whole commit, and the payload of the last entry if that records an acceptance; otherwise None."""
     volume, last = journal.volume, Batch()
 
@@ -133,8 +162,10 @@ def _verified(journal: Journal) -> tuple[Mark, dict[str, Any] | None]:
         if any(b"\n" in piece for piece in _pieces(volume, verifier.offset, size)):
             raise damage(volume, verifier, fault) from None
         check_is_crash(volume, verifier, fault, size, 0)
-    is_record = last and last[0][2]["entry_type"] == LEDGER_HEAD_ACCEPTED
-    return verifier.whole, last[0][2]["payload"] if is_record else None
+    if not last or last[0][2]["entry_type"] != LEDGER_HEAD_ACCEPTED:
+        return verifier.whole, None
+    record: AcceptedPayload = orjson.loads(canonical_bytes(last[0][2]["payload"]))
+    return verifier.whole, record
 
 
 def _pieces(volume: Volume, offset: int, end: int) -> Iterator[bytes]:
@@ -151,8 +182,13 @@ def _indexes(path: Path, ledger_id: str, index_dirs: Sequence[Path]) -> Iterator
 
 
 def _missing(
-    journal: Journal, whole: Mark, last: dict[str, Any] | None, held: Checkpoint | None, indexes: Sequence[IndexSnapshot]
-) -> dict[str, Any] | None:
+    journal: Journal,
+    whole: Mark,
+    last: AcceptedPayload | None,
+    held: Checkpoint | None,
+    indexes: Sequence[IndexSnapshot],
+    reason: str,
+) -> AcceptedPayload | None:
     """The record of the missing entries; None: none is. Raises LedgerDamaged if the signed head belongs to another chain."""
     seen, heads = whole.seq, list[tuple[int, str]]()
     for snapshot in indexes:
@@ -164,7 +200,7 @@ def _missing(
         seen = max(seen, held.seq)
         heads.append((held.seq, held.chain_hash))
     head = max(heads, default=None)
-    lost = None if head is None else {"seq": head[0], "chain_hash": head[1]}
+    lost: KnownHead | None = None if head is None else {"seq": head[0], "chain_hash": head[1]}
     is_recorded = last is not None and lost is not None and (last["missing_to"], last["known_head"]) == (seen, lost)
     if seen > whole.seq and not is_recorded:
         return {
@@ -174,18 +210,19 @@ def _missing(
             "missing_from": whole.seq + 1,
             "missing_to": seen,
             "known_head": lost,
+            "reason": reason,
         }
     misfit = None if is_recorded else check_held(held, journal.volume, journal.ledger_id, whole.seq)
     if misfit is not None and last is not None and held is not None:
         is_recorded = last["known_head"] == {"seq": held.seq, "chain_hash": held.chain_hash}
     if is_recorded and last is not None:
-        return {**last}  # a crash came after the record, before the index and the head changed
+        return {**last, "reason": reason}  # a crash came after the record, before the index and the head changed
     if misfit is not None:
         raise misfit
     return None
 
 
-def _entry(journal: Journal, fact: dict[str, Any], stamper: Stamper) -> StoredEntry:
+def _entry(journal: Journal, fact: AcceptedPayload, stamper: Stamper) -> StoredEntry:
     ledger_id, seq, timestamp = journal.ledger_id, journal.tip.seq + 1, stamper.stamp()
     fields = {"entity_id": ledger_id, "entry_type": LEDGER_HEAD_ACCEPTED, "payload": fact, "timestamp": timestamp}
     body = canonical_bytes(fields)
@@ -195,7 +232,7 @@ def _entry(journal: Journal, fact: dict[str, Any], stamper: Stamper) -> StoredEn
 
 
 def _clear(
-    path: Path, ops: FileOps, held: Checkpoint | None, fact: dict[str, Any], indexes: Sequence[Path], clock: Clock
+    path: Path, ops: FileOps, held: Checkpoint | None, fact: AcceptedPayload, indexes: Sequence[Path], clock: Clock
 ) -> str | None:
     """Deletes the indexes and renames the signed head. The head is kept because a signature cannot be recomputed."""
     aside: Path | None = None
@@ -204,8 +241,7 @@ def _clear(
             remove_index(each)
         if held is not None and held.seq > fact["seq"]:
             file = checkpoint_path(path)
-            moment = to_datetime(clock.time_us()).strftime("%Y%m%dT%H%M%S.%fZ")
-            aside = file.with_name(f"{file.name}.superseded-{moment}")
+            aside = kept_path(file, "superseded", clock.time_us())
             ops.rename(file, aside)
             ops.sync_directory(file.parent)
     except OSError as error:

@@ -7,21 +7,20 @@ bundles. Blocks, so it runs in a worker thread. The format is explained in `docs
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import CallerError
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.disk.scan import read_lines
 from kitchener.ledger.disk.volume import Volume, open_volume
-from kitchener.ledger.format.lines import BadLine, Line, shown, split_line
+from kitchener.ledger.format.lines import NO_END, BadLine, Line, shown, split_line
 from kitchener.ledger.verify.checkpoint import Checkpoint, read_checkpoint
 
 FORMAT: Final = "kitchener-proof/1"
-_NO_END: Final = 1 << 62
 
 
-class Wanted(NamedTuple):
+class Selection(NamedTuple):
     """The entries of one ledger to put into a bundle."""
 
     path: Path
@@ -34,7 +33,7 @@ class Wanted(NamedTuple):
     """Number and chain hash of the last entry seen; used if no signed head covers the selected entries."""
 
 
-class Part(NamedTuple):
+class BundlePart(NamedTuple):
     """The part of a bundle that comes from one ledger."""
 
     ledger_id: str
@@ -48,7 +47,7 @@ class Part(NamedTuple):
     checkpoint: Checkpoint | None
     """The signed head; None: the head is not signed."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """All facts as JSON types; of a signed head only its signer."""
         signer = self.checkpoint.signer if self.checkpoint is not None else None
         return {
@@ -61,15 +60,15 @@ class Part(NamedTuple):
 
 
 def write_bundle(
-    write: Callable[[bytes], object], turn_id: str, session_id: str, wanted: Sequence[Wanted], *, max_bytes: int
-) -> list[Part]:
+    write: Callable[[bytes], object], turn_id: str, session_id: str, selections: Sequence[Selection], *, max_bytes: int
+) -> list[BundlePart]:
     """Writes a bundle piece by piece and returns one part for each ledger.
 
     Args:
         write: receives the next bytes
         turn_id: the turn that the bundle proves
         session_id: the turn's session
-        wanted: the entries of each ledger, in the order of the bundle
+        selections: the entries of each ledger, in the order of the bundle
         max_bytes: largest size of the bundle
 
     Raises:
@@ -77,12 +76,12 @@ def write_bundle(
         LedgerDamaged: a line is malformed or has the wrong number
         LedgerPathError: a ledger cannot be read
     """
-    entries = sum(len(each.seqs) for each in wanted)
+    entries = sum(len(each.seqs) for each in selections)
     count = _Counter(write, max_bytes)
     # Written key by key, in the order of RFC 8785, so that the bundle is never in memory as a whole.
     count(b'{"entries":%d,"format":%s,"ledgers":[' % (entries, canonical_bytes(FORMAT)))
     parts = []
-    for number, each in enumerate(wanted):
+    for number, each in enumerate(selections):
         count(b"," if number else b"")
         parts.append(_write_part(count, each))
     count(b'],"session_id":%s,"turn_id":%s}\n' % (canonical_bytes(session_id), canonical_bytes(turn_id)))
@@ -105,26 +104,26 @@ class _Counter:
         self._write(data)
 
 
-def _write_part(write: Callable[[bytes], object], wanted: Wanted) -> Part:
-    path = wanted.path
+def _write_part(write: Callable[[bytes], object], selection: Selection) -> BundlePart:
+    path = selection.path
     held = read_checkpoint(path)
-    if held is not None and held.seq < wanted.seqs[-1]:
+    if held is not None and held.seq < selection.seqs[-1]:
         held = None  # signed before the last selected entry was written
-    head_seq, head_hash = (held.seq, held.chain_hash) if held is not None else wanted.head
-    head = held.as_json() if held is not None else {"chain_hash": head_hash, "ledger_id": wanted.ledger_id, "seq": head_seq}
-    first, shown_seqs = wanted.seqs[0], frozenset(wanted.seqs)
+    head_seq, head_hash = (held.seq, held.chain_hash) if held is not None else selection.head
+    head = held.as_json() if held is not None else {"chain_hash": head_hash, "ledger_id": selection.ledger_id, "seq": head_seq}
+    first, shown_seqs = selection.seqs[0], frozenset(selection.seqs)
     with open_volume(path, FileOps()) as volume:
         lines = _lines(volume, max(first - 1, 1), head_seq)
         before = _before(next(lines, None)) if first > 1 else None
         write(b'{"before":%s,"head":%s,"ledger_id":' % (canonical_bytes(before), canonical_bytes(head)))
-        write(b'%s,"rows":[' % canonical_bytes(wanted.ledger_id))
+        write(b'%s,"rows":[' % canonical_bytes(selection.ledger_id))
         for number, line in enumerate(lines):
             write((b"," if number else b"") + _row(line, is_shown=line.seq in shown_seqs))
         write(b"]}")
-    return Part(wanted.ledger_id, len(wanted.seqs), first, head_seq, held)
+    return BundlePart(selection.ledger_id, len(selection.seqs), first, head_seq, held)
 
 
-def _before(line: Line | None) -> dict[str, Any] | None:
+def _before(line: Line | None) -> dict[str, object] | None:
     return {"batch": line.batch, "chain_hash": f"sha256:{line.chain_hash}", "seq": line.seq} if line is not None else None
 
 
@@ -138,7 +137,7 @@ def _row(line: Line, *, is_shown: bool) -> bytes:
 def _lines(volume: Volume, first_seq: int, last_seq: int) -> Iterator[Line]:
     """The lines of a ledger from entry `first_seq` to entry `last_seq`."""
     seq = offset = 0
-    for lines in read_lines(volume.read, 0, _NO_END):
+    for lines in read_lines(volume.read, 0, NO_END):
         for raw in lines:
             seq += 1
             if seq > last_seq:

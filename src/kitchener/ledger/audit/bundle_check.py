@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypedDict
 
 import orjson
 
@@ -17,7 +17,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused
 from kitchener.ledger.audit.bundle import FORMAT
 from kitchener.ledger.format.checks import check_body, is_moment
-from kitchener.ledger.format.lines import NO_HASH, BadLine, Line, chain_hash, other_bytes, split_line
+from kitchener.ledger.format.lines import NO_HASH, BadLine, EntryBody, Line, chain_hash, other_bytes, split_line
 from kitchener.ledger.verify.checkpoint import read_head
 from kitchener.records import events
 from kitchener.signing import is_signed, signer_id
@@ -96,6 +96,25 @@ def verify_bundle(path: Path | str, *, public_key: str | None = None) -> ProofRe
     return report
 
 
+class _LedgerPart(TypedDict):
+    """One ledger in a bundle; `_check_rows` and `_check_head` check the values."""
+
+    before: object
+    head: dict[str, object]
+    ledger_id: str
+    rows: list[object]
+
+
+class _Bundle(TypedDict):
+    """A bundle with the right keys."""
+
+    entries: int
+    format: str
+    ledgers: list[_LedgerPart]
+    session_id: str
+    turn_id: str
+
+
 class _Entry(NamedTuple):
     """One row of a bundle."""
 
@@ -103,7 +122,7 @@ class _Entry(NamedTuple):
     """Ledger and number, for messages."""
     line: Line
     """The entry's line in its ledger; the body is an empty object if the bundle withholds it."""
-    fields: dict[str, Any]
+    fields: EntryBody
     """The decoded body; empty if the bundle withholds it."""
 
 
@@ -129,11 +148,11 @@ def _check(data: bytes, public_key: str | None, report: ProofReport) -> None:
     _check_turn(bundle["session_id"], bundle["turn_id"], evidence, report)
     _check_refs(evidence, chains, report)
     keys = [part["head"].get("public_key") for part in bundle["ledgers"]] if public_key is None else [public_key]
-    _check_projections(evidence, {signer_id(key): key for key in keys if key is not None}, report)
+    _check_projections(evidence, {signer_id(key): key for key in keys if isinstance(key, str)}, report)
     report.entries = len(evidence)
 
 
-def _read(data: bytes) -> dict[str, Any]:
+def _read(data: bytes) -> _Bundle:
     try:
         bundle = orjson.loads(data)
         is_canonical = canonical_bytes(bundle) + b"\n" == data
@@ -145,11 +164,11 @@ def _read(data: bytes) -> dict[str, Any]:
     fits = is_bundle and all(isinstance(bundle[key], str) for key in ("session_id", "turn_id"))
     if not fits or not isinstance(bundle["ledgers"], list) or type(bundle["entries"]) is not int:
         raise Misfit("bundle", "format", FORMAT, other_bytes(len(data)))
-    found: dict[str, Any] = bundle
+    found: _Bundle = bundle
     return found
 
 
-def _check_rows(part: dict[str, Any]) -> list[_Entry]:
+def _check_rows(part: _LedgerPart) -> list[_Entry]:
     """The entries of one ledger, with a verified chain."""
     rows, ledger = part["rows"], part["ledger_id"]
     if not isinstance(rows, list) or not rows:
@@ -177,7 +196,7 @@ def _check_rows(part: dict[str, Any]) -> list[_Entry]:
     return entries
 
 
-def _before(part: dict[str, Any]) -> tuple[int, tuple[int, int, int], str]:
+def _before(part: _LedgerPart) -> tuple[int, tuple[int, int, int], str]:
     """Number, commit and chain hash of the entry before the first row."""
     if part["before"] is None:
         return 0, (0, 1, 1), NO_HASH
@@ -188,11 +207,10 @@ def _before(part: dict[str, Any]) -> tuple[int, tuple[int, int, int], str]:
     return int(found[5]), (int(found[1]), int(found[2]), int(found[3])), found[4].decode()
 
 
-def _read_row(where: str, ledger_id: Any, row: Any) -> tuple[Line, dict[str, Any]]:
+def _read_row(where: str, ledger_id: str, row: object) -> tuple[Line, EntryBody]:
     """A row written out as the line that it stands for, and what its body says; nothing where it has none."""
-    line, size = None, len(row) if isinstance(row, list) else 0
-    is_shown = size == len(_ENVELOPE)
-    if size in (len(_ENVELOPE) - 1, len(_ENVELOPE)) and isinstance(row[-1], str):
+    line, is_shown = None, isinstance(row, list) and len(row) == len(_ENVELOPE)
+    if isinstance(row, list) and len(row) in (len(_ENVELOPE) - 1, len(_ENVELOPE)) and isinstance(row[-1], str):
         envelope = zip(_ENVELOPE, [ledger_id, *row], strict=False)
         fields = b",".join(b'"%s":%s' % (name.encode(), canonical_bytes(value)) for name, value in envelope)
         line = split_line(b'{%s,"entry":%s}' % (fields, row[-1].encode() if is_shown else b"{}"))
@@ -203,10 +221,10 @@ def _read_row(where: str, ledger_id: Any, row: Any) -> tuple[Line, dict[str, Any
     return line, _body(where, line) if is_shown else {}
 
 
-def _body(where: str, line: Line) -> dict[str, Any]:
+def _body(where: str, line: Line) -> EntryBody:
     _same(where, "entry_hash", f"sha256:{line.entry_hash}", f"sha256:{hashlib.sha256(line.body).hexdigest()}")
     try:
-        fields: dict[str, Any] = orjson.loads(line.body)
+        fields: EntryBody = orjson.loads(line.body)
         check_body(fields, line.body)
     except orjson.JSONDecodeError as error:
         raise Misfit(where, "entry", "canonical JSON", f"{other_bytes(len(line.body))} ({error})") from error
@@ -218,7 +236,7 @@ def _body(where: str, line: Line) -> dict[str, Any]:
     return fields
 
 
-def _check_head(head: Any, last: Line, public_key: str | None) -> str:
+def _check_head(head: dict[str, object], last: Line, public_key: str | None) -> str:
     """A sentence that says who signed the head of a chain that ends with this line."""
     where, signed = f"{last.ledger_id} head", read_head(head)
     due = {"chain_hash": f"sha256:{last.chain_hash}", "ledger_id": last.ledger_id, "seq": last.seq}
@@ -241,7 +259,7 @@ def _check_head(head: Any, last: Line, public_key: str | None) -> str:
 def _check_turn(session_id: str, turn_id: str, evidence: Sequence[_Entry], report: ProofReport) -> None:
     """Checks that the evidence is the named turn's, and has exactly the executor's entries that the trace hash covers."""
 
-    def found(entry_type: str) -> list[dict[str, Any]]:
+    def found(entry_type: str) -> list[EntryBody]:
         ho2m = [each.fields for each in evidence if each.line.ledger_id.startswith("HO2M:")]
         return [fields for fields in ho2m if fields["entry_type"] == entry_type]
 
@@ -295,14 +313,14 @@ def _check_refs(evidence: Sequence[_Entry], chains: _Chains, report: ProofReport
         report.notes.append(f"{outside} references lead out of the bundle")
 
 
-def _refs_of(fields: dict[str, Any]) -> Iterator[tuple[str, Mapping[str, str]]]:
+def _refs_of(fields: EntryBody) -> Iterator[tuple[str, Mapping[str, str]]]:
     """The references of an entry, each with the name of its field. Ignores fields that do not hold references."""
     entry_type = fields["entry_type"]
     for name in events.REF_FIELDS.get(entry_type, ()) if isinstance(entry_type, str) else ():
         yield from _refs(fields["payload"].get(name), name)
 
 
-def _refs(value: Any, name: str) -> Iterator[tuple[str, Mapping[str, str]]]:
+def _refs(value: object, name: str) -> Iterator[tuple[str, Mapping[str, str]]]:
     if isinstance(value, list):
         for item in value:
             yield from _refs(item, name)
@@ -334,6 +352,6 @@ def _require(is_so: bool, where: str, field: str, expected: str, found: str) -> 
         raise Misfit(where, field, expected, found)
 
 
-def _same(where: str, field: str, expected: Any, found: Any) -> None:
+def _same(where: str, field: str, expected: object, found: object) -> None:
     if type(expected) is not type(found) or expected != found:
         raise Misfit(where, field, str(expected), str(found))

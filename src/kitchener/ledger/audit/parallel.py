@@ -128,7 +128,7 @@ def _joined(path: Path, plan: _Plan, found: Sequence[_Checked | None], head: Hea
     with open_volume(path, FileOps()) as volume:
         report = verify_part(volume, plan.ledger_id, begin, plan.size, ended=boundaries.take)
         report = replace(report, entries=begin.seq + report.entries, batches=begin.batch + report.batches)
-        return head.held_against(report, volume, public_key, boundaries)
+        return head.with_head_checked(report, volume, public_key, boundaries)
 
 
 def _plan(path: Path, chunk_bytes: int) -> _Plan | None:

@@ -11,7 +11,9 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from kitchener.clock import to_datetime
 from kitchener.errors import LedgerLocked, LedgerPathError
+from kitchener.small_files import sync_directory
 
 _NETWORK = ("nfs", "cifs", "smb", "ncp", "afs", "fuse.sshfs", "fuse.s3fs", "fuse.glusterfs", "fuse.rclone")
 """Prefixes of the types of network file systems, where other hosts do not see locks or syncs. Such a type is refused."""
@@ -75,11 +77,7 @@ class FileOps:
 
     def sync_directory(self, path: Path) -> None:
         """Returns when the names in a directory are on disk."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_directory(path)
 
     def list_directory(self, path: Path) -> list[str]:
         """The names in a directory, in arbitrary order."""
@@ -140,6 +138,11 @@ def write_all(ops: FileOps, fd: int, data: bytes) -> None:
         if written <= 0:
             raise OSError(errno.EIO, "the file took no more bytes")
         rest = rest[written:]
+
+
+def kept_path(path: Path, what: str, time_us: int) -> Path:
+    """The name under which a file, or a part of it, is kept: `<file>.<what>-<time>`."""
+    return path.with_name(f"{path.name}.{what}-{to_datetime(time_us):%Y%m%dT%H%M%S.%fZ}")
 
 
 def write_whole(ops: FileOps, path: Path, data: bytes) -> None:

@@ -4,15 +4,14 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 
 from kitchener.ledger.disk.seals import Seal, fault_at, seal_path
-from kitchener.ledger.disk.volume import Part, Volume
+from kitchener.ledger.disk.volume import LedgerFile, Volume
 from kitchener.ledger.format.checks import Verifier
-from kitchener.ledger.format.lines import OPENING, START, BadLine, Mark, shown, split_line
+from kitchener.ledger.format.lines import NO_END, OPENING, START, BadLine, Mark, shown, split_line
 
 ReadBytes = Callable[[int, int], bytes]
 """`(size, offset)` to the bytes at that offset; fewer at the end of the file."""
 
 _FIRST_BYTES = 2_048
-_NO_END = 1 << 62
 _PIECE_BYTES = 1 << 18
 _MAX_LINE_BYTES = 65 << 20
 """More than the largest entry that can be configured. A longer line is damage and is not read to its end."""
@@ -90,7 +89,7 @@ def _passing_to(take: Callable[[bytes], None], read: ReadBytes) -> ReadBytes:
     return read_on
 
 
-def _check_seal(volume: Volume, part: Part, seal: Seal, verifier: Verifier, digest: str | None) -> None:
+def _check_seal(volume: Volume, part: LedgerFile, seal: Seal, verifier: Verifier, digest: str | None) -> None:
     """Raises LedgerDamaged if a segment with verified lines differs from its seal."""
     whole = verifier.whole
     found: list[tuple[str, object, object]] = [
@@ -123,7 +122,7 @@ def find_line(read: ReadBytes, number: int, start: Mark = START) -> tuple[int, b
         start: a position before that line
     """
     offset, ahead = start.offset, number - start.seq
-    for lines in read_lines(read, offset, _NO_END):
+    for lines in read_lines(read, offset, NO_END):
         if ahead > len(lines):
             ahead -= len(lines)
             offset += sum(map(len, lines)) + len(lines)

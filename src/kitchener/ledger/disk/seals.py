@@ -12,7 +12,7 @@ import stat
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -193,7 +193,7 @@ def _read(path: Path, number: int, before: Sequence[Seal], ops: FileOps) -> Seal
 
 def _parsed(data: bytes) -> Seal | None:
     try:
-        fields: Any = orjson.loads(data)
+        fields: object = orjson.loads(data)
     except orjson.JSONDecodeError:
         return None
     if not isinstance(fields, dict) or set(fields) != set(Seal._fields):

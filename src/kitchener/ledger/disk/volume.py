@@ -27,7 +27,7 @@ _TRIES: Final = 100
 _FIRST_BYTES: Final = 2_048
 
 
-class Part(NamedTuple):
+class LedgerFile(NamedTuple):
     """One file of a ledger."""
 
     file: Path
@@ -109,15 +109,15 @@ class Volume:
             fd = self._segment(seal)
             return read_or_tell(self._ops, segment_path(self.path, seal.number), fd, min(size, seal.length - local), local)
 
-    def parts(self, start: int, end: int) -> Iterator[Part]:
+    def parts(self, start: int, end: int) -> Iterator[LedgerFile]:
         """The files that hold the bytes from `start` to `end`, in order; the last part ends at `end`."""
         view, base = self._view, 0
         for seal, stop in zip(view.seals, view.ends, strict=True):
             if stop > start and base < end:
-                yield Part(segment_path(self.path, seal.number), base, min(stop, end), seal)
+                yield LedgerFile(segment_path(self.path, seal.number), base, min(stop, end), seal)
             base = stop
         if end > base:
-            yield Part(self.path, base, end, None)
+            yield LedgerFile(self.path, base, end, None)
 
     def damage(self, seq: int, offset: int, fault: BadLine) -> LedgerDamaged:
         """The error for a wrong line.
@@ -222,7 +222,7 @@ def open_volume(path: Path, ops: FileOps) -> Volume:
             volume.close()
             raise
         return Volume(path, ops, fd, seals)
-    raise LedgerPathError(str(path), "another file is put in its place again and again")
+    raise LedgerPathError(str(path), "another file replaces it again and again; try again when no program moves it")
 
 
 def sorted_out(path: Path, ops: FileOps, fd: int, seals: Sequence[Seal]) -> tuple[list[Seal], Seal | None]:

@@ -1,33 +1,48 @@
-"""Turns lines into verified commits: compares every byte, hash and number with what the writer would have written.
+"""Turns lines into verified commits (`Verifier`), or into entries whose chain alone is verified (`Follower`).
 
-Pure: it receives lines and reports which one is wrong and why. `bulk` verifies most lines many at a time; this module checks
-the rest line by line. `scan` reads the files; `recovery` and the readers decide what a bad line means.
+A verifier compares every byte, hash and number with what the writer would have written. Pure: it receives lines and reports
+which one is wrong and why. `bulk` verifies most lines many at a time; this module checks the rest line by line. `scan` reads
+the files; `recovery` and the readers decide what a bad line means.
 """
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 import orjson
 import rfc8785
 
-from kitchener.ledger.format.bulk import AT_ONCE, FIELDS, STRICT, Found, Standing, check_lines, size_of_commit
+from kitchener.ledger.format.bulk import (
+    AT_ONCE,
+    FIELDS,
+    STRICT,
+    Found,
+    LinePosition,
+    check_heads,
+    check_lines,
+    day_of,
+    size_of_commit,
+)
 from kitchener.ledger.format.lines import (
     AFTER_BATCH,
     START,
     TO_BODY,
     BadLine,
+    EntryBody,
+    Line,
     Mark,
     chain_hash,
+    follow,
     is_ledger_id,
+    misfit,
     other_bytes,
     shown,
     split_line,
 )
 
-Batch = list[tuple[int, int, dict[str, Any], str]]
+Batch = list[tuple[int, int, EntryBody, str]]
 """The entries of one commit: byte offset and length of each line, its decoded body, and its entry hash as hex digits."""
 
 _STAMP = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]\.[0-9]{6}(?:Z|\+00:00)")
@@ -67,7 +82,7 @@ class Verifier:
         self.ledger_id = ledger_id
         self.whole = start
         """The end of the last complete commit."""
-        self._at = Standing(start.seq, start.offset, start.chain, start.batch, 0, 0, start.timestamp)
+        self._at = LinePosition(start.seq, start.offset, start.chain, start.batch, 0, 0, start.timestamp)
         self._each, self._ended = each, ended
         self._is_named = is_ledger_id(ledger_id)
         self._entries: Batch = []
@@ -128,7 +143,7 @@ class Verifier:
         if not self._is_named or len(head) != start or not line.startswith(head) or line[-1] != _BRACE or place > size:
             raise _fault(line, due)
         fields = _fields(body)
-        after = Standing(number, before.offset + len(line) + 1, link, batch, place, size, stamp.decode())
+        after = LinePosition(number, before.offset + len(line) + 1, link, batch, place, size, stamp.decode())
         return Found(after, [fields], [len(line)], [(1, link, batch)] if place == size else [], [entry_hash])
 
     def end(self) -> None:
@@ -164,28 +179,94 @@ class Verifier:
         self._entries += lines[done:]
 
 
+class Run(NamedTuple):
+    """Consecutive entries of one day whose chain is verified."""
+
+    before: LinePosition
+    """The position before the first entry."""
+    day: str
+    """The day in the entries' ids."""
+    bodies: Sequence[bytes]
+    """The stored bytes of each entry; not yet decoded or checked."""
+    hashes: Sequence[str]
+    """The entry hash in each line, hex digits."""
+    fault: BadLine | None = None
+    """The fault of an entry whose chain hash is right but whose body or id is wrong; its run holds only that entry."""
+
+
+class Follower:
+    """Verifies a ledger's chain, line by line, from a position with a known chain hash.
+
+    Args:
+        ledger_id: the ledger that the lines must belong to
+        start: the position before the first line
+    """
+
+    def __init__(self, ledger_id: str, start: Mark) -> None:
+        self.ledger_id = ledger_id
+        self.at = LinePosition(start.seq, start.offset, start.chain, start.batch, 0, 0, start.timestamp)
+        """The position after the last verified line."""
+
+    def feed(self, block: bytes) -> Iterator[Run]:
+        """The entries of the next lines, given as bytes that end with an LF.
+
+        Raises:
+            BadLine: the next line, at `at`, does not continue the chain; no later line was checked
+        """
+        start = 0
+        while start < len(block):
+            before, day = self.at, day_of(block, start)
+            heads = check_heads(block, start, self.ledger_id, before, day)
+            if heads is None:
+                for line in block[start:].split(b"\n", AT_ONCE)[:-1]:
+                    yield self._follow_closely(line)
+                    start += len(line) + 1
+                continue
+            after = heads.stops[-1] + 1
+            self.at = LinePosition(
+                before.seq + len(heads.stops),
+                before.offset + after - start,
+                heads.chain,
+                heads.batch,
+                heads.place,
+                heads.size,
+                before.timestamp,
+            )
+            start = after
+            yield Run(before, day, heads.bodies, heads.hashes)
+
+    def _follow_closely(self, line: bytes) -> Run:
+        before = self.at
+        seq = before.seq + 1
+        chain = follow(line, self.ledger_id, seq, before.chain)
+        parts, fault = split_line(line), None
+        if parts is None or not parts.fits_itself:
+            fault = misfit(line, self.ledger_id)
+        parts = parts or Line(self.ledger_id, seq, "", before[3:6], "", chain, b"")  # so the next line gets the slow check too
+        day = parts.entry_id[2:12]
+        if fault is None and parts.entry_id != f"E-{day}-{seq:012d}":
+            fault = BadLine("entry_id", f"E-{day}-{seq:012d}", parts.entry_id)
+        self.at = LinePosition(seq, before.offset + len(line) + 1, chain, *parts.batch, before.timestamp)
+        return Run(before, day, [parts.body], [parts.entry_hash], fault)
+
+
 def _end_of(found: Found, number: int, seq: int, base: int) -> Mark:
     """The position after the n-th commit that ends in these lines."""
     count, chain, batch = found.ends[number]
     return Mark(seq + count, base + found.stops[count - 1] + 1, chain, batch, found.fields[count - 1]["timestamp"])
 
 
-def _fields(body: bytes) -> dict[str, Any]:
+def _fields(body: bytes) -> EntryBody:
     """A body as an object; raises BadLine if it is not canonical or not the body of an entry."""
     try:
-        fields = orjson.loads(body)
+        fields: EntryBody = orjson.loads(body)
         if orjson.dumps(fields, option=STRICT) != body or tuple(fields) != FIELDS or type(fields["payload"]) is not dict:
             check_body(fields, body)
     except orjson.JSONDecodeError as error:
         raise BadLine("entry", "canonical JSON", f"{other_bytes(len(body))} ({error})") from error
     except orjson.JSONEncodeError as error:  # an integer that a double cannot hold exactly
         raise BadLine("entry", "canonical JSON (RFC 8785)", f"{other_bytes(len(body))} ({error})") from error
-    return cast("dict[str, Any]", fields)
-
-
-def _batch_size(line: bytes, end: int) -> int:
-    digits = line[line.rfind(b",", 0, end) + 1 : end] if end > 0 else b""
-    return int(digits) if digits.isdigit() and len(digits) < 10 else 0
+    return fields
 
 
 def _checked_stamp(line: bytes, body: bytes, due: _Due) -> bytes:
@@ -212,12 +293,12 @@ def is_moment(stamp: bytes) -> bool:
     return True
 
 
-def check_body(fields: dict[str, Any], body: bytes) -> None:
+def check_body(fields: EntryBody, body: bytes) -> None:
     """Checks a body with the slow canonical encoder; raises BadLine if it is not canonical or not the body of an entry."""
     if sorted(fields) != [*FIELDS] or not isinstance(fields["payload"], dict):
         raise BadLine("entry", "entity_id, entry_type, payload and timestamp", other_bytes(len(body)))
     try:
-        canonical = rfc8785.dumps(fields)
+        canonical = rfc8785.dumps(orjson.loads(body))
     except (ValueError, RecursionError) as error:
         raise BadLine("entry", "canonical JSON (RFC 8785)", other_bytes(len(body))) from error
     if canonical != body:

@@ -7,14 +7,17 @@ explained in `docs/ledger.md`.
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypedDict
 
 import orjson
 
+from kitchener.records.entries import Payload
 from kitchener.records.ref import Ref
 
 NO_HASH: Final = "0" * 64
 """Hex digits of the chain hash before the first entry."""
+NO_END: Final = 2**62
+"""Larger than any entry's number and any byte offset."""
 OPENING: Final = b'{"ledger_id":"'
 """The first bytes of every line."""
 ENVELOPE_BYTES: Final = 350
@@ -44,9 +47,9 @@ _ENVELOPE = re.compile(
 _QUOTED_BYTES: Final = 120
 """Bytes of the envelope that an error message quotes: ledger, number, id and commit, unless the ledger's id is long."""
 
-Opener = Callable[[str, str, dict[str, Any]], dict[str, Any]]
+Opener = Callable[[str, str, Payload], Payload]
 """Decrypts sealed values: `(ledger id, entry type, stored payload)` to the payload as it was written."""
-IndexKeys = Callable[[str, dict[str, Any]], tuple[str, ...]]
+IndexKeys = Callable[[str, Mapping[str, object]], tuple[str, ...]]
 """`(entry type, payload)` to the keys, besides the session, under which an entry can be found. Pure."""
 
 
@@ -58,7 +61,16 @@ class LedgerEntry(NamedTuple):
     entity_id: str
     """The id of the thing that the entry is about."""
     payload: Mapping[str, object]
-    """The facts, as a JSON object."""
+    """The facts, as a JSON object: a dict, such as a `TypedDict` of `kitchener.records.entries`."""
+
+
+class EntryBody(TypedDict, total=False):
+    """The decoded body of a line. All keys are present, except where a bundle withholds a body: then none is."""
+
+    entity_id: str
+    entry_type: str
+    payload: Payload
+    timestamp: str
 
 
 class StoredEntry:
@@ -93,7 +105,7 @@ class StoredEntry:
         session_id: str | None,
         keys: tuple[str, ...],
         opener: Opener | None,
-        payload: dict[str, Any] | None = None,
+        payload: Payload | None = None,
     ) -> None:
         self.ledger_id = ledger_id
         """Name of the ledger that holds the entry."""
@@ -121,10 +133,10 @@ class StoredEntry:
         self._payload = payload
 
     @property
-    def payload(self) -> dict[str, Any]:
+    def payload(self) -> Payload:
         """The facts, decoded and unsealed at the first access. Values whose key is gone stay sealed."""
         if self._payload is None:
-            payload = orjson.loads(self.body)["payload"]
+            payload: Payload = orjson.loads(self.body)["payload"]
             self._payload = payload if self._opener is None else self._opener(self.ledger_id, self.entry_type, payload)
         return self._payload
 

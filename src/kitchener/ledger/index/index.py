@@ -22,7 +22,7 @@ import structlog
 from kitchener.errors import LedgerPathError
 from kitchener.ids import path_part
 from kitchener.ledger.format.lines import START, IndexKeys, Mark
-from kitchener.ledger.index.tail import IndexDamaged, Place, Row, Tail, check_row, hash_of, unpack
+from kitchener.ledger.index.tail import IndexDamaged, Location, Row, Tail, check_row, hash_of, unpack
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -264,7 +264,7 @@ def read_known(connection: sqlite3.Connection, ledger_id: str, keys: str | None)
     return known
 
 
-def find_places(connection: sqlite3.Connection, key: str, after_seq: int, up_to_seq: int) -> Iterator[Place]:
+def find_locations(connection: sqlite3.Connection, key: str, after_seq: int, up_to_seq: int) -> Iterator[Location]:
     """Positions of a key's entries with `after_seq` < number <= `up_to_seq`, ascending. Reads all rows at once."""
     found = connection.execute(
         f"{_ROWS} AND last_seq > ? AND after_seq < ? ORDER BY hash, id", (hash_of(key), key, after_seq, up_to_seq)
@@ -272,7 +272,7 @@ def find_places(connection: sqlite3.Connection, key: str, after_seq: int, up_to_
     rows = [*map(Row._make, found.fetchall())]
     for row in rows:
         check_row(row)
-    return (place for row in rows for place in unpack(row) if after_seq < place[0] <= up_to_seq)
+    return (each for row in rows for each in unpack(row) if after_seq < each[0] <= up_to_seq)
 
 
 def find_known(connection: sqlite3.Connection, keys: Collection[str]) -> set[str]:
@@ -283,14 +283,14 @@ def find_known(connection: sqlite3.Connection, keys: Collection[str]) -> set[str
     return {key for (key,) in rows if key in keys}
 
 
-def find_newest(connection: sqlite3.Connection, key: str, up_to_seq: int, limit: int) -> list[Place]:
+def find_newest(connection: sqlite3.Connection, key: str, up_to_seq: int, limit: int) -> list[Location]:
     """Positions of a key's last `limit` entries, ascending."""
-    newest: list[Place] = []
+    newest: list[Location] = []
     rows = connection.execute(f"{_ROWS} AND after_seq < ? ORDER BY hash DESC, id DESC", (hash_of(key), key, up_to_seq))
     with closing(rows):
         for row in map(Row._make, rows):
             check_row(row)
-            newest.extend(place for place in reversed(unpack(row)) if place[0] <= up_to_seq)
+            newest.extend(each for each in reversed(unpack(row)) if each[0] <= up_to_seq)
             if len(newest) >= limit:
                 break
     return newest[:limit][::-1]

@@ -2,24 +2,31 @@
 
 import sqlite3
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from kitchener.errors import CallerError, LedgerDamaged
+from kitchener.errors import LedgerDamaged
 from kitchener.ledger.disk.scan import read_blocks
 from kitchener.ledger.disk.volume import Volume
-from kitchener.ledger.format.follower import Follower, Run
-from kitchener.ledger.format.lines import START, BadLine, IndexKeys, Mark, Opener, StoredEntry, make_entry, read_line, shown
-from kitchener.ledger.index.index import Known, find_newest, find_places, find_stop, next_stops
-from kitchener.ledger.index.tail import HASH_DIGITS, Place, Tail, other_key, session_key
+from kitchener.ledger.format.checks import Follower, Run
+from kitchener.ledger.format.lines import (
+    NO_END,
+    START,
+    BadLine,
+    IndexKeys,
+    Mark,
+    Opener,
+    StoredEntry,
+    make_entry,
+    read_line,
+    shown,
+)
+from kitchener.ledger.index.index import Known, find_known, find_locations, find_newest, find_stop, next_stops
+from kitchener.ledger.index.tail import HASH_DIGITS, Location, Tail, other_key, session_key
 from kitchener.ledger.verify.verification import verify_part
 
 T = TypeVar("T")
-NO_END: Final = 2**62
-"""Larger than any entry's number."""
-_TAKE_ENTRIES: Final = 256
-_TAKE_BYTES: Final = 1 << 20
 _RUN_BYTES: Final = 1 << 16
 """Adjacent entries are read in one call, up to about this many bytes."""
 _HELD_BYTES: Final = 32 << 20
@@ -58,34 +65,7 @@ class Query(NamedTuple):
         )
 
 
-def make_query(
-    *,
-    session_id: str | None = None,
-    entity_id: str | None = None,
-    entry_type: str | tuple[str, ...] | None = None,
-    key: str | None = None,
-    after_seq: int | None = None,
-    up_to_seq: int | None = None,
-) -> Query:
-    """The query for the arguments of `LedgerClient.read`."""
-    types = (entry_type,) if isinstance(entry_type, str) else entry_type
-    return Query(
-        session_id,
-        entity_id,
-        None if types is None else frozenset(types),
-        key,
-        after_seq or 0,
-        NO_END if up_to_seq is None else up_to_seq,
-    )
-
-
-def check_key(key: str | None, index_keys: IndexKeys | None) -> None:
-    """Raises CallerError for a key if the ledger was opened without `index_keys`."""
-    if key is not None and index_keys is None:
-        raise CallerError(f"entries cannot be found by key {key!r}: the ledger was opened without index_keys")
-
-
-class Catalog(Protocol):
+class IndexAccess(Protocol):
     """Access to an index; one call at a time."""
 
     @property
@@ -110,7 +90,7 @@ class _Misfit(Exception):
         self.seq, self.offset, self.fault = seq, offset, fault
 
 
-class Shelf:
+class EntrySearch:
     """Reads entries from a ledger's files, with the help of its index. Blocks.
 
     Checks every entry that it reads. An entry found by the index is compared with the hash in the index. Scanned lines must
@@ -120,7 +100,7 @@ class Shelf:
     Args:
         volume: the ledger's files
         ledger_id: the ledger's name
-        catalog: the ledger's index
+        index: the ledger's index
         index_keys: gives an entry's keys besides its session
         opener: decrypts sealed values
     """
@@ -129,13 +109,12 @@ class Shelf:
         self,
         volume: Volume,
         ledger_id: str,
-        catalog: Catalog,
+        index: IndexAccess,
         index_keys: IndexKeys | None,
         opener: Opener | None,
     ) -> None:
-        self.volume = volume
-        """The files."""
-        self._ledger_id, self._catalog = ledger_id, catalog
+        self.volume, self.ledger_id = volume, ledger_id
+        self._index = index
         self._index_keys, self._opener = index_keys, opener
         self._damage: LedgerDamaged | None = None
 
@@ -172,9 +151,24 @@ class Shelf:
 
     def find_stop(self, seq: int) -> Mark:
         """A position at or before the end of entry `seq`, from which a scan for later entries can start."""
-        tail = self._catalog.tail
+        tail = self._index.tail
         stop = tail.find_stop(seq) if tail is not None else None
-        return stop or self._catalog.ask(lambda index, _: find_stop(index, seq)) or START
+        return stop or self._index.ask(lambda index, _: find_stop(index, seq)) or START
+
+    def known(self, queries: Mapping[str, Query], end: Mark) -> list[Query]:
+        """The queries among these that have entries before `end`; one index query for all.
+
+        Args:
+            queries: by the index key that finds all their entries
+            end: where reading the files ends
+        """
+        # Ask the tail first: an entry that moves into the index meanwhile is then found twice, not missed.
+        tail = self._index.tail
+        late = {key for key in queries if tail is not None and tail.find(key, 0, NO_END)}
+        early = self._index.ask(lambda index, _: find_known(index, queries.keys()))
+        if early is None or tail is None:
+            return [query for query in queries.values() if self.newest(query, end, 1)]
+        return [queries[key] for key in late | early]
 
     def _found(self, query: Query, end: Mark, newest: int | None = None) -> Iterator[StoredEntry]:
         """The matching entries, found with the index; `newest` limits those that the index covers to the last so many.
@@ -182,16 +176,16 @@ class Shelf:
         Raises:
             _Misfit: index and file disagree
         """
-        places, start = self._look_up(query, newest)
-        yield from self._entries_at(query, places)
+        locations, start = self._look_up(query, newest)
+        yield from self._entries_at(query, locations)
         yield from self._scan(query, start, end)
 
     def _settle(self, misfit: _Misfit, end: Mark) -> None:
         """Verifies the file. If the file is right, stops using the index; otherwise raises LedgerDamaged."""
         if self._damage is None:
-            report = verify_part(self.volume, self._ledger_id, START, end.offset)
+            report = verify_part(self.volume, self.ledger_id, START, end.offset)
             if report.fault is None and report.end.chain == end.chain:
-                self._catalog.distrust(str(misfit))
+                self._index.distrust(str(misfit))
                 return
             self._damage = report.fault or self.volume.damage(misfit.seq, misfit.offset, misfit.fault)
         raise self._damage.with_traceback(None) from misfit.fault
@@ -203,7 +197,7 @@ class Shelf:
         except _Misfit as misfit:
             raise self.volume.damage(misfit.seq, misfit.offset, misfit.fault) from misfit.fault
 
-    def _look_up(self, query: Query, newest: int | None) -> tuple[Iterable[Place], Mark]:
+    def _look_up(self, query: Query, newest: int | None) -> tuple[Iterable[Location], Mark]:
         """Positions of entries that may match, and the position from which a scan must find the rest.
 
         Args:
@@ -214,19 +208,19 @@ class Shelf:
         if key is None:
             return (), self.find_stop(after)
         # Ask the tail first: an entry that moves into the index meanwhile is then found twice, not missed.
-        tail = self._catalog.tail
+        tail = self._index.tail
         late = tail.find(key, after, up_to) if tail is not None else []
 
-        def places(index: sqlite3.Connection, known: Known) -> tuple[Iterable[Place], Mark]:
+        def locations(index: sqlite3.Connection, known: Known) -> tuple[Iterable[Location], Mark]:
             to = min(up_to, known.mark.seq)
             if newest is not None:
                 return find_newest(index, key, to, newest), known.mark
-            return find_places(index, key, after, to), known.mark
+            return find_locations(index, key, after, to), known.mark
 
-        early, mark = self._catalog.ask(places) or ((), START)
+        early, mark = self._index.ask(locations) or ((), START)
         if tail is None or not tail.start.seq <= mark.seq <= tail.end.seq:
             return early, mark
-        late = [place for place in late if place[0] > mark.seq]
+        late = [location for location in late if location[0] > mark.seq]
         return chain(early, late[-newest:] if newest is not None else late), tail.end
 
     def _scan(self, query: Query, start: Mark, end: Mark) -> Iterator[StoredEntry]:
@@ -239,13 +233,13 @@ class Shelf:
 
     def _next_stops(self, seq: int, end: Mark) -> list[Mark]:
         """Positions after entry `seq` with a known chain hash, ascending and up to `end`; at least one."""
-        tail = self._catalog.tail
+        tail = self._index.tail
         stops = tail.next_stops(seq) if tail is not None else []
-        stops = stops or self._catalog.ask(lambda index, known: next_stops(index, known, seq)) or []
+        stops = stops or self._index.ask(lambda index, known: next_stops(index, known, seq)) or []
         return [stop for stop in stops if stop.seq < end.seq] or [end]
 
     def _scan_between(self, query: Query, start: Mark, stop: Mark) -> Iterator[StoredEntry]:
-        follower, held, size = Follower(self._ledger_id, start), list[Run](), 0
+        follower, held, size = Follower(self.ledger_id, start), list[Run](), 0
         try:
             for block in read_blocks(self.volume.read, start.offset, stop.offset):
                 held += follower.feed(block)
@@ -268,27 +262,27 @@ class Shelf:
             for seq, entry_hash, body in zip(count(before.seq + first + 1), hashes[first:last], bodies[first:last]):
                 entry_id = f"E-{day}-{seq:012d}"
                 try:
-                    entry = make_entry(self._ledger_id, seq, entry_id, entry_hash, body, self._index_keys, self._opener)
+                    entry = make_entry(self.ledger_id, seq, entry_id, entry_hash, body, self._index_keys, self._opener)
                 except BadLine as fault:
                     raise _Misfit(seq, before.offset, fault) from fault
                 if query.matches(entry):
                     yield self._opened(entry)
 
-    def _entries_at(self, query: Query, places: Iterable[Place]) -> Iterator[StoredEntry]:
+    def _entries_at(self, query: Query, locations: Iterable[Location]) -> Iterator[StoredEntry]:
         """The entries at these positions. Adjacent entries, usually those of one turn, are read in one call."""
-        run, first, end = list[Place](), 0, 0
-        for place in places:
-            _, offset, length, _ = place
+        run, first, end = list[Location](), 0, 0
+        for location in locations:
+            _, offset, length, _ = location
             if offset != end or offset - first > _RUN_BYTES:
                 if run:
                     yield from self._read_run(query, run)
                 run, first = [], offset
-            run.append(place)
+            run.append(location)
             end = offset + length
         if run:
             yield from self._read_run(query, run)
 
-    def _read_run(self, query: Query, run: Sequence[Place]) -> Iterator[StoredEntry]:
+    def _read_run(self, query: Query, run: Sequence[Location]) -> Iterator[StoredEntry]:
         first, end = run[0][1], run[-1][1] + run[-1][2]
         data = self.volume.read(end - first, first)
         while first + len(data) < end and (piece := self.volume.read(end - first - len(data), first + len(data))):
@@ -298,7 +292,7 @@ class Shelf:
             try:
                 if data[after - 1 : after] != b"\n":
                     raise BadLine("framing", "a line that ends with LF", shown(data[offset - first : after]))
-                entry = read_line(data[offset - first : after - 1], self._ledger_id, self._index_keys, self._opener)
+                entry = read_line(data[offset - first : after - 1], self.ledger_id, self._index_keys, self._opener)
                 if entry.seq != seq or entry.entry_hash[HASH_DIGITS] != digest.hex():
                     raise _other_than(seq, digest, entry)
                 if query.matches(entry):
@@ -321,37 +315,3 @@ def _other_than(seq: int, digest: bytes, entry: StoredEntry) -> BadLine:
     if entry.seq != seq:
         return BadLine("seq", str(seq), str(entry.seq))
     return BadLine("entry_hash", f"sha256:{digest.hex()}…, as the index has seen it", entry.entry_hash)
-
-
-class Entries(AsyncIterator[StoredEntry]):
-    """Reads entries in small batches as a loop asks for them. A caller may stop at any time.
-
-    Not an async generator, because a caller that stops early would have to close it.
-    """
-
-    def __init__(
-        self, entries: Iterator[StoredEntry], run: Callable[[Callable[[], list[StoredEntry]]], Awaitable[list[StoredEntry]]]
-    ) -> None:
-        self._entries, self._run = entries, run
-        self._ready: deque[StoredEntry] = deque()
-        self._done = False
-
-    async def __anext__(self) -> StoredEntry:
-        if not self._ready:
-            if not self._done:
-                self._ready.extend(await self._run(self._take))
-            if not self._ready:
-                self._done = True
-                raise StopAsyncIteration
-        return self._ready.popleft()
-
-    def _take(self) -> list[StoredEntry]:
-        taken, size = [], 0
-        for entry in self._entries:
-            taken.append(entry)
-            size += len(entry.body)
-            if len(taken) >= _TAKE_ENTRIES or size >= _TAKE_BYTES:
-                break
-        else:
-            self._done = True
-        return taken

@@ -20,9 +20,9 @@ _SESSION: Final = "@"
 _OTHER: Final = "="
 _PACKED: Final = struct.Struct("=III16s")
 HASH_DIGITS: Final = slice(len("sha256:"), len("sha256:") + 32)
-"""The part of an entry hash that a place keeps: 128 bits, too many to find other content with the same bits."""
+"""The part of an entry hash that a location keeps: 128 bits, too many to find other content with the same bits."""
 
-Place = tuple[int, int, int, bytes]
+Location = tuple[int, int, int, bytes]
 """The position of an entry: its number, byte offset of its line, length of the line with its LF, and the first 16 bytes of its
 entry hash."""
 
@@ -124,11 +124,11 @@ class Tail:
                 session_id, entry_hash = entry.session_id, entry.entry_hash
                 packed = _PACKED.pack(seq, offset, length, bytes.fromhex(entry_hash[HASH_DIGITS]))
                 if session_id is not None:
-                    places = by_session.get(session_id)
-                    if places is None:
+                    locations = by_session.get(session_id)
+                    if locations is None:
                         by_session[session_id] = bytearray(packed)
                     else:
-                        places += packed
+                        locations += packed
                 for key in entry.keys:
                     by_key.setdefault(key, bytearray()).extend(packed)
                 offset += length
@@ -149,7 +149,7 @@ class Tail:
             return []
         return [*(stop for stop in self.stops if seq < stop.seq < end.seq), end]
 
-    def take_up(self, commit: Batch, index_keys: IndexKeys | None, after: Mark) -> None:
+    def extend_from_file(self, commit: Batch, index_keys: IndexKeys | None, after: Mark) -> None:
         """Adds a commit that was read from the file."""
         found = []
         for _, _, fields, entry_hash in commit:
@@ -158,13 +158,13 @@ class Tail:
             found.append(_Found(f"sha256:{entry_hash}", session_of(payload), keys))
         self.extend(found, [length for _, length, _, _ in commit], after)
 
-    def find(self, key: str, after_seq: int, up_to_seq: int) -> list[Place]:
+    def find(self, key: str, after_seq: int, up_to_seq: int) -> list[Location]:
         """The entries of an index key within bounds, ascending."""
-        found = self._by_session if key[0] == _SESSION else self._by_key
+        by_key = self._by_session if key[0] == _SESSION else self._by_key
         with self._lock:
-            packed = bytes(found.get(key[1:], b""))
-        places = _places(packed, self.start.seq, self.start.offset)
-        return [place for place in places if after_seq < place[0] <= up_to_seq]
+            packed = bytes(by_key.get(key[1:], b""))
+        found = _locations(packed, self.start.seq, self.start.offset)
+        return [each for each in found if after_seq < each[0] <= up_to_seq]
 
     def rows(self) -> list[tuple[int, str, int, int, int, int, bytearray]]:
         """One row of the index for each key."""
@@ -199,15 +199,15 @@ def check_row(row: Row) -> None:
         raise IndexDamaged(f"the row of {row.key!r} after entry {row.after_seq} is not what was written")
 
 
-def unpack(row: Row) -> list[Place]:
+def unpack(row: Row) -> list[Location]:
     """The entries of a row, ascending."""
-    return _places(row.packed, row.after_seq, row.base)
+    return _locations(row.packed, row.after_seq, row.base)
 
 
 def _origin(after_seq: int, base: int) -> int:
     return crc32(f"{after_seq}|{base}".encode())
 
 
-def _places(packed: bytes, after_seq: int, base: int) -> list[Place]:
+def _locations(packed: bytes, after_seq: int, base: int) -> list[Location]:
     found = _PACKED.iter_unpack(packed)
     return [(after_seq + seq, base + offset, length, entry_hash) for seq, offset, length, entry_hash in found]

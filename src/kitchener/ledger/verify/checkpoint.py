@@ -8,7 +8,7 @@ signatures. Blocks, so it runs in a worker thread. Explained in `docs/proof.md`.
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -59,7 +59,7 @@ class Checkpoint(NamedTuple):
         text = f"head|{self.ledger_id}|{self.seq}|{self.chain_hash}|{self.timestamp}"
         return (f"kitchener/1/{text}" if self.commits is None else f"kitchener/2/{text}|{self.commits}").encode()
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """The fields as they are written; a `commits` of None is left out."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
@@ -87,7 +87,7 @@ def sign_head(
     return head._replace(sig=signer.sign(head.signed_bytes))
 
 
-def read_head(fields: Any) -> Checkpoint | None:
+def read_head(fields: object) -> Checkpoint | None:
     """Reads a signed head from its JSON object; None: the object does not have the form of one. Checks no signature."""
     if not isinstance(fields, dict) or set(fields) | {"commits"} != set(Checkpoint._fields):
         return None

@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from kitchener.errors import LedgerDamaged, LedgerTailMissing
-from kitchener.ledger.disk.file_ops import FileOps, write_all
+from kitchener.ledger.disk.file_ops import FileOps, kept_path, write_all
 from kitchener.ledger.disk.scan import ReadBytes
 from kitchener.ledger.disk.volume import Volume
 from kitchener.ledger.format.checks import Verifier
@@ -124,18 +124,18 @@ def _has_later_commit(ledger_id: str, damaged: int, read: ReadBytes, offset: int
     return False
 
 
-def cut(volume: Volume, ops: FileOps, fd: int, whole: Mark, end: int, fault: BadLine, moment: str) -> Recovered:
+def cut(volume: Volume, ops: FileOps, fd: int, whole: Mark, end: int, fault: BadLine, time_us: int) -> Recovered:
     """Cuts the file after its last whole commit; keeps the cut bytes in another file if the disk has room."""
     path, offset = volume.path, whole.offset - volume.base
-    aside = path.with_name(f"{path.name}.damaged-{moment}")
-    kept_as: str | None = str(aside)
+    kept = kept_path(path, "damaged", time_us)
+    kept_as: str | None = str(kept)
     try:
-        _copy(ops, fd, offset, end - volume.base, aside)
+        _copy(ops, fd, offset, end - volume.base, kept)
     except OSError as error:
         _log.warning("cut bytes not kept", path=str(path), problem=str(error))
         kept_as = None
         with suppress(OSError):  # an incomplete copy would look complete
-            ops.unlink(aside)
+            ops.unlink(kept)
     ops.truncate(fd, offset)
     recovered = Recovered(str(path), whole.seq, offset, end - whole.offset, kept_as, str(fault))
     _log.warning(

@@ -67,7 +67,7 @@ class Head(NamedTuple):
         """An empty digest over the ends of the commits that this head covers."""
         return Boundaries(up_to=self.checkpoint.seq if self.checkpoint is not None else 0)
 
-    def held_against(
+    def with_head_checked(
         self, report: VerifyReport, volume: Volume, public_key: str | None, boundaries: Boundaries
     ) -> VerifyReport:
         """The report on a whole ledger, extended by a check of this head against its chain and the ends of its commits."""
@@ -100,22 +100,23 @@ def verify_file(
     try:
         volume = open_volume(path, ops)
     except LedgerDamaged as error:
-        return _nothing_read(path, error)
+        return nothing_read(path, error)
     with volume:
         size = volume.size()
         note = None if progress is None else (lambda done: progress(done, size))
         boundaries = head.boundaries()
         report = verify_part(volume, ledger_id_of(volume.read), START, size, note, ended=boundaries.take)
-        return head.held_against(report, volume, public_key, boundaries)
+        return head.with_head_checked(report, volume, public_key, boundaries)
 
 
 def unreadable(path: Path, error: LedgerPathError) -> VerifyReport:
     """The report on a ledger of which nothing can be read, because something else stands at a path of it."""
     fault = LedgerDamaged(error.path, line=1, offset=0, field="file", expected="a file that can be read", found=error.problem)
-    return _nothing_read(path, fault)
+    return nothing_read(path, fault)
 
 
-def _nothing_read(path: Path, fault: LedgerDamaged) -> VerifyReport:
+def nothing_read(path: Path, fault: LedgerDamaged | None = None) -> VerifyReport:
+    """The report on a ledger of which no line was read."""
     return VerifyReport(str(path), "", 0, 0, f"sha256:{NO_HASH}", fault, 0.0, START)
 
 

@@ -17,6 +17,7 @@ from kitchener.cancellation import is_cancellation, is_scope_cancelled
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
 from kitchener.ledger.format.lines import StoredEntry
+from kitchener.ledger.write.storage import Storage
 
 
 class Member(Protocol):
@@ -26,18 +27,10 @@ class Member(Protocol):
     """Number of the last entry written."""
     durable_position: int
     """Number of the last durable entry."""
-
-    def cut(self) -> Sequence[StoredEntry]:
-        """All entries that are not known to be durable; on the event loop."""
-        ...
-
-    def flush(self, entries: Sequence[StoredEntry], *, sync: bool) -> None:
-        """Writes the entries that are not written yet; in a worker thread."""
-        ...
-
-    def note(self) -> None:
-        """Adds the flushed entries to the index; in a worker thread."""
-        ...
+    pending: list[StoredEntry]
+    """The entries that are not known to be durable."""
+    storage: Storage
+    """Writes them, in a worker thread."""
 
     def settle(self) -> None:
         """Updates `durable_position` after a flush; on the event loop."""
@@ -188,7 +181,7 @@ class CommitGroup:
         assert current is not None
         self._flying = current
         # No await between the cuts, so every entry that an HO2m entry refers to is in this round or an earlier one.
-        cuts = [(member, member.cut()) for member in self._members]
+        cuts = [(member, member.pending[:]) for member in self._members]
         self._cut = {member: member.position for member in self._members}
         sync = self._config.durability == "fsync"
         try:
@@ -215,10 +208,10 @@ class CommitGroup:
 def _flush(cuts: Sequence[tuple[Member, Sequence[StoredEntry]]], sync: bool) -> None:
     try:
         for member, entries in cuts:
-            member.flush(entries, sync=sync)
+            member.storage.flush(entries, sync=sync)
     finally:
         for member, _ in cuts:
-            member.note()
+            member.storage.note()
 
 
 @asynccontextmanager

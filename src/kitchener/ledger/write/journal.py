@@ -11,7 +11,6 @@ from pathlib import Path
 
 import structlog
 
-from kitchener.clock import to_datetime
 from kitchener.errors import LedgerPathError, LedgerWriteError
 from kitchener.ledger.disk.file_ops import (
     FileOps,
@@ -182,8 +181,7 @@ class Journal:
             verify_range(verifier, volume, end)
         except BadLine as fault:
             check_is_crash(volume, verifier, fault, end, known.durable_seq)
-            moment = to_datetime(time_us).strftime("%Y%m%dT%H%M%S.%fZ")
-            self.recovered = cut(volume, self._ops, self._fd, verifier.whole, end, fault, moment)
+            self.recovered = cut(volume, self._ops, self._fd, verifier.whole, end, fault, time_us)
         if verifier.whole.seq < known.durable_seq:
             raise tail_missing(volume, verifier.whole, known.durable_seq)
         self.tip = verifier.whole
@@ -266,7 +264,7 @@ def open_journal(path: Path, ledger_id: str, ops: FileOps) -> Journal:
             ops.close(fd)  # another writer finished this file and replaced it before the lock was taken
     except OSError as error:
         raise path_problem(path, error) from error
-    raise LedgerPathError(str(path), "another file is put in its place again and again")
+    raise LedgerPathError(str(path), "another file replaces it again and again; try again when no program moves it")
 
 
 def _open_and_lock(path: Path, ops: FileOps) -> tuple[int, tuple[int, int]]:

@@ -1,12 +1,12 @@
 """Writes entries to a ledger's journal and index, and searches both: the blocking part of a ledger open for writing.
 
-The client above runs these methods in worker threads: `flush` and `note` in the thread of a commit round, `search` and
-`newest` in the thread of a read.
+The client above runs these methods in worker threads: `flush` and `note` in the thread of a commit round, those of `search` in
+the thread of a read.
 """
 
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,11 +17,10 @@ from kitchener.errors import LedgerWriteError
 from kitchener.ledger.disk.file_ops import FileOps, ensure_directory, path_problem
 from kitchener.ledger.format.checks import Batch
 from kitchener.ledger.format.lines import START, Boundaries, IndexKeys, Mark, Opener, StoredEntry
-from kitchener.ledger.index.index import FAULTS, Index, Known, find_known, index_path, keys_name, open_index, remove_index
-from kitchener.ledger.index.query import NO_END, Query, Shelf, make_query
-from kitchener.ledger.index.tail import Tail, other_key, session_key
+from kitchener.ledger.index.index import FAULTS, Index, Known, index_path, keys_name, open_index, remove_index
+from kitchener.ledger.index.query import EntrySearch
+from kitchener.ledger.index.tail import Tail
 from kitchener.ledger.verify.checkpoint import check_tip, read_checkpoint, signed_seq
-from kitchener.ledger.verify.verification import VerifyReport, verify_part
 from kitchener.ledger.write.journal import Journal, check_seen, holds, open_journal
 
 _log = structlog.get_logger(__name__)
@@ -51,7 +50,7 @@ class Storage:
         # Two groups may commit one ledger at the same time; the first may then have written some entries of the second.
         self._lock = threading.Lock()
         self._boundaries: Boundaries | None = None
-        self._shelf = Shelf(journal.volume, journal.ledger_id, self, index_keys, opener)
+        self.search = EntrySearch(journal.volume, journal.ledger_id, self, index_keys, opener)
 
     def flush(self, entries: Sequence[StoredEntry], *, sync: bool) -> None:
         """Writes the entries that are not written yet, in order; with `sync`, returns when they are on disk.
@@ -92,41 +91,6 @@ class Storage:
                 self.journal.finish_segment(self._segment_bytes)
         finally:
             self._lock.release()
-
-    def search(self, query: Query, end: Mark) -> Iterator[StoredEntry]:
-        """The entries before `end` that match, ascending."""
-        return self._shelf.search(query, end)
-
-    def newest(self, query: Query, end: Mark, limit: int) -> list[StoredEntry]:
-        """The last `limit` entries before `end` that match, ascending."""
-        return self._shelf.newest(query, end, limit)
-
-    def known_sessions(self, session_ids: Collection[str], end: Mark) -> set[str]:
-        """The sessions among these that have entries before `end`; one index query for all."""
-        keys = {session_key(each): each for each in session_ids}
-        return self._known(keys, lambda each: make_query(session_id=each), end)
-
-    def known_keys(self, wanted: Collection[str], end: Mark) -> set[str]:
-        """The keys among these that have entries before `end`; one index query for all."""
-        return self._known({other_key(each): each for each in wanted}, lambda each: make_query(key=each), end)
-
-    def _known(self, keys: Mapping[str, str], query_of: Callable[[str], Query], end: Mark) -> set[str]:
-        # Ask the tail first: an entry that moves into the index meanwhile is then found twice, not missed.
-        tail = self.tail
-        late = {each for key, each in keys.items() if tail is not None and tail.find(key, 0, NO_END)}
-        early = self.ask(lambda index, _: find_known(index, keys))
-        if early is None or tail is None:
-            return {each for each in keys.values() if self.newest(query_of(each), end, 1)}
-        return late | {keys[key] for key in early}
-
-    def verify(self, from_seq: int, end: Mark) -> VerifyReport:
-        """Verifies the entries from `from_seq`, or from a stop shortly before it, up to `end`."""
-        start = self._shelf.find_stop(from_seq - 1)
-        return verify_part(self.journal.volume, self.journal.ledger_id, start, end.offset)
-
-    def find_stop(self, seq: int) -> Mark:
-        """A position at or before the end of entry `seq`, from which verification can start."""
-        return self._shelf.find_stop(seq)
 
     def ask(self, question: Callable[[sqlite3.Connection, Known], T]) -> T | None:
         """The index's answer; None once the index is known to be damaged. Files are then scanned until the next opening."""
@@ -183,20 +147,20 @@ class Storage:
         self.tail = Tail(index.known.mark)
         self._boundaries = Boundaries(up_to=signed) if known.mark.seq == 0 else None
         # An entry was durable before a signed head named it, so no crash can have removed it.
-        journal.prepare(known._replace(durable_seq=max(known.durable_seq, signed)), self._take_up, time_us)
-        check_tip(held, journal.volume, journal.ledger_id, journal.tip, self.find_stop, self._boundaries)
+        journal.prepare(known._replace(durable_seq=max(known.durable_seq, signed)), self._add_commit, time_us)
+        check_tip(held, journal.volume, journal.ledger_id, journal.tip, self.search.find_stop, self._boundaries)
         self.flushed = journal.tip
         self.opened_from = "empty" if journal.tip.seq == 0 else "checkpoint" if known.mark.seq > 0 else "full"
         self._note(_TAIL_ENTRIES, journal.synced.seq)
 
-    def _take_up(self, after: Mark, entries: Batch) -> None:
+    def _add_commit(self, after: Mark, entries: Batch) -> None:
         """Adds a commit found in the file to the boundaries and to the tail of the index."""
         if self._boundaries is not None:
             self._boundaries.take(after.seq)
         tail = self.tail
         if tail is None or after.seq <= tail.end.seq:
             return
-        tail.take_up(entries, self._index_keys, after)
+        tail.extend_from_file(entries, self._index_keys, after)
         self._note(_TAIL_ENTRIES, self._index.known.durable_seq)
 
     def _note(self, at_most: int, durable_seq: int) -> None:

@@ -25,11 +25,11 @@ class Stamper:
         self._max_jump_us = int(config.max_clock_jump_s * 1_000_000)
         self._accepts_jumps = config.accept_clock_jump
         self._last_us = to_us(datetime.fromisoformat(last)) if last else 0
-        self._take(self._last_us // 1_000_000)
+        self._start_second(self._last_us // 1_000_000)
         self.last = iso(self._last_us)
         # The last accepted clock reading, and the monotonic time when it was read.
-        self._believed_us, self._elapsed_us = clock.time_us(), elapsed_us()
-        ahead = self._last_us - self._believed_us
+        self._accepted_us, self._elapsed_us = clock.time_us(), elapsed_us()
+        ahead = self._last_us - self._accepted_us
         if ahead > self._max_jump_us and not self._accepts_jumps:
             raise LedgerClockError(
                 f"{ledger_id}: its last entry is dated {last}, {ahead // 1_000_000} s ahead of the clock; set the clock right,"
@@ -49,12 +49,12 @@ class Stamper:
             self._last_us = now
             micros = now - self._second_us
             if not 0 <= micros < 1_000_000:
-                self._take(now // 1_000_000)
+                self._start_second(now // 1_000_000)
                 micros = now - self._second_us
             self.last = f"{self._prefix}{THREE_DIGITS[micros // 1_000]}{THREE_DIGITS[micros % 1_000]}+00:00"
         return self.last
 
-    def _take(self, second: int) -> None:
+    def _start_second(self, second: int) -> None:
         """Prepares the parts of timestamp and id that stay the same for a second."""
         self._second_us = second * 1_000_000
         self._prefix = iso(second * 1_000_000)[:20]
@@ -64,10 +64,10 @@ class Stamper:
     def _check_jump(self, now: int) -> None:
         # A long pause between two entries is no jump: the monotonic clock advanced by the same time.
         elapsed = elapsed_us()
-        ahead = now - self._believed_us - (elapsed - self._elapsed_us)
+        ahead = now - self._accepted_us - (elapsed - self._elapsed_us)
         if ahead > self._max_jump_us and not self._accepts_jumps:
             raise LedgerClockError(
-                f"{self._ledger_id}: the clock leapt ahead by {ahead // 1_000_000} s, more than max_clock_jump_s ="
+                f"{self._ledger_id}: the clock jumped ahead by {ahead // 1_000_000} s, more than max_clock_jump_s ="
                 f" {self._max_jump_us / 1_000_000:g}; set it right, or set accept_clock_jump for one run if it is right now"
             )
-        self._believed_us, self._elapsed_us = now, elapsed
+        self._accepted_us, self._elapsed_us = now, elapsed

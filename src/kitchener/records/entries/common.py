@@ -1,7 +1,7 @@
 """What the payloads of all entries have in common, and how a stored payload is read as the shape of its type."""
 
 from collections.abc import Mapping
-from typing import Final, TypedDict, TypeVar, cast
+from typing import Any, Final, TypedDict, TypeVar, cast
 
 import orjson
 
@@ -9,6 +9,9 @@ from kitchener.records.ref import RefMapping
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 """Any JSON value."""
+
+Payload = dict[str, Any]
+"""A payload as a ledger gives it back, whatever the type of its entry; `payload_as` gives it the shape of its type."""
 
 RefJson = RefMapping | orjson.Fragment
 """A reference in a payload: a fragment of canonical JSON while it is written, an object when it is read back."""
