@@ -50,7 +50,7 @@ from kitchener.ledger.audit import bundle_check as proof_check
 from kitchener.ledger.format import checks as verifier
 from kitchener.ledger.format import lines as chain
 from kitchener.ledger.verify import checkpoint
-from kitchener.memory import lines, moments, signals
+from kitchener.memory import learned_lines, signals, timestamps
 from kitchener.records.prompt import PromptResponse, Usage
 
 TIMES: Final = 8
@@ -265,12 +265,12 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("tell a result", lambda text: offline_writing.reply({}, [{"tool_id": "t", "result": text}])),
     ),
     "memory": (
-        Scan("tidy a line", lines.tidy),
-        Scan("problem of a line", lambda text: lines.problem_of(text, 10**9)),
+        Scan("tidy a line", learned_lines.tidy),
+        Scan("problem of a line", lambda text: learned_lines.problem_of(text, 10**9)),
         Scan("a signal's value", signals.normalise_value),
         Scan("a signal", lambda text: signals.normalise(f"domain:{text}", frozenset(("domain",)))),
         Scan("an id", lambda text: signals.plain_id("id", text)),
-        Scan("a moment", lambda text: moments.us_of(text, "moment")),
+        Scan("a moment", lambda text: timestamps.us_of(text, "moment")),
     ),
     "files": (
         Scan("settings", _as_settings),
@@ -294,7 +294,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
 SHORT_TEXTS: Final[Mapping[str, int]] = {
     "kitchener.gateway.providers.offline.message._PATH": offline_reading.MAX_PATH_CHARS,
     "kitchener.gateway.providers.offline.cues.CONFIRMS": offline_relations.MAX_QUESTION_CHARS,
-    "kitchener.memory.lines._COMMANDS": 2_000,
+    "kitchener.memory.learned_lines._COMMANDS": 2_000,
 }
 """Expressions that only ever see a text of so many characters: for them nothing else holds."""
 METHODS: Final = frozenset(("search", "match", "fullmatch", "findall", "finditer", "sub", "split"))

@@ -7,7 +7,7 @@ memory fails, the turn goes on without it. Explained in `docs/memory.md`.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -20,6 +20,7 @@ from kitchener.memory.bias import select_biases
 from kitchener.memory.gate import GateResult
 from kitchener.memory.overlays import Overlay
 from kitchener.memory.signals import RecordedEvent, SignalAccumulator, event_id, normalise, normalise_value
+from kitchener.records.entries import Json
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
 
@@ -46,7 +47,7 @@ class LongTermMemory(Protocol):
         signal_id: str,
         session_id: str,
         event_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Json] | None = None,
         *,
         namespace: str,
     ) -> str:
@@ -100,7 +101,7 @@ class LongTermMemory(Protocol):
         """The ledger entries of artifacts, with their times."""
         ...
 
-    async def log_overlay(self, overlay: Overlay | Mapping[str, Any], *, namespace: str) -> str:
+    async def log_overlay(self, overlay: Overlay | Mapping[str, object], *, namespace: str) -> str:
         """Logs an overlay and returns its id."""
         ...
 

@@ -15,9 +15,9 @@ from kitchener.ledger import StoredEntry
 from kitchener.ledger.format.lines import NO_END
 from kitchener.memory import MemoryReader
 from kitchener.memory.bias import weight_of
-from kitchener.memory.moments import us_of
 from kitchener.memory.signals import Cut
 from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.sealing import MARK
 from kitchener.tuning.gates import Check, Fate, SubjectRecord

@@ -9,9 +9,9 @@ from kitchener.cli.memory.owners import MemoryPlace, SubjectCounts
 from kitchener.cli.memory.view import LearnedView, SignalView, learned_views, signal_views
 from kitchener.cli.options import Options
 from kitchener.cli.terminal.output import print_table, print_text
-from kitchener.memory.moments import text_of, us_of
 from kitchener.memory.signals import Cut
 from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.timestamps import iso_of, us_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Look:
             "agent_class": self.place.agent_class,
             "enabled": self.place.is_on,
             "subject_id": self.subject_id,
-            "as_of": None if self.memory is None else text_of(self.memory[1].as_of_us),
+            "as_of": None if self.memory is None else iso_of(self.memory[1].as_of_us),
             "subjects": [each.as_json() for each in self.subjects],
         }
 
@@ -48,7 +48,7 @@ class Look:
         """Prints whose memory this is, or from whom to choose; False: there is nothing more to show."""
         agent_class = self.place.agent_class
         if self.memory is not None:
-            as_of = text_of(self.memory[1].as_of_us)[:19].replace("T", " ")
+            as_of = iso_of(self.memory[1].as_of_us)[:19].replace("T", " ")
             print_text(f"{self.subject_id!s} ({agent_class}), as of {as_of}")
             return True
         if self.subject_id is None and len(self.subjects) > 1:
