@@ -276,7 +276,6 @@ async def test_a_context_keeps_its_budget_its_order_and_its_hash(
         {
             "template_id": "ATT-TEST",
             "applies_to": {"agent_class": ["*"]},
-            "pipeline": {},
             "budget": {"max_context_tokens": tokens, "max_queries": 5, "timeout_ms": 1_000},
         }
     )

@@ -173,10 +173,11 @@ def work_order_item(event: SourceEvent, facts: Opened, status: str, detail: str,
 
 def rule_items(rules: Iterable[str], estimate: Estimator) -> tuple[Item, ...]:
     """The standing rules, numbered from 1. A rule has no shorter form, because half a rule is a different rule."""
-    return tuple([_plain(f"INV-{n}", "rule", _rule_ref(n, rule), "", rule, estimate) for n, rule in enumerate(rules, 1)])
+    return tuple([_plain(f"INV-{n}", "rule", rule_ref(n, rule), "", rule, estimate) for n, rule in enumerate(rules, 1)])
 
 
-def _rule_ref(number: int, rule: str) -> Ref:
+def rule_ref(number: int, rule: str) -> Ref:
+    """The reference of a standing rule, whose text has no entry in a ledger."""
     return Ref("RULESET", f"INV-{number}", digest(rule.encode()))
 
 
