@@ -133,7 +133,7 @@ class Packer:
             short_by = self.used + tokens - self.budget
             if short_by <= 0:
                 self.used += tokens
-                placed += [_in_full(each) for each in unit]
+                placed += [Placed(each, "FULL", each.tokens) for each in unit]
             else:
                 missed.append((unit, short_by))
             if len(missed) > self._max_stubs or self.used >= self.budget:
@@ -145,7 +145,7 @@ class Packer:
 
     def pack_everything(self, items: Iterable[Item]) -> tuple[Placed, ...]:
         """Packs turns and evidence in full; the caller has checked that all fit."""
-        placed = [_in_full(item) for item in items]
+        placed = [Placed(item, "FULL", item.tokens) for item in items]
         self.used += sum([each.tokens for each in placed])
         placed.sort(key=_placed_order)
         return tuple(placed)
@@ -155,7 +155,3 @@ class Packer:
         if self._stubs + len(unit) > self._max_stubs or self.used + size > self.budget:
             return [Placed(each, "NONE", 0, "BUDGET_EVICTION", short_by) for each in unit]
         return [self._stub(each, "BUDGET_EVICTION", short_by) for each in unit]
-
-
-def _in_full(item: Item) -> Placed:
-    return tuple.__new__(Placed, (item, "FULL", item.tokens, None, 0, False))  # Placed(…), but fast
