@@ -75,7 +75,9 @@ POLICY: Final = (
     "actors.authority.ranking",
     "actors.sessions.state",
     "gateway.routing",
+    "records.entries.common",
     "records.spoken",
+    "records.tokens",
 )
 """The modules that decide, below `kitchener`."""
 NO_POLICY: Final[Mapping[str, str]] = {
