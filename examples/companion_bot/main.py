@@ -26,7 +26,7 @@ from kitchener import (
     tool,
 )
 from kitchener.config import GateThresholds
-from kitchener.gateway.providers.offline.model import OfflineProvider
+from kitchener.gateway.providers.offline import OfflineProvider
 
 EVENINGS = (
     ("what does the garden calendar say about tomatoes?", "how often do tomatoes need water on a balcony?"),

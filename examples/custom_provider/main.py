@@ -11,7 +11,7 @@ import tempfile
 import anyio
 
 from kitchener import HO2Config, PromptRequest, PromptResponse, RouterConfig, RuntimeConfig, Usage, open_runtime
-from kitchener.gateway.providers.offline.model import OfflineProvider
+from kitchener.gateway.providers.offline import OfflineProvider
 
 
 class ShoutingProvider:

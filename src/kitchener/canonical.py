@@ -205,5 +205,5 @@ def _finite(value: float, at: str) -> float | int:
         raise EntryRefused(at, f"{value} has no JSON form; store None or text")
     # JCS prints such a float as an integer that readers refuse.
     if value.is_integer() and MAX_INTEGER < abs(value) < 1e21:
-        raise EntryRefused(at, f"float {value!r} is written as an integer outside ±(2^53−1); store it as text")
+        raise EntryRefused(at, f"float {value!r} prints as an integer outside ±(2^53−1); store it as text")
     return value

@@ -53,6 +53,8 @@ value and the remedy.
 import traceback
 from typing import Final, Literal
 
+from kitchener.plain_names import quoted
+
 _CAUSES: Final = 8
 """How many causes of an error are named."""
 
@@ -215,7 +217,7 @@ class InvalidSignal(CallerError):
 
     def __init__(self, signal_id: str, expected: str) -> None:
         self.signal_id, self.expected = signal_id, expected
-        super().__init__(f"signal id {signal_id!r:.100}: {expected}; nothing was written")
+        super().__init__(f"signal id {quoted(signal_id, 100)}: {expected}; nothing was written")
 
 
 class InvalidTimestamp(CallerError, ValueError):
@@ -224,7 +226,8 @@ class InvalidTimestamp(CallerError, ValueError):
     def __init__(self, what: str, value: object) -> None:
         self.what, self.value = what, value
         super().__init__(
-            f"{what} = {value!r:.60}: expected an aware datetime or ISO text with a zone, such as 2026-02-18T10:30:00+00:00"
+            f"{what} = {quoted(value, 60)}: expected an aware datetime or ISO text with a zone,"
+            " such as 2026-02-18T10:30:00+00:00"
         )
 
 
@@ -233,7 +236,7 @@ class OverlayRefused(CallerError):
 
     def __init__(self, field: str, value: object, expected: str) -> None:
         self.field, self.value, self.expected = field, value, expected
-        super().__init__(f"overlay {field} = {value!r:.100}: {expected}; nothing was written")
+        super().__init__(f"overlay {field} = {quoted(value, 100)}: {expected}; nothing was written")
 
 
 class ProvenanceError(OverlayRefused):

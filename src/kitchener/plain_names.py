@@ -1,4 +1,4 @@
-"""Tells a name that a person chose from what may be a secret, and turns a path into what of it may be shown.
+"""Tells a name that a person chose from what may be a secret, and turns paths and values into what errors may show.
 
 A key is often pasted where a name or a path belongs. Knows nothing of settings; `kitchener.config.shown` has their rules.
 """
@@ -34,6 +34,14 @@ def shown_path(path: str) -> str:
 def counted(number: int, what: str) -> str:
     """A number and what it counts: `1 character`, `2,000 characters`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def quoted(value: object, chars: int = 80) -> str:
+    """The `repr` of a caller's value as an error quotes it: cut, and for every number of digits and every depth."""
+    try:
+        return f"{value!r:.{chars}}"
+    except (ValueError, RecursionError):  # a number of more than 4,300 digits; lists nested deep
+        return f"a value of type {type(value).__name__!r}"
 
 
 def _exists(path: str) -> bool:

@@ -11,7 +11,6 @@ import structlog
 from kitchener import HO2Config, RuntimeConfig, ToolCall, open_runtime, tool
 from kitchener.config import RouterConfig
 from kitchener.errors import CallerError, ConfigError, LedgerLocked, ReentrantTurn, SealingError, SubjectErased, UnknownSubject
-from kitchener.gateway.providers.offline.relations import wants
 from kitchener.ledger import LedgerClient
 from kitchener.records import events
 from kitchener.replaying import replay_session
@@ -227,7 +226,6 @@ async def test_nothing_of_the_subject_stays_in_memory(tmp_path: Path) -> None:
             await converse(runtime, ADA, f"please order one {secret} for the garden", f"and where is the {secret}?")
         await converse(runtime, BO, "hello")
         [kid] = [each.kid for each in alive(SubjectKey) if each.kid == sealer(tmp_path).keyring.get(ADA).kid][:1]
-        assert wants.cache_info().currsize > 0
         assert len(texts_with(secret)) > 10
         await runtime.erase_subject(ADA)
         assert texts_with(secret) == []

@@ -2,8 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
+from importlib import resources
 from typing import Any
 
+import orjson
 import trio
 import trio.testing
 
@@ -13,6 +15,7 @@ from kitchener.gateway import LLMGateway
 from kitchener.records.prompt import Attempt, Message, PromptRequest, StreamItem
 from kitchener.testing import ScriptedProvider, prompt_request
 
+_CONTRACTS = resources.files("kitchener") / "actors" / "assets" / "prompts"
 FAR = 30.0
 """Seconds until the deadline of a request that is not about deadlines."""
 
@@ -29,6 +32,12 @@ def ask(
 
 def as_type(request: PromptRequest, wo_type: Any) -> PromptRequest:
     return request._replace(wo_type=wo_type)
+
+
+def schema_of(contract_id: str) -> dict[str, Any]:
+    """The output schema of a contract that ships with Kitchener."""
+    schema: dict[str, Any] = orjson.loads((_CONTRACTS / f"{contract_id}.json").read_bytes())["output_schema"]
+    return schema
 
 
 class Told:

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import anyio
@@ -12,10 +13,11 @@ from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.providers.opening import read_secret
+from kitchener.gateway.providers.vendors import OWN_CLIENT_VENDORS
 from kitchener.gateway.routing import FIXED_URL_VENDORS, check_router
 from kitchener.records.prompt import ToolSpec, Usage
-from tests.gateway.asking import Told, ask
-from tests.gateway.fake_server import Answer, completion, error, fake_server
+from tests.gateway.asking import Told, ask, read_until_error
+from tests.gateway.fake_server import Answer, completion, error, fake_server, hang
 
 
 def one(**settings: Any) -> RouterConfig:
@@ -202,6 +204,7 @@ def test_a_vendor_that_needs_asyncio_is_refused_under_trio() -> None:
 
 
 async def test_without_the_vendors_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "pydantic_ai.providers.groq", raising=False)
     monkeypatch.setitem(sys.modules, "groq", None)
     refused = await refusal_of(one(kind="model", model="groq:llama", api_key="env:HOME"))
     assert refused.key == "router.providers.it"
@@ -228,11 +231,11 @@ async def test_a_base_url_reaches_the_vendors_library_or_is_refused(monkeypatch:
 
 
 # Under trio the library leaves its own generators to the garbage collector where a body is not read to its end.
-@pytest.mark.filterwarnings("ignore:Async generator 'httpcore2:ResourceWarning")
+@pytest.mark.filterwarnings("ignore:Async generator '(httpcore|httpcore2|httpx):ResourceWarning")
 async def test_the_limits_hold_for_another_vendors_library_too() -> None:
     """It is given the same HTTP client: an answer that is too long is refused, and no request leaves the endpoint."""
     long = Answer(b'{"type": "message", "x": "' + b"0" * 5_000 + b'"}')
-    for vendor in ("anthropic", "google", "openai"):
+    for vendor in ("anthropic", "google", "groq", "openai"):
         async with fake_server(long, completion()) as server:
             it = ProviderConfig(
                 kind="model", model=f"{vendor}:m", base_url=server.url, api_key="env:HOME", max_response_bytes=4_096
@@ -244,10 +247,70 @@ async def test_the_limits_hold_for_another_vendors_library_too() -> None:
         assert "max_response_bytes = 4,096" in caught.value.detail
 
 
+# As above.
+@pytest.mark.filterwarnings("ignore:Async generator '(httpcore|httpx):ResourceWarning")
+async def test_a_library_that_takes_only_the_former_http_client_gets_one_with_the_same_limits() -> None:
+    """One attempt is one request, its errors are told apart, and no other host is asked."""
+    async with fake_server(completion("hi"), error(429), hang(), Answer(status=302, headers={"location": "/v1/b"})) as server:
+        it = ProviderConfig(kind="model", model="groq:m", base_url=server.url, api_key="env:HOME", timeout_s=0.5)
+        async with build_providers(RouterConfig(providers={"it": it})) as providers:
+            assert (await providers["it"].complete(ask())).text == "hi"
+            reasons = []
+            for _ in range(3):
+                with pytest.raises(ProviderError) as caught:
+                    await providers["it"].complete(ask())
+                reasons.append(caught.value.reason)
+    assert reasons == ["rate_limited", "timeout", "malformed"]
+    assert len(server.hits) == 4
+    assert all(hit.headers["accept-encoding"] == "gzip" for hit in server.hits)
+    async with build_providers(RouterConfig(providers={"it": it})) as providers:
+        with pytest.raises(ProviderError) as caught:
+            await providers["it"].complete(ask())
+    assert caught.value.reason == "connection", "the server is gone"
+
+
+async def test_a_library_that_takes_no_http_client_is_refused_also_where_no_list_names_its_vendor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Settings are checked by a list; the opening asks the library itself. The package of `voyageai` is a stub here."""
+    for vendor in OWN_CLIENT_VENDORS:
+        refused = await refusal_of(one(kind="model", model=f"{vendor}:m", api_key="env:HOME"))
+        assert (refused.key, "own HTTP client" in refused.expected) == ("router.providers.it.model", True)
+    stub = ModuleType("voyageai.client_async")
+    stub.AsyncClient = object  # type: ignore[attr-defined]  # what the library imports from the package
+    monkeypatch.setitem(sys.modules, "voyageai", ModuleType("voyageai"))
+    monkeypatch.setitem(sys.modules, "voyageai.client_async", stub)
+    refused = await refusal_of(one(kind="model", model="voyageai:m", api_key="env:HOME"))
+    assert refused.key == "router.providers.it.model"
+    assert "'voyageai' brings its own HTTP client" in refused.expected
+
+
 async def test_a_model_that_the_vendors_library_refuses_is_a_wrong_setting() -> None:
     refused = await refusal_of(one(kind="model", model="elevenlabs:nothing", api_key="env:HOME"))
     assert refused.key == "router.providers.it.model"
     assert "the vendor's library refuses this model" in refused.expected
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_what_a_vendors_library_will_not_do_for_a_request_is_a_bad_request(*, streams: bool) -> None:
+    """Its `UserError` at the call: this vendor's models write no text. Nothing is sent."""
+    async with fake_server(completion()) as server:
+        it = ProviderConfig(kind="model", model="openai-decisions:m", base_url=server.url, api_key="env:HOME")
+        config = RouterConfig(default_provider="it", providers={"it": it})
+        async with build_providers(config) as providers:
+            gateway, told = LLMGateway(config, providers), Told()
+            if streams:
+                seen, refused = await read_until_error(gateway, ask(), told)
+                assert seen == []
+            else:
+                with pytest.raises(ProviderError) as caught:
+                    await gateway.complete(ask(), on_attempt=told)
+                refused = caught.value
+    assert refused is not None
+    assert refused.reason == "bad_request"
+    assert "Text output is not supported" in refused.detail
+    assert told.lines == ["1 started it", "1 failed it bad_request"], "it is not tried again"
+    assert server.hits == []
 
 
 async def test_two_providers_may_share_an_endpoint_and_differ_in_everything_else() -> None:

@@ -41,17 +41,18 @@ from kitchener.context.lexical import features as lexical_features
 from kitchener.context.lexical import words as lexical_words
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
 from kitchener.errors import KitchenerError
-from kitchener.gateway.providers.offline import message as offline_reading
-from kitchener.gateway.providers.offline import relations as offline_relations
-from kitchener.gateway.providers.offline import replies as offline_writing
-from kitchener.gateway.providers.offline import words as offline_words
+from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.routing import check_router
+from kitchener.gateway.rules import relation, tool_choice
+from kitchener.gateway.rules.classification import classify, speech_act
+from kitchener.gateway.rules.vocabulary import words_of
 from kitchener.ledger.audit import bundle_check as proof_check
 from kitchener.ledger.format import checks as verifier
 from kitchener.ledger.format import lines as chain
 from kitchener.ledger.verify import checkpoint
 from kitchener.memory import learned_lines, signals, timestamps
-from kitchener.records.prompt import PromptResponse, Usage
+from kitchener.records.entries.work_orders import WorkOrderType
+from kitchener.records.prompt import PromptRequest, PromptResponse, ToolSpec, Usage
 
 TIMES: Final = 8
 """So many times longer is the longer of two texts."""
@@ -162,32 +163,27 @@ def _turn(text: str) -> Any:
     return turn_item(known, answer, text, None, len)
 
 
-TOOLS: Final = (
-    {
-        "tool_id": "read_file",
-        "description": "Reads a file",
-        "parameters": {"required": ["path"], "properties": {"path": {"type": "string"}}},
-    },
-)
+TOOLS: Final = (ToolSpec("read_file", "Reads a file", {"required": ["path"], "properties": {"path": {"type": "string"}}}),)
 
 
-def _variables(text: str) -> Mapping[str, Any]:
-    turns = [{"user": text, "assistant": text}]
-    return {"user_message": text, "recent_turns": turns, "active_objective": text, "tools": TOOLS}
+def _classified(text: str) -> object:
+    return classify(text, recent_turns=[{"user": text, "assistant": text}], active_objective=text, tools=TOOLS)
 
 
-def _choose(text: str) -> object:
-    return offline_reading.choose_tool(text, offline_words.words_of(text), TOOLS)
+def _offline(wo_type: WorkOrderType, variables: Callable[[str], Mapping[str, Any]]) -> Callable[[str], object]:
+    def answer(text: str) -> object:
+        request = PromptRequest(
+            contract_id="PRC-X-001", wo_type=wo_type, prompt_pack_version="PRM-X-001@00000000", messages=(),
+            variables=variables(text), call=1, session_id="SES-00000001", wo_id="WO-SES-00000001-001", subject_id="ada",
+            deadline=0.0, max_tokens=512, temperature=0.0,
+        )  # fmt: skip
+        try:
+            OfflineProvider().complete(request).send(None)
+        except StopIteration as done:  # it never waits
+            return done.value
+        raise AssertionError("the offline model waited")
 
-
-def _consolidated(text: str) -> object:
-    events = [{"co_signals": [f"domain:{text}", text]}]
-    return offline_writing.consolidate({"signal_id": f"domain:{text}", "recent_events": events, "count": 3})
-
-
-def _replied(text: str) -> object:
-    context = {"context_text": text, "ho3_biases": [text]}
-    return offline_writing.reply({"user_message": text, "assembled_context": context}, ())
+    return answer
 
 
 def _as_settings(text: str) -> object:
@@ -255,14 +251,19 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("agent classes", lambda text: ids.is_agent_class(f"RESIDENT:{text}")),
     ),
     "offline": (
-        Scan("classify", lambda text: offline_reading.classify(_variables(text))),
-        Scan("speech act", lambda text: offline_reading.speech_act(text, offline_words.words_of(text))),
-        Scan("choose a tool", _choose),
-        Scan("relation", lambda text: offline_relations.relation(text, [{"user": text, "assistant": text}], text)),
-        Scan("reply", _replied),
-        Scan("verify", lambda text: offline_writing.verify({"response_text": text, "acceptance": [text]})),
-        Scan("consolidate", _consolidated),
-        Scan("tell a result", lambda text: offline_writing.reply({}, [{"tool_id": "t", "result": text}])),
+        Scan("classify", _classified),
+        Scan("speech act", lambda text: speech_act(text, words_of(text))),
+        Scan("choose a tool", lambda text: tool_choice.choose_tool(text, words_of(text), TOOLS)),
+        Scan("relation", lambda text: relation.relation(text, [{"user": text, "assistant": text}], text)),
+        Scan("reply", _offline("synthesize", lambda text: {
+            "user_message": text, "assembled_context": {"context_text": text, "ho3_biases": [text]},
+        })),
+        Scan("verify", _offline("verify", lambda text: {"response_text": text, "acceptance": [text]})),
+        Scan("consolidate", _offline("consolidate", lambda text: {
+            "signal_id": f"domain:{text}", "recent_events": [{"co_signals": [f"domain:{text}", text]}],
+            "count": 3, "session_count": 3,
+        })),
+        Scan("tell a result", _offline("synthesize", lambda text: {"prior_results": [{"tool_id": "t", "result": text}]})),
     ),
     "memory": (
         Scan("tidy a line", learned_lines.tidy),
@@ -292,8 +293,8 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
 
 
 SHORT_TEXTS: Final[Mapping[str, int]] = {
-    "kitchener.gateway.providers.offline.message._PATH": offline_reading.MAX_PATH_CHARS,
-    "kitchener.gateway.providers.offline.cues.CONFIRMS": offline_relations.MAX_QUESTION_CHARS,
+    "kitchener.gateway.rules.tool_choice._PATH": tool_choice.MAX_PATH_CHARS,
+    "kitchener.gateway.rules.vocabulary.CONFIRMATION_PHRASES": relation.MAX_QUESTION_CHARS,
     "kitchener.memory.learned_lines._COMMANDS": 2_000,
 }
 """Expressions that only ever see a text of so many characters: for them nothing else holds."""

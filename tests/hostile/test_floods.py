@@ -1,4 +1,4 @@
-"""What somebody says takes memory in proportion, and no message holds up anybody else."""
+"""What somebody says takes memory in proportion, and messages of hostile shapes are answered."""
 
 import tracemalloc
 from itertools import count
@@ -9,7 +9,7 @@ import pytest
 
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
 from kitchener.context.lexical.turns import MAX_TERMS, MAX_TERMS_PER_TURN
-from kitchener.gateway.providers.offline.model import OfflineProvider
+from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.context.context_kit import ENFORCE
@@ -28,7 +28,7 @@ HOSTILE = (
     "<a" * 25_000,
     "```" + " " * 50_000,
 )
-"""Each of them took seconds to minutes, during which nobody was served."""
+"""Shapes that scans of quadratic cost take long to read."""
 
 
 def han_text(number: int, chars: int) -> str:
@@ -84,8 +84,8 @@ async def test_a_flood_of_long_messages_takes_memory_in_proportion(tmp_path: Pat
 
 
 @pytest.mark.parametrize("ranked", [False, True])
-async def test_hostile_messages_are_answered_and_hold_up_nobody(tmp_path: Path, ranked: bool) -> None:
-    """The built-in model answers Mallory, so that it reads the messages too."""
+async def test_messages_of_hostile_shapes_are_answered(tmp_path: Path, ranked: bool) -> None:
+    """Every part of a turn reads them, the built-in model too. The work it takes is measured in test_linear_scans.py."""
     offline = OfflineProvider()
 
     async def answer(request: PromptRequest) -> PromptResponse:

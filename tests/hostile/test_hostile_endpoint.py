@@ -19,6 +19,7 @@ from kitchener.gateway import build_providers
 from kitchener.records.events import TURN_ABORTED
 from kitchener.records.turn import TextDelta
 from kitchener.runtime import Runtime, open_runtime
+from kitchener.runtime.loading import check_config
 from tests.acceptance.stack import QUESTION, QUICK, read_all
 from tests.gateway.asking import ask
 from tests.gateway.fake_server import Answer, FakeServer, Hit, completion, error, events, fake_server, hang
@@ -245,3 +246,19 @@ async def test_an_endpoint_that_a_vendor_would_ignore_is_refused(vendor: str, tm
             pass
     assert caught.value.key == "router.providers.it.base_url"
     assert "would go to the vendor itself" in caught.value.expected
+
+
+@pytest.mark.parametrize("vendor", ["bedrock", "huggingface", "xai"])
+async def test_a_vendor_whose_answers_nothing_would_bound_is_refused(vendor: str, tmp_path: Path) -> None:
+    """Its library brings its own HTTP client. The remedy is an endpoint to which ours can speak, or the program's provider."""
+    it = ProviderConfig(kind="model", model=f"{vendor}:m", api_key="env:HOME")
+    config = RuntimeConfig(plane_root=str(tmp_path), router=RouterConfig(default_provider="it", providers={"it": it}))
+    with pytest.raises(ConfigError) as caught:
+        async with open_runtime(config):
+            pytest.fail("it was opened")
+    assert caught.value.key == "router.providers.it.model"
+    assert repr(vendor) in caught.value.expected
+    for part in ("own HTTP client", "openai_compatible", "`base_url = ", "provider of your own"):
+        assert part in caught.value.expected
+    with pytest.raises(ConfigError, match="own HTTP client"):
+        check_config(config)  # as `kitchener config check` does, without any library

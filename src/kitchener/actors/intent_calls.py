@@ -12,11 +12,12 @@ from kitchener.actors.mailbox.calling_chain import calling_chain
 from kitchener.actors.sessions.admission import Admission
 from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
 from kitchener.actors.sessions.fresh_ids import check_session_id
-from kitchener.actors.sessions.requests import check_not_inside, check_text
+from kitchener.actors.sessions.requests import check_list, check_name, check_not_inside, check_text
 from kitchener.context import IntentEvent, SessionIntents, keep_intent
 from kitchener.context.intents.transitions import abandoned, closed, declared, forked, next_intent_id, reopened
 from kitchener.errors import CallerError, InvalidLifecycle, SessionEnded
 from kitchener.ids import IntentId
+from kitchener.plain_names import quoted
 from kitchener.records.entries import IntentScope
 from kitchener.records.events import INTENT_FORKED
 
@@ -43,10 +44,13 @@ class IntentCalls:
         """Declares an intent and returns its id."""
         check_text("objective", objective)
         if scope not in _SCOPES:
-            raise CallerError(f"scope = {scope!r}: expected one of {', '.join(_SCOPES)}")
-        _check_list("targets", targets)
+            raise CallerError(f"scope = {quoted(scope)}: expected one of {', '.join(_SCOPES)}")
+        check_list("targets", targets)
         for each in targets:
             check_text("targets", each)
+
+        if parent is not None:
+            check_name("parent_intent_id", parent)
 
         def made(intents: SessionIntents, thread: SessionThread) -> list[IntentEvent]:
             if parent is not None and parent not in intents.intents:
@@ -60,7 +64,8 @@ class IntentCalls:
 
     async def fork(self, session_id: str, intent_id: str, objectives: Sequence[str], active: int | None) -> list[IntentId]:
         """Forks an intent into children and returns their ids. `active` is the position of the child that becomes active."""
-        _check_list("objectives", objectives)
+        check_name("intent_id", intent_id)
+        check_list("objectives", objectives)
         if not objectives:
             raise CallerError("objectives is empty: expected one for each child")
         if len(objectives) > MAX_CHILDREN:
@@ -70,7 +75,7 @@ class IntentCalls:
         for each in objectives:
             check_text("objective", each)
         if active is not None and (type(active) is not int or not 0 <= active < len(objectives)):
-            raise CallerError(f"active = {active!r:.80}: expected a position in objectives, 0 to {len(objectives) - 1}")
+            raise CallerError(f"active = {quoted(active)}: expected a position in objectives, 0 to {len(objectives) - 1}")
 
         def made(intents: SessionIntents, thread: SessionThread) -> list[IntentEvent]:
             _check_live(intent_id, intents)  # before its children are written
@@ -89,21 +94,25 @@ class IntentCalls:
 
     async def close(self, session_id: str, intent_id: str, outcome: str) -> None:
         """Closes an intent."""
+        check_name("intent_id", intent_id)
         check_text("outcome", outcome)
         await self._write(session_id, lambda intents, _: [closed(intent_id, outcome, "closed by the user")])
 
     async def abandon(self, session_id: str, intent_id: str, reason: str) -> None:
         """Abandons an intent."""
+        check_name("intent_id", intent_id)
         check_text("reason", reason)
         await self._write(session_id, lambda intents, _: [abandoned(intent_id, reason)])
 
     async def reopen(self, session_id: str, intent_id: str, reason: str) -> None:
         """Reopens an intent that was closed or superseded."""
+        check_name("intent_id", intent_id)
         check_text("reason", reason)
         await self._write(session_id, lambda intents, _: [reopened(intent_id, reason)])
 
     async def keep(self, session_id: str, intent_id: str) -> None:
         """Resolves a conflict: this intent supersedes all other competing intents."""
+        check_name("keep", intent_id)
 
         def made(intents: SessionIntents, thread: SessionThread) -> list[IntentEvent]:
             assert self._authority is not None
@@ -162,11 +171,6 @@ def _shared_scope(event: IntentEvent, thread: SessionThread) -> str | None:
     known = thread.state.intents.get(event.entity_id)
     scope = str(event.payload.get("scope", known.facts.scope if known is not None else "SESSION"))
     return scope if scope != "SESSION" else None
-
-
-def _check_list(what: str, texts: Sequence[str]) -> None:
-    if isinstance(texts, str) or not isinstance(texts, Sequence):  # a str is also a sequence of str
-        raise CallerError(f"{what} = {texts!r:.80}: expected a list of texts")
 
 
 def _check_live(intent_id: str, intents: SessionIntents) -> None:

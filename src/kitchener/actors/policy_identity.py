@@ -46,8 +46,8 @@ POLICY_MODULES: Final = (
 """Single modules that count as policy code."""
 
 _NOT_POLICY: Final = frozenset(
-    """ho2m_path ho1m_path ho3_memory_dir prompt_dir attention_templates session_queue idle_passivate_s session_id_digits
-    consolidation_queue""".split()  # noqa: SIM905
+    """ho2m_path ho1m_path ho3_memory_dir prompt_dir attention_templates session_queue idle_passivate_s
+    session_id_digits""".split()  # noqa: SIM905
 )
 """Settings that say where files are or how long something waits. The files of a directory count by hash instead."""
 

@@ -29,6 +29,8 @@ from kitchener.actors.sessions.idempotency import IdempotencyKeys, OnSession, Sc
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.sessions.requests import (
     check_chain,
+    check_is_text,
+    check_list,
     check_name,
     check_not_inside,
     check_size,
@@ -166,6 +168,7 @@ class HO2Supervisor:
         if session_id is not None:
             check_session_id(session_id)
         if subject_id is not None:
+            check_is_text("subject_id", subject_id)
             check_caller(subject_id, session_id)
         if external_id is not None:
             check_name("external_id", external_id)
@@ -182,6 +185,8 @@ class HO2Supervisor:
             subject_id: the session's subject; None: a session that was started without a subject
         """
         check_name("external_id", external_id)
+        if subject_id is not None:
+            check_name("subject_id", subject_id)
         await self._ready()
         return await self._sessions.by_external_id(external_id, subject_id)
 
@@ -257,10 +262,12 @@ class HO2Supervisor:
             gate_ts: when the gates opened, ISO time with a zone; None: now
 
         Raises:
-            CallerError: long-term memory is off, the namespace belongs to another agent class, or the time has no zone
+            CallerError: long-term memory is off, an argument is wrong, or the namespace belongs to another agent class
             LedgerError: a consolidation could not be recorded
             ActorStopped: a part that the consolidation called was cancelled, but not by the caller
         """
+        check_list("signal_ids", signal_ids)
+        check_is_text("namespace", namespace)
         await self._ready()
         if self._consolidator is None:
             raise CallerError(f"agent class {self.agent_class!r} has no long-term memory; set ho3_enabled")

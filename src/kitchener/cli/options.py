@@ -11,10 +11,10 @@ from urllib.parse import unquote
 from cyclopts import Parameter
 
 from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
-from kitchener.errors import CallerError, ConfigError, UnknownSession
-from kitchener.ids import is_agent_class, is_session_id
+from kitchener.errors import ConfigError
+from kitchener.ids import is_agent_class
 from kitchener.ledger import LedgerReader
-from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName, agent_of, index_dir, ledger_paths, sealer_of
+from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName, agent_of, class_of, index_dir, ledger_paths, sealer_of
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import memory_config
 from kitchener.sealing import Sealer
@@ -128,11 +128,5 @@ class Places:
             CallerError: the id has not the form of a session id
             UnknownSession: no class has it
         """
-        if not is_session_id(session_id):
-            raise CallerError(f"{session_id!r} is not a session id: expected SES- and 8 to 32 lower-case hex digits")
         others = (name for name in self.agent_classes() if name != preferred)
-        for agent_class in (preferred, *others):
-            async with self.reader(agent_class) as reader:
-                if reader is not None and await reader.last(session_id=session_id):
-                    return agent_class
-        raise UnknownSession(session_id, preferred)
+        return await class_of(self.config, session_id, (preferred, *others))

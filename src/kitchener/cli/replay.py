@@ -19,8 +19,7 @@ from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
 from kitchener.replaying import ReplayReport, WhatIfReport, open_replays, open_what_if, summary_of, summary_text
-from kitchener.replaying.recorded_ledgers import class_of
-from kitchener.runtime.ledger_paths import agent_classes, settings_of
+from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
 
 
 class _Report(Protocol):

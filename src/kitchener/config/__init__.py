@@ -21,6 +21,7 @@ from kitchener.config.parsing import (
     dotted_key,
     parse_settings,
     read_settings_file,
+    replacement_of,
     toml_key,
     without_secrets,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "is_reference",
     "parse_settings",
     "read_settings_file",
+    "replacement_of",
     "shown_address",
     "shown_reference",
     "toml_key",

@@ -1,13 +1,13 @@
 """Defines every setting of every component: its meaning, unit and default.
 
-`kitchener config schema` and the configuration page are generated from the docstrings here. Fields are grouped by their table
-in `kitchener.toml`. The name of a duration contains its unit. `kitchener.runtime.loading` reads the values from file,
-environment and arguments.
+Each class is a table of `kitchener.toml`; the table of an agent class is so long that it is made of several groups. `kitchener
+config schema` and the file of `kitchener init` show the docstrings here. The name of a duration contains its unit.
+`kitchener.runtime.loading` reads the values from file, environment and arguments.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -25,82 +25,88 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 class LedgerConfig(Settings):
     """`[ledger]`: how entries become durable."""
 
+    gone_keys: ClassVar[Mapping[str, str]] = {
+        "linger_per_turn_ms": "is gone: the wait grows by a hundredth of `linger_ms` for each running turn",
+    }
+
     durability: Literal["fsync", "os", "none"] = "fsync"
-    """`fsync`: a reply waits until its records are on disk. `os`: until the operating system has them (a process crash
-    loses nothing, a power loss may). `none`: it does not wait."""
+    """What a reply waits for. `fsync`: its records are on disk. `os`: the operating system has them; a crash of the process
+    loses nothing, a power failure may. `none`: nothing."""
     batch_turns: Positive = 128
-    """A commit round starts as soon as this many callers wait for it, or everyone who could is waiting."""
+    """A commit round starts as soon as this many callers wait for it, or as many as there are running turns."""
     linger_ms: Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)] = 25.0
-    """The longest that a commit round waits for more callers to share its fsync, milliseconds."""
-    linger_per_turn_ms: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 0.25
-    """The wait grows with load: this many milliseconds for each turn that is running, up to `linger_ms`."""
+    """Longest time that a commit round waits for more callers to share its fsync, milliseconds. The wait grows with load, by a
+    hundredth of this for each running turn; a turn that runs alone never waits. 0: no wait."""
     max_pending_entries: Positive = 100_000
-    """Entries of one ledger that may wait for a commit; beyond it, writers wait."""
+    """Entries of one ledger that may wait for a commit. Writers wait while there are more."""
     max_entry_bytes: Annotated[int, Field(ge=1_024, le=64 * 1_048_576)] = 1_048_576
-    """Largest entry, bytes of its line; a larger one is refused before anything is written."""
+    """Largest entry, bytes of its line. A larger one is refused before anything is written."""
     segment_bytes: Annotated[int, Field(ge=1_048_576, le=1_099_511_627_776)] = 64 * 1_048_576
-    """A ledger's file that has grown to this size, bytes, is sealed and put beside it, and a new one is begun."""
+    """Size at which a ledger's file is sealed and a new one begins, bytes."""
     max_clock_jump_s: Seconds = 3_600.0
-    """How far the clock may leap ahead between two entries, seconds; one entry dated 2099 would pin all later ones."""
+    """Largest step ahead that the clock may make between two entries, seconds. A larger one is refused, because one entry dated
+    2099 would hold back the time of all later ones."""
     accept_clock_jump: bool = False
-    """Open and write although the clock has jumped or the last entry lies in the future. For one repair, then off again."""
+    """Whether to open and write although the clock jumped or the last entry lies in the future. Turn it on for one
+    repair only."""
     verify_on_open: Literal["checkpoint", "full"] = "checkpoint"
-    """`checkpoint`: verify what came after the index was last written. `full`: recompute every hash on open."""
+    """What is verified when a ledger opens. `checkpoint`: the entries after the last write of the index. `full`: every hash."""
     keyring: str | None = None
-    """Directory of per-subject keys. Set: what subjects said and what was derived from it is stored encrypted. None: plain."""
+    """Directory of one key per subject. With it, content is stored encrypted and a subject can be erased. None: plain text."""
     signing_key: str | None = None
-    """File of the Ed25519 key that signs heads of ledgers and projections; `kitchener ledger key --new PATH` makes one. None:
-    nothing is signed."""
+    """File of the Ed25519 key that signs the heads of ledgers and projections; `kitchener ledger key --new PATH` makes one.
+    None: nothing is signed."""
 
 
 class LimitsConfig(Settings):
     """`[limits]`: the bounds of one process. Every queue has a capacity, every wait a deadline."""
 
+    gone_keys: ClassVar[Mapping[str, str]] = {
+        "gateway_concurrency": "is gone: the gateway takes twice as many calls at the same time as `executor_concurrency`",
+        "restart_window_s": "is gone: `max_restarts` counts the failures within a minute",
+    }
+
     max_running_turns: Positive = 512
-    """Turns that run at the same time; others wait, subjects in turn. More of them take more memory and no less CPU; raise it
-    where models are slow and many."""
+    """Turns that run at the same time. Raise it where models are slow and many; each running turn takes memory."""
     max_waiting_turns: Positive = 10_000
-    """Turns that may wait to run; beyond it a turn is refused as overloaded at once."""
+    """Turns that may wait to run, in a fair order of subjects. A further turn is refused at once with `Overloaded`."""
     max_active_sessions: Positive = 20_000
-    """Sessions kept in memory; beyond it the longest idle ones are put away (they come back from the ledger)."""
+    """Sessions kept in memory. Beyond it, those idle for longest are passivated: they return from the ledger when needed."""
     executor_concurrency: Positive = 1_024
-    """Work orders that run at the same time in the interactive lane of one agent class."""
+    """Interactive work orders of one agent class that run at the same time. The gateway takes twice as many model calls, as
+    several classes share it."""
     executor_queue: Positive = 10_000
-    """Work orders that may wait for the interactive lane."""
+    """Interactive work orders of one agent class that may wait. When it is full, turns wait until their deadline."""
     background_concurrency: Positive = 2
-    """Work orders that run at the same time in the background lane of one agent class."""
+    """Consolidations of one agent class that run at the same time. Few, so that learning leaves the models to the turns."""
     background_queue: Positive = 1_000
-    """Work orders that may wait for the background lane."""
-    gateway_concurrency: Positive = 2_048
-    """Model calls in flight over all providers (each provider has its own limit below this)."""
+    """Consolidations of one agent class that may wait. A further one is left out until its next signal."""
     gateway_queue: Positive = 10_000
-    """Model calls that may wait for the gateway."""
+    """Model calls that may wait for the gateway, and for any of its providers."""
     max_nesting: Annotated[int, Field(ge=0, le=16)] = 3
-    """How deep turns may nest when a tool sends a message to another session; 0 forbids it."""
+    """How deep turns may nest when a tool sends a message to another session. 0: not at all."""
     max_agent_classes: Annotated[int, Field(ge=0, le=1_000_000)] = 16
-    """Agent classes that are not configured and that one runtime opens on first use; each keeps ledgers and some 14 files open
-    until it closes. A further one is refused; configured classes and `ADMIN` do not count."""
+    """Agent classes without settings that one runtime opens on first use, `ADMIN` aside. A further one is refused, because each
+    keeps about 14 files open until the runtime closes."""
     max_restarts: Positive = 100
-    """Failures of one actor within `restart_window_s` after which the runtime stops with that error as the cause."""
-    restart_window_s: Seconds = 60.0
-    """The window of `max_restarts`, seconds."""
+    """Failures of one actor within a minute that stop the runtime. The last failure is the cause of its error."""
     abort_grace_s: Seconds = 5.0
     """How long a cancelled turn may take to stop its work and record its end, seconds."""
     shutdown_grace_s: Seconds = 10.0
     """How long a shutdown waits for running turns before it aborts them, seconds."""
     max_message_chars: Positive = 100_000
-    """Longest message a turn takes, characters."""
+    """Longest message that a turn takes, characters."""
     stream_buffer: Positive = 256
-    """Updates that `stream_turn` holds for a slow reader; then the turn waits for the reader."""
+    """Updates that `stream_turn` holds for a slow reader. When it is full, the turn waits for the reader."""
 
 
 class GateThresholds(Settings):
     """`[memory.gate_overrides.<kind>]`: the gate of one kind of signal."""
 
     count: Positive
-    """Events that open it."""
+    """Events of a signal that open its gate."""
     sessions: Positive
-    """Distinct sessions that open it."""
+    """Distinct sessions of those events that open its gate."""
 
 
 SIGNAL_KINDS = ("intent", "tool", "domain", "task", "outcome")
@@ -111,105 +117,106 @@ class HO3MemoryConfig(Settings):
     """`[memory]`: what recurs often enough to be learned, and how long it lasts."""
 
     enabled: bool = False
-    """Opens the memory plane although no agent class has `ho3_enabled`, so that the program itself can read and write it."""
+    """Whether memory opens although no agent class has `ho3_enabled`, so that the program can read and write it."""
     memory_dir: str | None = None
-    """Directory of `signals.jsonl` and `overlays.jsonl`; None: `HOT/memory` under `plane_root`."""
+    """Directory of `signals.jsonl` and `overlays.jsonl`. None: `HOT/memory` under `plane_root`."""
     gate_count_threshold: Positive = 5
     """Events of one signal that open its gate."""
     gate_session_threshold: Positive = 3
-    """Distinct sessions in which they must have come."""
+    """Distinct sessions of those events that open its gate, so that one long conversation teaches nothing."""
     gate_window_hours: Annotated[int, Field(ge=1, le=87_600)] = 168
-    """Hours for which a signal counts as consolidated after it was."""
+    """How long a gate stays closed after its signal was consolidated, hours. A week."""
     decay_half_life_hours: Annotated[float, Field(gt=0, le=876_000, allow_inf_nan=False)] = 336.0
-    """Hours after which a signal, or what was learned from it, counts half."""
+    """Time after which the weight of a signal or a learned line has halved, hours. Two weeks."""
     salience_floor: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """Weight below which a learned line no longer speaks, after decay."""
+    """Weight, after decay, below which a learned line is no longer shown."""
     gate_exclude: tuple[Name, ...] = ("outcome:success",)
-    """Signals that are counted and never learned from: ordinary success recurs in every turn and would teach nothing."""
+    """Signals that are counted but never consolidated. Ordinary success recurs in every turn and would teach nothing."""
     gate_overrides: dict[Name, GateThresholds] = Field(default_factory=dict)
-    """Other thresholds for one kind of signals, by kind."""
+    """Thresholds of single kinds of signals, by kind."""
     custom_kinds: tuple[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")], ...] = ()
-    """Kinds of signals beside intent, tool, domain, task and outcome."""
+    """Further kinds of signals, which a program may log, besides intent, tool, domain, task and outcome."""
     supersede_on_renewal: bool = True
-    """A new artifact of a signal deactivates that signal's earlier ones; else near-duplicates pile up window by window."""
+    """Whether a new artifact of a signal deactivates the signal's earlier ones. Without it near-duplicates pile up."""
     max_line_chars: Annotated[int, Field(ge=16, le=2_000)] = 240
-    """Longest learned line, characters; a longer one is refused."""
+    """Longest learned line, characters. A longer one is refused."""
     resident_events: Annotated[int, Field(ge=1_000, le=1_000_000_000_000)] = 200_000
-    """Signal events of recently used subjects that are kept in memory; beyond it the longest unused subjects are put away."""
+    """Signal events kept in memory. Beyond it, the subjects unused for longest are evicted and read again when needed."""
 
 
 class ProviderConfig(Settings):
-    """`[router.providers.<id>]`: one place to send model calls to."""
+    """`[router.providers.<id>]`: an endpoint or a library that answers model calls."""
 
     kind: Literal["offline", "openai_compatible", "model"] = "openai_compatible"
     """`offline`: the built-in rule-based model. `openai_compatible`: any server with a /chat/completions endpoint.
-    `model`: a name of the multi-provider library in `model`, e.g. `anthropic:claude-sonnet-4-5`."""
+    `model`: a vendor of the multi-provider library, named in `model`, such as `anthropic:claude-sonnet-4-5`."""
     model: Name | None = None
     """Model to ask for where neither the request nor its route names one."""
     base_url: str | None = None
-    """Root of an OpenAI-compatible endpoint, e.g. `http://127.0.0.1:8080/v1`."""
+    """Root of an OpenAI-compatible endpoint, such as `http://127.0.0.1:8080/v1`."""
     api_key: str | None = None
-    """A reference, never the key itself: `env:OPENAI_API_KEY` or `file:/run/secrets/key`. None: no key is sent."""
+    """Reference to the key, never the key itself: `env:OPENAI_API_KEY` or `file:/run/secrets/key`. None: no key is sent."""
     max_concurrency: Positive = 64
-    """Calls in flight at this provider; others queue, fairly between subjects."""
+    """Calls in flight at this provider. Further calls wait, in a fair order of subjects."""
     requests_per_minute: Positive | None = None
-    """Rate limit; None is none."""
+    """Calls that may start within a minute; further calls wait. None: no limit."""
     tokens_per_minute: Positive | None = None
-    """Rate limit over estimated input plus reserved output tokens; None is none."""
+    """Estimated input tokens plus reserved output tokens of the calls that start within a minute. None: no limit."""
     timeout_s: Seconds = 60.0
-    """Longest single attempt, seconds; the turn's deadline cuts it shorter."""
+    """Longest single attempt, seconds. The deadline of the turn may cut it shorter."""
     max_response_bytes: Annotated[int, Field(ge=1_024, le=1_073_741_824)] = 16 * 1_048_576
-    """Longest answer, bytes after decompression; a longer one fails as malformed and its connection is closed. A streamed
-    answer takes some 300 bytes for each token."""
+    """Longest answer, bytes after decompression. A longer one fails as malformed and its connection is closed. A streamed
+    answer takes about 300 bytes for each token."""
     max_retries: Annotated[int, Field(ge=0, le=20)] = 2
-    """Further attempts after a failure that a retry can mend (429, 5xx, connection, timeout, malformed answer)."""
+    """Further attempts after a failure that may pass: 429, 5xx, connection, timeout, malformed answer."""
     backoff_initial_s: Seconds = 0.5
-    """First wait between attempts, seconds; doubles each time, with full jitter. `Retry-After` is honoured above it."""
+    """Longest wait before the first retry, seconds. It doubles with each retry; the wait is random below it. `Retry-After`
+    sets the least."""
     backoff_max_s: Seconds = 20.0
-    """Longest wait between attempts, seconds."""
+    """Longest wait before any retry, seconds."""
     breaker_failures: Positive = 5
-    """Failures in a row that open the circuit; then calls fail at once."""
+    """Failures in a row after which calls fail at once, because the provider is probably down."""
     breaker_reset_s: Seconds = 30.0
-    """How long the circuit stays open before one call may try again, seconds."""
+    """How long calls fail at once before one call may try again, seconds."""
 
 
 class Route(Settings):
-    """Where a domain tag's requests go."""
+    """`[router.domain_tag_routes.<tag>]`: the provider and model of requests with this tag."""
 
     provider_id: Name
     """A provider of `[router.providers]`."""
     model_id: Name | None = None
-    """Model to ask for, unless the request names one; None leaves it to the provider's own."""
+    """Model to ask for where the request names none. None: the provider's own."""
 
 
 class ModelPrice(Settings):
-    """`[router.prices."<model>"]`: what a model's tokens cost, in whatever currency all prices are given."""
+    """`[router.prices."<model>"]`: what a model's tokens cost, in the one currency of all prices."""
 
     input_per_million: Price
-    """For a million tokens sent."""
+    """Price of a million input tokens."""
     output_per_million: Price
-    """For a million tokens received."""
+    """Price of a million output tokens."""
     cached_per_million: Price | None = None
-    """For a million of the sent ones that came from the provider's cache; None: as for the others."""
+    """Price of a million input tokens that came from the provider's cache. None: `input_per_million`."""
 
 
 class RouterConfig(Settings):
     """`[router]`: which provider answers which request. Explicit request, then first matching domain tag, then default."""
 
     default_provider: Name = "offline"
-    """Provider of requests that neither name one nor carry a routed tag."""
+    """Provider of requests that neither name one nor carry a routed tag. `offline` needs no network and no key."""
     default_model: Name | None = None
-    """Model of requests that take the default route and name none; None leaves it to the provider's own."""
+    """Model of requests that take the default route and name none. None: the provider's own."""
     providers: dict[Name, ProviderConfig] = Field(default_factory=lambda: {"offline": ProviderConfig(kind="offline")})
     """The providers by id. `offline` is always there."""
     domain_tag_routes: dict[Name, Route] = Field(default_factory=dict)
-    """Route of each domain tag, e.g. `consolidation` to a local model; empty changes nothing."""
+    """Route of each domain tag, such as `consolidation` to a local model."""
     fallbacks: dict[Name, tuple[Name, ...]] = Field(default_factory=dict)
-    """Providers to try in order after one is exhausted; never for a caller's error."""
+    """Providers to ask in order after one has used up its retries. A caller's error never falls back."""
     prices: dict[Name, ModelPrice] = Field(default_factory=dict)
-    """What models cost, by the name under which they are asked for; it decides nothing. The built-in model is free."""
+    """Prices of models by the name under which they are asked for. They decide nothing. The built-in model is free."""
     allow_model_calls: bool = True
-    """False forbids every provider that is not built in: a switch for test suites."""
+    """Whether providers that are not built in may be called. Turn it off in test suites."""
 
     @classmethod
     def from_config_file(cls, path: str | Path, *, given: Collection[str] = ()) -> "RouterConfig":
@@ -241,150 +248,184 @@ class RouterConfig(Settings):
                 yield dotted_key(("fallbacks", provider_id, number)), other
 
 
-class HO2Config(Settings):
-    """`[agents.<class>]`: one agent class, its persona, tools, budgets and policies."""
+class PersonaConfig(Settings):
+    """Persona: who the agent is, and where its own files are."""
 
     agent_class: str = "ADMIN"
-    """`ADMIN` or `RESIDENT:<name>`; taken from the table's name in a file."""
+    """`ADMIN` or `RESIDENT:<name>`. In a file, the name of the table."""
     instructions: str = ""
-    """Persona and task of the agent, shown to the model as instructions."""
+    """Persona and task of the agent. The model sees them as instructions."""
     standing_rules: tuple[str, ...] = ()
-    """Rules that hold in every turn, shown as instructions."""
+    """Rules that hold in every turn. The model sees them as instructions."""
     tools: tuple[str, ...] | None = None
-    """Tools of this class: names of tools given to `open_runtime`, or `module:attribute` to import. None: all given."""
+    """Tools of this class: names of tools given to `open_runtime`, or `module:attribute` to import. None: all given tools."""
     prompt_dir: str | None = None
-    """Directory with own prompt packs, contracts and their manifest; overrides the shipped ones by id."""
+    """Directory of prompt packs and contracts, with their manifest, that replace shipped ones by id. None: the shipped ones."""
     attention_templates: str | None = None
-    """Directory with own attention templates; None: the shipped ones."""
+    """Directory of attention templates. None: the shipped ones."""
     ho2m_path: str | None = None
-    """The supervisor's ledger; None: under `plane_root`."""
+    """File of the supervisor's ledger. None: under `plane_root`."""
     ho1m_path: str | None = None
-    """The executor's ledger; None: under `plane_root`."""
+    """File of the executor's ledger. None: under `plane_root`."""
+
+
+class TurnConfig(Settings):
+    """Turn: what one turn may use, and which work orders it plans."""
+
     budget_ceiling: Positive | None = None
-    """Tokens a session may use over its life; None is no ceiling."""
+    """Tokens that a session may use over its life. None: no ceiling."""
     turn_budget: Positive = 16_000
-    """Tokens a turn may use."""
+    """Tokens that a turn may use, over all its model calls."""
+    reply_reserve: Positive = 800
+    """Tokens kept free for the reply."""
+    token_estimator: Literal["utf8/3", "chars/4"] = "utf8/3"
+    """How tokens are estimated before a provider has counted them: bytes of UTF-8 by 3, or characters by 4."""
     max_wo_chain_length: Annotated[int, Field(ge=2, le=100)] = 10
     """Work orders of one turn, retries included."""
     max_retries: Annotated[int, Field(ge=0, le=10)] = 2
-    """Retries of a rejected synthesis before the turn escalates."""
+    """Retries of a rejected reply before the turn escalates."""
     tool_turn_limit: Annotated[int, Field(ge=0, le=100)] = 8
-    """Rounds of tool use in one synthesis."""
+    """Rounds of tool calls in one reply."""
     tool_timeout_s: Seconds = 30.0
-    """Longest run of one tool, seconds, unless the tool sets its own."""
+    """Longest run of a tool that sets no limit of its own, seconds."""
     tool_result_max_bytes: Positive = 65_536
-    """Largest tool result kept, bytes of its JSON; a longer one is cut and says so."""
+    """Largest tool result, bytes of its JSON. A larger one is cut and marked as cut."""
     classify_contract_id: Name = "PRC-CLASSIFY-001"
     """Contract of classify work orders."""
     synthesize_contract_id: Name = "PRC-SYNTHESIZE-001"
     """Contract of synthesize work orders."""
     verify_contract_id: Name = "PRC-VERIFY-001"
     """Contract of verify work orders."""
-    consolidation_contract_id: Name = "PRC-CONSOLIDATE-001"
-    """Contract of consolidate work orders."""
     verify_with_model: bool = False
-    """Ask a model for a verdict on each reply, beside the fixed checks."""
+    """Whether a model judges each reply, besides the fixed checks. It costs one model call for each reply."""
     labels_vocabulary: dict[Literal["domain", "task"], tuple[Name, ...]] = Field(default_factory=dict)
-    """Labels that classification may give; another one counts as none. Empty leaves the choice to the model."""
+    """Labels that classification may give; any other counts as none. Empty: the model chooses."""
+
+
+class SessionConfig(Settings):
+    """Session: what happens to messages that arrive, and how long they wait."""
+
+    overlap_policy: Literal["queue", "reject", "replace"] = "queue"
+    """What happens to a message that arrives while its session is busy. `queue`: it waits. `reject`: it is refused. `replace`:
+    it cancels the running turn."""
+    session_queue: Positive = 8
+    """Messages that may wait for one session. A further message is refused."""
+    turn_deadline_s: Seconds = 120.0
+    """Longest turn, seconds, where the call names no deadline."""
+    admission_deadline_s: Seconds = 30.0
+    """Longest wait of a message for its session and for a free turn, seconds."""
+    idle_passivate_s: Seconds = 300.0
+    """Idle time after which a session leaves memory, seconds. It returns from the ledger with its next message."""
+    session_id_digits: Annotated[int, Field(ge=8, le=32)] = 8
+    """Hexadecimal digits of new session ids. Use 32 where an id must not be guessed."""
+
+
+class AttentionConfig(Settings):
+    """Attention: what is gathered for a turn, and for its classification, from the ledgers."""
+
     attention_budget_tokens: Positive = 10_000
-    """Tokens of gathered context in one turn."""
+    """Tokens of context gathered for one turn."""
     attention_budget_queries: Positive = 20
     """Reads that gathering may make in one turn."""
     attention_timeout_ms: Positive = 5_000
-    """Longest gathering, milliseconds; what was found until then is used."""
+    """Longest gathering, milliseconds. The turn then uses what was found."""
     attention_window_turns: Annotated[int, Field(ge=1, le=1_000)] = 32
-    """Newest turns of the session in which lexical matches are looked for."""
+    """Newest turns of the session in which gathering looks for words of the message."""
     attention_matches: Annotated[int, Field(ge=0, le=100)] = 4
-    """Lexically matching turns shown besides the newest ones."""
+    """Turns that share words with the message, gathered besides the newest ones."""
     recent_turns: Annotated[int, Field(ge=0, le=100)] = 6
     """Newest turns of the session that are always gathered."""
     classify_recent_turns: Annotated[int, Field(ge=0, le=100)] = 3
-    """Newest turns that classification sees."""
-    reply_reserve: Positive = 800
-    """Tokens kept free for the reply."""
-    token_estimator: Literal["utf8/3", "chars/4"] = "utf8/3"
-    """How tokens are estimated before a provider has counted them."""
-    overlap_policy: Literal["queue", "reject", "replace"] = "queue"
-    """A message that arrives while its session is busy: waits its turn, is refused, or replaces the running turn."""
-    session_queue: Positive = 8
-    """Messages that may wait for one session."""
-    turn_deadline_s: Seconds = 120.0
-    """Longest turn, seconds, unless the call names a deadline."""
-    admission_deadline_s: Seconds = 30.0
-    """Longest wait for the session and for a turn slot, seconds."""
-    idle_passivate_s: Seconds = 300.0
-    """A session idle for so long is put away, seconds."""
-    session_id_digits: Annotated[int, Field(ge=8, le=32)] = 8
-    """Hex digits of new session ids."""
+    """Newest turns of the session that classification sees."""
+
+
+class LearningConfig(Settings):
+    """Long-term memory: what this class learns from its subjects' turns, and is shown of it."""
+
     ho3_enabled: bool = False
-    """Whether this class uses long-term memory: learns from its subjects' turns and shows the model what was learned."""
+    """Whether this class uses long-term memory: it learns from its subjects' turns, and the model sees what was learned."""
     ho3_memory_dir: str | None = None
-    """Directory of the memory's ledgers; None: that of `[memory]`."""
+    """Directory of the memory's ledgers. None: that of `[memory]`."""
     ho3_gate_count_threshold: Positive = 5
-    """As `gate_count_threshold` of `[memory]`, for this class; only where it is set here."""
+    """Overrides `[memory] gate_count_threshold` for this class. Where it is left out, that of `[memory]` holds."""
     ho3_gate_session_threshold: Positive = 3
-    """As `gate_session_threshold` of `[memory]`, for this class; only where it is set here."""
+    """Overrides `[memory] gate_session_threshold` for this class. Where it is left out, that of `[memory]` holds."""
     ho3_gate_window_hours: Annotated[int, Field(ge=1, le=87_600)] = 168
-    """As `gate_window_hours` of `[memory]`, for this class; only where it is set here."""
+    """Overrides `[memory] gate_window_hours` for this class. Where it is left out, that of `[memory]` holds."""
     ho3_bias_budget: Tokens = 2_000
     """Tokens of learned lines shown in one turn, four characters to the token."""
     consolidation: Literal["auto", "manual"] | None = None
     """Who starts consolidation. `auto`: the runtime, after the reply. `manual`: the program, by `run_consolidation`. None:
     `auto` under a runtime, `manual` for a supervisor assembled by hand."""
+    consolidation_contract_id: Name = "PRC-CONSOLIDATE-001"
+    """Contract of consolidate work orders."""
     consolidation_budget: Positive = 4_000
     """Tokens that one consolidation may use."""
     consolidation_deadline_s: Seconds = 120.0
-    """Longest consolidation, seconds, its wait for the background lane included."""
-    consolidation_recent_events: Annotated[int, Field(ge=1, le=200)] = 20
-    """Newest events that a consolidation shows the model, with what the user said."""
-    consolidation_message_chars: Positive = 500
-    """Longest part of a user's message that a consolidation shows the model, characters."""
-    consolidation_queue: Positive = 1_000
-    """Consolidations that may wait; a gate that crosses beyond it is found again at its next signal."""
+    """Longest consolidation, seconds, including its wait to run."""
     consolidation_backoff_s: Seconds = 60.0
-    """Wait after a consolidation that failed, seconds; doubles with each failure of the same signal."""
-    consolidation_backoff_max_s: Seconds = 3_600.0
-    """Longest such wait, seconds."""
+    """Wait after a failed consolidation, seconds. It doubles with each further failure of the signal, up to 60 times this."""
+
+
+class ContextConfig(Settings):
+    """Context: which intents are live, and what of a session's past the model sees."""
+
     context_mode: Literal["off", "shadow", "enforce"] = "off"
-    """Who decides what the model sees. `off`: attention alone. `enforce`: the Context Authority. `shadow`: attention, while the
-    Authority decides beside it on the context ledger, for comparison."""
+    """Who decides what the model sees. `off`: attention alone. `enforce`: the Context Authority, by intents and a token budget.
+    `shadow`: attention, while the Authority records what it would have shown."""
     context_budget: Tokens = 2_400
     """Tokens of context that the Authority shows in one turn."""
     intent_mode: Literal["bridge", "classified"] = "bridge"
     """`bridge`: one intent for each session. `classified`: messages continue, switch or close intents, as their
     classification suggests."""
     intent_conflict_policy: Literal["block", "most_recent_wins"] = "block"
-    """Several intents are live at once: ask the user which one, or take the one declared last."""
+    """What to do when several intents are live. `block`: ask the user which one. `most_recent_wins`: take the newest one."""
     unclear_policy: Literal["continue_and_flag", "continue", "declare", "ask"] = "continue_and_flag"
-    """What to do with a message whose relation to the active intent is unclear."""
+    """What to do with a message whose relation to the active intent is unclear: continue the intent, with or without a flag,
+    declare a new one, or ask the user."""
     intent_min_confidence: Annotated[float, Field(ge=0, le=1)] = 0.6
-    """A relation that is less certain than this counts as unclear."""
+    """Confidence of the classifier below which a relation counts as unclear."""
     intent_max_failures: Positive = 3
-    """Failed turns in a row, of one intent, from which on each is flagged."""
+    """Failed turns of one intent in a row, after which each further one is flagged."""
     invalid_lifecycle_policy: Literal["ignore_event", "block"] = "ignore_event"
-    """An impossible life-cycle event: left out and flagged, or nothing is shown until it is voided."""
+    """What to do with an impossible life-cycle event. `ignore_event`: leave it out and flag it. `block`: show nothing until the
+    event is voided."""
     recall_scope: Literal["intent", "session", "subject"] = "intent"
-    """Where recalled turns may come from beyond the active intent: nowhere, the session, the subject's other sessions."""
+    """Where recalled turns may come from. `intent`: none are recalled. `session`: other intents of the session. `subject`: also
+    other sessions of the subject."""
     recalled_turns: Annotated[int, Field(ge=0, le=1_000)] = 50
-    """Best matching turns from beyond the intent that may compete for the context's budget."""
+    """Recalled turns that may compete for the budget, best matches first."""
     admission: Literal["lexical", "newest_first"] = "lexical"
-    """Which turns are admitted to the context: those that match the message best, or the newest."""
-    max_stubs: Annotated[int, Field(ge=0, le=1_000)] = 20
-    """Items that are mentioned by a stub when they do not fit."""
-    max_failed_items: Annotated[int, Field(ge=0, le=1_000)] = 5
-    """Failed work orders that are shown in full; further ones are one counted stub."""
+    """Which turns are shown when not all fit: those that match the message best, or the newest."""
     newest_turns: Annotated[int, Field(ge=0, le=100)] = 3
-    """Newest turns that lexical admission takes before the best matching ones."""
+    """Newest turns that lexical admission takes before the best matches."""
+    max_stubs: Annotated[int, Field(ge=0, le=1_000)] = 20
+    """Items that do not fit and are mentioned by a stub."""
+    max_failed_items: Annotated[int, Field(ge=0, le=1_000)] = 5
+    """Failed work orders shown in full. Further ones share one stub with their number."""
     ranking_postings: Annotated[int, Field(ge=1, le=1_000_000)] = 1_024
-    """Places of words that lexical admission looks at in one turn, so that a long history costs no more than a short one;
-    of words that are in more turns, the newest ones."""
+    """Postings (a word in a turn) that lexical admission reads in one turn, the newest of each word first. It bounds the time
+    that a long history takes."""
+
+
+# The last base comes first in the order of fields.
+class HO2Config(ContextConfig, LearningConfig, AttentionConfig, SessionConfig, TurnConfig, PersonaConfig):
+    """`[agents.<class>]`: one agent class, its persona, tools, budgets and policies."""
+
+    gone_keys: ClassVar[Mapping[str, str]] = {
+        "consolidation_queue": "is gone: `[limits] background_queue` bounds the consolidations that wait",
+        "consolidation_recent_events": "is gone: a consolidation shows the model the 20 newest events",
+        "consolidation_message_chars": "is gone: a consolidation shows the model the first 500 characters of a message",
+        "consolidation_backoff_max_s": "is gone: the longest wait is 60 times `consolidation_backoff_s`",
+    }
 
 
 class RuntimeConfig(Settings):
     """The whole of `kitchener.toml`."""
 
     plane_root: str = ".kitchener"
-    """Directory of all ledgers and derived indexes; relative to the file's directory, or to the current one."""
+    """Directory of all ledgers and their indexes. A relative path starts at the file's directory, without a file at the current
+    one."""
     ledger: LedgerConfig = Field(default_factory=LedgerConfig)
     """`[ledger]`"""
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
@@ -394,4 +435,4 @@ class RuntimeConfig(Settings):
     router: RouterConfig = Field(default_factory=RouterConfig)
     """`[router]`, or `router = {file = "router_config.json"}`."""
     agents: dict[str, HO2Config] = Field(default_factory=dict)
-    """`[agents.<class>]`; a class that is not configured has the defaults."""
+    """`[agents.<class>]`. A class without a table has the defaults."""

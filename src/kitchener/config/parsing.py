@@ -4,9 +4,9 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Final, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
@@ -22,6 +22,16 @@ class Settings(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True, hide_input_in_errors=True
     )
+    gone_keys: ClassVar[Mapping[str, str]] = {}
+    """Keys of earlier versions, and what replaces each."""
+
+    # Not a validator: one that runs before the fields' would turn JSON into Python, where a list is no good for a tuple.
+    def __new__(cls, **given: Any) -> Self:
+        """Refuses a keyword that an earlier version had, with a `ConfigError` that says what replaces it."""
+        for key, instead in cls.gone_keys.items():
+            if key in given:
+                raise ConfigError(cls.__name__, key, "", instead)
+        return super().__new__(cls)
 
 
 def without_secrets(config: Settings) -> dict[str, Any]:
@@ -197,7 +207,10 @@ def _shown(error: ErrorDetails, at: Location) -> str:
 
 def _expected(error: ErrorDetails, model: type[Settings], at: Location) -> str:
     if error["type"] == "extra_forbidden":
-        known = list(_fields_at(model, at[:-1]))
+        if (instead := replacement_of(model, at)) is not None:
+            return instead
+        table = _table_at(model, at[:-1])
+        known = list(table.model_fields) if table is not None else []
         # Comparing takes the product of the lengths, and no key is longer than this.
         closest = difflib.get_close_matches(str(at[-1])[:_SHOWN_KEY_CHARS], known, n=1, cutoff=0.0)
         return f"unknown key; the closest known one is {closest[0]!r}" if closest else "unknown key"
@@ -208,11 +221,16 @@ def _expected(error: ErrorDetails, model: type[Settings], at: Location) -> str:
     return _SUBJECT_OF_MESSAGE.sub("must", error["msg"])
 
 
-def _fields_at(model: type[Settings], at: Location) -> Iterator[str]:
-    """The keys that the table at this location may hold."""
+def replacement_of(model: type[Settings], at: Location) -> str | None:
+    """What replaces the setting at this location, in words of an error; None where no earlier version had one."""
+    table = _table_at(model, at[:-1])
+    return table.gone_keys.get(str(at[-1])) if table is not None else None
+
+
+def _table_at(model: type[Settings], at: Location) -> type[Settings] | None:
+    """The table at this location; None where there is another value."""
     annotation = annotation_at(model, at)
-    if isinstance(annotation, type) and issubclass(annotation, Settings):
-        yield from annotation.model_fields
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Settings) else None
 
 
 def annotation_at(model: type[Settings], at: Location) -> Any:

@@ -19,7 +19,7 @@ from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError
 from kitchener.gateway.attempts import Attempts, Lane, Rules, Way
 from kitchener.gateway.foreign import check_response, checked_failure, checked_item, provider_failure, translated_failures
-from kitchener.gateway.providers.offline.model import OfflineProvider
+from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.resilience import CircuitBreaker, FairLimiter, LimiterStatistics
 from kitchener.gateway.routing import check_router, plan_route
 from kitchener.gateway.traits import traits_of

@@ -24,6 +24,7 @@ from kitchener.memory.overlays import Overlay
 from kitchener.memory.signals import Cut, RecordedEvent, SignalAccumulator, normalise
 from kitchener.memory.subject import SubjectMemory
 from kitchener.memory.timestamps import us_of
+from kitchener.plain_names import quoted
 from kitchener.records.events import HO3_QUARANTINED
 from kitchener.records.ref import Ref
 from kitchener.sealing import Sealer
@@ -49,7 +50,7 @@ def check_writable(namespace: str) -> None:
     try:
         check_subject_id(split_namespace(namespace)[1])
     except CallerError as error:
-        raise CallerError(f"namespace = {namespace!r:.80}: {error}; nothing was written") from None
+        raise CallerError(f"namespace = {quoted(namespace)}: {error}; nothing was written") from None
 
 
 class ReadOperations(ABC):
@@ -170,7 +171,7 @@ class ReadOperations(ABC):
 
     async def _known(self, namespace: str) -> SubjectMemory:
         if not isinstance(namespace, str) or not 1 <= len(namespace) <= _MAX_NAMESPACE or not namespace.isprintable():
-            raise CallerError(f"namespace = {namespace!r:.80}: expected 1 to {_MAX_NAMESPACE} printable characters")
+            raise CallerError(f"namespace = {quoted(namespace)}: expected 1 to {_MAX_NAMESPACE} printable characters")
         return await self.subject(namespace)
 
     def _asked(self, subject: SubjectMemory, signal_id: str) -> str:

@@ -29,6 +29,7 @@ from kitchener.memory.reader import (
 from kitchener.memory.signals import event_id as event_id_of
 from kitchener.memory.signals import has_closed_words, keyed_id, known_id, normalise, plain_id
 from kitchener.memory.subject import SubjectMemory
+from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.entries import Json, SignalPayload
 from kitchener.sealing import Sealer
@@ -250,7 +251,7 @@ class HO3Memory(SignalOperations):
 def _checked(metadata: Mapping[str, Json] | None) -> tuple[dict[str, Json], str]:
     """A signal's metadata as a plain dict, and the turn id in it; "": there is none."""
     if metadata is not None and type(metadata) is not dict and not isinstance(metadata, Mapping):
-        raise CallerError(f"metadata = {metadata!r:.80}: expected names with values; nothing was written")
+        raise CallerError(f"metadata = {quoted(metadata)}: expected names with values; nothing was written")
     extra = dict(metadata or {})
     turn_id = extra.get("turn_id")
     return extra, known_id("metadata turn_id", turn_id) if turn_id not in (None, "") else ""

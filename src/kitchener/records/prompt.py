@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import orjson
 
+from kitchener.plain_names import quoted
 from kitchener.records.entries.execution import FinishReason, ToolUseMapping
 from kitchener.records.entries.work_orders import WorkOrderType
 
@@ -128,7 +129,7 @@ class Usage:
         """What cannot be a count of tokens, with its value; None where all can."""
         for place, count in enumerate((self.input_tokens, self.output_tokens, self.cached_tokens or 0)):
             if type(count) is not int or not 0 <= count <= MOST_TOKENS:  # a bool is no count either
-                return f"usage.{_COUNTS[place]} = {count!r:.80}: expected a whole number from 0 to {MOST_TOKENS:,}"
+                return f"usage.{_COUNTS[place]} = {quoted(count)}: expected a whole number from 0 to {MOST_TOKENS:,}"
         return None
 
     def as_json(self) -> orjson.Fragment:

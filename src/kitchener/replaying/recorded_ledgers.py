@@ -1,15 +1,14 @@
 """Finds and opens the ledgers of a session for reading. Takes no lock and writes nothing."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
-from kitchener.errors import CallerError, UnknownSession
-from kitchener.ids import is_session_id, path_part
+from kitchener.ids import path_part
 from kitchener.ledger import LedgerReader
 from kitchener.memory.index import OVERLAYS, SIGNALS
-from kitchener.records.events import SESSION_START, index_keys
+from kitchener.records.events import SESSION_START
 from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName, agent_of, index_dir, ledger_paths, sealer_of
 from kitchener.runtime.memories import memory_config
 from kitchener.sealing import Sealer
@@ -73,22 +72,3 @@ async def open_recorded(config: RuntimeConfig, agent_class: str) -> AsyncIterato
                 readers[ledger_id] = await stack.enter_async_context(opened)
         memory = memory_of(config, agent)
         yield RecordedLedgers(agent, memory, ids["ho1m"], ids["ho2m"], ids["context"], readers, sealer)
-
-
-async def class_of(config: RuntimeConfig, session_id: str, classes: Iterable[str]) -> str:
-    """The agent class whose ledger contains a session.
-
-    Raises:
-        CallerError: the session id is malformed
-        UnknownSession: none of the classes has the session
-    """
-    if not is_session_id(session_id):
-        raise CallerError(f"{session_id!r} is not a session id: expected SES- and 8 to 32 lower-case hex digits")
-    asked = list(classes)
-    for agent_class in asked:
-        path = ledger_paths(config, agent_class)["ho2m"]
-        if path.exists():
-            async with LedgerReader.open(path, index_dir=index_dir(config), index_keys=index_keys) as reader:
-                if await reader.last(session_id=session_id):
-                    return agent_class
-    raise UnknownSession(session_id, asked[0] if asked else "ADMIN")

@@ -38,13 +38,13 @@ from kitchener.replaying.doubles import (
     RecordedMemory,
     RecordedTools,
 )
-from kitchener.replaying.recorded_ledgers import RecordedLedgers, class_of, open_recorded
+from kitchener.replaying.recorded_ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded_routes import Routes
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.tape import Diverged, Tape, TurnTape
 from kitchener.runtime.agent import tools_of
-from kitchener.runtime.ledger_paths import agent_classes, settings_of
+from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
 
 _DAY_S: Final = 86_400.0
 """Deadline of a replayed turn, seconds: how long it took once is taken as given."""

@@ -7,7 +7,7 @@ The runtime makes one `Agent` for each configured class, and for other classes o
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
@@ -35,6 +35,9 @@ from kitchener.records.prompt import PromptGateway, PromptResponse, Provider
 from kitchener.runtime.ledger_paths import index_dir, ledger_paths
 from kitchener.sealing import Sealer
 from kitchener.signing import Signer
+
+RESTART_WINDOW_S: Final = 60.0
+"""The window of `max_restarts`, seconds: as many failures within a minute are no passing trouble."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ class Agent:
         self.ledgers = LateLedgers(also=self._memory.ledgers if self._memory is not None else ())
         items = ContextItems() if config.context_mode == "enforce" else None
         tools = tools_of(config, injected.tools, (items.tool,) if items is not None else ())
-        self.afterwards = Afterwards(shared.tasks, config.consolidation_queue)
+        self.afterwards = Afterwards(shared.tasks, limits.background_queue)
         host = Host(
             limits=limits,
             limiter=shared.limiter,
@@ -113,7 +116,7 @@ class Agent:
                 BACKGROUND: LaneLimits(limits.background_concurrency, limits.background_queue),
             },
             max_restarts=limits.max_restarts,
-            restart_window_s=limits.restart_window_s,
+            restart_window_s=RESTART_WINDOW_S,
             abort_grace_s=limits.abort_grace_s,
         )
         self.supervisor = HO2Supervisor(

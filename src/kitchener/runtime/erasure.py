@@ -10,13 +10,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from types import TracebackType
+from typing import NamedTuple, Self
 
 import anyio.to_thread
 
+from kitchener.actors.erasure import Leaving
 from kitchener.actors.sessions.state import COSTS
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
+from kitchener.context.lexical.words import forget_words
 from kitchener.errors import ConfigError, UnknownSubject
 from kitchener.ids import check_recorded_subject, memory_namespace, path_part
 from kitchener.ledger import LedgerClient, LedgerEntry, StoredEntry
@@ -120,6 +123,40 @@ async def open_stores(
                 memory = HO3Memory.open(root, own, ledger_config=config.ledger, clock=clock, sealer=sealer)
                 all_memories.append(await stack.enter_async_context(memory))
         yield Stores(keyring, found, all_memories)
+
+
+class ErasureGuard:
+    """Refuses calls for a subject from `begin` until the block ends, and longer if the erasure started but did not complete.
+
+    Clears the subject's cached data at the end.
+
+    Args:
+        subject_id: the subject to erase
+        classes: the erasure guard of each agent class, by name
+    """
+
+    def __init__(self, subject_id: str, classes: Mapping[str, Leaving]) -> None:
+        self._subject_id = subject_id
+        self._guards = [(each, memory_namespace(name, subject_id)) for name, each in classes.items()]
+        self.is_erasing = False
+        """Whether the erasure has started; the key may then be destroyed, and calls stay refused until it completes."""
+
+    async def begin(self) -> None:
+        """Refuses new calls for the subject, and returns when no turn of the subject runs."""
+        for each, namespace in self._guards:
+            await each.begin(self._subject_id, namespace)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        has_ended = kind is None or not self.is_erasing or issubclass(kind, UnknownSubject)
+        for each, namespace in self._guards:
+            each.forget(self._subject_id)
+            if has_ended:
+                each.end(self._subject_id, namespace)
+        # These caches do not record whose text they hold, so they are cleared completely.
+        forget_words()
 
 
 async def erase_subject(

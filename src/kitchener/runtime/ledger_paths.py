@@ -1,12 +1,14 @@
-"""Turns a configuration into the paths of its agent classes' ledgers and of its memories."""
+"""Turns a configuration into the paths of its agent classes' ledgers and of its memories, and finds the class of a session."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import unquote
 
 from kitchener.config import HO2Config, HO3MemoryConfig, LedgerConfig, RuntimeConfig
-from kitchener.ids import is_agent_class, path_part
+from kitchener.errors import CallerError, UnknownSession
+from kitchener.ids import is_agent_class, is_session_id, path_part
+from kitchener.ledger import LedgerReader
 from kitchener.ledger.format.lines import IndexKeys
 from kitchener.memory.index import overlay_keys, signal_keys
 from kitchener.memory.reader import OVERLAYS_FILE, SIGNALS_FILE, memory_dir
@@ -81,3 +83,22 @@ def memories(config: RuntimeConfig) -> dict[Path, HO3MemoryConfig]:
     return {
         where: own for where, own in found.items() if any((where / name).exists() for name in (SIGNALS_FILE, OVERLAYS_FILE))
     }
+
+
+async def class_of(config: RuntimeConfig, session_id: str, classes: Iterable[str]) -> str:
+    """The agent class whose ledger contains a session; the classes are searched in order.
+
+    Raises:
+        CallerError: the session id is malformed
+        UnknownSession: none of the classes has the session
+    """
+    if not is_session_id(session_id):
+        raise CallerError(f"{session_id!r} is not a session id: expected SES- and 8 to 32 lower-case hex digits")
+    asked = list(classes)
+    for agent_class in asked:
+        path = ledger_paths(config, agent_class)["ho2m"]
+        if path.exists():
+            async with LedgerReader.open(path, index_dir=index_dir(config), index_keys=index_keys) as reader:
+                if await reader.last(session_id=session_id):
+                    return agent_class
+    raise UnknownSession(session_id, asked[0] if asked else "ADMIN")

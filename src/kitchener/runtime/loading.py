@@ -26,11 +26,13 @@ from kitchener.config import (
     dotted_key,
     parse_settings,
     read_settings_file,
+    replacement_of,
     shown_reference,
 )
 from kitchener.config.parsing import MAX_SETTINGS_BYTES
 from kitchener.errors import ConfigError
 from kitchener.gateway.providers.opening import MAX_KEY_BYTES
+from kitchener.gateway.providers.vendors import check_vendors
 from kitchener.gateway.routing import check_router
 from kitchener.ids import is_agent_class
 from kitchener.small_files import read_regular
@@ -134,6 +136,7 @@ def check_config(
         # Settings made by hand may leave `agent_class` at its default.
         _check_agent_class(name, name if "agent_class" not in agent.model_fields_set else agent.agent_class, source)
     check_router(config.router, given=given, source=source)
+    check_vendors(config.router, given=given, source=source)
     if not config.router.allow_model_calls:
         return
     for provider_id, provider in config.router.providers.items():
@@ -223,7 +226,9 @@ def _typed(text: str, at: Location, name: str) -> object:
     annotation = annotation_at(RuntimeConfig, at)
     if annotation is None:
         # Raised from here, since a misspelt variable would otherwise appear as a table that nobody wrote.
-        known = "is no setting; `kitchener config schema` lists them, with `__` between the keys"
+        known = replacement_of(RuntimeConfig, at) or (
+            "is no setting; `kitchener config schema` lists them, with `__` between the keys"
+        )
         shown = name if len(name) <= _SHOWN_VARIABLE_CHARS else f"{name[:_SHOWN_VARIABLE_CHARS]}…"
         raise ConfigError(f"environment variable {shown}", "", "", known)
     try:

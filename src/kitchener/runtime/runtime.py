@@ -9,7 +9,7 @@ import gc
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import structlog
@@ -19,6 +19,7 @@ from kitchener.actors.mailbox.calling_chain import calling_chain
 from kitchener.actors.mailbox.hosts import HostedGateway
 from kitchener.actors.mailbox.mailbox import INTERACTIVE, LaneLimits, LaneStatistics
 from kitchener.actors.sessions.admission import TurnLimiter
+from kitchener.actors.sessions.requests import check_is_text
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.turn.parts import DegradedCall
 from kitchener.cancellation import ends_when_told
@@ -29,16 +30,19 @@ from kitchener.gateway import LLMGateway, build_providers
 from kitchener.ids import IdSource, check_recorded_subject, is_agent_class
 from kitchener.ledger import Ledgers
 from kitchener.memory import HO3Memory
+from kitchener.plain_names import quoted
 from kitchener.records.prompt import PromptGateway, Provider
-from kitchener.runtime.agent import Agent, Injected, Shared
-from kitchener.runtime.departure import Departure
-from kitchener.runtime.erasure import ErasureReport, erase, keyring_of, open_stores
+from kitchener.runtime.agent import RESTART_WINDOW_S, Agent, Injected, Shared
+from kitchener.runtime.erasure import ErasureGuard, ErasureReport, erase, keyring_of, open_stores
 from kitchener.runtime.ledger_paths import agent_of, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import open_memories
 from kitchener.signing import load_signer
 
 _log = structlog.get_logger(__name__)
+
+_GATEWAY_SHARE: Final = 2
+"""Calls that the gateway takes at the same time for each one that an agent class may make, since classes share it."""
 
 
 class Runtime:
@@ -73,9 +77,10 @@ class Runtime:
         Raises:
             CallerError: the agent class has no long-term memory
         """
+        check_is_text("agent_class", agent_class)
         memory = self._shared.memories.get(agent_class)
         if memory is None:
-            raise CallerError(f"agent class {agent_class!r} has no long-term memory; set agents.{agent_class}.ho3_enabled")
+            raise CallerError(f"agent class {quoted(agent_class)} has no long-term memory; set ho3_enabled in its settings")
         return memory
 
     async def drain(self) -> None:
@@ -105,6 +110,7 @@ class Runtime:
             LedgerError, SealingError: the erasure is not complete; call again
         """
         keyring_of(self._shared.sealer)
+        check_is_text("subject_id", subject_id)
         check_recorded_subject(subject_id)
         for agent_class in supervisors_ledgers(self.config):
             self._agent(agent_class, is_on_record=True)
@@ -112,8 +118,8 @@ class Runtime:
             for agent in self._agents.values():
                 await agent.ready()
             present = dict(self._agents)
-            with Departure(subject_id, {name: agent.supervisor.leaving for name, agent in present.items()}) as departure:
-                await departure.begin()
+            with ErasureGuard(subject_id, {name: agent.supervisor.leaving for name, agent in present.items()}) as guard:
+                await guard.begin()
                 async with open_stores(
                     self.config,
                     clock=self._shared.injected.clock,
@@ -121,7 +127,7 @@ class Runtime:
                     supervisors={name: agent.ledgers.ho2m for name, agent in present.items()},
                     opened=tuple(self._shared.memories.values()),
                 ) as stores:
-                    departure.is_erasing = True
+                    guard.is_erasing = True
                     return await erase(subject_id, stores, self._shared.injected.clock)
 
     async def _finish_erasures(self) -> None:
@@ -148,10 +154,11 @@ class Runtime:
         }
 
     def _agent(self, agent_class: str, *, is_on_record: bool = False) -> Agent:
+        check_is_text("agent_class", agent_class)
         agent = self._agents.get(agent_class)
         if agent is None:
             if not is_agent_class(agent_class):
-                raise CallerError(f"agent class {agent_class!r}: expected 'ADMIN' or 'RESIDENT:<name>'")
+                raise CallerError(f"agent class {quoted(agent_class)}: expected 'ADMIN' or 'RESIDENT:<name>'")
             if not is_on_record:
                 self._check_room(agent_class)
             agent = self._agents[agent_class] = Agent(agent_of(self.config, agent_class), self._shared)
@@ -251,9 +258,9 @@ async def _hold(loaded: LoadedConfig, injected: Injected, *, task_status: TaskSt
             mailbox = HostedGateway.hosting(
                 gateway,
                 name="gateway",
-                lanes={INTERACTIVE: LaneLimits(limits.gateway_concurrency, limits.gateway_queue)},
+                lanes={INTERACTIVE: LaneLimits(_GATEWAY_SHARE * limits.executor_concurrency, limits.gateway_queue)},
                 max_restarts=limits.max_restarts,
-                restart_window_s=limits.restart_window_s,
+                restart_window_s=RESTART_WINDOW_S,
                 abort_grace_s=limits.abort_grace_s,
             )
             sealer, key = sealer_of(config.ledger), config.ledger.signing_key

@@ -7,7 +7,7 @@ and nothing is written.
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
-from kitchener.gateway.providers.offline.model import OfflineProvider
+from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.tuning.routes import RecordedCall, State, Tokens, Try

@@ -23,11 +23,10 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 async def test_the_wait_doubles_up_to_its_bound_and_ends_with_a_success(tmp_path: Path, scripted: OpenRuntime) -> None:
-    """60, 120, then 200 seconds for ever; one second before the end nothing is tried; in between, who asks is served."""
-    answers: list[Any] = [ProviderError("scripted", "refused", "no")] * 6
+    """1, 2, 4 and so on up to 60 seconds for ever; just before the end nothing is tried; in between, who asks is served."""
+    answers: list[Any] = [ProviderError("scripted", "refused", "no")] * 9
     provider = student(lambda request: answers.pop() if answers else LESSON)
-    settings = {"consolidation_backoff_s": 60, "consolidation_backoff_max_s": 200}
-    async with scripted(provider, **EASY, **settings) as runtime:
+    async with scripted(provider, **EASY, consolidation_backoff_s=1) as runtime:
 
         async def attempts_after(seconds: float) -> int:
             CLOCK.jump(seconds)
@@ -37,13 +36,13 @@ async def test_the_wait_doubles_up_to_its_bound_and_ends_with_a_success(tmp_path
 
         assert await attempts_after(0) == 1
         tried = 1
-        for wait in (60, 120, 200, 200):
-            assert await attempts_after(wait - 1) == tried
-            assert await attempts_after(1) == tried + 1
+        for wait in (1, 2, 4, 8, 16, 32, 60):
+            assert await attempts_after(wait - 0.5) == tried
+            assert await attempts_after(0.5) == tried + 1
             tried += 1
         (asked_for,) = await runtime.supervisor().run_consolidation([QUESTIONS], namespace=ADA)
         assert asked_for.state == "failed"
-        assert await attempts_after(199) == 6
-        assert await attempts_after(1) == 7
+        assert await attempts_after(59) == 9
+        assert await attempts_after(1) == 10
     assert len(overlays(tmp_path)) == 1
-    assert [told[-1] for told in lives(tmp_path).values()] == ["WO_FAILED:PROVIDER"] * 6 + ["WO_COMPLETED"]
+    assert [told[-1] for told in lives(tmp_path).values()] == ["WO_FAILED:PROVIDER"] * 9 + ["WO_COMPLETED"]

@@ -104,7 +104,7 @@ async def test_a_tool_cannot_join_its_own_turn_by_key(scripted: OpenRuntime) -> 
 async def test_a_tool_may_send_to_another_session_even_when_every_slot_is_taken(scripted: OpenRuntime, streams: bool) -> None:
     """One turn, one work order at a time: the nested turn has a lane of its own and waits for no slot that waits for it."""
     relay = Relay()
-    limits = {"max_running_turns": 1, "executor_concurrency": 1, "gateway_concurrency": 1}
+    limits = {"max_running_turns": 1, "executor_concurrency": 1}
     async with scripted(ScriptedProvider(passing_on), tools=[relay.tool], limits=limits) as runtime:
         relay.runtime, relay.streams = runtime, streams
         with anyio.fail_after(10):

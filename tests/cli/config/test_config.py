@@ -13,7 +13,8 @@ import pytest
 from kitchener.actors.executor import prompts
 from kitchener.cli.config.init import settings_text
 from kitchener.cli.config.toml import toml_lines, toml_value
-from kitchener.config import HO2Config, HO3MemoryConfig, ProviderConfig, RuntimeConfig
+from kitchener.config import HO2Config, LedgerConfig, LimitsConfig, ProviderConfig, RouterConfig, RuntimeConfig
+from kitchener.errors import ConfigError
 from kitchener.runtime.loading import load_config
 from tests.cli.conftest import Cli
 
@@ -28,24 +29,29 @@ def test_init_writes_settings_that_are_right_and_turn_memory_and_the_context_aut
     assert config == RuntimeConfig(plane_root=str(tmp_path / ".kitchener"), agents={"ADMIN": agent})
 
 
-def test_every_line_that_init_comments_out_is_a_setting_with_its_default(tmp_path: Path) -> None:
+def test_init_shows_ten_settings_each_with_a_comment_and_its_default(tmp_path: Path) -> None:
     text = re.sub(r"^# (?=\[|\w+ = )", "", settings_text(), flags=re.MULTILINE)
     path = tmp_path / "kitchener.toml"
     path.write_text(text, encoding="utf-8")
-    config = load_config(path, environ={}).config
-    unset = {line.split(" = ")[0] for line in text.splitlines() if line.endswith("# unset by default")}
-    agent = config.agents["ADMIN"]
+    load_config(path, environ={})
     shown = tomllib.loads(text)
-    own = {"instructions", "ho3_enabled", "context_mode", "intent_mode"}
-    for key in shown["agents"]["ADMIN"].keys() - unset - own:
-        assert getattr(agent, key) == getattr(HO2Config(), key)
-    for key in shown["router"]["providers"]["local"].keys() - unset:
-        assert getattr(config.router.providers["local"], key) == getattr(ProviderConfig(), key)
-    for key in shown["memory"].keys() - unset:
-        assert getattr(config.memory, key) == getattr(HO3MemoryConfig(), key)
-    assert config.router.domain_tag_routes["consolidation"].provider_id == "local"
-    assert (config.ledger, config.limits) == (RuntimeConfig().ledger, RuntimeConfig().limits)
-    assert "RESIDENT:bo" in config.agents
+    tables = {"": RuntimeConfig(), "ledger": LedgerConfig(), "router": RouterConfig(), "agents": HO2Config()}
+    rows = [("", "plane_root"), *(("ledger", key) for key in shown["ledger"]), *(("router", key) for key in shown["router"])]
+    rows += [("agents", key) for key in shown["agents"]["ADMIN"]]
+    assert len(rows) == 10
+    lines = text.splitlines()
+    for table, key in rows:
+        if key == "providers":
+            continue
+        (at,) = [number for number, line in enumerate(lines) if line.startswith(f"{key} = ")]
+        assert lines[at - 1].startswith("# "), f"{key} has no comment"
+        _, _, said = lines[at].partition("  # ")
+        default = getattr(tables[table], key)
+        if default is None:
+            assert said == "unset by default"
+        else:
+            told = tomllib.loads(said.replace("default:", "default =") if said else lines[at].replace(key, "default"))
+            assert told["default"] == default
 
 
 def test_init_overwrites_only_when_told(cli: Cli, tmp_path: Path) -> None:
@@ -137,6 +143,40 @@ def test_schema_lists_every_setting_with_its_meaning(cli: Cli) -> None:
     assert "\n[memory.gate_overrides.<kind>]\n" in text
     assert 'durability: "fsync" | "os" | "none" = "fsync"\n' in text
     assert "budget_ceiling: whole number = unset\n" in text
+
+
+def test_schema_shows_the_settings_of_an_agent_in_groups_of_at_most_fifteen(cli: Cli) -> None:
+    text = cli("config", "schema").out
+    _, _, agent = text.partition("\n[agents.<class>]\n")
+    groups = [re.findall(r"^(\w+): ", group, flags=re.MULTILINE) for group in re.split(r"^# .+$", agent, flags=re.MULTILINE)]
+    assert sorted(key for group in groups for key in group) == sorted(HO2Config.model_fields)
+    assert max(map(len, groups)) <= 15
+
+
+@pytest.mark.parametrize(
+    ("key", "instead"),
+    [
+        ("ledger.linger_per_turn_ms", "a hundredth of `linger_ms`"),
+        ("limits.gateway_concurrency", "twice as many calls at the same time as `executor_concurrency`"),
+        ("agents.ADMIN.consolidation_queue", "`[limits] background_queue`"),
+    ],
+)
+def test_a_setting_that_is_gone_is_refused_with_what_replaces_it(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, key: str, instead: str
+) -> None:
+    """In a file, in a variable, and as a keyword of a program."""
+    table, _, name = key.rpartition(".")
+    Path("kitchener.toml").write_text(f"[{table}]\n{name} = 1\n", encoding="utf-8")
+    outcome = cli("config", "check", "--json")
+    assert (outcome.code, outcome.json["key"]) == (2, key)
+    assert instead in outcome.json["expected"]
+    Path("kitchener.toml").unlink()
+    with monkeypatch.context() as patch:
+        patch.setenv(f"KITCHENER_{key.upper().replace('.', '__')}", "1")
+        assert instead in cli("config", "check").err
+    tables = {"ledger": LedgerConfig, "limits": LimitsConfig, "agents.ADMIN": HO2Config}
+    with pytest.raises(ConfigError, match=re.escape(instead)):
+        tables[table](**{name: 1})
 
 
 def test_schema_as_json_is_a_json_schema_of_the_file(cli: Cli) -> None:

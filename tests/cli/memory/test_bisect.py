@@ -53,10 +53,10 @@ def test_a_line_that_somebody_took_back(taught: Cli) -> None:
     artifact, session = learned(taught)["intent:question"]["artifact_id"], last_session(taught)
     assert taught("memory", "deactivate", artifact, "--subject", "ada", "--reason", "not true").code == 0
     assert taught("chat", "--session", session, stdin=PACKAGES.encode()).code == 0
-    outcome = taught("memory", "bisect", "--good", turn(session, 2), "--session", session, "--item", "asks questions")
+    outcome = taught("memory", "bisect", "--good", turn(session, 2), "--session", session, "--item", "of this kind")
     assert outcome.code == 0
     assert "deactivated: not true" in outcome.out
-    assert "    - Mostly asks questions: answer first, explain after (mostly software)." in outcome.out
+    assert "    - Most messages are of this kind: question." in outcome.out
 
 
 def test_nothing_changed_is_a_negative_answer(taught: Cli) -> None:

@@ -91,9 +91,7 @@ class TestBiases:
         found = learned(taught)
         assert list(found) == ["intent:question", "domain:software"]
         question, software = found.values()
-        assert (
-            f"{question['artifact_id']}  Mostly asks questions: answer first, explain after (mostly software).\n" in outcome.out
-        )
+        assert f"{question['artifact_id']}  Most messages are of this kind: question.\n" in outcome.out
         assert "  interaction_style from intent:question; shown in turns of domain software" in outcome.out
         assert "  topic_affinity from domain:software; shown in turns of domain software\n" in outcome.out
         assert f"  weight {software['weight']:.2f} now, {software['weight']:.2f} when set; learned " in outcome.out
@@ -138,7 +136,7 @@ class TestExplain:
         assert (outcome.code, outcome.err) == (0, "")
         found = taught("memory", "explain", artifact, "--subject", "ada", "--json").json
         lines = outcome.out.splitlines()
-        assert lines[0] == f"{artifact}: Mostly asks questions: answer first, explain after (mostly software)."
+        assert lines[0] == f"{artifact}: Most messages are of this kind: question."
         assert "  its gate opened at 5 events in 3 sessions; it needs 5 in 3, 8 in 4 count now (already_consolidated)" in lines
         assert "because of 5 events in 3 sessions:" in lines
         assert lines.count(f"    > {PACKAGES}") == 4
@@ -303,7 +301,7 @@ class TestQuarantine:
         assert (outcome.code, outcome.err) == (0, "")
         first, second, *_ = outcome.out.splitlines()
         assert first == f"{event} of bo is in quarantine and counts no more; without it these are deactivated:"
-        assert second == f"  {artifact}: Mostly asks questions: answer first, explain after (mostly software)."
+        assert second == f"  {artifact}: Most messages are of this kind: question."
 
     def test_what_supports_nothing_takes_nothing(self, taught: Cli) -> None:
         outcome = taught("memory", "quarantine", "task:lookup", "--agent", "RESIDENT:solo", "--reason", "a test")

@@ -87,7 +87,7 @@ class TestBeside:
             "  task:lookup      ██████░░ 4/5 events, 4/3 sessions",
             "what was learned:",
             f"  {artifacts['domain:software']}  Often talks about software.",
-            f"  {artifacts['intent:question']}  Mostly asks questions: answer first, explain after (mostly software).",
+            f"  {artifacts['intent:question']}  Most messages are of this kind: question.",
         ]
 
     def test_the_chat_knows_whose_session_it_goes_on_with(self, taught: Cli) -> None:

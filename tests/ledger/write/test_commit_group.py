@@ -204,7 +204,7 @@ async def test_a_requested_round_runs_although_nobody_waits(tmp_path: Path) -> N
 async def test_a_round_waits_for_as_many_callers_as_turns_run(tmp_path: Path) -> None:
     """With a linger that no test outlasts: the last of three turns starts the round, or the end of the others does."""
     ops = FaultFS()
-    async with three(tmp_path, ops, linger_ms=60_000, linger_per_turn_ms=60_000) as ledgers, anyio.create_task_group() as tasks:
+    async with three(tmp_path, ops, linger_ms=6_000_000) as ledgers, anyio.create_task_group() as tasks:
         for _ in range(3):
             ledgers.enter_turn()
         ops.log.clear()
@@ -230,7 +230,7 @@ async def test_a_round_waits_for_as_many_callers_as_turns_run(tmp_path: Path) ->
 
 
 async def test_a_round_starts_when_enough_callers_wait_however_many_turns_run(tmp_path: Path) -> None:
-    async with three(tmp_path, batch_turns=2, linger_ms=60_000, linger_per_turn_ms=60_000) as ledgers:
+    async with three(tmp_path, batch_turns=2, linger_ms=6_000_000) as ledgers:
         for _ in range(50):
             ledgers.enter_turn()
         with anyio.fail_after(10):
@@ -241,7 +241,7 @@ async def test_a_round_starts_when_enough_callers_wait_however_many_turns_run(tm
 
 
 async def test_a_round_that_stays_alone_starts_after_its_linger(tmp_path: Path) -> None:
-    async with three(tmp_path, linger_ms=1, linger_per_turn_ms=1) as ledgers:
+    async with three(tmp_path, linger_ms=1) as ledgers:
         for _ in range(50):
             ledgers.enter_turn()
         await ledgers.ho2m.write(fact(1))

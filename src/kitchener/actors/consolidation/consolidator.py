@@ -13,7 +13,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from kitchener.actors.consolidation.lesson import Case, overlay_of
+from kitchener.actors.consolidation.lesson import MESSAGE_CHARS, RECENT_EVENTS, Case, overlay_of
 from kitchener.actors.consolidation.recovery import LessonRecovery
 from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.parts import TurnParts
@@ -26,6 +26,8 @@ from kitchener.ids import SubjectId, consolidation_session, split_namespace
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.memory.index import SIGNALS
 from kitchener.memory.overlays import gate_window_key
+from kitchener.memory.timestamps import us_of
+from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.work_order import Constraints, WorkOrder, WorkOrderError
@@ -34,6 +36,8 @@ logger = structlog.get_logger(__name__)
 
 DOMAIN_TAG: Final = "consolidation"
 _MAX_FAILURES: Final = 10_000
+_MAX_BACKOFF_FACTOR: Final = 60
+"""How far the wait after failures grows beyond the first one: with the default, from a minute to an hour."""
 
 
 class Consolidator:
@@ -74,11 +78,15 @@ class Consolidator:
             is_asked_for: True: also a signal that failed lately; False: such a signal waits for its back-off
 
         Raises:
-            CallerError: the namespace belongs to another agent class
+            CallerError: the namespace belongs to another agent class, or the time is none or has no zone
         """
         agent_class, subject_id = split_namespace(namespace)
         if agent_class != self._agent_class:
-            raise CallerError(f"namespace {namespace!r}: expected one of agent class {self._agent_class!r}, `class/subject`")
+            raise CallerError(
+                f"namespace {quoted(namespace)}: expected one of agent class {self._agent_class!r}, `class/subject`"
+            )
+        if gate_ts is not None:
+            us_of(gate_ts, "gate_ts")
         await self.recover()
         done = []
         for each in dict.fromkeys(signal_ids):
@@ -189,7 +197,7 @@ class Consolidator:
     async def _input_of(self, case: Case) -> dict[str, Any]:
         """The input of the model: the counts, and the newest events with the subject's messages."""
         evidence = case.evidence
-        newest = evidence.event_ids[-self._parts.config.consolidation_recent_events :]
+        newest = evidence.event_ids[-RECENT_EVENTS:]
         # Read at the recorded position, so that a later reader finds the same events whatever other turns log meanwhile.
         shown = await self._memory.read_events(newest, up_to={SIGNALS: case.signals_position}, namespace=case.namespace)
         messages = await self._messages_of(event.turn_id for event in shown if event.turn_id is not None)
@@ -214,13 +222,13 @@ class Consolidator:
         }
 
     async def _messages_of(self, turns: Iterable[str]) -> dict[str, str]:
-        """The subject's messages by turn, each cut to `consolidation_message_chars`."""
+        """The subject's messages by turn, each cut to `MESSAGE_CHARS`."""
         keys = {events.turn_index_key(turn): turn for turn in turns}
-        limit, messages = self._parts.config.consolidation_message_chars, dict[str, str]()
+        messages = dict[str, str]()
         for key, entry in (await self._parts.ledgers.ho2m.last_of(keys)).items() if keys else ():
             message = entry.payload.get("user_message")
             if isinstance(message, str):
-                messages[keys[key]] = message[:limit]
+                messages[keys[key]] = message[:MESSAGE_CHARS]
         return messages
 
     async def _plan(self, case: Case, wo: WorkOrder) -> tuple[WorkOrder, int]:
@@ -313,8 +321,7 @@ class Consolidator:
         """Doubles the back-off with each failure in a row; a success resets it."""
         times, _ = self._failures.pop(key, (0, 0.0))
         if failed:
-            config = self._parts.config
-            wait = min(config.consolidation_backoff_max_s, config.consolidation_backoff_s * 2 ** min(times, 30))
+            wait = self._parts.config.consolidation_backoff_s * min(_MAX_BACKOFF_FACTOR, 2 ** min(times, 30))
             self._failures[key] = (times + 1, self._parts.loop_time() + wait)
             if len(self._failures) > _MAX_FAILURES:
                 self._failures.popitem(last=False)

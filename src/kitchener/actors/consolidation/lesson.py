@@ -15,6 +15,10 @@ from kitchener.memory.signals import SignalAccumulator
 from kitchener.records import events
 from kitchener.records.prompt import PromptResponse, Usage
 
+RECENT_EVENTS: Final = 20
+"""Newest events of a signal that a consolidation shows the model."""
+MESSAGE_CHARS: Final = 500
+"""Longest part of a user's message that a consolidation shows the model, characters."""
 _MAX_LABELS: Final = 8
 _MAX_LABEL_CHARS: Final = 64
 _UNKNOWN: Final = "unknown"

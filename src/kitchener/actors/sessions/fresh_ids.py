@@ -11,6 +11,7 @@ import anyio
 from kitchener.errors import CallerError
 from kitchener.ids import IdSource, SessionId, is_session_id
 from kitchener.ledger import LedgerGroup
+from kitchener.plain_names import quoted
 
 
 class FreshIds:
@@ -66,7 +67,7 @@ class FreshIds:
 def check_session_id(session_id: str) -> None:
     """Raises CallerError unless the text has the form of a session id."""
     if not isinstance(session_id, str) or not is_session_id(session_id):
-        raise CallerError(f"session id {session_id!r:.80}: expected `SES-` and 8 to 32 lower-case hex digits")
+        raise CallerError(f"session id {quoted(session_id)}: expected `SES-` and 8 to 32 lower-case hex digits")
 
 
 _ATTEMPTS = 8

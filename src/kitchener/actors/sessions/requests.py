@@ -4,6 +4,7 @@
 """
 
 import re
+from collections.abc import Sequence
 
 import anyio
 
@@ -12,6 +13,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.config import LedgerConfig
 from kitchener.errors import CallerError, InvalidMessage, ReentrantTurn
 from kitchener.ids import check_caller
+from kitchener.plain_names import quoted
 from kitchener.records.turn import TurnCall
 
 
@@ -32,14 +34,15 @@ def turn_call(
     """
     if seconds is not None and (type(seconds) not in _NUMBERS or not 0 < seconds <= MAX_DEADLINE_S):
         raise CallerError(
-            f"deadline = {seconds!r:.80}: expected seconds from now, more than 0 and at most {MAX_DEADLINE_S:,};"
+            f"deadline = {quoted(seconds)}: expected seconds from now, more than 0 and at most {MAX_DEADLINE_S:,};"
             " leave it out for turn_deadline_s"
         )
     if type(memory) is not bool:
-        raise CallerError(f"memory = {memory!r:.80}: expected True or False")
+        raise CallerError(f"memory = {quoted(memory)}: expected True or False")
     if session_id is not None:
         check_session_id(session_id)
     if subject_id is not None:
+        check_is_text("subject_id", subject_id)
         check_caller(subject_id, session_id)
     if idempotency_key is not None:
         check_name("idempotency_key", idempotency_key)
@@ -47,10 +50,24 @@ def turn_call(
     return TurnCall(session_id, subject_id, idempotency_key, memory, deadline)
 
 
+def check_is_text(what: str, value: object) -> None:
+    """Raises CallerError unless the value is a `str`."""
+    if not isinstance(value, str):
+        raise CallerError(f"{what} = {quoted(value)}: expected text")
+
+
+def check_list(what: str, texts: object) -> None:
+    """Raises CallerError unless this is a list of texts; one text is none, although it is a sequence of texts."""
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        raise CallerError(f"{what} = {quoted(texts)}: expected a list of texts")
+    for each in texts:
+        check_is_text(what, each)
+
+
 def check_name(what: str, name: str) -> None:
     """Raises CallerError unless a name chosen by the caller has 1 to 256 printable characters."""
     if not isinstance(name, str) or not 1 <= len(name) <= _MAX_NAME or not name.isprintable():
-        raise CallerError(f"{what} = {name!r:.80}: expected 1 to {_MAX_NAME} printable characters")
+        raise CallerError(f"{what} = {quoted(name)}: expected 1 to {_MAX_NAME} printable characters")
 
 
 def plain_message(message: str, max_chars: int) -> str:
@@ -98,7 +115,7 @@ def fits_entry(text: str, ledger: LedgerConfig) -> bool:
 def check_text(what: str, text: str) -> None:
     """Raises CallerError unless the text is not blank, has at most 2,000 characters, and has no lone surrogate."""
     if not isinstance(text, str) or not text.strip() or len(text) > _MAX_TEXT or _SURROGATE.search(text):
-        raise CallerError(f"{what} = {text!r:.80}: expected 1 to {_MAX_TEXT} characters of text")
+        raise CallerError(f"{what} = {quoted(text)}: expected 1 to {_MAX_TEXT} characters of text")
 
 
 def check_chain(chain: tuple[str, ...], session_id: str, max_nesting: int) -> None:

@@ -93,7 +93,11 @@ def _described(model: type[Settings], table: str = "") -> Iterator[str]:
     inner: list[tuple[str, type[Settings]]] = []
     if table:
         yield f"\n[{table}]"
+    heading = ""
     for key, field in model.model_fields.items():
+        if (group := _group_of(model, key)) != heading:
+            heading = group
+            yield f"\n# {heading}"
         place = f"{table}.{key}" if table else key
         if (settings := _settings_in(field.annotation)) is not None:
             is_named = get_origin(field.annotation) is dict
@@ -104,6 +108,12 @@ def _described(model: type[Settings], table: str = "") -> Iterator[str]:
         yield f"    {meaning(field)}"
     for place, settings in inner:
         yield from _described(settings, place)
+
+
+def _group_of(model: type[Settings], key: str) -> str:
+    """The heading of the setting's group in a table that is made of several, else nothing."""
+    groups = [each for each in model.__bases__ if issubclass(each, Settings) and each is not Settings]
+    return next((" ".join((each.__doc__ or "").split()) for each in groups if key in each.model_fields), "")
 
 
 _NAMES = {"agents": "class", "domain_tag_routes": "tag", "gate_overrides": "kind"}

@@ -132,7 +132,7 @@ def one_line(text: str, width: int) -> str:
 
 def meaning(field: FieldInfo) -> str:
     """What a setting's docstring says, on one line, in words of a settings file: there is no `None` in it."""
-    return _NONE.sub("unset", " ".join((field.description or "").split()))
+    return _NONE.sub("Unset", " ".join((field.description or "").split()))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -1,6 +1,6 @@
 """The providers, which answer prompt requests."""
 
-from kitchener.gateway.providers.offline.model import OfflineProvider
+from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.providers.opening import build_providers
 from kitchener.gateway.providers.scripted import ScriptedProvider, use_tool
 

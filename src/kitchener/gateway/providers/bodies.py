@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import anyio.lowlevel
+import httpx
 import httpx2
 import orjson
 
@@ -50,7 +51,7 @@ class UnusableAnswer(Exception):
         super().__init__(detail)
 
 
-class BoundedBody(httpx2.AsyncByteStream):
+class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
     """The body of one response, decompressed and bounded.
 
     A stream of events comes out event by event, without its comments. Any other body comes out whole. Of an error's body
@@ -63,7 +64,9 @@ class BoundedBody(httpx2.AsyncByteStream):
         max_bytes: limit of a body that is no error's, decompressed; bytes that arrive are held to it too
     """
 
-    def __init__(self, body: httpx2.AsyncByteStream, *, encoding: str, status: int, max_bytes: int) -> None:
+    def __init__(
+        self, body: httpx2.AsyncByteStream | httpx.AsyncByteStream, *, encoding: str, status: int, max_bytes: int
+    ) -> None:
         self._body, self._source = body, body.__aiter__()
         self._is_error = status >= 300  # redirects are not followed
         self._max_bytes = min(max_bytes, MAX_ERROR_BYTES) if self._is_error else max_bytes

@@ -5,8 +5,10 @@ The bounds stand here, under the vendors' libraries, so that they hold whichever
 """
 
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Final
+from types import ModuleType
+from typing import Any, Final
 
+import httpx
 import httpx2
 
 from kitchener.config import ProviderConfig
@@ -28,10 +30,20 @@ def open_http_client(config: ProviderConfig, redaction: Redaction, *, withhold_k
         redaction: is told each key that is sent
         withhold_key: leave out the key that a library makes up where none is configured
     """
-    withheld = (*(_NEVER_SENT if config.kind == "openai_compatible" else ()), *(("Authorization",) if withhold_key else ()))
-    only = _origin(httpx2.URL(config.base_url)) if config.base_url is not None else None
+    return httpx2.AsyncClient(**_options(config, redaction, httpx2, withhold_key=withhold_key))
 
-    async def prepare(request: httpx2.Request) -> None:
+
+def open_former_http_client(config: ProviderConfig, redaction: Redaction) -> httpx.AsyncClient:
+    """As `open_http_client`, of the library before `httpx2`, for vendors whose library takes no other."""
+    return httpx.AsyncClient(**_options(config, redaction, httpx, withhold_key=False))
+
+
+def _options(config: ProviderConfig, redaction: Redaction, library: ModuleType, *, withhold_key: bool) -> dict[str, Any]:
+    """The arguments of a client of either library, which take the same."""
+    withheld = (*(_NEVER_SENT if config.kind == "openai_compatible" else ()), *(("Authorization",) if withhold_key else ()))
+    only = _origin(library.URL(config.base_url)) if config.base_url is not None else None
+
+    async def prepare(request: httpx2.Request | httpx.Request) -> None:
         if only is not None and _origin(request.url) != only:
             raise UnusableAnswer("bad_request", f"a request to {request.url.host!r} was stopped: `base_url` names another host")
         for name in withheld:
@@ -41,20 +53,20 @@ def open_http_client(config: ProviderConfig, redaction: Redaction, *, withhold_k
             if value := request.headers.get(name):
                 redaction.note(value.rpartition(" ")[2])
 
-    async def bound(response: httpx2.Response) -> None:
+    async def bound(response: httpx2.Response | httpx.Response) -> None:
         body = response.stream
-        if not isinstance(body, httpx2.AsyncByteStream):
+        if not isinstance(body, httpx2.AsyncByteStream | httpx.AsyncByteStream):
             raise TypeError(f"an asynchronous body was expected, not {type(body).__name__}")
         encoding = response.headers.pop("Content-Encoding", "")
         response.stream = BoundedBody(body, encoding=encoding, status=response.status_code, max_bytes=config.max_response_bytes)
 
-    return httpx2.AsyncClient(
-        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # an endpoint could fill the jar without end
-        event_hooks={"request": [prepare], "response": [bound]},
-        timeout=httpx2.Timeout(config.timeout_s, connect=min(CONNECT_TIMEOUT_S, config.timeout_s)),
-        limits=httpx2.Limits(max_connections=config.max_concurrency, max_keepalive_connections=config.max_concurrency),
-    )
+    return {
+        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # an endpoint could fill the jar without end
+        "event_hooks": {"request": [prepare], "response": [bound]},
+        "timeout": library.Timeout(config.timeout_s, connect=min(CONNECT_TIMEOUT_S, config.timeout_s)),
+        "limits": library.Limits(max_connections=config.max_concurrency, max_keepalive_connections=config.max_concurrency),
+    }
 
 
-def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+def _origin(url: httpx2.URL | httpx.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port

@@ -6,6 +6,7 @@ It looks at the HTTP status and at the transport's error under the library's own
 from collections.abc import Iterator
 from math import inf
 
+import httpx
 import httpx2
 from pydantic_ai.exceptions import AgentRunError, ContentFilterError, UserError
 
@@ -21,6 +22,9 @@ VENDOR_ERRORS = (
     httpx2.HTTPError,
     httpx2.InvalidURL,
     httpx2.StreamError,
+    httpx.HTTPError,
+    httpx.InvalidURL,
+    httpx.StreamError,
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -74,9 +78,9 @@ def _reason(error: Exception, status: int | None) -> ProviderReason:
         known = _REASON_OF_STATUS.get(status)
         return known if known is not None else "server_error" if status >= 500 else "bad_request"
     causes = tuple(_chain(error))
-    if any(isinstance(each, httpx2.TimeoutException | TimeoutError) for each in causes):
+    if any(isinstance(each, httpx2.TimeoutException | httpx.TimeoutException | TimeoutError) for each in causes):
         return "timeout"
-    if any(isinstance(each, httpx2.TransportError | OSError) for each in causes):
+    if any(isinstance(each, httpx2.TransportError | httpx.TransportError | OSError) for each in causes):
         return "connection"
     if isinstance(error, ContentFilterError):
         return "refused"
@@ -99,7 +103,7 @@ def _told(error: Exception, status: int | None) -> str:
     if isinstance(error, IndexError):
         return "the answer holds no choices"
     for each in _chain(error):
-        if isinstance(each, httpx2.TransportError):
+        if isinstance(each, httpx2.TransportError | httpx.TransportError):
             return f"{type(each).__name__}: {each}" if str(each) else type(each).__name__
     return str(error) or type(error).__name__
 

@@ -27,19 +27,21 @@ from pydantic_ai.settings import ModelSettings
 
 from kitchener.config import ProviderConfig, described, dotted_key
 from kitchener.errors import ConfigError, ProviderError
-from kitchener.gateway.providers.http_client import open_http_client
+from kitchener.gateway.providers.http_client import open_former_http_client, open_http_client
 from kitchener.gateway.providers.model_errors import VENDOR_ERRORS, hide, translated
 from kitchener.gateway.providers.model_messages import check_part, parameters_for, response_from, text_of, vendor_messages
 from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
+from kitchener.gateway.providers.vendors import (
+    ASYNCIO_ONLY_VENDORS,
+    FORMER_HTTPX_VENDORS,
+    OWN_CLIENT_VENDORS,
+    unbounded_vendor,
+)
 from kitchener.gateway.routing import URL_NOT_TAKEN
 from kitchener.gateway.traits import Traits
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 
 REMEMBERED_MODELS = 64
-ASYNCIO_ONLY_VENDORS = frozenset(("bedrock", "bedrock-mantle", "cohere", "huggingface", "mistral", "xai"))
-"""Vendors whose own client needs asyncio; under trio they are refused when they are opened."""
-OWN_HTTP_VENDORS = frozenset(("cohere", "groq", "huggingface"))
-"""Vendors whose library insists on an HTTP client of its own; `max_response_bytes` does not hold for what they read."""
 OPENAI_HOSTS = ("api.openai.com", "openai.azure.com")
 
 _SOURCE = "configuration"
@@ -150,7 +152,8 @@ async def open_model_provider(provider_id: str, config: ProviderConfig, secret: 
         secret: its API key; None: no key is sent (`openai_compatible`), or the vendor's own environment variable (`model`)
 
     Raises:
-        ConfigError: no such vendor, a missing key, or a vendor that does not work on this event loop
+        ConfigError: no such vendor, a missing key, or a vendor that does not work on this event loop or with an HTTP client
+            that bounds its answers
         ImportError: the vendor's package is not installed
     """
     async with AsyncExitStack() as stack:
@@ -183,6 +186,8 @@ async def _open_endpoint(stack: AsyncExitStack, provider_id: str, config: Provid
 async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: ProviderConfig, secret: str | None) -> ModelProvider:
     at = ("router", "providers", provider_id)
     vendor_name, _, model_name = (config.model or "").partition(":")
+    if vendor_name in OWN_CLIENT_VENDORS:
+        raise unbounded_vendor(vendor_name, config.model, at)
     if vendor_name in ASYNCIO_ONLY_VENDORS and anyio.get_cancelled_exc_class().__module__.startswith("trio"):
         expected = f"the client library of {vendor_name!r} works on asyncio only, and this program runs on trio"
         raise ConfigError(_SOURCE, dotted_key((*at, "model")), described(config.model), expected)
@@ -191,18 +196,11 @@ async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: Provider
     except ValueError:
         expected = "the library knows no such vendor; expected `vendor:model`, such as `anthropic:claude-sonnet-4-5`"
         raise ConfigError(_SOURCE, dotted_key((*at, "model")), described(config.model), expected) from None
+    if "http_client" not in signature(vendor_class.__init__).parameters:
+        raise unbounded_vendor(vendor_name, config.model, at)
     redaction = Redaction(secret)
-    client = open_http_client(config, redaction)
-    vendor = _vendor(
-        vendor_class,
-        config,
-        at,
-        {
-            "api_key": secret,
-            "base_url": config.base_url,
-            "http_client": None if vendor_name in OWN_HTTP_VENDORS else client,
-        },
-    )
+    client = (open_former_http_client if vendor_name in FORMER_HTTPX_VENDORS else open_http_client)(config, redaction)
+    vendor = _vendor(vendor_class, config, at, {"api_key": secret, "base_url": config.base_url, "http_client": client})
     await stack.enter_async_context(client)
     await stack.enter_async_context(vendor)
 

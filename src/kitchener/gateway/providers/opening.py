@@ -12,7 +12,7 @@ from typing import Final
 
 from kitchener.config import REFERENCE, ProviderConfig, RouterConfig, dotted_key, shown_reference
 from kitchener.errors import ConfigError, ProviderError
-from kitchener.gateway.providers.offline.model import OfflineProvider
+from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.records.prompt import PromptRequest, PromptResponse, Provider
 from kitchener.small_files import read_regular
 

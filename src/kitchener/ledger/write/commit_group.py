@@ -8,7 +8,7 @@ entries. `docs/ledger.md` explains when a round starts.
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -18,6 +18,9 @@ from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
 from kitchener.ledger.format.lines import StoredEntry
 from kitchener.ledger.write.storage import Storage
+
+_TURNS_OF_FULL_LINGER: Final = 100
+"""Running turns from which on a round waits for the whole of `linger_ms`; with fewer, for a share of it."""
 
 
 class Member(Protocol):
@@ -66,12 +69,12 @@ class CommitGroup:
     def __init__(self, members: Sequence[Member], config: LedgerConfig) -> None:
         self._members = list(members)
         self._config = config
-        self._waits_for_nothing = config.durability == "none"
+        self._is_undurable = config.durability == "none"
         self._hosts: list[TaskGroup] = []
         self._gathering: _Round | None = None
-        self._flying: _Round | None = None
+        self._running: _Round | None = None
         self._cut: dict[Member, int] = {}
-        self._runs = False
+        self._has_task = False
         self._turns = 0
         self._limiter = anyio.CapacityLimiter(1)
 
@@ -83,8 +86,8 @@ class CommitGroup:
         """Removes a ledger that has nothing left to commit; later rounds neither touch it nor run in its task group."""
         self._members.remove(member)
         self._hosts.remove(tasks)
-        if self._flying is not None:
-            await self._flying.done.wait()
+        if self._running is not None:
+            await self._running.done.wait()
 
     def enter_turn(self) -> None:
         """Counts a turn that begins; a round may wait for one more caller."""
@@ -107,13 +110,13 @@ class CommitGroup:
         Raises:
             LedgerWriteError: the round failed; the ledgers of the group take no more entries
         """
-        if self._waits_for_nothing and not force:
+        if self._is_undurable and not force:
             self.request()
             return
         current = self._gathering
         if current is None:
             # Without a new entry, what this caller wrote is durable or in the running round.
-            current = self._gather() if self._is_behind() else self._flying
+            current = self._gather() if self._is_behind() else self._running
             if current is None:
                 return
         if current is self._gathering:
@@ -139,10 +142,9 @@ class CommitGroup:
         return False
 
     def _gather(self) -> _Round:
-        config = self._config
-        linger_ms = min(config.linger_ms, self._turns * config.linger_per_turn_ms) if self._turns > 1 else 0.0
-        current = self._gathering = _Round(anyio.current_time() + linger_ms / 1_000)
-        if not self._runs:
+        share = min(self._turns / _TURNS_OF_FULL_LINGER, 1.0) if self._turns > 1 else 0.0
+        current = self._gathering = _Round(anyio.current_time() + self._config.linger_ms * share / 1_000)
+        if not self._has_task:
             self._spawn()
         return current
 
@@ -151,7 +153,7 @@ class CommitGroup:
         return waiters > 0 and (waiters >= self._turns or waiters >= self._config.batch_turns or current.is_forced)
 
     def _spawn(self) -> None:
-        self._runs = True
+        self._has_task = True
         self._hosts[-1].start_soon(self._run, self._hosts[-1])
 
     async def _run(self, host: TaskGroup) -> None:
@@ -164,7 +166,7 @@ class CommitGroup:
                     await self._linger(self._gathering)
                     await self._perform()
         finally:
-            self._runs = False
+            self._has_task = False
             if self._gathering is not None and self._hosts:
                 self._spawn()
 
@@ -179,7 +181,7 @@ class CommitGroup:
     async def _perform(self) -> None:
         current, self._gathering = self._gathering, None
         assert current is not None
-        self._flying = current
+        self._running = current
         # No await between the cuts, so every entry that an HO2m entry refers to is in this round or an earlier one.
         cuts = [(member, member.pending[:]) for member in self._members]
         self._cut = {member: member.position for member in self._members}
@@ -200,7 +202,7 @@ class CommitGroup:
                 problem = f"{current.failure.path}, which is committed with it, failed: {current.failure.problem}"
                 for member, _ in cuts:
                     member.poison(problem)
-            self._flying = None
+            self._running = None
             self._cut = {}
             current.done.set()
 

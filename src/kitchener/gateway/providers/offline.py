@@ -1,0 +1,190 @@
+"""The built-in model for trying Kitchener: it classifies by `gateway.rules` and replies in fixed sentences, without a network.
+
+It reads a request's `variables`, so it works with any wording of the prompts; of the messages it reads only tool results. It
+quotes and arranges what it was given, knows nothing else, and says so. Explained in `docs/gateway.md`.
+"""
+
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import orjson
+
+from kitchener.gateway.rules.classification import Classification, classify, speech_act
+from kitchener.gateway.rules.relation import MAX_READ_CHARS
+from kitchener.gateway.rules.tool_choice import choose_tool
+from kitchener.gateway.rules.vocabulary import content_stems, words_of
+from kitchener.gateway.traits import Traits
+from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolSpec, ToolUse, Usage
+
+MODEL_ID = "offline-rules-1"
+MAX_CONTEXT_CHARS = 20_000
+MAX_REPLY_CHARS = 2_000
+MAX_QUOTE_CHARS = 240
+
+_WORDS = re.compile(r"\S+\s*|\s+")
+_SELF = "I am Kitchener's offline model: fixed rules, no language model. Configure a provider for real answers."
+_QUOTES = "From our conversation: "
+_KEEPS = "I keep in mind: "
+_SOCIAL = {"greeting": f"Hello! {_SELF}", "thanks": "You are welcome.", "farewell": "Goodbye!"}
+_CLASSIFY_INPUTS = ("active_objective", "prior_intent_id", "recent_turns", "labels_vocabulary")
+_LESSONS = {
+    "domain": ("topic_affinity", "Often talks about {}."),
+    "task": ("task_pattern", "Often asks for help with {}."),
+    "tool": ("task_pattern", "Requests often need the tool {}."),
+    "intent": ("interaction_style", "Most messages are of this kind: {}."),
+    "outcome": ("constraint", "Turns often end with this outcome: {}."),
+}
+
+
+class OfflineProvider:
+    """Answers by fixed rules: the same request always gets the same answer.
+
+    Its answers have the form of the contracts that ship with Kitchener, whatever other form an output schema requires.
+
+    Args:
+        provider_id: the provider that its responses name
+    """
+
+    traits = Traits(built_in=True, needs_timeout=False, model_id=MODEL_ID)
+
+    def __init__(self, provider_id: str = "offline") -> None:
+        self._provider_id = provider_id
+
+    async def complete(self, request: PromptRequest) -> PromptResponse:
+        """Returns the answer that the rules give."""
+        if (answer := _ANSWERS.get(request.wo_type)) is not None:
+            return self._response(request, answer(request))
+        results = _tool_results(request)
+        if not results and (use := _tool_use(request)) is not None:
+            return self._response(request, {}, use)
+        return self._response(request, {"response_text": _reply(request, results)})
+
+    async def stream(self, request: PromptRequest) -> AsyncIterator[TextPiece | PromptResponse]:
+        """Yields the text of the same answer word by word, then the answer."""
+        response = await self.complete(request)
+        for word in _WORDS.findall(response.text):
+            yield TextPiece(1, word)
+        yield response
+
+    def _response(self, request: PromptRequest, answer: Mapping[str, object], *uses: ToolUse) -> PromptResponse:
+        is_plain = request.output_schema is None and request.wo_type not in _ANSWERS
+        text = str(answer.get("response_text", "")) if uses or is_plain else orjson.dumps(answer).decode()
+        return PromptResponse(
+            provider_id=self._provider_id,
+            model_id=MODEL_ID,
+            text=text,
+            structured=None if uses else dict(answer),
+            tool_uses=uses,
+            usage=Usage(_tokens("".join(each.content for each in request.messages)), _tokens(text)),
+            finish_reason="tool_use" if uses else "stop",
+        )
+
+
+def _tokens(text: str) -> int:
+    return -(-len(text.encode()) // 3)
+
+
+def _shortened(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
+
+
+def _classified(request: PromptRequest) -> Classification:
+    given = request.variables
+    tools = [ToolSpec(**each) for each in given.get("tools", ())]
+    return classify(given.get("user_message", ""), tools=tools, **{name: given.get(name) for name in _CLASSIFY_INPUTS})
+
+
+def _tool_use(request: PromptRequest) -> ToolUse | None:
+    message = str(request.variables.get("user_message") or "")
+    words = words_of(message)
+    if speech_act(message, words) not in ("question", "command"):
+        return None
+    found = choose_tool(message, words, request.tools)
+    return None if found is None else ToolUse(f"offline-{request.call}", found["tool_id"], found["arguments"])
+
+
+def _tool_results(request: PromptRequest) -> list[tuple[str | None, object]]:
+    """Tools by name, each with what it returned or with {"error": …}."""
+    before = [(each["tool_id"], each) for each in request.variables.get("prior_results", ()) if "tool_id" in each]
+    return before + [(each.tool_id, orjson.loads(each.content)) for each in request.messages if each.role == "tool"]
+
+
+def _reply(request: PromptRequest, results: Sequence[tuple[str | None, object]]) -> str:
+    """A short reply from tool results, the classification and the context; never empty."""
+    given = request.variables
+    context = given.get("assembled_context") or {}
+    learned = " ".join(context.get("ho3_biases", ()))
+    kept = [f"({_KEEPS}{_shortened(learned, MAX_QUOTE_CHARS)})"] if learned else []
+    if results:
+        return "\n\n".join([*(_told(name, found) for name, found in results), *kept])
+    classified: Mapping[str, object] = next((each for each in given.get("prior_results", ()) if "speech_act" in each), {})
+    act, objective = str(classified.get("speech_act")), classified.get("candidate_objective")
+    if act in _SOCIAL or (act == "statement" and not objective):
+        return _SOCIAL.get(act, "All right.")
+    labels = classified.get("labels")
+    domain = labels.get("domain") if isinstance(labels, Mapping) else None
+    understood = (
+        "I understood your message" + (f" about {domain}" if domain else "") + (f": “{objective}”." if objective else ".")
+    )
+    quote = _quote(given.get("user_message", ""), context.get("context_text", ""))
+    return " ".join([*([f"{_QUOTES}“{quote}”."] if quote else []), understood, _SELF, *kept])
+
+
+def _quote(message: str, context_text: str) -> str:
+    """The latest line that shares most words with the message, without questions and own replies; "" if none shares any."""
+    wanted = content_stems(words_of(message[-MAX_READ_CHARS:]))
+    best, most = "", 1
+    for line in context_text[-MAX_CONTEXT_CHARS:].splitlines() if wanted else ():
+        shared = len(wanted & content_stems(words_of(line)))
+        if shared >= most and not line.rstrip().endswith("?") and not any(own in line for own in (_SELF, _QUOTES, _KEEPS)):
+            best, most = line, shared
+    return _shortened(best.strip().rstrip("."), MAX_QUOTE_CHARS)
+
+
+def _told(name: str | None, found: object) -> str:
+    """What a tool returned, a list line by line."""
+    while isinstance(found, Mapping) and "result" in found:
+        found = found["result"]
+    if isinstance(found, Mapping) and "error" in found:
+        return f"{name} failed: {_text(found['error'])}"
+    lines = [f"\n- {_text(each)}" for each in found] if isinstance(found, list) else [f" {_text(found)}"]
+    return _shortened(f"{name}:{''.join(lines)}", MAX_REPLY_CHARS)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+
+
+def _verdict(request: PromptRequest) -> dict[str, object]:
+    """Accepts a response that is not empty and has a word of each criterion. Rules cannot judge more."""
+    stems = content_stems(words_of(request.variables["response_text"]))
+    wanted = {each: content_stems(words_of(each)) for each in request.variables.get("acceptance", ())}
+    missed = [f"nothing on “{each}”" for each, words in wanted.items() if words and words.isdisjoint(stems)]
+    problems = missed if request.variables["response_text"].strip() else ["the response is empty"]
+    return {"decision": "reject" if problems else "accept", "reason": "; ".join(problems) or "not empty, on each criterion"}
+
+
+def _lesson(request: PromptRequest) -> dict[str, object]:
+    """One sentence on what recurs. It applies where the signal's label does, or else those of more than half of its events."""
+    given = request.variables
+    signal_id = str(given["signal_id"])
+    kind, _, value = signal_id.partition(":")
+    category, template = _LESSONS.get(kind, ("interaction_style", "A signal recurs: {}."))
+    line = template.format(value.replace("_", " ") or signal_id)
+    events = [each.get("co_signals", ()) for each in given["recent_events"]]
+    counts = Counter(signal for signals in events for signal in {*signals})
+    usual = [signal_id] if kind in ("domain", "task") else [each for each in counts if 2 * counts[each] > len(events)]
+    return {
+        "bias": line,
+        "category": category,
+        "salience_weight": round(min(1.0, 0.3 + 0.03 * given["count"] + 0.05 * given["session_count"]), 2),
+        "decay_modifier": 0.5,
+        "labels": {
+            each: sorted(name[len(each) + 1 :] for name in usual if name.startswith(each + ":")) for each in ("domain", "task")
+        },
+        "context_line": line,
+    }
+
+
+_ANSWERS = {"classify": _classified, "verify": _verdict, "consolidate": _lesson}

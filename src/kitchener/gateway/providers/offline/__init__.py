@@ -1,1 +1,0 @@
-"""The built-in rule-based model: it classifies, replies and consolidates without a network."""

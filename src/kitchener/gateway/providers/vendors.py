@@ -1,0 +1,49 @@
+"""What is known of the vendors of `kind = "model"` without importing their libraries.
+
+Settings are checked by these tables. Opening a provider asks the library itself (`models.py`).
+"""
+
+from collections.abc import Collection
+from typing import Final
+
+from kitchener.config import Location, RouterConfig, described, dotted_key
+from kitchener.errors import ConfigError
+
+ASYNCIO_ONLY_VENDORS: Final = frozenset(("bedrock-mantle", "cohere", "mistral"))
+"""Vendors whose own client needs asyncio; under trio they are refused when they are opened."""
+FORMER_HTTPX_VENDORS: Final = frozenset(("cohere", "groq"))
+"""Vendors whose library takes only a client of `httpx`, not of its successor `httpx2`."""
+OWN_CLIENT_VENDORS: Final = {
+    "bedrock": "https://bedrock-runtime.<region>.amazonaws.com/openai/v1",
+    "huggingface": "https://router.huggingface.co/v1",
+    "xai": "https://api.x.ai/v1",
+}
+"""Vendors whose library takes no HTTP client of ours, each with its OpenAI-compatible endpoint."""
+
+
+def check_vendors(config: RouterConfig, *, given: Collection[str] = (), source: str = "configuration") -> None:
+    """Checks that the answers of every configured vendor can be bounded.
+
+    Args:
+        config: the router's settings
+        given: ids of provider objects that the program passes in; their settings are not used
+        source: the file or argument to name in errors
+
+    Raises:
+        ConfigError: names the setting, the vendor and what to configure in its place
+    """
+    for provider_id, provider in config.providers.items():
+        vendor = (provider.model or "").partition(":")[0]
+        if provider.kind == "model" and vendor in OWN_CLIENT_VENDORS and provider_id not in given:
+            raise unbounded_vendor(vendor, provider.model, ("router", "providers", provider_id), source)
+
+
+def unbounded_vendor(vendor: str, model: str | None, at: Location, source: str = "configuration") -> ConfigError:
+    """The error for a vendor whose library brings its own HTTP client; `at` is the provider's place in the source."""
+    endpoint = OWN_CLIENT_VENDORS.get(vendor)
+    remedy = "an OpenAI-compatible endpoint" if endpoint is None else f'`base_url = "{endpoint}"`'
+    expected = (
+        f"the library for {vendor!r} brings its own HTTP client, so `max_response_bytes` would not bound its answers;"
+        f" use kind 'openai_compatible' with {remedy}, or give `open_runtime` a provider of your own"
+    )
+    return ConfigError(source, dotted_key((*at, "model")), described(model), expected)

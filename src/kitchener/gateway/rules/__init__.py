@@ -1,0 +1,1 @@
+"""Classifies messages by fixed rules: no model, no network, the same answer every time."""

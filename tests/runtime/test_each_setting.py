@@ -1,0 +1,149 @@
+"""Every setting changes something that a user can see.
+
+Of those that decide in a recorded turn, `tests/replay/test_mutated_settings.py` shows it. Each other one stands here with a
+scene and two values under which the scene comes out differently. A setting without a line here fails, and so does one that
+no longer does anything.
+"""
+
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from tests.replay.knobs import KNOBS
+from tests.runtime import observed_parts as parts
+from tests.runtime import observed_turns as turns
+from tests.runtime.observed_turns import CLOCK, Observer, with_settings
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """Time stands still until a scene moves it, which only trio can."""
+    return "trio", {"clock": CLOCK}
+
+
+class Seen(NamedTuple):
+    """A setting, and how it shows."""
+
+    one: Any
+    """A value."""
+    other: Any
+    """A value under which the scene comes out differently."""
+    observe: Observer
+
+
+def limits(key: str, scene: Any, one: Any, other: Any, **others: Any) -> Seen:
+    """A setting of `[limits]`."""
+    return Seen(one, other, lambda root, value: scene(root, limits={key: value}, **others))
+
+
+def ledger_place(table: str, key: str, *, other: str | None = "{}", **config: Any) -> Seen:
+    """A setting that holds a path, in `[table]`."""
+
+    def observe(root: Path, value: Any) -> Any:
+        return turns.files(root, "elsewhere", **{table: {**config, key: value}})
+
+    return Seen(None, other, observe)
+
+
+def agent_place(key: str, name: str = "", **config: Any) -> Seen:
+    """A setting of ADMIN that holds a path."""
+
+    def observe(root: Path, value: Any) -> Any:
+        return turns.files(root, f"elsewhere/{name}", agents={"ADMIN": {**config, key: value}})
+
+    return Seen(None, "{}", observe)
+
+
+def _plane(root: Path, value: str) -> Any:
+    return turns.files(root, value, plane_root="{}")
+
+
+SHOWN: Final[dict[str, Seen]] = {
+    "plane_root": Seen("one", "other", _plane),
+    "ledger.durability": Seen("fsync", "os", with_settings(parts.commits, "durability")),
+    "ledger.batch_turns": Seen(1, 128, with_settings(parts.commits, "batch_turns")),
+    "ledger.linger_ms": Seen(0.0, 1_000.0, with_settings(parts.commits, "linger_ms")),
+    "ledger.max_pending_entries": Seen(1, 100, with_settings(parts.one_by_one, "max_pending_entries")),
+    "ledger.segment_bytes": Seen(1_048_576, 67_108_864, with_settings(parts.segments, "segment_bytes")),
+    "ledger.max_clock_jump_s": Seen(3_600.0, 86_400.0, with_settings(parts.late_entry, "max_clock_jump_s")),
+    "ledger.accept_clock_jump": Seen(False, True, with_settings(parts.late_entry, "accept_clock_jump")),
+    "ledger.verify_on_open": Seen("checkpoint", "full", with_settings(parts.reopened, "verify_on_open")),
+    "ledger.keyring": ledger_place("ledger", "keyring", durability="os"),
+    "ledger.signing_key": Seen(None, "key.pem", parts.signed),
+    "limits.max_running_turns": Seen(1, 8, with_settings(turns.crowd, "max_running_turns")),
+    "limits.max_waiting_turns": Seen(1, 8, with_settings(turns.crowd, "max_waiting_turns", max_running_turns=1)),
+    "limits.max_active_sessions": limits("max_active_sessions", turns.passivated, 1, 8),
+    "limits.executor_concurrency": Seen(1, 8, with_settings(turns.crowd, "executor_concurrency")),
+    "limits.executor_queue": Seen(1, 8, with_settings(turns.crowd, "executor_queue", executor_concurrency=1)),
+    "limits.background_concurrency": limits("background_concurrency", turns.learning, 1, 8),
+    "limits.background_queue": limits("background_queue", turns.learning, 1, 8),
+    "limits.gateway_queue": Seen(1, 8, with_settings(turns.crowd, "gateway_queue", executor_concurrency=1, classes=4)),
+    "limits.max_nesting": Seen(0, 1, with_settings(turns.nested, "max_nesting")),
+    "limits.max_agent_classes": limits("max_agent_classes", turns.asked, 0, 1, agent_class="RESIDENT:guest"),
+    "limits.max_restarts": Seen(1, 100, with_settings(turns.failing, "max_restarts")),
+    "limits.abort_grace_s": Seen(1.0, 1_000.0, with_settings(turns.given_up, "abort_grace_s")),
+    "limits.shutdown_grace_s": Seen(1.0, 1_000.0, with_settings(turns.shut_down, "shutdown_grace_s")),
+    "limits.max_message_chars": limits("max_message_chars", turns.asked, 4, 5),
+    "limits.stream_buffer": Seen(1, 256, with_settings(turns.streamed, "stream_buffer")),
+    "memory.enabled": Seen(False, True, with_settings(turns.memory_of, "enabled", custom_kinds=("mood",))),
+    "memory.memory_dir": ledger_place("memory", "memory_dir", enabled=True),
+    "memory.custom_kinds": Seen((), ("mood",), with_settings(turns.memory_of, "custom_kinds", enabled=True)),
+    "memory.resident_events": Seen(1_000, 200_000, with_settings(parts.read_again, "resident_events")),
+    "router.providers.*.kind": Seen("offline", "openai_compatible", parts.kind),
+    "router.providers.*.base_url": Seen("{}", "{}/other", with_settings(parts.over_http, "base_url")),
+    "router.providers.*.api_key": Seen(None, "env:HOME", with_settings(parts.over_http, "api_key")),
+    "router.providers.*.max_concurrency": Seen(1, 64, with_settings(parts.in_flight, "max_concurrency")),
+    "router.providers.*.requests_per_minute": Seen(1, None, with_settings(parts.in_flight, "requests_per_minute")),
+    "router.providers.*.tokens_per_minute": Seen(60, None, with_settings(parts.in_flight, "tokens_per_minute")),
+    "router.providers.*.timeout_s": Seen(1.0, 1_000.0, with_settings(parts.silent, "timeout_s")),
+    "router.providers.*.max_response_bytes": Seen(1_024, 1_048_576, with_settings(parts.over_http, "max_response_bytes")),
+    "router.providers.*.max_retries": Seen(0, 2, parts.retried("max_retries")),
+    "router.providers.*.backoff_initial_s": Seen(0.5, 5.0, parts.retried("backoff_initial_s")),
+    "router.providers.*.backoff_max_s": Seen(0.1, 20.0, parts.retried("backoff_max_s")),
+    "router.providers.*.breaker_failures": Seen(1, 5, parts.retried("breaker_failures", calls=3, max_retries=0)),
+    "router.providers.*.breaker_reset_s": Seen(
+        1.0, 100.0, parts.retried("breaker_reset_s", calls=3, pause_s=10.0, max_retries=0, breaker_failures=1)
+    ),
+    "router.prices.*.input_per_million": Seen(1.0, 2.0, with_settings(parts.cost, "input_per_million")),
+    "router.prices.*.output_per_million": Seen(1.0, 2.0, with_settings(parts.cost, "output_per_million")),
+    "router.prices.*.cached_per_million": Seen(1.0, None, with_settings(parts.cost, "cached_per_million")),
+    "router.allow_model_calls": Seen(True, False, parts.foreign),
+    "agents.*.agent_class": Seen("RESIDENT:bo", "RESIDENT:cy", turns.named),
+    "agents.*.prompt_dir": Seen(None, "/no/such/prompts", with_settings(turns.asked, "prompt_dir")),
+    "agents.*.attention_templates": Seen(None, "/no/such/templates", with_settings(turns.asked, "attention_templates")),
+    "agents.*.ho2m_path": agent_place("ho2m_path", "ho2m.jsonl"),
+    "agents.*.ho1m_path": agent_place("ho1m_path", "ho1m.jsonl"),
+    "agents.*.tool_timeout_s": Seen(1.0, 1_000.0, with_settings(turns.tool_run, "tool_timeout_s", seconds=10.0)),
+    "agents.*.tool_result_max_bytes": Seen(100, 65_536, with_settings(turns.tool_run, "tool_result_max_bytes")),
+    "agents.*.attention_timeout_ms": Seen(1_000, 1_000_000, lambda _, value: turns.gathered(value)),
+    "agents.*.overlap_policy": Seen("queue", "reject", with_settings(turns.overlapping, "overlap_policy")),
+    "agents.*.session_queue": Seen(1, 8, with_settings(turns.overlapping, "session_queue")),
+    "agents.*.turn_deadline_s": Seen(1.0, 1_000.0, with_settings(turns.cut_off, "turn_deadline_s")),
+    "agents.*.admission_deadline_s": Seen(1.0, 1_000.0, with_settings(turns.kept_waiting, "admission_deadline_s")),
+    "agents.*.idle_passivate_s": Seen(1.0, 1_000.0, with_settings(turns.passivated, "idle_passivate_s")),
+    "agents.*.session_id_digits": Seen(8, 12, with_settings(turns.session_id, "session_id_digits")),
+    "agents.*.ho3_memory_dir": agent_place("ho3_memory_dir", ho3_enabled=True),
+    "agents.*.consolidation": Seen("auto", "manual", with_settings(turns.learning, "consolidation")),
+    "agents.*.consolidation_deadline_s": Seen(1.0, 1_000.0, with_settings(turns.slow_lesson, "consolidation_deadline_s")),
+    "agents.*.consolidation_backoff_s": Seen(1.0, 1_000.0, with_settings(turns.failed_lessons, "consolidation_backoff_s")),
+}
+
+
+def test_each_setting_that_decides_nothing_on_record_stands_here() -> None:
+    """The others have a value in `tests/replay/knobs.py` that changes a recorded session."""
+    assert sorted(SHOWN) == sorted(path for path, row in KNOBS.items() if isinstance(row, str))
+
+
+# The HTTP library leaves its own generators to the garbage collector where a body is not read to its end.
+@pytest.mark.filterwarnings("ignore:Async generator 'httpcore2:ResourceWarning")
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <async_generator object PoolByteStream")
+@pytest.mark.parametrize("path", SHOWN)
+async def test_setting_changes_something_that_a_user_can_see(tmp_path: Path, path: str) -> None:
+    row = SHOWN[path]
+    seen = []
+    for number, value in enumerate((row.one, row.other)):
+        root = tmp_path / str(number)
+        root.mkdir()
+        seen.append(await row.observe(root, value))
+    assert seen[0] != seen[1], f"{path}: {row.one!r} and {row.other!r} come to the same"
