@@ -8,6 +8,7 @@ import pytest
 
 from kitchener.cancellation import ends_when_told, is_own_failure, is_scope_cancelled, raises_cut_off
 from kitchener.errors import ActorStopped
+from tests.hostile.strays import of_a_kept_one
 
 
 class OfItsOwn(BaseException):
@@ -23,20 +24,8 @@ async def judged(call: Callable[[], Awaitable[object]]) -> tuple[bool, bool]:
     raise AssertionError
 
 
-async def cancelled_elsewhere() -> None:
-    kept: list[BaseException] = []
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        try:
-            await anyio.sleep(1)
-        except anyio.get_cancelled_exc_class() as cancelled:
-            kept.append(cancelled)
-            raise
-    raise kept[0]
-
-
 async def test_a_cancellation_that_no_scope_around_it_asked_for_is_a_failure() -> None:
-    assert await judged(cancelled_elsewhere) == (True, False)
+    assert await judged(of_a_kept_one) == (True, False)
 
 
 @pytest.mark.parametrize("shield", [False, True])
@@ -53,7 +42,7 @@ async def test_behind_a_shield_a_scope_outside_of_it_cancels_nothing() -> None:
     with anyio.CancelScope() as outer:
         outer.cancel()
         with anyio.CancelScope(shield=True):
-            found.append(await judged(cancelled_elsewhere))
+            found.append(await judged(of_a_kept_one))
     assert found == [(True, False)]
 
 
@@ -62,7 +51,7 @@ async def test_after_a_scope_has_done_its_work_a_cancellation_is_a_failure_again
         with anyio.CancelScope() as scope:
             scope.cancel()
             await anyio.sleep(1)
-        assert await judged(cancelled_elsewhere) == (True, False)
+        assert await judged(of_a_kept_one) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +77,7 @@ async def test_a_task_that_is_cancelled_natively_is_its_callers() -> None:
 async def test_a_task_that_ends_untold_says_so() -> None:
     told = "the cook was cancelled by something other than the runtime"
     with pytest.raises(ActorStopped, match=told), ends_when_told("the cook"):
-        await cancelled_elsewhere()
+        await of_a_kept_one()
     with anyio.CancelScope() as scope:
         scope.cancel()
         with ends_when_told("the cook"):
@@ -98,7 +87,7 @@ async def test_a_task_that_ends_untold_says_so() -> None:
 
 async def test_work_that_is_cut_off_is_an_error_for_a_caller_who_was_not_cancelled() -> None:
     with pytest.raises(ActorStopped, match="the soup was cut off: Cancelled"), raises_cut_off("the soup"):
-        await cancelled_elsewhere()
+        await of_a_kept_one()
     with pytest.raises(ValueError, match="plain"), raises_cut_off("the soup"):
         raise ValueError("plain")
     with anyio.CancelScope() as scope:

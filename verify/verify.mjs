@@ -147,6 +147,7 @@ function * refsIn (value, name) { // each reference, and the field that it stand
   else for (const [key, item] of Object.entries(value)) yield * refsIn(item, Array.isArray(value) ? name : key)
 }
 function verifyBundle (path, given) {
+  demand('bundle', 'size', 'at most 1 GiB', 'more', fs.statSync(path).size <= 2 ** 30)
   const bundle = parse(fs.readFileSync(path), 'bundle', '\n'), { ledgers, session_id, turn_id } = bundle
   const links = new Map(), told = ledgers.map((part) => checkPart(part, given, links))
   const entries = [...links.values()].filter((link) => link.body), ids = ledgers.map((part) => part.ledger_id)
@@ -174,6 +175,15 @@ function verifyBundle (path, given) {
   return [`${entries.length} entries of turn ${turn_id}, ${how}`, ...told].map(printable).join('\n         ')
 }
 
+function firstBytes (path, count) {
+  const file = fs.openSync(path), bytes = Buffer.alloc(count)
+  try {
+    return bytes.toString('latin1', 0, fs.readSync(file, bytes, 0, count, 0))
+  } finally {
+    fs.closeSync(file)
+  }
+}
+
 const paths = process.argv.slice(2), at = paths.indexOf('--public-key'), [, given] = at >= 0 ? paths.splice(at, 2) : []
 if (!paths.length || (at >= 0 && !RegExp(`^${KEY}$`).test(`"${given}"`))) {
   console.error('usage: node verify.mjs [--public-key HEX] FILE...   (64 lower-case hex digits; ledgers and bundles)')
@@ -181,7 +191,7 @@ if (!paths.length || (at >= 0 && !RegExp(`^${KEY}$`).test(`"${given}"`))) {
 }
 for (const path of paths) {
   try {
-    const isBundle = fs.readFileSync(path).toString('latin1', 0, 11) === '{"entries":'
+    const isBundle = firstBytes(path, 11) === '{"entries":'
     console.log(`ok       ${printable(path)}: ${(isBundle ? verifyBundle : verifyLedger)(path, given)}`)
   } catch (error) {
     console.log(`damaged  ${printable(path)}: ${printable(error.message)}`)

@@ -9,7 +9,7 @@ from kitchener.actors.sessions.directory import SessionManager as SessionManager
 from kitchener.actors.supervisor import HO2Supervisor as HO2Supervisor
 from kitchener.actors.tools.registry import ToolCall as ToolCall
 from kitchener.actors.tools.registry import tool as tool
-from kitchener.actors.turn.parts import DegradedCall as DegradedCall
+from kitchener.actors.turn.services import DegradedCall as DegradedCall
 from kitchener.actors.work.budget import TokenBudgeter as TokenBudgeter
 from kitchener.actors.work.quality import QualityGate as QualityGate
 from kitchener.actors.work.quality import QualityGateResult as QualityGateResult

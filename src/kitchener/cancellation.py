@@ -7,6 +7,7 @@ exception means before letting it pass. Explained in `docs/actors.md`.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
 
 import anyio
 
@@ -50,9 +51,10 @@ def cut_off(what: str, error: BaseException) -> ActorStopped:
     return stopped
 
 
-@contextmanager
-def raises_cut_off(what: str) -> Iterator[None]:
-    """Lets no cancellation reach a caller who was not cancelled.
+class raises_cut_off:
+    """A context manager that lets no cancellation reach a caller who was not cancelled.
+
+    A class, because entering a generator costs every turn four times as much.
 
     Args:
         what: the work inside, for the error
@@ -60,12 +62,18 @@ def raises_cut_off(what: str) -> Iterator[None]:
     Raises:
         ActorStopped: something that was called raised a cancellation of something else
     """
-    try:
-        yield
-    except anyio.get_cancelled_exc_class() as cancelled:
-        if not is_own_failure(cancelled):
-            raise
-        raise cut_off(what, cancelled) from cancelled
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if error is not None and isinstance(error, anyio.get_cancelled_exc_class()) and is_own_failure(error):
+            raise cut_off(self._what, error) from error
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from kitchener import tool
-from kitchener.actors.work.budget import Allocation, Budget, Scope, TokenBudgeter
+from kitchener.actors.work.budget import Allocation, Budget, BudgetScope, TokenBudgeter
 from kitchener.ledger import compute_trace_hash
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
@@ -157,11 +157,11 @@ class Bookkeeper(TokenBudgeter):
         super().__init__()
         self._journal = journal
 
-    def allocate(self, scope: Scope, tokens: int | None, *, used: int = 0) -> Allocation:
+    def allocate(self, scope: BudgetScope, tokens: int | None, *, used: int = 0) -> Allocation:
         self._journal.append(("allocate", scope[-1]))
         return super().allocate(scope, tokens, used=used)
 
-    def check(self, scope: Scope) -> Budget:
+    def check(self, scope: BudgetScope) -> Budget:
         self._journal.append(("check", scope[-1]))
         return super().check(scope)
 

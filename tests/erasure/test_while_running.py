@@ -366,7 +366,7 @@ async def test_who_is_not_known_is_refused_and_not_kept_out(tmp_path: Path) -> N
 async def test_without_a_keyring_nobody_can_be_erased(tmp_path: Path) -> None:
     async with open_runtime(RuntimeConfig(plane_root=str(tmp_path), agents={"ADMIN": HO2Config()})) as runtime:
         await runtime.supervisor().handle_turn("hello", subject_id=ADA)
-        with pytest.raises(ConfigError, match="keyring: is not set, so everything is stored plainly"):
+        with pytest.raises(ConfigError, match="keyring: is not set, so everything is stored in plain text"):
             await runtime.erase_subject(ADA)
 
 
@@ -376,7 +376,7 @@ async def test_what_was_stored_before_there_was_a_keyring_is_counted(tmp_path: P
         session_id = await converse(runtime, ADA, TALK[0])
         await converse(runtime, BO, TALK[0])
     async with running(tmp_path) as runtime:
-        with pytest.raises(UnknownSubject, match="'bo': has no key: what is on record about them was stored plainly"):
+        with pytest.raises(UnknownSubject, match="'bo': has no key: the entries about this subject were stored in plain text"):
             await runtime.erase_subject(BO)
         await runtime.supervisor().handle_turn(TALK[0], session_id=session_id)
         report = await runtime.erase_subject(ADA)

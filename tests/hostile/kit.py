@@ -42,6 +42,8 @@ class Bystander:
     supervisor: HO2Supervisor
     results: list[TurnResult] = field(default_factory=list)
     """One per message, in order."""
+    pause_s: float = 0.0
+    """Rest between two messages, so that a command in a process of its own gets a processor too."""
     _is_over: bool = False
 
     async def talk(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -55,7 +57,7 @@ class Bystander:
             self.results.append(result)
             if len(self.results) == 1:
                 task_status.started()
-            await anyio.lowlevel.checkpoint()
+            await anyio.sleep(self.pause_s)
 
     def stop(self) -> None:
         """The message that is on its way is the last one."""
@@ -63,14 +65,19 @@ class Bystander:
 
 
 @asynccontextmanager
-async def bystander(runtime: Runtime, agent_class: str = "ADMIN") -> AsyncIterator[Bystander]:
+async def bystander(runtime: Runtime, agent_class: str = "ADMIN", *, pause_s: float = 0.0) -> AsyncIterator[Bystander]:
     """Has a second subject talk while the block runs, then checks that nothing kept them waiting.
+
+    Args:
+        runtime: what serves them
+        agent_class: whom they talk to
+        pause_s: their rest between two messages
 
     Raises:
         AssertionError: a message was not answered as it should have been, or others were served before it for too long
     """
     supervisor = runtime.supervisor(agent_class)
-    second = Bystander(supervisor)
+    second = Bystander(supervisor, pause_s=pause_s)
     async with anyio.create_task_group() as tasks:
         await tasks.start(second.talk)
         yield second

@@ -21,7 +21,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any, Final
 
 import kitchener
@@ -31,9 +33,11 @@ from kitchener.actors.authority.ranking import TurnWords
 from kitchener.actors.executor.answers import is_stored_by_text, read_answer
 from kitchener.actors.executor.packs import compile_pack, fence
 from kitchener.actors.executor.replies import ReplyText
+from kitchener.actors.sessions import requests
 from kitchener.actors.tools import schema as tool_schema
+from kitchener.actors.tools.registry import Tool
 from kitchener.cli.terminal.output import harmless, table_lines
-from kitchener.config import RouterConfig, RuntimeConfig
+from kitchener.config import LimitsConfig, RouterConfig, RuntimeConfig, shown
 from kitchener.config.parsing import parse_settings
 from kitchener.context import choose_thread
 from kitchener.context.fold.items import shortened, turn_item
@@ -41,6 +45,7 @@ from kitchener.context.lexical import features as lexical_features
 from kitchener.context.lexical import words as lexical_words
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
 from kitchener.errors import KitchenerError
+from kitchener.gateway.providers.bodies import UnusableAnswer
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.routing import check_router
 from kitchener.gateway.rules import relation, tool_choice
@@ -53,9 +58,15 @@ from kitchener.ledger.verify import checkpoint
 from kitchener.memory import learned_lines, signals, timestamps
 from kitchener.records.entries.work_orders import WorkOrderType
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolSpec, Usage
+from tests.hostile import wire
 
+_REQUESTS: Final = requests.RequestChecks(LimitsConfig(max_message_chars=10**9))
 TIMES: Final = 8
 """So many times longer is the longer of two texts."""
+REACHED: Final = "reached"
+"""Tells which functions the registered scans give a long text to, and measures nothing."""
+MIN_REACHED_CHARS: Final = 60
+"""So long is a text at least for a function that counts as measured: terms are cut at 64 characters."""
 EXPRESSIONS: Final = "expressions"
 """The group of all that is compiled, which needs no registration."""
 MAX_RATIO: Final = 30.0
@@ -86,13 +97,31 @@ UNITS: Final = (
         "is it ",
     ),
     *('"a":1,', "漢", "漢、", "한국 ", "שלום ", "\u0301\u0316", "e\u0301", "\u0301\uff9e", "\ufdfa", "\U0001f600", "may 1 "),
-    *("2024-01-", "T-", "=", "&", "@", "ignore ", "{%", "\\u00", "\\ud83d", "[agents.RESIDENT:", "- ", "#", "%", "0"),
+    *(
+        "2024-01-",
+        "T-",
+        "=",
+        "&",
+        "@",
+        "ignore ",
+        "{%",
+        "\\u00",
+        "\\ud83d",
+        "[agents.RESIDENT:",
+        "- ",
+        "#",
+        "%",
+        "0",
+        "\U0001f3f4\U000e0067",
+    ),
 )
 """What hostile texts are made of."""
 JSON_UNITS: Final = (" ", "\n", "`", "{", "[", '"', "\\", "a", "漢", "\\u00", "\\ud83d", '"a":1,', ":")
 """The same for answers that are read by the character, which takes longer."""
 FRAMES: Final = (("", ""), ("x ", "x"), ("mind never? ", "!"), ("read the file ", "?"), ("please, “", ""))
 """What stands before and behind: so that a scan begins, and fails at the very end."""
+OFFLINE_FRAMES: Final = (*FRAMES, ("please find a book. ", ""), ("what about it? ", " bye"))
+KEY_UNITS: Final = ("a", "[", "ab ", "漢", "aaaaaaab")
 ANSWER_FRAMES: Final = (
     ("", ""),
     ("```json\n", "x"),
@@ -218,6 +247,11 @@ def _chosen(text: str) -> object:
     return choose_thread(text, ["a", "b"], {"a": record, "b": record})
 
 
+def _labelled(message: str, label: str) -> object:
+    return classify(message, labels_vocabulary={"domain": ["travel", label]})
+
+
+_MESSAGES: Final = _as_file(".jsonl", wire.messages)
 _LINE: Final = b'{"ledger_id":"L","seq":1,"entry_id":"E-2026-01-01-000000000001","batch":[1,1,1],"entry_hash":"sha256:'
 SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
     "context": (
@@ -227,7 +261,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("terms", lambda text: [lexical_words.terms_of(word) for word in lexical_words.words_of(text)]),
         Scan("terms of one word", lexical_words.terms_of),
         Scan("stem", lexical_words.stem),
-        Scan("index and ranking", _index),
+        Scan("index and ranking", _index, chars=700),
         Scan("a stub", shortened),
         Scan("naming a thread", _chosen),
     ),
@@ -239,7 +273,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("an answer that is stored", lambda text: is_stored_by_text(_response(text)), ANSWER_FRAMES),
     ),
     "actors": (
-        Scan("words of turns", _words_of_turns),
+        Scan("words of turns", _words_of_turns, chars=700),
         Scan("words of a search", attention.words_of),
         Scan("fenced data", lambda text: fence("T-1", text)),
         Scan("fenced object", lambda text: fence("T-1", {"a": text, "b": [text]})),
@@ -249,9 +283,16 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("session ids", lambda text: ids.is_session_id(f"SES-{text}")),
         Scan("turn ids", lambda text: ids.session_of_turn(f"T-{text}")),
         Scan("agent classes", lambda text: ids.is_agent_class(f"RESIDENT:{text}")),
+        Scan("a recorded subject", ids.check_recorded_subject),
+        Scan("an objective", lambda text: requests.check_text("objective", text)),
+        Scan("a message", lambda text: _REQUESTS.message(text)),
+        Scan("a tool's name", lambda text: Tool(len, name=text)),
     ),
     "offline": (
-        Scan("classify", _classified),
+        Scan("classify", _classified, OFFLINE_FRAMES),
+        Scan("classify a first message", classify, OFFLINE_FRAMES),
+        Scan("classify by labels", lambda text: _labelled(text, "hotel room")),
+        Scan("labels to classify by", lambda text: _labelled("a hotel", text)),
         Scan("speech act", lambda text: speech_act(text, words_of(text))),
         Scan("choose a tool", lambda text: tool_choice.choose_tool(text, words_of(text), TOOLS)),
         Scan("relation", lambda text: relation.relation(text, [{"user": text, "assistant": text}], text)),
@@ -285,8 +326,29 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a bundle", _as_file(".json", proof_check.verify_bundle)),
         Scan("a head", lambda text: checkpoint.read_head({"ledger_id": "L", "seq": 1, "chain_hash": text, "timestamp": text})),
         Scan("a public key", signing.is_public_key),
+        Scan("a signature", lambda text: signing.is_signed("a" * 64, b"", text)),
+        Scan("a ledger's id", chain.is_ledger_id),
+        Scan("a name in settings", shown.described_name),
         Scan("output", lambda text: harmless(text)),
         Scan("a table", lambda text: [*table_lines(["a"], [{"a": text}])]),
+        Scan("output as JSON", wire.shown_as_json),
+        Scan("messages", lambda text: _MESSAGES(wire.message_line(text))),
+        Scan("a file of messages", _MESSAGES),
+    ),
+    "wire": (
+        Scan("a body", wire.body(1_000), ANSWER_FRAMES, units=JSON_UNITS),
+        Scan("a body of an error", wire.body(1_000, status=500), ANSWER_FRAMES, units=JSON_UNITS),
+        Scan("a compressed body", wire.body(1_000, encoding="gzip"), chars=50_000, units=JSON_UNITS),
+        Scan("a stream", wire.body(1_000), wire.EVENT_FRAMES, units=wire.EVENT_UNITS),
+        Scan("a stream, in pieces", wire.body(7), wire.EVENT_FRAMES, units=wire.EVENT_UNITS),
+        Scan("keys", wire.redacted, chars=500, units=KEY_UNITS),
+        Scan("keys, in pieces", wire.redacted_in_pieces(3), units=KEY_UNITS),
+        Scan("keys, in long pieces", wire.redacted_in_pieces(1_000), units=KEY_UNITS),
+        Scan("an answer by way of a library", wire.vendor_answer, ANSWER_FRAMES, units=JSON_UNITS),
+        Scan("a ledger", wire.right_ledger, units=JSON_UNITS),
+        Scan("what is no ledger", wire.wrong_ledger),
+        Scan("a line without end", wire.line_without_end, FRAMES[:1], 100_000, ("a", "\n", "a\n" * 500, "\0")),
+        Scan("what a crash may have left", wire.torn_ledger, wire.RECOVERY_FRAMES, 50_000, wire.RECOVERY_UNITS),
     ),
 }  # fmt: skip
 """By group; each group is measured in a process of its own."""
@@ -365,14 +427,38 @@ def _steady_cost(call: Callable[[str], object], text: str) -> float:
 
 def _cost(call: Callable[[str], object], text: str) -> float:
     began = time.process_time()
-    with contextlib.suppress(KitchenerError, chain.BadLine, ValueError, RecursionError):
+    with contextlib.suppress(KitchenerError, chain.BadLine, UnusableAnswer, ValueError, RecursionError):
         call(text)
     return time.process_time() - began
+
+
+def reached() -> set[str]:
+    """The full names of the functions of the library that any registered scan gives a long text to."""
+    found: dict[CodeType, str] = {}
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code not in found and frame.f_globals.get("__name__", "").startswith("kitchener"):
+            given = frame.f_locals.values()
+            texts = (each for each in given if isinstance(each, str | bytes | bytearray))
+            if any(len(each) >= MIN_REACHED_CHARS for each in texts) or wire.is_reading(given):
+                found[frame.f_code] = f"{frame.f_globals['__name__']}.{frame.f_code.co_qualname}"
+
+    for scan in (each for scans in SCANS.values() for each in scans):
+        for (before, behind), unit in product(scan.frames, scan.units[::2]):
+            sys.setprofile(note)  # each time: it is lost where something nests too deeply
+            try:
+                _cost(scan.call, before + unit * max(1, 300 // len(unit)) + behind)
+            finally:
+                sys.setprofile(None)
+    return {*found.values()}
 
 
 def main() -> None:
     """Measures one group."""
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
+    if sys.argv[1] == REACHED:
+        print(json.dumps(sorted(reached())))  # noqa: T201 - the result
+        return
     cases = 0
     for scan in expression_scans() if sys.argv[1] == EXPRESSIONS else SCANS[sys.argv[1]]:
         print(json.dumps({"at": scan.name}), flush=True)  # noqa: T201 - the last one, where the process is ended

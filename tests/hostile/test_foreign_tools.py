@@ -17,10 +17,11 @@ import anyio.from_thread
 import anyio.lowlevel
 import pytest
 from anyio.abc import TaskGroup
+from structlog.testing import capture_logs
 
 from kitchener import replay_session
 from kitchener.actors.tools.registry import Tool, ToolCall, tool
-from kitchener.errors import RuntimeClosed
+from kitchener.errors import RuntimeClosed, TurnTimeout
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import Runtime
@@ -208,6 +209,40 @@ async def test_a_tool_may_open_a_runtime_of_its_own_and_close_it(tmp_path: Path)
     async with open_scripted(tmp_path / "outer", asks("ask_another"), tools=[ask_another]) as runtime:
         await runtime.supervisor().handle_turn("hello", subject_id="ada")
         assert [call.get("result") for call in await told(runtime)] == ["echo: inner"]
+
+
+async def test_a_tool_that_shields_itself_keeps_neither_its_turn_nor_another_subject(tmp_path: Path) -> None:
+    """Its time limit cannot end it, but the turn's deadline ends the turn. Closing waits for it, and says so."""
+    began, let_go = anyio.Event(), anyio.Event()
+
+    @tool(read_only=True, timeout_s=0.05)
+    async def stays() -> str:
+        """Stays until it is let go."""
+        with anyio.CancelScope(shield=True):
+            began.set()
+            await let_go.wait()
+        return "done"
+
+    limits = {"abort_grace_s": 0.1, "shutdown_grace_s": 0.1}
+    with capture_logs() as logs, anyio.fail_after(30):
+        async with (
+            anyio.create_task_group() as tasks,
+            open_scripted(tmp_path, asks("stays"), tools=[stays], limits=limits) as runtime,
+        ):
+            async with bystander(runtime):
+                with pytest.raises(TurnTimeout):
+                    await runtime.supervisor().handle_turn("attack", subject_id="mallory", deadline=0.5)
+                assert began.is_set()
+            tasks.start_soon(let_go_when, lambda: any("tools" in each for each in logs), let_go)
+    [told] = [each for each in logs if "tools" in each]
+    assert (told["event"], told["tools"]) == ("tools do not end, and the runtime waits for them", ("stays",))
+
+
+async def let_go_when(is_time: Callable[[], bool], event: anyio.Event) -> None:
+    """Sets the event once it is time."""
+    while not is_time():  # noqa: ASYNC110 - a log line sets no event
+        await anyio.sleep(0.01)
+    event.set()
 
 
 async def test_one_subjects_tools_that_hang_leave_threads_for_others(tmp_path: Path) -> None:

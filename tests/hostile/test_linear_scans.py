@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import kitchener
-from tests.hostile.linear_scans import EXPRESSIONS, SCANS
+from tests.hostile.linear_scans import EXPRESSIONS, REACHED, SCANS
+from tests.hostile.text_functions import NOT_MEASURED, functions, is_scan, text_functions
 
 SOURCE = Path(kitchener.__file__).parent
 TAKES_MORE_THAN_IT_SEEMS = {
@@ -29,6 +30,36 @@ def test_eight_times_the_text_takes_about_eight_times_the_work(group: str) -> No
     assert done.returncode == 0, f"it ended while it measured {said[-1:]}: {done.stderr[-2_000:]}"
     assert [each for each in said if "ratio" in each] == []
     assert said[-1]["cases"] > 100
+
+
+def test_each_function_that_scans_a_text_is_measured() -> None:
+    """What takes a text, and loops over it or searches it, gets a long one from a scan, or says why it need not."""
+    command = [sys.executable, "-m", "tests.hostile.linear_scans", REACHED]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
+    assert done.returncode == 0, done.stderr[-2_000:]
+    measured, found = set(json.loads(done.stdout)), set(text_functions())
+    assert len(found) > 80
+    assert sorted(found - measured - NOT_MEASURED.keys()) == []
+    assert sorted(NOT_MEASURED.keys() - (found - measured)) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "is_found"),
+    [
+        ("def f(text: str):\n    return [each for each in text]", True),
+        ("def f(text: str | None):\n    parts = text.split()\n    for part in parts: pass", True),
+        ("def f(self, data: bytes):\n    self.held += data\n    while self.held: del self.held[0]", True),
+        ("def f(text: str, wanted: list[str]):\n    return [text.find(each) for each in wanted]", True),
+        ("async def f(text: str, rest: str):\n    for _ in range(9): rest = text[1:] + rest", True),
+        ("def f(text: str):\n    return _EXPRESSION.search(text)", True),
+        ("def f(read: ReadBytes):\n    while piece := read(1, 2): pass", True),
+        ("def f(text: str):\n    return text.split()[0]", False),
+        ("def f(session_id: str):\n    return [each for each in session_id]", False),
+        ("def f(number: int):\n    return [each for each in range(number)]", False),
+    ],
+)
+def test_the_rule_knows_a_scan_when_it_sees_one(source: str, *, is_found: bool) -> None:
+    assert [name for name, function in functions(ast.parse(source)) if is_scan(function)] == ["f"] * is_found
 
 
 def test_each_expression_is_compiled_where_it_is_measured() -> None:

@@ -18,6 +18,7 @@ from kitchener import tool
 from kitchener.canonical import canonical_bytes
 from kitchener.cli.app import invoke
 from kitchener.errors import EntryRefused
+from kitchener.ledger.audit.bundle import MAX_BUNDLE_BYTES
 from kitchener.ledger.audit.bundle_check import verify_bundle
 from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider
@@ -148,6 +149,16 @@ def test_a_bundle_of_an_absurd_shape_gets_a_verdict_and_no_traceback(good: Path,
     path.write_text(SHAPES[shape](good.read_text(encoding="utf-8")), encoding="utf-8")
     if path.read_bytes() != good.read_bytes():
         assert refused([path]) == [path]
+
+
+def test_a_bundle_of_more_than_a_gibibyte_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "huge.json"
+    with path.open("wb") as file:
+        file.write(b'{"entries":')
+        file.truncate(MAX_BUNDLE_BYTES + 1)  # takes no room on the disk
+    assert refused([path]) == [path]
+    assert str(verify_bundle(path).fault) == "bundle: size: expected at most 1,073,741,824 bytes, found more"
+    path.unlink()
 
 
 WRONG: list[Any] = [None, True, 0, -1, 1.5, 2**53, "", "x", [], [[]], {}, {"a": []}, [None], "\ud7ff" * 3, "9" * 5_000]

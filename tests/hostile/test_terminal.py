@@ -30,14 +30,16 @@ HOSTILE: Final = {
     "backspace": "no\b\byes",
     "delete": "\x7f",
     "override": "\u202eevil\u202c \u2066x\u2069",
-    "marks": "\u200e\u200f\u061c",
     "invisible": "a\u200bb\u2060c\ufeffd\xad",
     "lines": "\u2028forged\u2029",
     "tags": "\U000e0041\U000e007f",
+    "tags without an end": "\U0001f3f4\U000e0067\U000e0062",
+    "too many tags": "\U0001f3f4" + "\U000e0061" * 7 + "\U000e007f",
+    "tags behind another": "\U0001f600\U000e0067\U000e0062\U000e0065\U000e007f",
 }
 EVERYTHING: Final = " ".join(HOSTILE.values())
 FORBIDDEN: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u180e\u200b\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
 )
 
 
@@ -244,7 +246,8 @@ def test_a_name_that_is_no_text_is_shown_all_the_same(cli: Cli) -> None:  # noqa
 
 
 def test_emoji_and_scripts_that_need_joiners_stay_as_they_are(cli: Cli) -> None:  # noqa: F811
-    text = "👩\u200d👩\u200d👧 ❤\ufe0f \u0645\u06cc\u200c\u062e שלום 日本"
+    scotland = "\U0001f3f4" + "".join(chr(0xE0000 + ord(each)) for each in "gbsct") + "\U000e007f"
+    text = f"👩\u200d👩\u200d👧 ❤\ufe0f {scotland} \u0645\u06cc\u200c\u062e 日本 \u061c\u0633\u0639\u0631 5\u200e שלום!\u200f"
     with misbehaving_model(lambda _: (200, completion(text))) as url:
         write_settings(url)
         assert cli("chat", stdin=b"hello\n").out == f"{text}\n"

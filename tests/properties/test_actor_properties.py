@@ -229,7 +229,7 @@ async def test_slots_of_sessions_and_of_the_runtime_never_leak(
         assert 0 <= limiter.waiting <= max_waiting
         for place in places:
             assert place.most_running <= 1
-            assert place.session.admission is None or len(place.session.admission.waiting) <= session_queue + 1
+            assert place.session.queue is None or len(place.session.queue.waiting) <= session_queue + 1
 
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
@@ -255,7 +255,7 @@ async def test_slots_of_sessions_and_of_the_runtime_never_leak(
         for message, place in messages:
             check_outcome(message, place)
         for place in places:
-            assert place.session.admission is None
+            assert place.session.queue is None
             last = Message("last")
             last.go.set()
             await last.send(place)

@@ -1,20 +1,28 @@
 """What a session adds up to, what it may spend, what it is shown: the pure modules under every input."""
 
+import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from hypothesis import given
+import anyio
+import orjson
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kitchener import AttentionRetriever, ContextFragment, HO2Config, QualityGate, TokenBudgeter
 from kitchener.actors.attention.templates import AttentionTemplate
+from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.state import MAX_FAILED_KEPT, SessionState, fold
 from kitchener.actors.work.budget import Budget
 from kitchener.actors.work.plan import plan_chain, tighter
 from kitchener.canonical import digest
+from kitchener.clock import SystemClock
 from kitchener.ids import SessionId, SubjectId
+from kitchener.ledger import open_ledgers
 from kitchener.records import events
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
@@ -78,18 +86,18 @@ def new_state() -> SessionState:
 def test_a_state_folded_as_it_happens_is_the_state_folded_at_once(
     history: list[tuple[str, Mapping[str, Any], Ref]], data: st.DataObject
 ) -> None:
-    at_once = fold(new_state(), history, "utf8/3")
+    at_once = fold(new_state(), history)
     step_by_step, done = new_state(), 0
     while done < len(history):
         size = data.draw(st.integers(1, len(history) - done))
-        step_by_step = fold(step_by_step, history[done : done + size], "utf8/3")
+        step_by_step = fold(step_by_step, history[done : done + size])
         done += size
     assert facts(step_by_step) == facts(at_once)
 
 
 @given(histories())
 def test_a_state_says_what_its_entries_say(history: list[tuple[str, Mapping[str, Any], Ref]]) -> None:
-    found = fold(new_state(), history, "utf8/3")
+    found = fold(new_state(), history)
     kinds = Counter(kind for kind, _, _ in history)
     assert (found.turn_count, found.completed_turns) == (kinds[events.TURN_STARTED], kinds[events.TURN_COMPLETED])
     assert found.wo_count == kinds[events.WO_PLANNED]
@@ -108,6 +116,43 @@ def test_a_state_says_what_its_entries_say(history: list[tuple[str, Mapping[str,
         planned = {p["wo_id"] for kind, p, _ in history if kind == events.WO_PLANNED and p["wo_id"] not in newest}
         assert set(found.open_turn.work_orders) <= planned
     assert [past.turn_id for past in found.window] == [p["turn_id"] for kind, p, _ in history if kind == events.TURN_COMPLETED]
+
+
+@settings(max_examples=25)
+@given(histories(), st.data())
+def test_a_session_that_writes_has_the_state_that_its_ledger_adds_up_to(
+    history: list[tuple[str, Mapping[str, Any], Ref]], data: st.DataObject
+) -> None:
+    """One by one or several in a commit, with costs as a turn writes them; read back by another process."""
+    sizes = [data.draw(st.integers(1, 4)) for _ in history]
+
+    async def check() -> None:
+        with tempfile.TemporaryDirectory() as root:
+            folder = Path(root)
+            opened = partial(open_ledgers, ho1m=folder / "ho1m", ho2m=folder / "ho2m", context=folder / "context")
+            async with opened(agent_class="ADMIN") as ledgers:
+                session = SessionManager(
+                    new_state(), agent_class="ADMIN", ledgers=ledgers, config=HO2Config(), clock=SystemClock()
+                )
+                left = [(kind, "entity", written(payload)) for kind, payload, _ in history]
+                while left:
+                    now, left = left[: sizes[0]], left[sizes.pop(0) :]
+                    if len(now) == 1:
+                        await session.write(*now[0])
+                    else:
+                        await session.write_all(now)
+                await session.commit()
+            async with opened(agent_class="ADMIN") as ledgers:
+                read = [(each.entry_type, each.payload, each.ref) async for each in ledgers.ho2m.read()]
+        assert len(read) == len(history)
+        assert facts(fold(new_state(), read)) == facts(session.state)
+
+    anyio.run(check)
+
+
+def written(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A payload with its cost as JSON text."""
+    return {**payload, "cost": orjson.Fragment(orjson.dumps(payload["cost"]))} if "cost" in payload else payload
 
 
 # --- budgets ------------------------------------------------------------------------------------------------------------

@@ -1,17 +1,37 @@
-"""Connects a supervisor to the resources of its runtime and to its long-term memory."""
+"""Builds the components of one agent class's supervisor, and connects them to the resources of its runtime."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+import anyio
 from anyio.abc import TaskGroup
 
-from kitchener.actors.consolidation.consolidator import Afterwards
-from kitchener.actors.sessions.admission import TurnLimiter
+from kitchener.actors.attention.retriever import AttentionRetriever
+from kitchener.actors.attention.templates import load_templates, resolve_template
+from kitchener.actors.authority.authority import ContextAuthority
+from kitchener.actors.consolidation.background import BackgroundJobs
+from kitchener.actors.consolidation.consolidator import Consolidator
+from kitchener.actors.erasure import ErasureGuard
+from kitchener.actors.intent_calls import IntentCalls
+from kitchener.actors.policy_identity import configuration_hash, policy_identity
+from kitchener.actors.sessions.admission import Admission, TurnLimiter
+from kitchener.actors.sessions.context_provider import SessionContext
+from kitchener.actors.sessions.directory import SessionDirectory
+from kitchener.actors.sessions.idempotency import IdempotencyKeys
+from kitchener.actors.sessions.item_tool import ContextItems
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.turn.runner import TurnRunner
+from kitchener.actors.turn.services import DegradedCall, TurnConstants, TurnServices
 from kitchener.actors.turn_memory import LongTermMemory, TurnMemory
+from kitchener.actors.work.budget import TokenBudgeter
+from kitchener.actors.work.quality import QualityGate
+from kitchener.clock import Clock, SystemClock
 from kitchener.config import SIGNAL_KINDS, HO2Config, LimitsConfig
 from kitchener.errors import CallerError
+from kitchener.ids import IdSource, RandomIds
 from kitchener.ledger import LedgerGroup
 from kitchener.records.turn import UpdateListener
+from kitchener.records.work_order import HO1ExecutorProtocol
 from kitchener.signing import Signer
 
 
@@ -24,8 +44,9 @@ class Host:
         limiter: limits the running turns of all supervisors of the runtime; None: the supervisor makes its own
         listeners: listeners for streamed text by work order id; shared with the executor
         tasks: the task group of streamed turns; None without a runtime
-        afterwards: runs consolidations after the reply; None without a runtime
-        ready: waits until the ledgers are open; None: they are open
+        background: runs consolidations after the reply; None without a runtime
+        is_open: whether the ledgers are open
+        wait_open: returns when the ledgers are open; called while `is_open` is False
         signer: signs projections; None: no key is configured
         ruleset_hash: identity of the policy; None: computed from the settings. A replay lifts some limits, so it passes the
             identity of the original settings
@@ -35,20 +56,109 @@ class Host:
     limiter: TurnLimiter | None = None
     listeners: dict[str, UpdateListener] = field(default_factory=dict)
     tasks: TaskGroup | None = None
-    afterwards: Afterwards | None = None
-    ready: Callable[[], Awaitable[None]] | None = None
+    background: BackgroundJobs | None = None
+    is_open: bool = True
+    wait_open: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
     signer: Signer | None = None
     ruleset_hash: str | None = None
 
 
-def turn_memory(agent_class: str, config: HO2Config, ledgers: LedgerGroup, memory: LongTermMemory | None) -> TurnMemory | None:
-    """Returns the memory operations for turns; None if memory is off.
+@dataclass(frozen=True, slots=True)
+class Components:
+    """The components of one supervisor."""
+
+    sessions: SessionDirectory
+    admission: Admission
+    limiter: TurnLimiter
+    keys: IdempotencyKeys
+    intents: IntentCalls
+    attention: AttentionRetriever
+    runner: TurnRunner
+    consolidator: Consolidator | None
+    """Runs consolidations; None if long-term memory is off."""
+    background: BackgroundJobs | None
+    """Runs automatic consolidations; None if `consolidation` is "manual"."""
+    erasure: ErasureGuard
+
+
+def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documents them
+    *,
+    agent_class: str,
+    ho1_executor: HO1ExecutorProtocol,
+    ledgers: LedgerGroup,
+    token_budgeter: TokenBudgeter,
+    config: HO2Config,
+    ho3_memory: LongTermMemory | None,
+    attention: AttentionRetriever | None,
+    degraded_call: DegradedCall | None,
+    tools: ToolRegistry | None,
+    context_items: ContextItems | None,
+    clock: Clock | None,
+    ids: IdSource | None,
+    host: Host,
+) -> Components:
+    """Builds the components of a supervisor.
 
     Raises:
-        CallerError: commits of `ledgers` do not include the memory's ledgers
+        CallerError: commits of `ledgers` do not include the memory's ledgers, or there is no runtime that could run automatic
+            consolidations
     """
-    if memory is None or not config.ho3_enabled:
-        return None
+    clock, limits = clock or SystemClock(), host.limits
+    memory = ho3_memory if config.ho3_enabled else None
+    memory_config = memory.config if memory is not None else None
+    ruleset_hash = host.ruleset_hash or policy_identity(config, memory_config)
+    authority = None
+    if config.context_mode != "off":
+        authority = ContextAuthority(config, ledgers, host.signer, ruleset_hash=ruleset_hash)
+    sessions = SessionDirectory(
+        agent_class=agent_class,
+        ledgers=ledgers,
+        config=config,
+        clock=clock,
+        ids=ids or RandomIds(config.session_id_digits),
+        max_active=limits.max_active_sessions,
+        authority=authority,
+        memory=memory,
+    )
+    if context_items is not None:
+        context_items.bind(sessions.thread)
+    services = TurnServices(
+        config=config,
+        ledgers=ledgers,
+        executor=ho1_executor,
+        budgeter=token_budgeter,
+        attention=attention or _attention(agent_class, config, sessions),
+        quality=QualityGate(config),
+        clock=clock,
+        degraded_call=degraded_call,
+        listeners=host.listeners,
+        constants=TurnConstants(config, tools or ToolRegistry(), configuration_hash(config, memory_config), ruleset_hash),
+        authority=authority,
+        memory=_turn_memory(agent_class, config, ledgers, memory) if memory is not None else None,
+    )
+    limiter = host.limiter or TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
+    admission = Admission(config, limiter)
+    consolidator = Consolidator(agent_class, services, memory, limits.abort_grace_s) if memory is not None else None
+    return Components(
+        sessions=sessions,
+        admission=admission,
+        limiter=limiter,
+        keys=IdempotencyKeys(ledgers),
+        intents=IntentCalls(sessions, admission, authority),
+        attention=services.attention,
+        runner=TurnRunner(services, sessions, limiter, limits.abort_grace_s),
+        consolidator=consolidator,
+        background=_background(config, host),
+        erasure=ErasureGuard(sessions, admission, consolidator, authority, limits),
+    )
+
+
+def _attention(agent_class: str, config: HO2Config, sessions: SessionDirectory) -> AttentionRetriever:
+    template = resolve_template(load_templates(config.attention_templates), agent_class)
+    return AttentionRetriever(SessionContext(sessions, config), config, template)
+
+
+def _turn_memory(agent_class: str, config: HO2Config, ledgers: LedgerGroup, memory: LongTermMemory) -> TurnMemory:
     if not ledgers.covers(memory.ledgers):
         raise CallerError(
             f"the ledgers of {agent_class!r} are committed without those of its memory: Ledgers(…, also=memory.ledgers)"
@@ -56,12 +166,7 @@ def turn_memory(agent_class: str, config: HO2Config, ledgers: LedgerGroup, memor
     return TurnMemory(memory, ledgers, agent_class, config, frozenset((*SIGNAL_KINDS, *memory.config.custom_kinds)))
 
 
-def afterwards_of(config: HO2Config, host: Host) -> Afterwards | None:
-    """Returns what runs automatic consolidations; None if `consolidation` is "manual".
-
-    Raises:
-        CallerError: `consolidation` is "auto" and there is no runtime
-    """
-    if config.consolidation == "auto" and host.afterwards is None:
+def _background(config: HO2Config, host: Host) -> BackgroundJobs | None:
+    if config.consolidation == "auto" and host.background is None:
         raise CallerError('consolidation = "auto" needs a runtime (open_runtime); by hand there is run_consolidation')
-    return None if config.consolidation == "manual" else host.afterwards
+    return None if config.consolidation == "manual" else host.background

@@ -15,7 +15,7 @@ from kitchener.config import LimitsConfig
 from kitchener.errors import Overloaded, ReentrantTurn
 
 
-class Leaving:
+class ErasureGuard:
     """The steps of an erasure in one agent class.
 
     Args:
@@ -67,9 +67,9 @@ class Leaving:
     def forget(self, subject_id: str) -> None:
         """Evicts the subject's sessions and cached turns from memory."""
         for session in self._sessions.active_of(subject_id):
-            self._sessions.put_away(session)
+            self._sessions.passivate(session)
         if self._authority is not None:
-            self._authority.recalling.forget(subject_id)
+            self._authority.subject_turns.forget(subject_id)
 
     def end(self, subject_id: str, namespace: str) -> None:
         """Accepts the subject's calls again, for new sessions."""

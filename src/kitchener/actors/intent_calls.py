@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Final, get_args
 
 from kitchener.actors.authority.authority import ContextAuthority, SessionThread
-from kitchener.actors.mailbox.calling_chain import calling_chain
 from kitchener.actors.sessions.admission import Admission
 from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
 from kitchener.actors.sessions.fresh_ids import check_session_id
@@ -129,7 +128,7 @@ class IntentCalls:
         if authority is None:
             raise CallerError('intents need context_mode = "enforce"; without it there are none')
         check_session_id(session_id)
-        check_not_inside(calling_chain(), session_id, "changes its intents")
+        check_not_inside(session_id, "changes its intents")
         session = await self._sessions.find_open(session_id)
         async with self._admission.call(session), authority.shared.lock:
             thread = session.thread

@@ -1,63 +1,35 @@
 """HO2: plans turns as chains of work orders and owns the sessions of one agent class. It never calls a model.
 
 Start reading here. Each step in handling a message is one line in this file and an object in a file of its own:
-`requests.py` validates the arguments, `idempotency.py` finds an earlier answer, `directory.py` finds the session,
-`admission.py` decides when the turn runs, and `turn.py` runs it. Explained in `docs/turn.md`.
+`requests.py` checks the arguments, `idempotency.py` finds an earlier answer, `directory.py` finds the session, `admission.py`
+decides when the turn runs, `runner.py` holds it to its deadline, and `turn.py` has its steps. `assembly.py` builds these
+objects. Explained in `docs/turn.md`.
 """
 
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import aclosing
 from functools import partial
-from typing import Any
 
 import anyio
 
-from kitchener.actors.assembly import Host, afterwards_of, turn_memory
+from kitchener.actors.assembly import Host, assemble
 from kitchener.actors.attention.retriever import AttentionRetriever
-from kitchener.actors.attention.templates import load_templates, resolve_template
-from kitchener.actors.authority.authority import ContextAuthority
-from kitchener.actors.consolidation.consolidator import Consolidator
-from kitchener.actors.erasure import Leaving
-from kitchener.actors.intent_calls import IntentCalls
-from kitchener.actors.mailbox.calling_chain import CALLING_CHAIN, calling_chain, live_links
-from kitchener.actors.policy_identity import configuration_hash, policy_identity
-from kitchener.actors.sessions.admission import Admission, SessionQueue, TurnLimiter
-from kitchener.actors.sessions.context_provider import SessionContext
-from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
-from kitchener.actors.sessions.fresh_ids import check_session_id
-from kitchener.actors.sessions.idempotency import IdempotencyKeys, OnSession, Scope
+from kitchener.actors.mailbox.calling_chain import CALLING_CHAIN, live_links
+from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.idempotency import KeyOwner, KeyUse
 from kitchener.actors.sessions.item_tool import ContextItems
-from kitchener.actors.sessions.requests import (
-    check_chain,
-    check_is_text,
-    check_list,
-    check_name,
-    check_not_inside,
-    check_size,
-    check_text,
-    plain_message,
-    turn_call,
-)
+from kitchener.actors.sessions.requests import RequestChecks
 from kitchener.actors.tools.registry import ToolRegistry
-from kitchener.actors.turn.parts import DegradedCall, Prepared, TurnParts
+from kitchener.actors.turn.services import DegradedCall
 from kitchener.actors.turn.stream import streamed
-from kitchener.actors.turn.turn import Turn
+from kitchener.actors.turn.turn import TurnOutcome
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.actors.work.budget import TokenBudgeter
-from kitchener.actors.work.quality import QualityGate
-from kitchener.cancellation import is_own_failure, raises_cut_off
-from kitchener.clock import Clock, SystemClock
+from kitchener.cancellation import raises_cut_off
+from kitchener.clock import Clock
 from kitchener.config import HO2Config
-from kitchener.errors import (
-    CallerError,
-    CommitUnknown,
-    LedgerWriteError,
-    RuntimeClosed,
-    SubjectErased,
-    TurnReplaced,
-    TurnTimeout,
-)
-from kitchener.ids import IdSource, IntentId, RandomIds, SessionId, check_caller
+from kitchener.errors import CallerError, RuntimeClosed
+from kitchener.ids import IdSource, IntentId, SessionId
 from kitchener.ledger import LedgerGroup
 from kitchener.records.turn import TurnCall, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
 from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
@@ -99,56 +71,28 @@ class HO2Supervisor:
         ids: IdSource | None = None,
         host: Host | None = None,
     ) -> None:
-        clock, self._host = clock or SystemClock(), host or Host()
-        limits = self._host.limits
-        self.agent_class, self.config = agent_class, config
-        self._ledgers = ledgers
-        memory_config = ho3_memory.config if ho3_memory is not None and config.ho3_enabled else None
-        ruleset_hash = self._host.ruleset_hash or policy_identity(config, memory_config)
-        authority = None
-        if config.context_mode != "off":
-            authority = ContextAuthority(config, ledgers, self._host.signer, ruleset_hash=ruleset_hash)
-        self._sessions = SessionDirectory(
+        self._host = host or Host()
+        parts = assemble(
             agent_class=agent_class,
+            ho1_executor=ho1_executor,
             ledgers=ledgers,
+            token_budgeter=token_budgeter,
             config=config,
-            clock=clock,
-            ids=ids or RandomIds(config.session_id_digits),
-            max_active=limits.max_active_sessions,
-            authority=authority,
-            memory=ho3_memory if config.ho3_enabled else None,
-        )
-        if context_items is not None:
-            context_items.bind(self._sessions.thread)
-        if attention is None:
-            template = resolve_template(load_templates(config.attention_templates), agent_class)
-            attention = AttentionRetriever(SessionContext(self._sessions, config), config, template)
-        self.attention = attention
-        self._limiter = self._host.limiter or TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
-        self._admission = Admission(config, self._limiter)
-        self._keys = IdempotencyKeys(ledgers)
-        self._intents = IntentCalls(self._sessions, self._admission, authority)
-        self._parts = TurnParts(
-            config=config,
-            ledgers=ledgers,
-            executor=ho1_executor,
-            budgeter=token_budgeter,
+            ho3_memory=ho3_memory,
             attention=attention,
-            quality=QualityGate(config),
-            clock=clock,
             degraded_call=degraded_call,
-            listeners=self._host.listeners,
-            prepared=Prepared(config, tools or ToolRegistry(), configuration_hash(config, memory_config), ruleset_hash),
-            authority=authority,
-            memory=turn_memory(agent_class, config, ledgers, ho3_memory),
+            tools=tools,
+            context_items=context_items,
+            clock=clock,
+            ids=ids,
+            host=self._host,
         )
-        self._consolidator = (
-            Consolidator(agent_class, self._parts, ho3_memory, limits.abort_grace_s)
-            if ho3_memory is not None and config.ho3_enabled
-            else None
-        )
-        self._afterwards = afterwards_of(config, self._host)
-        self.leaving = Leaving(self._sessions, self._admission, self._consolidator, authority, self._host.limits)
+        self.agent_class, self.config, self.attention = agent_class, config, parts.attention
+        self._ledgers, self._sessions, self._admission = ledgers, parts.sessions, parts.admission
+        self._limiter, self._keys, self._intents = parts.limiter, parts.keys, parts.intents
+        self._runner, self._consolidator, self._background = parts.runner, parts.consolidator, parts.background
+        self._checks = RequestChecks(self._host.limits)
+        self.erasure = parts.erasure
         """Stops and evicts a subject's sessions for an erasure. The runtime calls it."""
 
     async def start_session(
@@ -165,13 +109,7 @@ class HO2Supervisor:
             SessionEnded: a session with this id has ended
             SessionMismatch: a session with this id belongs to another subject
         """
-        if session_id is not None:
-            check_session_id(session_id)
-        if subject_id is not None:
-            check_is_text("subject_id", subject_id)
-            check_caller(subject_id, session_id)
-        if external_id is not None:
-            check_name("external_id", external_id)
+        self._checks.start(session_id, subject_id, external_id)
         await self._ready()
         session = await self._sessions.start(session_id, subject_id=subject_id, external_id=external_id)
         self._ledgers.request_commit()
@@ -184,15 +122,13 @@ class HO2Supervisor:
             external_id: the name that was passed to `start_session`
             subject_id: the session's subject; None: a session that was started without a subject
         """
-        check_name("external_id", external_id)
-        if subject_id is not None:
-            check_name("subject_id", subject_id)
+        self._checks.external_id(external_id, subject_id)
         await self._ready()
         return await self._sessions.by_external_id(external_id, subject_id)
 
     async def session(self, session_id: str) -> SessionManager:
         """Returns the session with its history and counters, activated from the ledger if it is passive."""
-        check_session_id(session_id)
+        self._checks.session_id(session_id)
         await self._ready()
         return await self._sessions.find(session_id)
 
@@ -206,9 +142,7 @@ class HO2Supervisor:
         Raises:
             ReentrantTurn: the caller is a tool of the session's own turn
         """
-        check_session_id(session_id)
-        check_text("reason", reason)
-        check_not_inside(calling_chain(), session_id, "ends it")
+        self._checks.end(session_id, reason)
         await self._ready()
         session = await self._sessions.find_open(session_id)
         async with self._admission.call(session):
@@ -245,9 +179,10 @@ class HO2Supervisor:
             ActorStopped: a part that the turn called was cancelled, but not by the caller
         """
         with raises_cut_off("the turn"):
-            result = await self._handle(message, turn_call(session_id, subject_id, idempotency_key, memory, deadline), None)
-        self._consolidate_after(result)
-        return result
+            call = self._checks.call(session_id, subject_id, idempotency_key, memory, deadline)
+            outcome = await self._handle(message, call, None)
+        self._consolidate_after(outcome)
+        return outcome.result
 
     async def run_consolidation(
         self, signal_ids: Sequence[str], *, namespace: str, gate_ts: str | None = None
@@ -266,8 +201,7 @@ class HO2Supervisor:
             LedgerError: a consolidation could not be recorded
             ActorStopped: a part that the consolidation called was cancelled, but not by the caller
         """
-        check_list("signal_ids", signal_ids)
-        check_is_text("namespace", namespace)
+        self._checks.consolidation(signal_ids, namespace)
         await self._ready()
         if self._consolidator is None:
             raise CallerError(f"agent class {self.agent_class!r} has no long-term memory; set ho3_enabled")
@@ -351,143 +285,88 @@ class HO2Supervisor:
         """
         if self._host.tasks is None:
             raise CallerError("stream_turn needs a runtime (open_runtime); a supervisor assembled by hand has handle_turn")
-        call = turn_call(session_id, subject_id, idempotency_key, memory, deadline)
+        call = self._checks.call(session_id, subject_id, idempotency_key, memory, deadline)
 
         async def run(tell: UpdateListener) -> None:
-            result = await self._handle(message, call, tell)
-            await tell(TurnCompleted(result))
-            self._consolidate_after(result)
+            outcome = await self._handle(message, call, tell)
+            await tell(TurnCompleted(outcome.result))
+            self._consolidate_after(outcome)
 
         async with aclosing(streamed(run, self._host.tasks, self._host.limits.stream_buffer)) as updates:
             async for update in updates:
                 yield update
 
-    def _handle(self, message: str, call: TurnCall, update: UpdateListener | None) -> Coroutine[Any, Any, TurnResult]:
-        message = plain_message(message, self._host.limits.max_message_chars)
+    def _handle(self, message: str, call: TurnCall, listener: UpdateListener | None) -> Awaitable[TurnOutcome]:
+        """Runs the turn of a message: checks, idempotency, session, admission, turn."""
+        message = self._checks.message(message)
         key = call.idempotency_key
-        return self._admitted(message, call, update) if key is None else self._once(key, message, call, update)
+        return self._admit(message, call, listener) if key is None else self._handle_once(key, message, call, listener)
 
-    async def _once(self, key: str, message: str, call: TurnCall, update: UpdateListener | None) -> TurnResult:
-        """Returns the single result of an idempotency key, from an earlier turn or from a new one."""
+    async def _handle_once(self, key: str, message: str, call: TurnCall, listener: UpdateListener | None) -> TurnOutcome:
+        """Returns the one result of an idempotency key, from an earlier turn or from a new one."""
         await self._ready()
-        return await self._keys.answer(
-            key,
-            message,
-            scope=await self._scope(call),
-            deadline=call.deadline if call.deadline is not None else anyio.current_time() + self.config.turn_deadline_s,
-            run=partial(self._admitted, message, call, update),
-        )
+        owner = await self._key_owner(call)
+        deadline = call.deadline if call.deadline is not None else anyio.current_time() + self.config.turn_deadline_s
+        async with self._keys.use(key, message, owner=owner, deadline=deadline) as use:
+            if use.result is not None:  # a copy: the original turn starts the consolidation
+                return TurnOutcome(use.result)
+            outcome = await self._admit(message, call, listener, use)
+            use.result = outcome.result
+            return outcome
 
-    async def _admitted(
-        self, message: str, call: TurnCall, update: UpdateListener | None, on_session: OnSession | None = None
-    ) -> TurnResult:
-        """Waits in the session's queue and for the runtime's limit, then runs the turn."""
+    async def _key_owner(self, call: TurnCall) -> KeyOwner:
+        if call.session_id is not None:
+            self._checks.nesting(call.session_id)
+            session = await self._sessions.find(call.session_id, subject_id=call.subject_id)
+            return KeyOwner("session", session.session_id)
+        if call.subject_id is None:
+            raise CallerError("an idempotency_key needs a session_id or a subject_id: it belongs to one of them")
+        return KeyOwner("subject", call.subject_id)
+
+    async def _admit(
+        self, message: str, call: TurnCall, listener: UpdateListener | None, use: KeyUse | None = None
+    ) -> TurnOutcome:
+        """Finds or starts the session, waits in its queue and for the runtime's limit, then runs the turn.
+
+        Args:
+            message: the user's message
+            call: the options of the call
+            listener: receives the updates of a streamed turn; None: the turn is not streamed
+            use: the use of the call's idempotency key, which learns the session; None: the call has no key
+        """
         await self._ready()
-        check_size(message, self._ledgers.ho2m.config)
+        self._checks.size(message, self._ledgers.ho2m.config)
         if call.session_id is None:
             session = await self._sessions.start(subject_id=call.subject_id)
         else:
             session = await self._sessions.find_open(call.session_id, subject_id=call.subject_id)
         links = live_links()
-        if links:
-            check_chain(calling_chain(), session.session_id, self._host.limits.max_nesting)
-        if on_session is not None:
-            on_session(session.session_id)
+        nested = bool(links)
+        if nested:
+            self._checks.nesting(session.session_id)
+        if use is not None:
+            use.session_id = session.session_id
         token = CALLING_CHAIN.set((*links, session.session_id))
         try:
-            queue = await self._admission.enter(session, message, call, nested=bool(links))
+            queue = await self._admission.enter(session, message, call, nested=nested)
             try:
                 session.check_open()  # an earlier call in the session's queue may have ended the session
                 self._sessions.check(session.subject_id)
-                return await self._run(session, queue, message, call, update)
+                return await self._runner.run(session, queue, message, call, listener)
             finally:
-                self._admission.leave(session, nested=bool(links))
+                self._admission.leave(session, nested=nested)
         finally:
             CALLING_CHAIN.reset(token)
 
-    async def _run(
-        self, session: SessionManager, queue: SessionQueue, message: str, call: TurnCall, update: UpdateListener | None
-    ) -> TurnResult:
-        """Runs the turn under its deadline. The record ends with `TURN_COMPLETED` or `TURN_ABORTED`."""
-        started = self._parts.loop_time()
-        deadline = call.deadline if call.deadline is not None else started + self.config.turn_deadline_s
-        turn = Turn(self._parts, session, message, deadline, update)
-        queue.scope = scope = self._parts.scope(deadline=deadline)
-        self._ledgers.enter_turn()
-        self._limiter.track(scope)
-        result: TurnResult | None = None
-        try:
-            with scope:
-                await turn.start(call)
-                result = await turn.run()
-                await self._ledgers.commit()
-                return result
-        except BaseException as error:
-            await self._abort(turn, "crash" if is_own_failure(error) else self._cancel_reason())
-            raise
-        finally:
-            self._limiter.untrack(scope)
-            self._ledgers.leave_turn()
-        if result is not None:
-            return await self._commit_late(result)
-        raise await self._cut_off(session, turn, queue, deadline - started)
-
-    def _consolidate_after(self, result: TurnResult) -> None:
-        """Starts the consolidation of the turn's open gates in a background task, after the reply was delivered."""
-        if result.consolidation_candidates and self._afterwards is not None and self._consolidator is not None:
-            crossed = self._parts.take_crossed(result.turn_id)
-            if crossed is not None:  # None: the reply is a copy, and the original turn started the consolidation
-                work = partial(self._consolidator.run, result.consolidation_candidates, is_asked_for=False)
-                self._afterwards.start(partial(work, namespace=crossed.namespace, gate_ts=crossed.gate_ts))
-
-    async def _commit_late(self, result: TurnResult) -> TurnResult:
-        """Returns the result once the commit is durable. A completed turn is never aborted, even if its wait was cut off.
-
-        Raises:
-            CommitUnknown: the commit took longer than `abort_grace_s`
-        """
-        with anyio.move_on_after(self._host.limits.abort_grace_s, shield=True):
-            await self._ledgers.commit()
-            return result
-        raise CommitUnknown(result.turn_id)
-
-    async def _cut_off(self, session: SessionManager, turn: Turn, queue: SessionQueue, seconds: float) -> Exception:
-        """Aborts a turn whose scope was cancelled, and returns the error for its caller.
-
-        The cause is an erasure, a newer message, a shutdown, or the turn's deadline.
-        """
-        if session.subject_id in self._sessions.barred:
-            await self._abort(turn, "cancelled")
-            return SubjectErased(session.subject_id)
-        if queue.is_replaced:
-            await self._abort(turn, "cancelled")
-            return TurnReplaced(turn.session_id)
-        if self._limiter.is_closed:
-            await self._abort(turn, "shutdown")
-            return RuntimeClosed(f"turn {turn.turn_id} was aborted: the runtime is shutting down")
-        await self._abort(turn, "timeout")
-        return TurnTimeout(turn.turn_id, seconds)
-
-    async def _abort(self, turn: Turn, reason: str) -> None:
-        """Records the abort. A cancellation waits for this clean-up alone, for at most `abort_grace_s`."""
-        with anyio.CancelScope(deadline=anyio.current_time() + self._host.limits.abort_grace_s, shield=True):
-            with suppress(LedgerWriteError):  # the caller already gets the error that caused the abort
-                await turn.abort(reason)
-
-    def _cancel_reason(self) -> str:
-        return "shutdown" if self._limiter.is_closed else "cancelled"
+    def _consolidate_after(self, outcome: TurnOutcome) -> None:
+        """Starts the consolidation of the turn's open gates in the background, after the reply was delivered."""
+        gates = outcome.gates
+        if gates is not None and gates.signal_ids and self._background is not None and self._consolidator is not None:
+            run = partial(self._consolidator.run, gates.signal_ids, is_asked_for=False)
+            self._background.start(partial(run, namespace=gates.namespace, gate_ts=gates.gate_ts))
 
     async def _ready(self) -> None:
-        if self._host.ready is not None:
-            await self._host.ready()
+        if not self._host.is_open:
+            await self._host.wait_open()
         if self._limiter.is_closed:
             raise RuntimeClosed("the runtime is shutting down and takes no more calls")
-
-    async def _scope(self, call: TurnCall) -> Scope:
-        if call.session_id is not None:
-            check_chain(calling_chain(), call.session_id, self._host.limits.max_nesting)
-            session = await self._sessions.find(call.session_id, subject_id=call.subject_id)
-            return ("session", session.session_id)
-        if call.subject_id is None:
-            raise CallerError("an idempotency_key needs a session_id or a subject_id: it belongs to one of them")
-        return ("subject", call.subject_id)

@@ -110,24 +110,17 @@ class LongTermMemory(Protocol):
         ...
 
 
-class Learned(NamedTuple):
-    """The open gates after a turn's signals were logged."""
+class OpenGates(NamedTuple):
+    """The gates that were open after a turn's signals were logged."""
 
-    candidates: tuple[str, ...]
+    namespace: str
+    """The memory namespace, `agent_class/subject_id`."""
+    signal_ids: tuple[str, ...]
     """Signals whose gate is open, with ids in the form that ledgers store."""
     gate_ts: str | None
     """As of when the gates were read, ISO time: that of the turn's last signal entry; None: the turn gave no signal."""
     positions: Mapping[str, int]
     """Ledger positions up to which the gates were read."""
-
-
-class Crossed(NamedTuple):
-    """The open gates of a turn, kept for the consolidation after its reply."""
-
-    namespace: str
-    """The memory namespace, `agent_class/subject_id`."""
-    gate_ts: str
-    """As of when the gates were read, ISO time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +162,7 @@ class TurnMemory:
         """The ledger entries of learned lines, with their times, by artifact id."""
         return await self.memory.read_refs(keys, namespace=self.namespace_of(subject_id))
 
-    async def learn(self, session_id: str, subject_id: str, turn_id: str, signal_ids: Sequence[str]) -> Learned:
+    async def learn(self, session_id: str, subject_id: str, turn_id: str, signal_ids: Sequence[str]) -> OpenGates:
         """Logs the signals of a turn, then checks the gate of each signal. The gates count these signals."""
         namespace, counted = self.namespace_of(subject_id), dict[str, int]()
         for raw in signal_ids:
@@ -184,13 +177,13 @@ class TurnMemory:
             await self.memory.log_signal(signal_id, session_id, event, {"turn_id": turn_id}, namespace=namespace)
         positions = self.ledgers.positions()
         if not counted:
-            return Learned((), None, positions)
+            return OpenGates(namespace, (), None, positions)
         gate_ts = self.memory.last_logged_ts
         gates = [
             await self.memory.check_gate(signal_id, gate_ts, up_to=positions, namespace=namespace) for signal_id in counted
         ]
         crossed = (self.memory.stored_id(gate.signal_id, namespace=namespace) for gate in gates if gate.crossed)
-        return Learned(tuple(crossed), gate_ts, positions)
+        return OpenGates(namespace, tuple(crossed), gate_ts, positions)
 
 
 _namespace = lru_cache(4_096)(memory_namespace)  # called three times in a turn

@@ -89,7 +89,7 @@ class Places:
         return memory_config(self.config.memory, self.agent(agent_class))
 
     def sealer(self) -> Sealer | None:
-        """Opens and seals what subjects said; None where it is stored plainly."""
+        """Encrypts and decrypts what subjects said; None: it is stored in plain text."""
         return sealer_of(self.config.ledger)
 
     @asynccontextmanager

@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from kitchener.actors.assembly import Host
-from kitchener.actors.consolidation.consolidator import Afterwards
+from kitchener.actors.consolidation.background import BackgroundJobs
 from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.mailbox.hosts import GatewayCall, HostedExecutor
@@ -22,7 +22,7 @@ from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import Tool, ToolRegistry, load_tools
-from kitchener.actors.turn.parts import DegradedCall
+from kitchener.actors.turn.services import DegradedCall
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock
@@ -89,14 +89,15 @@ class Agent:
         self._memory = shared.memories.get(config.agent_class)
         self.ledgers = LateLedgers(also=self._memory.ledgers if self._memory is not None else ())
         items = ContextItems() if config.context_mode == "enforce" else None
-        tools = tools_of(config, injected.tools, (items.tool,) if items is not None else ())
-        self.afterwards = Afterwards(shared.tasks, limits.background_queue)
+        self.tools = tools = tools_of(config, injected.tools, (items.tool,) if items is not None else ())
+        self.background = BackgroundJobs(shared.tasks, limits.background_queue)
         host = Host(
             limits=limits,
             limiter=shared.limiter,
             tasks=shared.tasks,
-            afterwards=self.afterwards,
-            ready=self.ready,
+            background=self.background,
+            is_open=False,
+            wait_open=self.ready,
             signer=shared.signer,
         )
         executor = HO1Executor(
@@ -161,7 +162,7 @@ class Agent:
                     self.ledgers.attach(opened)
                     await self.supervisor.recover()
                     async with self.mailbox.open():
-                        self._host.ready = None
+                        self._host.is_open = True
                         opening.settled.set()
                         with ends_when_told(what):  # also here, because the runtime may be cancelled while it closes
                             await self._closing.wait()

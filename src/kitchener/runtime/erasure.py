@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 
 import anyio.to_thread
 
-from kitchener.actors.erasure import Leaving
+from kitchener.actors.erasure import ErasureGuard
 from kitchener.actors.sessions.state import COSTS
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
@@ -125,7 +125,7 @@ async def open_stores(
         yield Stores(keyring, found, all_memories)
 
 
-class ErasureGuard:
+class ErasureGuards:
     """Refuses calls for a subject from `begin` until the block ends, and longer if the erasure started but did not complete.
 
     Clears the subject's cached data at the end.
@@ -135,7 +135,7 @@ class ErasureGuard:
         classes: the erasure guard of each agent class, by name
     """
 
-    def __init__(self, subject_id: str, classes: Mapping[str, Leaving]) -> None:
+    def __init__(self, subject_id: str, classes: Mapping[str, ErasureGuard]) -> None:
         self._subject_id = subject_id
         self._guards = [(each, memory_namespace(name, subject_id)) for name, each in classes.items()]
         self.is_erasing = False

@@ -21,7 +21,7 @@ from kitchener.actors.mailbox.mailbox import INTERACTIVE, LaneLimits, LaneStatis
 from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.sessions.requests import check_is_text
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.actors.turn.parts import DegradedCall
+from kitchener.actors.turn.services import DegradedCall
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import RuntimeConfig
@@ -33,7 +33,7 @@ from kitchener.memory import HO3Memory
 from kitchener.plain_names import quoted
 from kitchener.records.prompt import PromptGateway, Provider
 from kitchener.runtime.agent import RESTART_WINDOW_S, Agent, Injected, Shared
-from kitchener.runtime.erasure import ErasureGuard, ErasureReport, erase, keyring_of, open_stores
+from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
 from kitchener.runtime.ledger_paths import agent_of, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import open_memories
@@ -93,7 +93,7 @@ class Runtime:
             raise ReentrantTurn(f"a tool of session {chain[-1]!r} drains the runtime, which waits for its own turn")
         await self._limiter.wait_idle()
         for agent in self._agents.values():
-            await agent.afterwards.wait_idle()
+            await agent.background.wait_idle()
 
     async def erase_subject(self, subject_id: str) -> ErasureReport:
         """Erases a subject: destroys the key, ends the sessions, and deactivates what was learned. Other subjects' turns go on.
@@ -118,7 +118,7 @@ class Runtime:
             for agent in self._agents.values():
                 await agent.ready()
             present = dict(self._agents)
-            with ErasureGuard(subject_id, {name: agent.supervisor.leaving for name, agent in present.items()}) as guard:
+            with ErasureGuards(subject_id, {name: agent.supervisor.erasure for name, agent in present.items()}) as guard:
                 await guard.begin()
                 async with open_stores(
                     self.config,
@@ -140,7 +140,7 @@ class Runtime:
             except KitchenerError as error:  # the key still counts as destroyed, and other subjects' turns can run
                 _log.warning("erasure not finished", subject_id=begun.subject_id, problem=str(error))
                 for agent in self._agents.values():
-                    agent.supervisor.leaving.bar(begun.subject_id)
+                    agent.supervisor.erasure.bar(begun.subject_id)
 
     def statistics(self) -> dict[str, Any]:
         """The present state of queues and workers, for monitoring."""
@@ -149,7 +149,7 @@ class Runtime:
         return {
             "running_turns": self._limiter.running,
             "waiting_turns": self._limiter.waiting,
-            "pending_consolidations": sum(agent.afterwards.pending for agent in self._agents.values()),
+            "pending_consolidations": sum(agent.background.pending for agent in self._agents.values()),
             "mailboxes": mailboxes,
         }
 
@@ -185,9 +185,12 @@ class Runtime:
             await self.drain()
         self._limiter.cancel_running()
         for agent in self._agents.values():
-            agent.afterwards.cancel()
+            agent.background.cancel()
         with anyio.move_on_after(limits.abort_grace_s):
             await self.drain()
+        for agent_class, agent in self._agents.items():
+            if staying := agent.tools.running:  # they were cancelled, and neither event loop can leave a task behind
+                _log.error("tools do not end, and the runtime waits for them", agent_class=agent_class, tools=staying)
         for agent in self._agents.values():
             await agent.close()
 

@@ -12,7 +12,7 @@ import pytest
 import structlog.testing
 
 from kitchener.actors.assembly import Host
-from kitchener.actors.consolidation.consolidator import Afterwards
+from kitchener.actors.consolidation.background import BackgroundJobs
 from kitchener.errors import ProviderError
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.turn import TurnResult
@@ -279,14 +279,14 @@ async def test_a_memory_that_cannot_be_written_is_not_tried_with_every_turn(tmp_
     provider = student()
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
-            afterwards = Afterwards(tasks, 10)
+            jobs = BackgroundJobs(tasks, 10)
             settings: dict[str, Any] = {"consolidation": "auto", "consolidation_backoff_s": 3_000}
-            host = Host(afterwards=afterwards)
+            host = Host(background=jobs)
             async with open_remembering(tmp_path, provider=provider, wrap=Unwritable, host=host, **settings) as (stack, memory):
                 for n in range(4):
                     result = await stack.turn(f"message {n}", subject_id="ada")
                     assert (result.response, result.error) == (f"echo: message {n}", None)
-                    await afterwards.wait_idle()
+                    await jobs.wait_idle()
                 assert memory.attempts == 1
                 memory.is_broken = False
                 await stack.supervisor.run_consolidation([QUESTIONS], namespace=ADA)

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kitchener.actors.executor import packs as prompt_templates
-from kitchener.actors.executor.packs import Part, compile_pack, fence, plain
+from kitchener.actors.executor.packs import PromptPart, compile_pack, fence, plain
 from kitchener.actors.executor.prompts import CompiledContract, PromptLibrary
 from kitchener.canonical import canonical_bytes, canonical_digest, digest
 from kitchener.config import HO2Config
@@ -404,7 +404,7 @@ TEMPLATES = st.recursive(
 )
 def test_the_compiled_part_and_the_engine_give_the_same_text(template: str, variables: dict[str, Any]) -> None:
     """The short cut for simple templates must not change what a model sees."""
-    part = Part(template, file="PRM-X-001.txt")
+    part = PromptPart(template, file="PRM-X-001.txt")
     assert part.is_plain
 
     def attempt(render: Callable[..., str]) -> str | None:
@@ -419,7 +419,7 @@ def test_the_compiled_part_and_the_engine_give_the_same_text(template: str, vari
 def test_a_part_of_more_than_a_thousand_alternatives_is_rendered() -> None:
     """Python's compiler gives up on such a chain of conditions in one expression; then the engine has to do it."""
     chain = "".join(f"{{% elif v{n} is defined and v{n} %}}{n}" for n in range(1_200))
-    part = Part(f"{{% if a %}}x{chain}{{% endif %}}", file="PRM-X-001.txt")
+    part = PromptPart(f"{{% if a %}}x{chain}{{% endif %}}", file="PRM-X-001.txt")
     assert part.render({"a": 0, "v1198": 1}, plain) == "1198"
 
 

@@ -12,6 +12,7 @@ from kitchener.actors.mailbox.mailbox import (
 from kitchener.errors import ActorStopped, ConfigError, ToolError
 from tests.actors.mailbox.mailbox_kit import NOTHING, Asker, GatedHandler, ask_in_order, counts, mailbox_of, opened, stopped_by
 from tests.actors.waiting import in_virtual_time, settle
+from tests.hostile.strays import of_a_kept_one
 
 
 async def test_an_error_of_ours_is_an_answer_and_no_failure_of_the_actor() -> None:
@@ -261,24 +262,11 @@ async def test_failures_of_one_origin_count_once_and_those_of_many_stop_the_acto
         await stopped_by(mailbox, lambda: fail("a0", "b0", "a1", "c0"))
 
 
-async def cancelled_by_something_else() -> None:
-    """Raises a cancellation that none of the caller's scopes has asked for."""
-    kept: list[BaseException] = []
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        try:
-            await anyio.sleep(1)
-        except anyio.get_cancelled_exc_class() as cancelled:
-            kept.append(cancelled)
-            raise
-    raise kept[0]
-
-
 @pytest.mark.parametrize("how", ["ask_within", "ask_here"])
 async def test_a_cancellation_from_elsewhere_fails_its_own_message_only(how: str) -> None:
     async def handle(message: str) -> str:
         if message == "bad":
-            await cancelled_by_something_else()
+            await of_a_kept_one()
         return message
 
     mailbox = mailbox_of(handle)

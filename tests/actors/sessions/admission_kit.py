@@ -6,8 +6,9 @@ from typing import Any, cast
 
 import anyio
 
-from kitchener.actors.sessions.admission import Admission, SessionQueue, TurnLimiter
+from kitchener.actors.sessions.admission import Admission, TurnLimiter
 from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.sessions.state import SessionState
 from kitchener.clock import SystemClock
 from kitchener.config import HO2Config
@@ -59,7 +60,7 @@ class Place:
         self.most_running = 0
 
     def is_free(self) -> bool:
-        return self.session.admission is None and (self.limiter.running, self.limiter.waiting) == (0, 0)
+        return self.session.queue is None and (self.limiter.running, self.limiter.waiting) == (0, 0)
 
     @asynccontextmanager
     async def turn(self, message: str, call: TurnCall, *, nested: bool) -> AsyncIterator[SessionQueue]:

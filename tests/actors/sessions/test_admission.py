@@ -225,7 +225,7 @@ async def test_a_full_runtime_turns_a_message_away_on_record_and_frees_its_sessi
             await message.send(place)
             assert isinstance(message.outcome, Overloaded)
             assert place.written.rejections() == [("a", "overloaded")]
-            assert place.session.admission is None
+            assert place.session.queue is None
             limiter.leave()
             other.go.set()
     assert place.is_free()
@@ -252,7 +252,7 @@ async def test_a_nested_turn_takes_no_slot_because_its_caller_holds_one() -> Non
             assert nested.outcome == "running"
             assert (place.limiter.running, place.limiter.waiting) == (1, 0)
             nested.go.set()
-        assert (place.limiter.running, place.session.admission) == (1, None)
+        assert (place.limiter.running, place.session.queue) == (1, None)
         place.limiter.leave()
     assert place.is_free()
 

@@ -15,8 +15,6 @@ from kitchener.actors.sessions.state import (
     PastTurn,
     SessionState,
     fold,
-    forget_failed,
-    note_failed,
 )
 from kitchener.errors import Overloaded, ProviderError
 from kitchener.ids import SessionId, SubjectId, TurnId
@@ -42,7 +40,7 @@ def entries(*items: tuple[str, Mapping[str, Any]]) -> list[Entry]:
 
 
 def folded(*items: tuple[str, Mapping[str, Any]]) -> SessionState:
-    return fold(state(), entries(*items), ESTIMATOR)
+    return fold(state(), entries(*items))
 
 
 def facts(found: SessionState) -> dict[str, Any]:
@@ -123,6 +121,13 @@ def test_numbers_that_a_crash_left_out_stay_taken() -> None:
     assert (found.turn_count, found.wo_count) == (3, 4)
 
 
+def test_the_abort_of_a_turn_without_a_start_leaves_the_open_turn_open() -> None:
+    """A crash lost the end of the first turn and the start of the second; when the session comes back, both are closed."""
+    found = folded(START, started(1), planned(1), aborted(2))
+    assert found.open_turn == OpenTurn(turn_id(1), "hello", {wo_id(1): "classify"})
+    assert fold(found, entries(ended(events.WO_ABANDONED, 1), aborted(1))).open_turn is None
+
+
 def test_a_completed_turn_is_part_of_the_history() -> None:
     found = folded(
         START,
@@ -167,13 +172,10 @@ def test_a_failed_work_order_is_remembered_until_it_is_put_away() -> None:
 
 
 def test_no_more_failed_work_orders_are_remembered_than_the_bound() -> None:
-    found = state()
-    for n in range(MAX_FAILED_KEPT + 50):
-        note_failed(found, wo_id(n))
-    assert found.failed_work_orders == [wo_id(n) for n in range(MAX_FAILED_KEPT)]
-    forget_failed(found, wo_id(MAX_FAILED_KEPT + 1))  # one that was not remembered
-    forget_failed(found, wo_id(0))
-    assert len(found.failed_work_orders) == MAX_FAILED_KEPT - 1
+    found = folded(START, started(1), *(ended(events.WO_FAILED, n) for n in range(1, MAX_FAILED_KEPT + 51)))
+    assert found.failed_work_orders == [wo_id(n) for n in range(1, MAX_FAILED_KEPT + 1)]
+    forgotten = entries(ended(events.WO_ABANDONED, MAX_FAILED_KEPT + 1), ended(events.WO_SUPERSEDED, 1))
+    assert fold(found, forgotten).failed_work_orders == [wo_id(n) for n in range(2, MAX_FAILED_KEPT + 1)]
 
 
 def test_an_ended_session_is_ended() -> None:
@@ -194,7 +196,7 @@ async def read_back(runtime: Runtime, session_id: str) -> SessionState:
             first = SessionState(SessionId(session_id), SubjectId(payload["subject_id"]), payload.get("external_id"))
         found.append((entry.entry_type, payload, entry.ref))
     assert first is not None
-    return fold(first, found, ESTIMATOR)
+    return fold(first, found)
 
 
 async def check_state(runtime: Runtime, session_id: str) -> SessionState:

@@ -97,14 +97,14 @@ def test_it_says_what_it_did_and_once_more_that_it_is_done(cli: Cli, sessions: d
 def test_who_is_not_known_gives_1(cli: Cli, sessions: dict[str, list[str]]) -> None:
     outcome = cli("subject", "erase", "eve", "--yes")
     assert is_one_line(outcome, 1)
-    assert "'eve': is not known: there is no key, no session and no erasure of theirs; nothing was erased" in outcome.err
+    assert "'eve': is not known: there is no key, no session and no erasure of this subject; nothing was erased" in outcome.err
 
 
 def test_without_a_keyring_it_says_why_not(cli: Cli) -> None:
     Path("kitchener.toml").write_text('plane_root = "plane"\n', encoding="utf-8")
     outcome = cli(*ERASE)
     assert is_one_line(outcome, 2)
-    assert "keyring: is not set, so everything is stored plainly" in outcome.err
+    assert "keyring: is not set, so everything is stored in plain text" in outcome.err
 
 
 def test_it_is_not_done_unasked(cli: Cli, sessions: dict[str, list[str]], tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ the fragments. The turn decides whether the model sees them. Explained in `docs/
 """
 
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -198,7 +198,7 @@ class AttentionRetriever:
         queries, elapsed_ms = first.queries + second.queries, first.elapsed_ms + second.elapsed_ms
         return self._laid_out(list(merged.values()), queries, elapsed_ms, first.cut_by or second.cut_by)
 
-    def _gather(self, reads: Sequence[_Read]) -> Coroutine[object, object, _Gathered]:
+    def _gather(self, reads: Sequence[_Read]) -> Awaitable[_Gathered]:
         """Runs as many reads as the limits allow. A read that fails ends the gathering."""
         return self._read_all(reads, []) if self._never_waits else self._read_in_time(reads)
 

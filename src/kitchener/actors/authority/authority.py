@@ -7,7 +7,7 @@ the projection. In `shadow` decisions and projections go only to the context led
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Final
 
 from kitchener.actors.authority.index_cache import IndexCache
 from kitchener.actors.authority.ranking import TurnRanking
@@ -41,6 +41,7 @@ from kitchener.context.fold.lifecycle import first_intent_problem
 from kitchener.errors import InvalidLifecycle
 from kitchener.ledger import LedgerEntry, LedgerGroup, ReadableLedger, StoredEntry
 from kitchener.records import events
+from kitchener.records.entries import CommonPayload, ProjectionMode, TransitionStep
 from kitchener.records.ref import Ref
 from kitchener.signing import Signer
 
@@ -93,7 +94,7 @@ class SessionThread:
         record = self.state.intents.get(self.last_left or "")
         return self.last_left if record is not None and not record.is_live else None
 
-    def apply(self, entry_type: str, entity_id: str, timestamp: str, payload: Mapping[str, Any], ref: Ref) -> None:
+    def apply(self, entry_type: str, entity_id: str, timestamp: str, payload: Mapping[str, object], ref: Ref) -> None:
         """Applies an entry of the session when it is written or read back."""
         if self.is_shadow and entry_type in _OF_A_TURN and payload.get("intent_id") is None:
             payload = {**payload, "intent_id": self.intent_id}
@@ -159,10 +160,10 @@ class ContextAuthority:
         self.ruleset = ruleset_of(config, ruleset_hash)
         self._ranking = TurnRanking(self.ruleset)
         self.projector = Projector(self.ruleset, rank=self._rank, offer=self._offer)
-        self._mode: Literal["enforce", "shadow"] = "shadow" if self.is_shadow else "enforce"
+        self._mode: ProjectionMode = "shadow" if self.is_shadow else "enforce"
         self._indexes = IndexCache()
         self.shared = SharedIntents(ledgers)
-        self.recalling = SubjectTurns(ledgers, self.projector.estimate, self.ruleset.ranking_postings)
+        self.subject_turns = SubjectTurns(ledgers, self.projector.estimate, self.ruleset.ranking_postings)
 
     def thread(self, session_id: str) -> SessionThread:
         """Returns the thread of a new session."""
@@ -243,7 +244,7 @@ class ContextAuthority:
     async def record(
         self,
         thread: SessionThread,
-        base: Mapping[str, Any],
+        base: CommonPayload,
         shown: tuple[Projection, Rendering],
         timestamp: str,
         transition_refs: Sequence[Ref],
@@ -259,7 +260,7 @@ class ContextAuthority:
             transition_refs=transition_refs,
             hashed=partial(self._ledgers.context.content_digest, base["subject_id"]),
         )
-        fields: dict[str, Any] = {**base, **payload}
+        fields: dict[str, object] = {**base, **payload}
         if self._signer is not None:
             del fields["authority"]
             signature = self._signer.sign(canonical_bytes(fields, at="payload"))
@@ -268,7 +269,7 @@ class ContextAuthority:
         thread.bases[projection.intent_id] = base_of(projection, ref)
         return ref
 
-    async def record_flags(self, base: Mapping[str, Any], flags: Iterable[Flag], timestamp: str, intent_id: str | None) -> None:
+    async def record_flags(self, base: CommonPayload, flags: Iterable[Flag], timestamp: str, intent_id: str | None) -> None:
         """Writes a `CONFLICT_FLAG` entry for each flag."""
         for flag in flags:
             payload = conflict_flag_payload(
@@ -279,9 +280,9 @@ class ContextAuthority:
     async def record_shadow(
         self,
         thread: SessionThread,
-        base: Mapping[str, Any],
+        base: CommonPayload,
         decision: TransitionDecision,
-        step: Literal["before", "after"],
+        step: TransitionStep,
         decided_after: str,
     ) -> None:
         """Writes `INTENT_SHADOW_DECISION` and applies it to the shadow's own state.

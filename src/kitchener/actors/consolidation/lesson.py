@@ -3,7 +3,7 @@
 The model chooses words, labels and weights. The sources come from the counted signals, never from the model's answer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ MESSAGE_CHARS: Final = 500
 _MAX_LABELS: Final = 8
 _MAX_LABEL_CHARS: Final = 64
 _UNKNOWN: Final = "unknown"
+_NO_LABELS: Final[Mapping[str, tuple[str, ...]]] = {"domain": (), "task": ()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Case:
     """The counted events of the signal."""
 
 
-def overlay_of(case: Case, output: Mapping[str, Any], trace: Sequence[StoredEntry]) -> dict[str, Any]:
+def overlay_of(case: Case, output: Mapping[str, object], trace: Sequence[StoredEntry]) -> dict[str, Any]:
     """Builds the overlay from the model's output. Its sources are the counted events, never the model's claims.
 
     Args:
@@ -55,8 +56,8 @@ def overlay_of(case: Case, output: Mapping[str, Any], trace: Sequence[StoredEntr
         trace: HO1's entries of the work order, in order
     """
     call = next((entry.payload for entry in reversed(trace) if entry.entry_type == events.LLM_CALL), {})
-    given = output.get("labels") or {}
-    labels = {kind: _tidy_labels(given.get(kind)) for kind in ("domain", "task")}
+    given = output.get("labels")
+    labels = {kind: _tidy_labels(given.get(kind)) for kind in ("domain", "task")} if isinstance(given, Mapping) else _NO_LABELS
     evidence = case.evidence
     first = evidence.first_seen.isoformat(timespec="microseconds")
     return {
@@ -81,12 +82,13 @@ def overlay_of(case: Case, output: Mapping[str, Any], trace: Sequence[StoredEntr
     }
 
 
-def _tidy_labels(labels: Any) -> tuple[str, ...]:
-    tidied = (tidy(label)[:_MAX_LABEL_CHARS] for label in labels or () if isinstance(label, str))
+def _tidy_labels(labels: object) -> tuple[str, ...]:
+    given = labels if isinstance(labels, Iterable) else ()
+    tidied = (tidy(label)[:_MAX_LABEL_CHARS] for label in given if isinstance(label, str))
     return tuple(dict.fromkeys(filter(None, tidied)))[:_MAX_LABELS]
 
 
-def recorded_output(trace: Sequence[StoredEntry]) -> dict[str, Any] | None:
+def recorded_output(trace: Sequence[StoredEntry]) -> dict[str, object] | None:
     """Reads the output of a completed work order from HO1's entries; None if it was not completed or cannot be read."""
     if not trace or trace[-1].entry_type != events.WO_COMPLETED:
         return None

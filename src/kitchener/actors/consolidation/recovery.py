@@ -11,7 +11,7 @@ import anyio
 import structlog
 
 from kitchener.actors.consolidation.lesson import Case, overlay_of, recorded_output
-from kitchener.actors.turn.parts import TurnParts
+from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.actors.work.plan import cost_json
 from kitchener.clock import iso, to_us
@@ -30,16 +30,16 @@ _FACTS: Final = frozenset(("namespace", "signal_id", "gate_ts", "signals_positio
 _PAGE: Final = 64
 
 
-class LessonRecovery:
+class ConsolidationRecovery:
     """Ends consolidations of an earlier process.
 
     Args:
-        parts: the components that all turns of the agent class share
+        services: the components that all turns of the agent class share
         memory: holds the signals and stores the overlays
     """
 
-    def __init__(self, parts: TurnParts, memory: LongTermMemory) -> None:
-        self._parts, self._memory = parts, memory
+    def __init__(self, services: TurnServices, memory: LongTermMemory) -> None:
+        self._services, self._memory = services, memory
         self._is_done = False
         self._running: anyio.Lock | None = None
 
@@ -48,18 +48,18 @@ class LessonRecovery:
 
         Does nothing in a replay or if another process may write the ledgers, where a consolidation may still be running.
         """
-        if self._is_done or not self._parts.ledgers.is_sole_writer:
+        if self._is_done or not self._services.ledgers.is_sole_writer:
             return
         self._running = self._running or anyio.Lock()
         async with self._running:
             if self._is_done:
                 return
-            ho2m = self._parts.ledgers.ho2m
+            ho2m = self._services.ledgers.ho2m
             for planned in await self._planned_lately():
                 newest = (await ho2m.last(session_id=planned.session_id))[-1]
                 if newest.entity_id == planned.entity_id and newest.entry_type in _OPEN:
-                    await self.take_up(newest)
-            await self._parts.ledgers.commit()
+                    await self.close(newest)
+            await self._services.ledgers.commit()
             self._is_done = True
 
     async def _planned_lately(self) -> list[StoredEntry]:
@@ -67,8 +67,8 @@ class LessonRecovery:
 
         No consolidation runs longer than its deadline and its final commit, so older plans need no check.
         """
-        ho2m = self._parts.ledgers.ho2m
-        longest_us = int(2 * self._parts.config.consolidation_deadline_s * 1_000_000)
+        ho2m = self._services.ledgers.ho2m
+        longest_us = int(2 * self._services.config.consolidation_deadline_s * 1_000_000)
         since = iso(max(0, to_us(datetime.fromisoformat(ho2m.last_timestamp)) - longest_us))
         limit = _PAGE
         while True:
@@ -77,7 +77,7 @@ class LessonRecovery:
                 return [each for each in found if each.timestamp >= since]
             limit *= 4
 
-    async def take_up(self, newest: StoredEntry) -> bool:
+    async def close(self, newest: StoredEntry) -> bool:
         """Ends a consolidation that is still open, so that no model is asked twice for the same answer.
 
         Args:
@@ -88,7 +88,7 @@ class LessonRecovery:
         """
         if newest.entry_type not in _OPEN:
             return False
-        ledgers, session_id, wo_id = self._parts.ledgers, str(newest.session_id), newest.entity_id
+        ledgers, session_id, wo_id = self._services.ledgers, str(newest.session_id), newest.entity_id
         planned = await anext(ledgers.ho2m.read(session_id=session_id, entity_id=wo_id))
         trace = [entry async for entry in ledgers.ho1m.read(session_id=session_id, entity_id=wo_id)]
         closed = {

@@ -77,7 +77,7 @@ def plain(value: object) -> str:
         raise PromptError(f"a value of the prompt has no JSON form: {error}") from error
 
 
-class Part:
+class PromptPart:
     """One compiled part of a pack.
 
     A part of literal text, values and simple conditions is compiled to one Python expression, which renders in a twentieth of
@@ -124,8 +124,8 @@ class Part:
 class PackTemplate:
     """Both compiled parts of a pack."""
 
-    instruction: Part
-    data: Part
+    instruction: PromptPart
+    data: PromptPart
 
 
 def compile_pack(text: str, *, file: str) -> PackTemplate:
@@ -149,7 +149,7 @@ def compile_pack(text: str, *, file: str) -> PackTemplate:
     for name, half in zip(("above", "below"), halves, strict=True):
         if not half:
             raise PromptError(f"{file}: expected text {name} the line {MARKER!r}, found none")
-    instruction, data = (Part(half, file=file) for half in halves)
+    instruction, data = (PromptPart(half, file=file) for half in halves)
     if misplaced := sorted(instruction.names - INSTRUCTION_VARIABLES):
         raise PromptError(
             f"{file}: expected only {sorted(INSTRUCTION_VARIABLES)} among the instructions, found {misplaced};"

@@ -8,19 +8,18 @@ does. Explained in `docs/sessions.md`.
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Literal
 
 import anyio
 
 from kitchener.actors.mailbox.wakeups import Wakeup, signals
 from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.queue import SessionQueue, Waiter
 from kitchener.clock import loop_clock, scope_class
 from kitchener.config import HO2Config
 from kitchener.errors import Overloaded, RuntimeClosed, SessionBusy, TurnReplaced
 from kitchener.records import events
+from kitchener.records.entries import RejectReason, TurnRejectedPayload
 from kitchener.records.turn import TurnCall
-
-RejectReason = Literal["busy", "overloaded", "replaced"]
 
 
 class TurnLimiter:
@@ -80,20 +79,20 @@ class TurnLimiter:
         line = self._lines.get(subject_id)
         if self.waiting >= self._max_waiting or (line is not None and len(line) >= self._waiting_share):
             raise Overloaded("the runtime's queue of turns", self._max_waiting)
-        place = Wakeup(self._signal())
-        self._lines.setdefault(subject_id, deque()).append(place)
+        waiter = Wakeup(self._signal())
+        self._lines.setdefault(subject_id, deque()).append(waiter)
         self.waiting += 1
         try:
             with self._scope(deadline=deadline):
-                await place
+                await waiter
         except BaseException:
-            if place.is_set:
+            if waiter.is_set:
                 self.leave(subject_id)  # the slot was granted already: pass it on
             raise
         finally:
-            if not place.is_set:
-                self._forget(subject_id, place)
-        if not place.is_set:
+            if not waiter.is_set:
+                self._forget(subject_id, waiter)
+        if not waiter.is_set:
             raise Overloaded("the runtime's queue of turns", self._max_waiting)
         if self._closed:
             self.leave(subject_id)
@@ -131,16 +130,16 @@ class TurnLimiter:
                 return
 
     def _give(self, subject_id: str) -> None:
-        place = self._lines[subject_id][0]
-        self._forget(subject_id, place)
+        waiter = self._lines[subject_id][0]
+        self._forget(subject_id, waiter)
         if subject_id in self._lines:
             self._lines.move_to_end(subject_id)
         self._take(subject_id)
-        place.set()
+        waiter.set()
 
-    def _forget(self, subject_id: str, place: Wakeup) -> None:
+    def _forget(self, subject_id: str, waiter: Wakeup) -> None:
         line = self._lines[subject_id]
-        line.remove(place)
+        line.remove(waiter)
         self.waiting -= 1
         if not line:
             del self._lines[subject_id]
@@ -170,28 +169,6 @@ class TurnLimiter:
         if not self.running and not self._scopes and self._idle is not None:
             self._idle.set()
             self._idle = None
-
-
-class SessionQueue:
-    """The running call and the waiting calls of one session. It exists only while there is at least one call."""
-
-    __slots__ = ("is_replaced", "scope", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting: deque[_Place] = deque()
-        self.scope: anyio.CancelScope | None = None
-        """The running turn's cancel scope; None until the turn has one."""
-        self.is_replaced = False
-        """Whether a newer message replaced the running turn."""
-
-
-class _Place:
-    __slots__ = ("granted", "is_replaced", "is_turn")
-
-    def __init__(self, *, is_turn: bool) -> None:
-        self.granted = anyio.Event()
-        self.is_replaced = False
-        self.is_turn = is_turn
 
 
 class Admission:
@@ -257,18 +234,18 @@ class Admission:
         Raises:
             Overloaded: a call still held the session at the deadline
         """
-        queue: SessionQueue | None = session.admission
+        queue = session.queue
         if queue is None:
             return
         if queue.scope is not None:
             queue.scope.cancel()
-        await self._wait(queue, session, _Place(is_turn=False), deadline)
+        await self._wait(queue, session, Waiter(is_turn=False), deadline)
         self._leave_session(session)
 
     async def _enter_session(self, session: SessionManager, deadline: float, *, is_turn: bool = True) -> SessionQueue:
-        queue: SessionQueue | None = session.admission
+        queue = session.queue
         if queue is None:
-            queue = session.admission = SessionQueue()
+            queue = session.queue = SessionQueue()
             return queue
         policy = self._config.overlap_policy if is_turn else "queue"
         if policy == "reject":
@@ -277,50 +254,51 @@ class Admission:
             self._replace(queue)
         elif len(queue.waiting) >= self._config.session_queue:
             raise Overloaded(f"the queue of session {session.session_id}", self._config.session_queue)
-        await self._wait(queue, session, _Place(is_turn=is_turn), deadline)
+        await self._wait(queue, session, Waiter(is_turn=is_turn), deadline)
         return queue
 
-    async def _wait(self, queue: SessionQueue, session: SessionManager, place: _Place, deadline: float) -> None:
-        queue.waiting.append(place)
+    async def _wait(self, queue: SessionQueue, session: SessionManager, waiter: Waiter, deadline: float) -> None:
+        queue.waiting.append(waiter)
         try:
             with anyio.CancelScope(deadline=deadline):
-                await place.granted.wait()
+                await waiter.granted.wait()
         except BaseException:
-            if place.granted.is_set() and not place.is_replaced:
+            if waiter.granted.is_set() and not waiter.is_replaced:
                 self._leave_session(session)  # the session was granted already: pass it on
             raise
         finally:
-            if not place.granted.is_set():
-                queue.waiting.remove(place)
-        if place.is_replaced:
+            if not waiter.granted.is_set():
+                queue.waiting.remove(waiter)
+        if waiter.is_replaced:
             raise TurnReplaced(session.session_id)
-        if not place.granted.is_set():
+        if not waiter.granted.is_set():
             raise Overloaded(f"the queue of session {session.session_id}", self._config.session_queue)
 
     @staticmethod
     def _replace(queue: SessionQueue) -> None:
         """Cancels the running turn and rejects the waiting turns, because only the newest message counts."""
-        for place in [place for place in queue.waiting if place.is_turn]:
-            queue.waiting.remove(place)
-            place.is_replaced = True
-            place.granted.set()
+        for waiter in [waiter for waiter in queue.waiting if waiter.is_turn]:
+            queue.waiting.remove(waiter)
+            waiter.is_replaced = True
+            waiter.granted.set()
         queue.is_replaced = True
         if queue.scope is not None:
             queue.scope.cancel()
 
     @staticmethod
     def _leave_session(session: SessionManager) -> None:
-        queue: SessionQueue = session.admission
+        queue = session.queue
+        assert queue is not None
         queue.scope = None
         queue.is_replaced = False
         if queue.waiting:
             queue.waiting.popleft().granted.set()
         else:
-            session.admission = None
+            session.queue = None
 
     @staticmethod
     async def _record(session: SessionManager, message: str, key: str | None, reason: RejectReason) -> None:
-        fields: dict[str, Any] = {"user_message": message, "reason": reason}
+        fields: TurnRejectedPayload = {"user_message": message, "reason": reason}
         if key is not None:
             fields["idempotency_key"] = key
         await session.write(events.TURN_REJECTED, session.session_id, fields)

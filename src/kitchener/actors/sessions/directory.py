@@ -9,14 +9,15 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import structlog
 
 from kitchener.actors.authority.authority import ContextAuthority, SessionThread
 from kitchener.actors.sessions.fresh_ids import FreshIds, check_session_id
-from kitchener.actors.sessions.state import PastTurn, SessionState, fold
+from kitchener.actors.sessions.queue import SessionQueue
+from kitchener.actors.sessions.state import CHANGES, PastTurn, SessionState, fold
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.cancellation import raises_cut_off
 from kitchener.clock import Clock, iso, loop_clock
@@ -36,6 +37,14 @@ from kitchener.ids import (
 )
 from kitchener.ledger import LedgerEntry, LedgerGroup
 from kitchener.records import events
+from kitchener.records.entries import (
+    AbortReason,
+    CommonPayload,
+    CostSummary,
+    SessionEndPayload,
+    SessionStartPayload,
+    TurnAbortedPayload,
+)
 from kitchener.records.events import VERSION
 from kitchener.records.ref import Ref
 
@@ -62,8 +71,8 @@ class SessionManager:
         "_config",
         "_ho2m",
         "_ledgers",
-        "admission",
         "last_used",
+        "queue",
         "session_id",
         "state",
         "subject_id",
@@ -76,17 +85,18 @@ class SessionManager:
         """The session's id."""
         self.subject_id = state.subject_id
         """The subject of the conversation."""
-        self._base = {"session_id": self.session_id, "subject_id": self.subject_id, "v": VERSION}
+        self._base: CommonPayload = {"session_id": self.session_id, "subject_id": self.subject_id, "v": VERSION}
         self._agent_class = agent_class
         self._ledgers, self._ho2m = ledgers, ledgers.ho2m
         self._config = config
         self._clock = clock
-        self.admission: Any = None
-        """The session's queue, owned by `admission.py`; None while no call holds the session."""
+        self.queue: SessionQueue | None = None
+        """The calls that hold the session or wait for it, managed by `admission.py`; None: there are none."""
         self.last_used = 0.0
         self.thread: SessionThread | None = None
         """The Context Authority's state of the session; None if the Authority is off."""
         state.window = deque(state.window, maxlen=config.attention_window_turns)
+        state.estimator = config.token_estimator
 
     def check_open(self) -> None:
         """Raises SessionEnded or SubjectErased if the session takes no more turns."""
@@ -106,12 +116,12 @@ class SessionManager:
         return self.state.wo_count
 
     def next_wo_number(self) -> int:
-        """Increments and returns the number of work orders; the first is 1."""
+        """Reserves the next number of a work order and returns it; the first is 1."""
         self.state.wo_count += 1
         return self.state.wo_count
 
     def next_wo_id(self) -> WorkOrderId:
-        """Takes the next work order number and returns it as an id."""
+        """Reserves the next number of a work order and returns the id with this number."""
         return work_order_id(self.session_id, self.next_wo_number())
 
     def next_turn_id(self) -> TurnId:
@@ -127,32 +137,25 @@ class SessionManager:
         Raises:
             StaleHead: the session's last entry is another one
         """
-        fields: dict[str, Any] = {"agent_class": self._agent_class}
+        fields: SessionStartPayload = {"agent_class": self._agent_class}
         if self.state.external_id is not None:
             fields["external_id"] = self.state.external_id
         return await self.write(events.SESSION_START, self.session_id, fields, expected_head=expected_head)
 
-    async def end_session(self, session_id: str, turn_count: int, total_cost: Mapping[str, int], reason: str = "ended") -> Ref:
+    async def end_session(self, session_id: str, turn_count: int, total_cost: CostSummary, reason: str = "ended") -> Ref:
         """Writes `SESSION_END` and returns when the entry is durable."""
-        fields = {"turn_count": turn_count, "total_cost": dict(total_cost), "reason": reason}
+        fields: SessionEndPayload = {"turn_count": turn_count, "total_cost": total_cost, "reason": reason}
         ref = await self.write(events.SESSION_END, session_id, fields)
-        self.state.is_ended = True
         await self.commit()
         return ref
 
-    def add_turn(self, user_message: str, response: str, *, turn: str | None = None, ref: Ref | None = None) -> None:
-        """Adds a turn to the history in memory."""
-        past = PastTurn(
-            turn or turn_id(self.session_id, self.state.completed_turns + 1),
-            user_message,
-            response,
-            ref or Ref("", "", ""),
-            self._config.token_estimator,
-        )
-        self.state.window.append(past)
+    def add_turn(self, user_message: str, response: str) -> None:
+        """Adds a turn to the history in memory. Writes nothing, so the turn is gone when the session is next activated."""
+        turn = turn_id(self.session_id, self.state.completed_turns + 1)
+        self.state.window.append(PastTurn(turn, user_message, response, Ref("", "", ""), self._config.token_estimator))
         self.state.completed_turns += 1
 
-    def fields_of(self, turn: str | None) -> dict[str, Any]:
+    def fields_of(self, turn: str | None) -> CommonPayload:
         """The fields that every payload about a turn carries; None: those of a payload about the session itself."""
         return self._base if turn is None else {**self._base, "turn_id": turn}
 
@@ -160,7 +163,7 @@ class SessionManager:
         self,
         entry_type: str,
         entity_id: str,
-        fields: Mapping[str, Any],
+        fields: Mapping[str, object],
         *,
         turn: str | None = None,
         expected_head: EntryId | None = None,
@@ -172,25 +175,28 @@ class SessionManager:
         return self.append(entry_type, entity_id, {**self.fields_of(turn), **fields}, expected_head)
 
     async def append(
-        self, entry_type: str, entity_id: str, payload: dict[str, Any], expected_head: EntryId | None = None
+        self, entry_type: str, entity_id: str, payload: Mapping[str, object], expected_head: EntryId | None = None
     ) -> Ref:
-        """Writes an entry with a complete payload, which includes `fields_of` its turn."""
+        """Writes an entry with a complete payload, which includes `fields_of` its turn, and applies it to the state."""
         ref = await self._ho2m.write(_entry(LedgerEntry, (entry_type, entity_id, payload)), expected_head=expected_head)
         self.state.head = ref.entry_id  # type: ignore[assignment]  # an `EntryId(…)` call would only cost time
+        if entry_type in CHANGES:
+            CHANGES[entry_type](self.state, payload, ref)
         if self.thread is not None and entry_type in FOLDED_TYPES:
             self.thread.apply(entry_type, entity_id, self._ho2m.last_timestamp, payload, ref)
         return ref
 
-    async def write_all(self, made: Iterable[tuple[str, str, Mapping[str, Any]]], *, turn: str | None = None) -> list[Ref]:
+    async def write_all(self, made: Iterable[tuple[str, str, Mapping[str, object]]], *, turn: str | None = None) -> list[Ref]:
         """Writes entries, each given as type, entity and fields, in one commit. After a crash all or none of them exist."""
         carried = self.fields_of(turn)
         entries = [LedgerEntry(kind, entity_id, {**carried, **fields}) for kind, entity_id, fields in made]
         stored = await self._ho2m.write_all(entries)
         refs = [each.ref for each in stored]
-        for entry, ref, at in zip(entries, refs, stored, strict=True):
-            self.state.head = EntryId(ref.entry_id)
-            if self.thread is not None and entry.entry_type in FOLDED_TYPES:
-                self.thread.apply(entry.entry_type, entry.entity_id, at.timestamp, entry.payload, ref)
+        fold(self.state, ((entry.entry_type, entry.payload, ref) for entry, ref in zip(entries, refs, strict=True)))
+        if self.thread is not None:
+            for entry, ref, at in zip(entries, refs, stored, strict=True):
+                if entry.entry_type in FOLDED_TYPES:
+                    self.thread.apply(entry.entry_type, entry.entity_id, at.timestamp, entry.payload, ref)
         return refs
 
     async def commit(self) -> None:
@@ -296,7 +302,7 @@ class SessionDirectory:
         """The active sessions of a subject, least recently used first."""
         return [session for session in self._active.values() if session.subject_id == subject_id]
 
-    def put_away(self, session: SessionManager) -> None:
+    def passivate(self, session: SessionManager) -> None:
         """Passivates a session. The next `find` activates it from the ledger."""
         self._active.pop(session.session_id, None)
 
@@ -352,9 +358,9 @@ class SessionDirectory:
         self._active.move_to_end(session.session_id)
         oldest = next(iter(self._active.values()))
         if now - oldest.last_used > self._idle_s or len(self._active) > self._max_active:
-            self._passivate(session, now)
+            self._passivate_idle(session, now)
 
-    def _passivate(self, touched: SessionManager, now: float) -> None:
+    def _passivate_idle(self, touched: SessionManager, now: float) -> None:
         """Passivates sessions that are idle for too long or beyond `max_active`; looks at the 16 least recently used.
 
         A session with a running call stays active, and so does `touched`.
@@ -362,7 +368,7 @@ class SessionDirectory:
         oldest = list(islice(self._active.values(), _PASSIVATE_AT_ONCE))
         for session in oldest:
             is_idle = now - session.last_used > self._idle_s
-            if session.admission is not None:  # in use: move it back, so that idle sessions come first
+            if session.queue is not None:  # in use: move it back, so that idle sessions come first
                 session.last_used = now
                 self._active.move_to_end(session.session_id)
             elif session is not touched and (is_idle or len(self._active) > self._max_active):
@@ -389,12 +395,8 @@ class SessionDirectory:
             raise UnknownSession(session_id, self._agent_class)
         first = events.read_payload(entries[0].entry_type, entries[0].payload)
         state = SessionState(SessionId(session_id), SubjectId(first["subject_id"]), first.get("external_id"))
-        fold(
-            state,
-            ((e.entry_type, events.read_payload(e.entry_type, e.payload), e.ref) for e in entries),
-            self._config.token_estimator,
-        )
         session = self._manager(state)
+        fold(state, ((e.entry_type, events.read_payload(e.entry_type, e.payload), e.ref) for e in entries))
         if self._authority is not None:
             session.thread = await self._authority.read_back(session_id, entries)
         await self._skip_unplanned(session)
@@ -416,17 +418,16 @@ class SessionDirectory:
             began = max(began, int(number) if number.isdecimal() else 0)
         if began > state.turn_count:
             turn = turn_id(session.session_id, began)
-            state.turn_count = began
-            await session.write(events.TURN_ABORTED, turn, {"reason": "crash"}, turn=turn)
+            crashed: TurnAbortedPayload = {"reason": "crash"}
+            await session.write(events.TURN_ABORTED, turn, crashed, turn=turn)
             logger.warning("turn without a start closed", turn_id=turn)
 
 
-async def close_open_turn(session: SessionManager, reason: str) -> None:
+async def close_open_turn(session: SessionManager, reason: AbortReason) -> None:
     """Closes an open turn in one commit: `WO_ABANDONED` for each open work order, then `TURN_ABORTED`."""
     turn = session.state.open_turn
     if turn is None:
         return
-    session.state.open_turn = None
     open_ones = [(events.WO_ABANDONED, wo_id, {"wo_id": wo_id, "reason": reason}) for wo_id in turn.work_orders]
     await session.write_all([*open_ones, (events.TURN_ABORTED, turn.turn_id, {"reason": reason})], turn=turn.turn_id)
 

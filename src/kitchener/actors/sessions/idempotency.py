@@ -5,8 +5,9 @@ to its session, or to its subject if the call names no session. After an abort t
 was running and its outcome is unknown. Explained in `docs/sessions.md`.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Literal, NamedTuple
 
 import anyio
 
@@ -16,24 +17,28 @@ from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
 
-Scope = tuple[str, str]
-"""`("session", id)` or `("subject", id)`."""
-OnSession = Callable[[str], None]
-"""Called with the id of the session that runs the key's turn."""
+
+class KeyOwner(NamedTuple):
+    """What an idempotency key belongs to. Equal keys of different owners are different keys."""
+
+    kind: Literal["session", "subject"]
+    """Recorded as `idempotency_scope`."""
+    owner_id: str
+    """The session id or the subject id."""
 
 
-class _Running:
+class KeyUse:
+    """The use of a key by one message, while its turn runs."""
+
     __slots__ = ("done", "message", "result", "session_id")
 
     def __init__(self, message: str) -> None:
         self.message = message
         self.session_id: str | None = None
-        self.done = anyio.Event()
+        """The session that runs the key's turn; None before it is known."""
         self.result: TurnResult | None = None
-
-    def note_session(self, session_id: str) -> None:
-        """Stores the id of the session that runs the turn."""
-        self.session_id = session_id
+        """The key's one result; None: the turn has not completed."""
+        self.done = anyio.Event()
 
 
 class IdempotencyKeys:
@@ -45,25 +50,19 @@ class IdempotencyKeys:
 
     def __init__(self, ledgers: LedgerGroup) -> None:
         self._ledgers = ledgers
-        self._running: dict[tuple[Scope, str], _Running] = {}
+        self._running: dict[tuple[KeyOwner, str], KeyUse] = {}
 
-    async def answer(
-        self,
-        key: str,
-        message: str,
-        *,
-        scope: Scope,
-        deadline: float,
-        run: Callable[[OnSession], Awaitable[TurnResult]],
-    ) -> TurnResult:
-        """Returns the key's one result: from its running turn, from the ledger, or from a new turn.
+    @asynccontextmanager
+    async def use(self, key: str, message: str, *, owner: KeyOwner, deadline: float) -> AsyncIterator[KeyUse]:
+        """Holds a key. If its `result` is None, the block runs the turn; it sets `session_id` and then `result`.
+
+        Otherwise the result comes from the key's running turn or from the ledger, and the block only returns it.
 
         Args:
             key: the idempotency key
             message: the user's message
-            scope: the session or the subject that the key belongs to
+            owner: the session or the subject that the key belongs to
             deadline: on the event loop's clock, seconds; limits the wait for a running turn
-            run: runs a new turn
 
         Raises:
             IdempotencyConflict: the key was used with another message
@@ -72,8 +71,7 @@ class IdempotencyKeys:
             SubjectErased: the key's turn was erased with its subject
             Overloaded: the running turn did not finish before the deadline
         """
-        place = (scope, key)
-        while (running := self._running.get(place)) is not None:
+        while (running := self._running.get((owner, key))) is not None:
             if running.message != message:
                 raise IdempotencyConflict(key, "in progress")
             if running.session_id in calling_chain():
@@ -81,20 +79,21 @@ class IdempotencyKeys:
             with anyio.CancelScope(deadline=deadline):
                 await running.done.wait()
             if running.result is not None:
-                return running.result
+                yield running
+                return
             if not running.done.is_set():
                 raise Overloaded(f"idempotency key {key!r}: its running turn", 1)
-        mine = self._running[place] = _Running(message)
+        mine = self._running[owner, key] = KeyUse(message)
         try:
-            mine.result = await self._finished(key, message, scope) or await run(mine.note_session)
-            return mine.result
+            mine.result = await self._finished(key, message, owner)
+            yield mine
         finally:
-            del self._running[place]
+            del self._running[owner, key]
             mine.done.set()
 
-    async def _finished(self, key: str, message: str, scope: Scope) -> TurnResult | None:
+    async def _finished(self, key: str, message: str, owner: KeyOwner) -> TurnResult | None:
         """Returns the recorded result, or None if the key may run a new turn."""
-        for start in reversed(await self._starts(key, scope)):
+        for start in reversed(await self._starts(key, owner)):
             turn_id = start.payload["turn_id"]
             said = start.payload["user_message"]
             if not isinstance(said, str):  # a new turn would restore the erased message
@@ -104,11 +103,11 @@ class IdempotencyKeys:
             end = await self._end(start)
             if end is not None and end.entry_type == events.TURN_COMPLETED:
                 return TurnResult.from_payload(events.read_payload(end.entry_type, end.payload))
-            await self._check_effects(key, start.payload)
+            await self._check_effects(key, start)
         return None
 
-    async def _starts(self, key: str, scope: Scope) -> list[StoredEntry]:
-        return await self._ledgers.ho2m.last(key=events.idempotency_index_key(*scope, key), limit=_MAX_STARTS)
+    async def _starts(self, key: str, owner: KeyOwner) -> list[StoredEntry]:
+        return await self._ledgers.ho2m.last(key=events.idempotency_index_key(*owner, key), limit=_MAX_STARTS)
 
     async def _end(self, start: StoredEntry) -> StoredEntry | None:
         ends = self._ledgers.ho2m.read(
@@ -122,21 +121,22 @@ class IdempotencyKeys:
             return entry
         return None
 
-    async def _check_effects(self, key: str, start: Mapping[str, Any]) -> None:
+    async def _check_effects(self, key: str, start: StoredEntry) -> None:
         """Raises OutcomeUnknown if a tool with effects was started in the aborted turn and has no recorded result."""
+        turn_id = start.entity_id
         open_tools: dict[tuple[str, int], str] = {}
         async for entry in self._ledgers.ho1m.read(
-            session_id=start["session_id"], entry_type=(events.TOOL_STARTED, events.TOOL_CALL)
+            session_id=start.session_id, entry_type=(events.TOOL_STARTED, events.TOOL_CALL)
         ):
             payload = entry.payload
-            if payload["turn_id"] != start["turn_id"]:
+            if payload["turn_id"] != turn_id:
                 continue
             if entry.entry_type == events.TOOL_STARTED and not payload.get("read_only", False):
                 open_tools[entry.entity_id, payload["call"]] = payload["tool_id"]
             elif entry.entry_type == events.TOOL_CALL:
                 open_tools.pop((entry.entity_id, payload["call"]), None)
         for tool_id in open_tools.values():
-            raise OutcomeUnknown(key, start["turn_id"], tool_id)
+            raise OutcomeUnknown(key, turn_id, tool_id)
 
 
 _MAX_STARTS = 16

@@ -8,46 +8,130 @@ from collections.abc import Sequence
 
 import anyio
 
+from kitchener.actors.mailbox.calling_chain import calling_chain
 from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.canonical import canonical_bytes
-from kitchener.config import LedgerConfig
+from kitchener.config import LedgerConfig, LimitsConfig
 from kitchener.errors import CallerError, InvalidMessage, ReentrantTurn
 from kitchener.ids import check_caller
 from kitchener.plain_names import quoted
 from kitchener.records.turn import TurnCall
 
 
-def turn_call(
-    session_id: str | None, subject_id: str | None, idempotency_key: str | None, memory: bool, seconds: float | None
-) -> TurnCall:
-    """Returns the validated options of a call, with the deadline on the event loop's clock.
+class RequestChecks:
+    """Checks the arguments of a supervisor's calls.
 
     Args:
-        session_id: the session; None: a new one
-        subject_id: the subject; None: anonymous
-        idempotency_key: 1 to 256 printable characters; None: no key
-        memory: whether the turn may use long-term memory
-        seconds: the caller's deadline, seconds from now; None: no deadline
-
-    Raises:
-        CallerError: an argument is wrong
+        limits: the limits of the process
     """
-    if seconds is not None and (type(seconds) not in _NUMBERS or not 0 < seconds <= MAX_DEADLINE_S):
-        raise CallerError(
-            f"deadline = {quoted(seconds)}: expected seconds from now, more than 0 and at most {MAX_DEADLINE_S:,};"
-            " leave it out for turn_deadline_s"
-        )
-    if type(memory) is not bool:
-        raise CallerError(f"memory = {quoted(memory)}: expected True or False")
-    if session_id is not None:
+
+    def __init__(self, limits: LimitsConfig) -> None:
+        self._max_chars, self._max_nesting = limits.max_message_chars, limits.max_nesting
+
+    def message(self, message: str) -> str:
+        """Returns the message as a plain `str`, also if the caller passes a subclass of `str`.
+
+        Raises:
+            InvalidMessage: the message is not text, is empty, is too long, or contains a lone surrogate
+        """
+        if type(message) is not str:
+            if not issubclass(type(message), str):
+                raise InvalidMessage(f"message is {type(message).__name__}: expected text; other content is not supported")
+            message = str.__str__(message)
+        if not message.strip():
+            raise InvalidMessage("message is empty: expected text")
+        if len(message) > self._max_chars:
+            raise InvalidMessage(
+                f"message has {len(message)} characters: expected at most max_message_chars = {self._max_chars}"
+            )
+        try:
+            message.isascii() or message.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidMessage(
+                f"message holds half a character (a lone surrogate) at {error.start}: expected text that has a UTF-8 form"
+            ) from None
+        return message
+
+    def size(self, message: str, ledger: LedgerConfig) -> None:
+        """Raises InvalidMessage unless the message fits into one ledger entry beside the entry's other fields."""
+        if not fits_entry(message, ledger):
+            raise InvalidMessage(
+                f"message has {len(message)} characters and does not fit into one ledger entry:"
+                f" expected a message that max_entry_bytes = {ledger.max_entry_bytes} has room for"
+            )
+
+    def nesting(self, session_id: str) -> None:
+        """Raises ReentrantTurn if a turn of the session would wait for itself, or if turns are nested too deep."""
+        chain = calling_chain()
+        if session_id in chain:
+            raise ReentrantTurn(
+                f"session {session_id!r} waits for the tool that sends this message: {' → '.join(chain)}; use another session"
+            )
+        if len(chain) > self._max_nesting:
+            raise ReentrantTurn(f"turns nest {len(chain)} deep: expected at most max_nesting = {self._max_nesting}")
+
+    def start(self, session_id: str | None, subject_id: str | None, external_id: str | None) -> None:
+        """Raises CallerError unless a session can be started with these ids."""
+        if session_id is not None:
+            check_session_id(session_id)
+        if subject_id is not None:
+            check_is_text("subject_id", subject_id)
+            check_caller(subject_id, session_id)
+        if external_id is not None:
+            self.external_id(external_id, None)
+
+    def external_id(self, external_id: str, subject_id: str | None) -> None:
+        """Raises CallerError unless these can be the caller's name of a session and its subject."""
+        check_name("external_id", external_id)
+        if subject_id is not None:
+            check_name("subject_id", subject_id)
+
+    def consolidation(self, signal_ids: Sequence[str], namespace: str) -> None:
+        """Raises CallerError unless these are signals and a namespace by their types."""
+        check_list("signal_ids", signal_ids)
+        check_is_text("namespace", namespace)
+
+    def session_id(self, session_id: str) -> None:
+        """Raises CallerError unless the text has the form of a session id."""
         check_session_id(session_id)
-    if subject_id is not None:
-        check_is_text("subject_id", subject_id)
-        check_caller(subject_id, session_id)
-    if idempotency_key is not None:
-        check_name("idempotency_key", idempotency_key)
-    deadline = None if seconds is None else anyio.current_time() + seconds
-    return TurnCall(session_id, subject_id, idempotency_key, memory, deadline)
+
+    def end(self, session_id: str, reason: str) -> None:
+        """Raises CallerError unless the session can be ended from here for this reason."""
+        check_session_id(session_id)
+        check_text("reason", reason)
+        check_not_inside(session_id, "ends it")
+
+    def call(
+        self, session_id: str | None, subject_id: str | None, idempotency_key: str | None, memory: bool, seconds: float | None
+    ) -> TurnCall:
+        """Returns the validated options of a call, with the deadline on the event loop's clock.
+
+        Args:
+            session_id: the session; None: a new one
+            subject_id: the subject; None: anonymous
+            idempotency_key: 1 to 256 printable characters; None: no key
+            memory: whether the turn may use long-term memory
+            seconds: the caller's deadline, seconds from now; None: no deadline
+
+        Raises:
+            CallerError: an argument is wrong
+        """
+        if seconds is not None and (type(seconds) not in _NUMBERS or not 0 < seconds <= MAX_DEADLINE_S):
+            raise CallerError(
+                f"deadline = {quoted(seconds)}: expected seconds from now, more than 0 and at most {MAX_DEADLINE_S:,};"
+                " leave it out for turn_deadline_s"
+            )
+        if type(memory) is not bool:
+            raise CallerError(f"memory = {quoted(memory)}: expected True or False")
+        if session_id is not None:
+            check_session_id(session_id)
+        if subject_id is not None:
+            check_is_text("subject_id", subject_id)
+            check_caller(subject_id, session_id)
+        if idempotency_key is not None:
+            check_name("idempotency_key", idempotency_key)
+        deadline = None if seconds is None else anyio.current_time() + seconds
+        return TurnCall(session_id, subject_id, idempotency_key, memory, deadline)
 
 
 def check_is_text(what: str, value: object) -> None:
@@ -70,46 +154,14 @@ def check_name(what: str, name: str) -> None:
         raise CallerError(f"{what} = {quoted(name)}: expected 1 to {_MAX_NAME} printable characters")
 
 
-def plain_message(message: str, max_chars: int) -> str:
-    """Returns the message as a plain `str`, also if the caller passes a subclass of `str`.
-
-    Raises:
-        InvalidMessage: the message is not text, is empty, is too long, or contains a lone surrogate
-    """
-    if type(message) is not str:
-        if not issubclass(type(message), str):
-            raise InvalidMessage(f"message is {type(message).__name__}: expected text; other content is not supported")
-        message = str.__str__(message)
-    if not message.strip():
-        raise InvalidMessage("message is empty: expected text")
-    if len(message) > max_chars:
-        raise InvalidMessage(f"message has {len(message)} characters: expected at most max_message_chars = {max_chars}")
-    try:
-        message.isascii() or message.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidMessage(
-            f"message holds half a character (a lone surrogate) at {error.start}: expected text that has a UTF-8 form"
-        ) from None
-    return message
-
-
-def check_size(message: str, ledger: LedgerConfig) -> None:
-    """Raises InvalidMessage unless the message fits into one ledger entry beside the entry's other fields."""
-    if not fits_entry(message, ledger):
-        raise InvalidMessage(
-            f"message has {len(message)} characters and does not fit into one ledger entry:"
-            f" expected a message that max_entry_bytes = {ledger.max_entry_bytes} has room for"
-        )
-
-
 def fits_entry(text: str, ledger: LedgerConfig) -> bool:
     """Whether a message or a reply fits into one ledger entry beside the entry's other fields."""
-    limit = ledger.max_entry_bytes
-    limit -= min(_BESIDE_THE_TEXT, limit // 2)
+    if len(text) * 16 <= ledger.max_entry_bytes:  # six bytes a character at most; at least three eighths of an entry are left
+        return True
+    limit = ledger.max_entry_bytes - min(_BESIDE_THE_TEXT, ledger.max_entry_bytes // 2)
     if ledger.keyring:  # sealed text is written in base64
         limit = limit * 3 // 4
-    # A character takes at most six bytes, so nearly every text passes without being encoded.
-    return len(text) * 6 <= limit or len(canonical_bytes(text)) <= limit
+    return len(canonical_bytes(text)) <= limit
 
 
 def check_text(what: str, text: str) -> None:
@@ -118,31 +170,14 @@ def check_text(what: str, text: str) -> None:
         raise CallerError(f"{what} = {quoted(text)}: expected 1 to {_MAX_TEXT} characters of text")
 
 
-def check_chain(chain: tuple[str, ...], session_id: str, max_nesting: int) -> None:
-    """Raises ReentrantTurn if a turn would wait for itself, or if turns are nested too deep.
-
-    Args:
-        chain: the sessions whose turns wait for this call, outermost first
-        session_id: the session of this call
-        max_nesting: maximum length of the chain
-    """
-    if session_id in chain:
-        raise ReentrantTurn(
-            f"session {session_id!r} waits for the tool that sends this message: {' → '.join(chain)}; use another session"
-        )
-    if len(chain) > max_nesting:
-        raise ReentrantTurn(f"turns nest {len(chain)} deep: expected at most max_nesting = {max_nesting}")
-
-
-def check_not_inside(chain: tuple[str, ...], session_id: str, what: str) -> None:
+def check_not_inside(session_id: str, what: str) -> None:
     """Raises ReentrantTurn if a call would wait for the turn whose tool makes the call.
 
     Args:
-        chain: the sessions whose turns wait for this call, outermost first
         session_id: the session that the call needs
         what: what the call would do, for the error message
     """
-    if session_id in chain:
+    if session_id in calling_chain():
         raise ReentrantTurn(f"session {session_id!r} runs the turn whose tool {what}; do it after the turn, from outside of it")
 
 

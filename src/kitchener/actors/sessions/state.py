@@ -1,18 +1,31 @@
 """Folds a session's entries in HO2m into its state. Pure: a running session and an activated one get the same state.
 
 The state holds what the next turn needs: counters, the newest turns, and the open turn. Nothing in it grows with the session.
-`actors/sessions/directory.py` owns the state and passes it the entries.
+`directory.py` owns the state. It applies each entry when it is written, and all entries when a session is activated.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+import orjson
 
 from kitchener.actors.attention.retriever import ContextFragment, words_of
 from kitchener.ids import EntryId, SessionId, SubjectId, TurnId
 from kitchener.records import events
-from kitchener.records.entries import ERASED
+from kitchener.records.entries import (
+    ERASED,
+    CostMapping,
+    CostSummary,
+    SessionEndPayload,
+    TurnAbortedPayload,
+    TurnCompletedPayload,
+    TurnStartedPayload,
+    WorkOrderCompletedPayload,
+    WorkOrderFailedPayload,
+    WorkOrderPlannedPayload,
+)
 from kitchener.records.ref import Ref
 from kitchener.records.spoken import turn_text
 from kitchener.records.tokens import estimate_tokens
@@ -70,7 +83,7 @@ class SessionState:
     wo_count: int = 0
     """Number of the last planned work order; 0 if there is none."""
     tokens_used: int = 0
-    cost: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COSTS, 0))
+    cost: CostSummary = field(default_factory=lambda: CostSummary(input_tokens=0, output_tokens=0, llm_calls=0, tool_calls=0))
     """Cost summed over all completed turns."""
     window: deque[PastTurn] = field(default_factory=deque)
     """The newest completed turns, oldest first."""
@@ -79,6 +92,8 @@ class SessionState:
     open_turn: OpenTurn | None = None
     head: EntryId = field(default=EntryId(""))
     """Entry id of the session's last entry in HO2m."""
+    estimator: str = "utf8/3"
+    """How the tokens of a completed turn are estimated: the setting `token_estimator`."""
 
     def newest(self, count: int) -> list[PastTurn]:
         """The newest `count` completed turns, oldest first."""
@@ -89,81 +104,84 @@ MAX_FAILED_KEPT = 100
 """Most failed work orders that a session remembers. The limit bounds memory during an outage."""
 
 
-def begin_turn(state: SessionState, turn_id: TurnId, user_message: str) -> OpenTurn:
-    """Applies `TURN_STARTED` and returns the open turn."""
-    state.turn_count += 1
-    state.open_turn = OpenTurn(turn_id, user_message)
-    return state.open_turn
-
-
-def complete_turn(state: SessionState, payload: Mapping[str, Any], user_message: str, ref: Ref, estimator: str) -> None:
-    """Applies `TURN_COMPLETED`."""
-    cost: Mapping[str, int] = payload.get("cost_summary") or {}  # an entry of another program may lack it
-    for key, before in state.cost.items():
-        state.cost[key] = before + cost.get(key, 0)
-    state.completed_turns += 1
-    state.window.append(PastTurn(payload["turn_id"], user_message, _text(payload.get("response", "")), ref, estimator))
-    state.open_turn = None
-
-
-def fold(state: SessionState, entries: Iterable[tuple[str, Mapping[str, Any], Ref]], estimator: str) -> SessionState:
+def fold(state: SessionState, entries: Iterable[tuple[str, Mapping[str, object], Ref]]) -> SessionState:
     """Applies a session's entries, in order, as `(entry type, payload, ref)`."""
     for entry_type, payload, ref in entries:
-        _apply(state, entry_type, payload, ref, estimator)
         state.head = EntryId(ref.entry_id)
+        if entry_type in CHANGES:
+            CHANGES[entry_type](state, payload, ref)
     return state
 
 
-def _apply(state: SessionState, entry_type: str, payload: Mapping[str, Any], ref: Ref, estimator: str) -> None:
-    turn = state.open_turn
-    match entry_type:
-        case events.TURN_STARTED:
-            begin_turn(state, payload["turn_id"], _text(payload["user_message"]))
-            state.turn_count = max(state.turn_count, _number(payload["turn_id"]))
-        case events.WO_PLANNED:
-            state.wo_count = max(state.wo_count + 1, _number(payload["wo_id"]))
-            if turn is not None:
-                turn.work_orders[payload["wo_id"]] = payload["wo_type"]
-        case events.WO_COMPLETED | events.WO_ABANDONED | events.WO_SUPERSEDED:
-            if turn is not None:
-                turn.work_orders.pop(payload["wo_id"], None)
-            forget_failed(state, payload["wo_id"])
-            book_cost(state, _tokens(payload.get("cost")))
-        case events.WO_FAILED:
-            if turn is not None:
-                turn.work_orders.pop(payload["wo_id"], None)
-            note_failed(state, payload["wo_id"])
-            book_cost(state, _tokens(payload.get("cost")))
-        case events.TURN_COMPLETED:
-            complete_turn(state, payload, turn.user_message if turn else "", ref, estimator)
-        case events.TURN_ABORTED:
-            state.open_turn = None
-            # A crash may have lost the turn's start, but the turn's number is still used.
-            state.turn_count = max(state.turn_count, _number(payload["turn_id"]))
-        case events.SESSION_END:
-            state.is_ended, state.is_erased = True, events.ends_by_erasure(entry_type, payload)
-        case _:
-            pass
+def _start_turn(state: SessionState, payload: TurnStartedPayload, _: Ref) -> None:
+    state.turn_count = max(state.turn_count + 1, _number(payload["turn_id"]))
+    state.open_turn = OpenTurn(TurnId(payload["turn_id"]), _text(payload["user_message"]))
 
 
-def note_failed(state: SessionState, wo_id: str) -> None:
-    """Applies `WO_FAILED`: remembers the work order unless the list is full."""
+def _plan_work_order(state: SessionState, payload: WorkOrderPlannedPayload, _: Ref) -> None:
+    wo_id = payload["wo_id"]
+    state.wo_count = max(state.wo_count, _number(wo_id) or state.wo_count + 1)
+    if state.open_turn is not None:
+        state.open_turn.work_orders[wo_id] = payload["wo_type"]
+
+
+def _fail_work_order(state: SessionState, payload: WorkOrderFailedPayload, ref: Ref) -> None:
+    _end_work_order(state, payload, ref)
     if len(state.failed_work_orders) < MAX_FAILED_KEPT:
-        state.failed_work_orders.append(wo_id)
+        state.failed_work_orders.append(payload["wo_id"])
 
 
-def forget_failed(state: SessionState, wo_id: str) -> None:
-    """Applies `WO_SUPERSEDED` or `WO_ABANDONED`: removes the work order from the failed ones."""
+def _end_work_order(state: SessionState, payload: WorkOrderCompletedPayload | WorkOrderFailedPayload, _: Ref) -> None:
+    wo_id = payload["wo_id"]
+    if state.open_turn is not None:
+        state.open_turn.work_orders.pop(wo_id, None)
     if wo_id in state.failed_work_orders:
         state.failed_work_orders.remove(wo_id)
+    if cost := payload.get("cost"):  # WO_ABANDONED and WO_SUPERSEDED have none
+        # A running turn writes its costs as JSON text.
+        spent: CostMapping = orjson.loads(orjson.dumps(cost)) if isinstance(cost, orjson.Fragment) else cost
+        state.tokens_used += spent["input_tokens"] + spent["output_tokens"]  # an aborted turn's tokens count too
 
 
-def book_cost(state: SessionState, tokens: int) -> None:
-    """Adds the tokens of a finished work order to the session's budget. An aborted turn's tokens count too."""
-    state.tokens_used += tokens
+def _complete_turn(state: SessionState, payload: TurnCompletedPayload, ref: Ref) -> None:
+    if cost := payload.get("cost_summary"):  # an entry of another program may lack it
+        state.cost["input_tokens"] += cost.get("input_tokens", 0)
+        state.cost["output_tokens"] += cost.get("output_tokens", 0)
+        state.cost["llm_calls"] += cost.get("llm_calls", 0)
+        state.cost["tool_calls"] += cost.get("tool_calls", 0)
+    said = state.open_turn.user_message if state.open_turn is not None else ""
+    state.completed_turns += 1
+    state.window.append(PastTurn(payload["turn_id"], said, _text(payload.get("response", "")), ref, state.estimator))
+    state.open_turn = None
 
 
-def _text(value: Any) -> str:
+def _abort_turn(state: SessionState, payload: TurnAbortedPayload, _: Ref) -> None:
+    # A crash may have lost the turn's start, but the turn's number is still used. Then the open turn is an earlier one.
+    if state.open_turn is not None and state.open_turn.turn_id == payload["turn_id"]:
+        state.open_turn = None
+    state.turn_count = max(state.turn_count, _number(payload["turn_id"]))
+
+
+def _end_session(state: SessionState, payload: SessionEndPayload, _: Ref) -> None:
+    state.is_ended, state.is_erased = True, events.ends_by_erasure(events.SESSION_END, payload)
+
+
+CHANGES: Final[Mapping[str, Callable[[SessionState, Any, Ref], None]]] = {
+    events.TURN_STARTED: _start_turn,
+    events.WO_PLANNED: _plan_work_order,
+    events.WO_COMPLETED: _end_work_order,
+    events.WO_FAILED: _fail_work_order,
+    events.WO_ABANDONED: _end_work_order,
+    events.WO_SUPERSEDED: _end_work_order,
+    events.TURN_COMPLETED: _complete_turn,
+    events.TURN_ABORTED: _abort_turn,
+    events.SESSION_END: _end_session,
+}
+"""What an entry of each type changes, besides the head. Each function takes the state, the payload as it was written or as it
+was read, and the entry's reference. Entries of other types change only the head."""
+
+
+def _text(value: object) -> str:
     return value if isinstance(value, str) else ERASED
 
 
@@ -171,7 +189,3 @@ def _number(entity_id: object) -> int:
     """The number at the end of an id. Numbers can have gaps, because a crash may lose entries."""
     number = str(entity_id).rpartition("-")[2]
     return int(number) if number.isdecimal() else 0
-
-
-def _tokens(cost: Mapping[str, int] | None) -> int:
-    return cost["input_tokens"] + cost["output_tokens"] if cost else 0

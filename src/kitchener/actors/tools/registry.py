@@ -209,12 +209,18 @@ class ToolRegistry:
         self._threads_of: dict[tuple[object, str], anyio.CapacityLimiter] = {}
         """The thread limiter of each subject that uses threads now, by event loop."""
         self._left_behind: set[_Job] = set()
+        self._in_tasks: set[_Job] = set()
         self._toolsets: dict[tuple[str, ...], Toolset] = {(): NO_TOOLS}
 
     @property
     def tool_ids(self) -> tuple[str, ...]:
         """The ids of all tools except built-in ones, in the order given."""
         return self._listed
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """The ids of the asynchronous tools that run now, sorted."""
+        return tuple(sorted({each.tool_id for each in self._in_tasks}))
 
     def is_read_only(self, tool_id: str) -> bool:
         """Whether the tool exists and has no effects."""
@@ -244,7 +250,8 @@ class ToolRegistry:
         """Runs the tool and returns its result as JSON, or an error text, within its time limit and `call.deadline`.
 
         The caller's cancellation and a KeyboardInterrupt on the event loop pass through. Any other cancellation, such as that
-        of a task that the tool awaited, is an error of the tool. A synchronous tool cannot be stopped. After its time limit its
+        of a task that the tool awaited, is an error of the tool. This waits for an asynchronous tool
+        that shields itself from cancellation. A synchronous tool cannot be stopped. After its time limit its
         thread keeps running, and the error says so. With `max_threads` such threads, no further tool is started in a thread.
         """
         bound = self.validate(tool_id, arguments)
@@ -256,9 +263,11 @@ class ToolRegistry:
         try:
             with anyio.CancelScope(deadline=min(anyio.current_time() + limit_s, call.deadline)):
                 if found.is_async:
+                    self._in_tasks.add(job)
                     return await job.run_async()
                 return await self._run_in_thread(job, found.tool_id)
         finally:
+            self._in_tasks.discard(job)
             job.tool_run.has_ended = True  # what it has left behind is a caller of its own from now on
         return ToolOutcome(error=_late(found, limit_s, started=found.is_async or job.has_begun))
 
@@ -304,7 +313,7 @@ class _Job:
     """
 
     def __init__(self, work: Callable[[], object], max_result_bytes: int, subject_id: str, tool_id: str) -> None:
-        self.subject_id, self._tool_id = subject_id, tool_id
+        self.subject_id, self.tool_id = subject_id, tool_id
         self._work, self._max_result_bytes = work, max_result_bytes
         asker = ASKERS_CONTEXT.get()
         self._context = asker.copy() if asker is not None else copy_context()
@@ -346,7 +355,7 @@ class _Job:
                 return ToolOutcome(error="not started")
             self.has_begun = True
         thread = current_thread()
-        idle_name, thread.name = thread.name, f"tool {self._tool_id!r}"  # whoever looks for what still runs finds it
+        idle_name, thread.name = thread.name, f"tool {self.tool_id!r}"  # whoever looks for what still runs finds it
         try:
             return self._context.run(lambda: outcome_of(self._work(), self._max_result_bytes))
         except BaseException as error:  # noqa: BLE001 - nobody interrupts a thread

@@ -7,11 +7,11 @@ question about two competing intents. In `shadow` it takes the same steps, but n
 
 from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
 
 from kitchener.actors.attention.retriever import AttentionContext, BudgetUsed, ContextFragment
 from kitchener.actors.authority.authority import ContextAuthority, SessionThread
 from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.turn.reply import Reply
 from kitchener.actors.turn_memory import TurnMemory, bias_fragments
 from kitchener.context import (
     Item,
@@ -31,17 +31,9 @@ from kitchener.context import (
 )
 from kitchener.memory.overlays import Overlay
 from kitchener.records import events
-from kitchener.records.entries import TurnErrorKind
+from kitchener.records.entries import CommonPayload, TransitionStep, TurnErrorKind
 from kitchener.records.ref import Ref
 from kitchener.records.turn import TurnError
-
-
-class OwnAnswer(NamedTuple):
-    """A reply by the Authority; the model is not called."""
-
-    response: str
-    error: TurnError | None
-    """Why the model was not called; None if the message resolved a conflict between intents."""
 
 
 class TurnAuthority:
@@ -94,7 +86,7 @@ class TurnAuthority:
         """The intent that the turn is recorded under; None in `shadow` or without an active intent."""
         return None if self.is_shadow else self._thread.intent_id
 
-    async def open(self) -> OwnAnswer | None:
+    async def open(self) -> Reply | None:
         """Ensures that the session has exactly one active intent. Returns the Authority's own answer if it cannot."""
         self._thread.projection = None
         session = self._session
@@ -115,7 +107,7 @@ class TurnAuthority:
         self._thread.intent_id = resolution.active
         return None
 
-    def classify_inputs(self) -> dict[str, Any]:
+    def classify_inputs(self) -> dict[str, object]:
         """The active and prior intent as input for classification; empty in `shadow` and in `bridge` mode."""
         if self.is_shadow or self._authority.ruleset.intent_mode == "bridge":
             return {}
@@ -126,7 +118,7 @@ class TurnAuthority:
             "prior_intent_id": self._thread.prior_intent_id,
         }
 
-    async def decide(self, classification: Mapping[str, Any]) -> OwnAnswer | None:
+    async def decide(self, classification: Mapping[str, object]) -> Reply | None:
         """Step 2a: decides how the message changes the active intent. Returns a question if the policy is to ask the user."""
         thread = self._thread
         if self._is_blocked:  # only in `shadow`, which cannot ask the user: no intent was resolved
@@ -180,7 +172,7 @@ class TurnAuthority:
         estimator = authority.ruleset.token_estimator
         return _as_context(projection, rendering, gathered.template_id, overlays, estimator)._replace(projection_ref=ref)
 
-    async def finish(self, output: Mapping[str, Any], *, is_failed: bool) -> None:
+    async def finish(self, output: Mapping[str, object], *, is_failed: bool) -> None:
         """After step 4: closes the intent if the message or the reply completed it, and counts failures."""
         thread, after = self._thread, self._decision
         if self._has_answered or self._is_blocked:
@@ -215,7 +207,7 @@ class TurnAuthority:
         loose = [wo_id for wo_id in earlier if wo_id not in known or known[wo_id].facts.intent_id is None]
         return [*loose, *[wo_id for wo_id, each in attached.items() if each.status == "failed" and wo_id not in own]]
 
-    async def _settle(self, resolution: Resolution) -> OwnAnswer | None:
+    async def _settle(self, resolution: Resolution) -> Reply | None:
         """Resolves competing intents if the message names one of them; otherwise answers with a question."""
         intents, competing = self._thread.state.intents, resolution.competing
         if self.is_shadow:  # it cannot ask the user
@@ -231,11 +223,11 @@ class TurnAuthority:
         await self._write(TransitionDecision("KEEP", keep_intent(chosen, competing), (), "the user chose", chosen))
         self._thread.intent_id = chosen
         self._has_answered = True
-        return OwnAnswer(f"Good, we go on with: {intents[chosen].facts.objective}", None)
+        return Reply(f"Good, we go on with: {intents[chosen].facts.objective}", None)
 
-    def _answer(self, response: str, kind: TurnErrorKind, detail: str) -> OwnAnswer:
+    def _answer(self, response: str, kind: TurnErrorKind, detail: str) -> Reply:
         self._has_answered = True
-        return OwnAnswer(response, TurnError(kind, detail))
+        return Reply(response, TurnError(kind, detail))
 
     async def _recalled(self, active: str | None) -> Sequence[Item]:
         """Turns outside the active intent that match the message, within the limits of the policy."""
@@ -247,7 +239,7 @@ class TurnAuthority:
         mine: Mapping[str, Item] = thread.state.turns
         count, subject = len(mine), None
         if ruleset.recall_scope == "subject":
-            view = await self._authority.recalling.of(self._session.subject_id, self._position)
+            view = await self._authority.subject_turns.of(self._session.subject_id, self._position)
             count, subject = view.known, (view.words, view.known)
         thread.ranking.follow(thread.state, subject)
         if ruleset.recall_scope == "intent" or count == len(thread.state.attached(active).turns):
@@ -272,7 +264,7 @@ class TurnAuthority:
     async def _flag(self, resolution: Resolution) -> None:
         await self._authority.record_flags(self._base(), resolution.flags, self._turn_ts, resolution.active)
 
-    async def _write(self, decision: TransitionDecision, step: Literal["before", "after"] = "before") -> None:
+    async def _write(self, decision: TransitionDecision, step: TransitionStep = "before") -> None:
         """Records a decision's events in HO2m, or in the context ledger in `shadow`."""
         if self.is_shadow:
             await self._authority.record_shadow(self._thread, self._base(), decision, step, self._session.state.head)
@@ -281,7 +273,7 @@ class TurnAuthority:
             self._authority.check(self._thread, made, self._turn_ts)
             self._transition += await self._session.write_all(made, turn=self._turn_id)
 
-    def _base(self) -> dict[str, Any]:
+    def _base(self) -> CommonPayload:
         session = self._session
         return {
             "v": events.VERSION,

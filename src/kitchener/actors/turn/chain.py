@@ -1,11 +1,10 @@
 """Plans, dispatches and records the work orders of one turn, within the turn's token budget.
 
-`turn.py` decides which work order comes next; this module does not. The turn always gets a finished work order back, or
-`CutShort` with an error and a reply, even if the executor fails. Explained in `docs/turn.md`.
+`turn.py` decides which work order comes next; this module does not. The turn always gets a finished work order back, or the
+`Reply` that ends the turn, even if the executor fails. Explained in `docs/turn.md`.
 """
 
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any
 
 import orjson
 import structlog
@@ -13,47 +12,46 @@ import structlog
 from kitchener.actors.attention.retriever import AttentionContext
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.requests import fits_entry
-from kitchener.actors.sessions.state import book_cost, forget_failed, note_failed
 from kitchener.actors.tools.results import storable
-from kitchener.actors.turn.parts import TurnParts
-from kitchener.actors.work.budget import Budget, Scope
-from kitchener.actors.work.plan import cost_json
+from kitchener.actors.turn.reply import APOLOGIES, APOLOGY, Reply
+from kitchener.actors.turn.services import TurnServices
+from kitchener.actors.work.budget import Budget, BudgetScope
+from kitchener.actors.work.plan import cost_json, error_mapping
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused, ExecutorError, LedgerError, origin_of, words_of
 from kitchener.ids import TurnId
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import WorkOrderType
+from kitchener.records.entries import (
+    AbandonReason,
+    CommonPayload,
+    ConstraintsMapping,
+    DegradationPayload,
+    DegradedComponent,
+    GatheredContext,
+    WorkOrderAbandonedPayload,
+    WorkOrderCompletedPayload,
+    WorkOrderDispatchedPayload,
+    WorkOrderFailedPayload,
+    WorkOrderPlannedPayload,
+    WorkOrderSupersededPayload,
+    WorkOrderType,
+    WrittenSummary,
+)
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.turn import TextRetracted, TurnError, TurnUpdate, UpdateListener, WorkOrderFinished, WorkOrderPlanned
-from kitchener.records.work_order import NO_COST, Constraints, Cost, WorkOrder, WorkOrderError
+from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError
 
 logger = structlog.get_logger(__name__)
-
-
-class CutShort(Exception):
-    """The chain cannot go on; the turn still completes, with this error and reply."""
-
-    def __init__(self, error: TurnError | None, response: str) -> None:
-        self.error, self.response = error, response
-        super().__init__(error.message if error is not None else response)
-
-
-APOLOGY = "I could not produce a reply to this message. Nothing was lost; please try again."
-APOLOGIES: Mapping[str, str] = {
-    "PROVIDER": "I could not reach the model just now. Your message is recorded; please try again in a moment.",
-    "TIMEOUT": "The model took too long to answer. Your message is recorded; please try again.",
-    "BUDGET": "The token budget for this conversation does not cover another reply, so the model was not asked.",
-}
 
 
 class WorkOrderChain:
     """The work orders of one turn, in order of planning.
 
     Args:
-        parts: the components that all turns of the agent class share
+        services: the components that all turns of the agent class share
         session: the session, held by the turn
         turn_id: the turn
         deadline: on the event loop's clock, seconds
@@ -64,8 +62,8 @@ class WorkOrderChain:
         "_base",
         "_costs",
         "_deadline",
-        "_parts",
         "_scope",
+        "_services",
         "_session",
         "_turn_id",
         "_update",
@@ -77,16 +75,16 @@ class WorkOrderChain:
     )
 
     def __init__(
-        self, parts: TurnParts, session: SessionManager, turn_id: TurnId, deadline: float, update: UpdateListener | None
+        self, services: TurnServices, session: SessionManager, turn_id: TurnId, deadline: float, update: UpdateListener | None
     ) -> None:
-        self._parts = parts
+        self._services = services
         self._session = session
         self._turn_id = turn_id
         self._deadline = deadline
         self._update = update
         self._base = session.fields_of(turn_id)
-        self._scope: Scope = (session.session_id, turn_id)
-        self._wo_scope: Scope = self._scope
+        self._scope: BudgetScope = (session.session_id, turn_id)
+        self._wo_scope: BudgetScope = self._scope
         self._costs: dict[str, orjson.Fragment] = {}
         self.message_ref: orjson.Fragment | None = None
         """The reference of the turn's `TURN_STARTED`, which holds the message; None before it is written."""
@@ -100,77 +98,87 @@ class WorkOrderChain:
     @property
     def tokens_left(self) -> int | None:
         """Tokens left in the turn's budget; None: without limit."""
-        return self._parts.budgeter.check(self._scope).remaining
+        return self._services.budgeter.check(self._scope).remaining
 
     @property
     def room(self) -> int:
         """How many more work orders `max_wo_chain_length` allows."""
-        return self._parts.config.max_wo_chain_length - len(self.work_orders)
+        return self._services.config.max_wo_chain_length - len(self.work_orders)
 
     def open(self) -> None:
         """Allocates the budgets of the session and the turn. The session's budget starts at what earlier turns used."""
-        budgeter, config = self._parts.budgeter, self._parts.config
+        budgeter, config = self._services.budgeter, self._services.config
         budgeter.allocate(self._scope[:1], config.budget_ceiling, used=self._session.state.tokens_used)
         budgeter.allocate(self._scope, config.turn_budget)
 
     def close(self) -> None:
         """Releases the budgets of the turn and of an interrupted work order, and drops the chain's data."""
         for scope in (self._wo_scope, self._scope, self._scope[:1]):
-            self._parts.budgeter.release(scope)
+            self._services.budgeter.release(scope)
         # Many turns may wait for a commit at the same time. Dropping the data now bounds the memory of these turns.
         self.work_orders, self.trace, self._costs = {}, [], {}
 
-    def write(self, entry_type: str, entity_id: str, fields: dict[str, Any]) -> Awaitable[Ref]:
+    def write(self, entry_type: str, entity_id: str, payload: CommonPayload) -> Awaitable[Ref]:
         """Writes an entry of this turn to HO2m and returns its reference when awaited.
 
-        Adds the fields that all payloads carry to `fields` in place.
+        Adds the fields that all payloads carry to `payload` in place.
         """
-        fields |= self._base
-        return self._session.append(entry_type, entity_id, fields)
+        payload |= self._base
+        return self._session.append(entry_type, entity_id, payload)
 
     async def dispatch(
         self,
         wo_type: WorkOrderType,
-        input_context: dict[str, Any],
+        input_context: Mapping[str, object],
         constraints: Constraints,
         *,
-        prior_results: Sequence[dict[str, Any]] = (),
+        prior_results: Sequence[Mapping[str, object]] = (),
         parent: str | None = None,
         input_refs: Sequence[orjson.Fragment | None] = (),
         context: AttentionContext | None = None,
-    ) -> WorkOrder:
+    ) -> WorkOrder | Reply:
         """Executes one work order and returns it, completed or failed. A failure is already recorded.
 
-        Raises:
-            CutShort: the budget does not cover the work order, its input cannot be recorded, or HO1 is broken
+        Returns a reply if the chain cannot go on: the budget does not cover the work order, its input cannot be recorded, or
+        HO1 is broken.
         """
-        parts, session = self._parts, self._session
+        services, session = self._services, self._session
+        prior = tuple(prior_results)
         # Rounded up. Otherwise the last work order could time out just before its turn, and chance would decide between an
         # apology for a slow model and TurnTimeout.
-        left_ms = max(0, int((self._deadline - parts.loop_time()) * 1_000)) + 1
+        left_ms = max(0, int((self._deadline - services.loop_time()) * 1_000)) + 1
         wo = WorkOrder.create(
             session_id=session.session_id,
             number=session.next_wo_number(),
             turn_id=self._turn_id,
             wo_type=wo_type,
-            created_at=parts.now(),
+            created_at=services.now(),
             subject_id=session.subject_id,
             intent_id=self.intent_id,
             input_context=input_context,
-            prior_results=tuple(prior_results),
+            prior_results=prior,
             constraints=constraints.replaced({"timeout_ms": left_ms}),
             parent_wo_id=parent,
         )
-        wo_id, budgeter = wo.wo_id, parts.budgeter
-        limits = {**parts.prepared.mapping_of(constraints), "timeout_ms": left_ms}
-        planned, size = await self._plan(wo, limits, input_refs, context)
+        wo_id, budgeter = wo.wo_id, services.budgeter
+        limits: ConstraintsMapping = {**services.constants.mapping_of(constraints), "timeout_ms": left_ms}
+        try:
+            data = canonical_bytes([input_context, prior], at="input_context")
+        except EntryRefused as error:  # an output can be storable alone but too deep inside an input
+            message = f"the input of the {wo_type} step cannot be recorded: {error}"
+            return Reply(APOLOGY, TurnError("OUTPUT_SCHEMA", message))
+        planned = await self._plan(wo, limits, data, input_refs, context)
         self._wo_scope = scope = (*self._scope, wo_id)
         budgeter.allocate(scope, constraints.token_budget)
-        budget, needed = budgeter.check(scope), size + (0 if wo_type == "tool_call" else parts.config.reply_reserve)
+        needed = tokens_of_bytes(len(data)) + (0 if wo_type == "tool_call" else services.config.reply_reserve)
+        budget = budgeter.check(scope)
         if not budget.covers(needed):
-            await self._refuse(wo, budget, needed)
-        await self.write(events.WO_DISPATCHED, wo_id, {"wo_id": wo_id, "tier_target": "HO1", "lane": "interactive"})
+            return await self._refuse(wo, budget, needed)
+        dispatched: WorkOrderDispatchedPayload = {"wo_id": wo_id, "tier_target": "HO1", "lane": "interactive"}
+        await self.write(events.WO_DISPATCHED, wo_id, dispatched)
         done = await self._execute(wo.dispatched(planned))
+        if isinstance(done, Reply):
+            return done
         budgeter.debit(scope, done.cost)
         budgeter.release(scope)
         self.work_orders[wo_id] = done
@@ -180,7 +188,7 @@ class WorkOrderChain:
             await self._tell(WorkOrderFinished(wo_id, wo_type, done.state))
         return done
 
-    def summary(self) -> list[dict[str, Any]]:
+    def summary(self) -> list[WrittenSummary]:
         """The summary of each work order for `TURN_COMPLETED`, in order of planning."""
         return [
             {
@@ -195,7 +203,7 @@ class WorkOrderChain:
     def can_record(self, response: str) -> bool:
         """Whether a reply fits into `TURN_COMPLETED` beside the entry's other fields."""
         try:
-            return fits_entry(response, self._parts.ledgers.ho2m.config)
+            return fits_entry(response, self._services.ledgers.ho2m.config)
         except EntryRefused:  # a lone surrogate
             return False
 
@@ -207,64 +215,72 @@ class WorkOrderChain:
             if entry.entity_id == wo_id:
                 output = entry.ref.as_json()
                 break
-        await self.write(
-            events.WO_COMPLETED, wo_id, {"wo_id": wo_id, "cost": self._cost_of(wo_id, wo.cost), "output_ref": output}
-        )
-        self._book(wo_id, wo.cost)
+        cost = self._cost_of(wo_id, wo.cost)
+        completed: WorkOrderCompletedPayload = {"wo_id": wo_id, "cost": cost, "output_ref": output}
+        await self.write(events.WO_COMPLETED, wo_id, completed)
 
     async def supersede(self, failed: WorkOrder, by: WorkOrder) -> None:
         """Writes `WO_SUPERSEDED`: a retry replaced a failed work order."""
         self.work_orders[failed.wo_id] = failed.superseded()
-        forget_failed(self._session.state, failed.wo_id)
-        await self.write(
-            events.WO_SUPERSEDED,
-            failed.wo_id,
-            {"wo_id": failed.wo_id, "superseded_by_wo_id": by.wo_id, "reason": "retry succeeded"},
-        )
+        superseded: WorkOrderSupersededPayload = {
+            "wo_id": failed.wo_id,
+            "superseded_by_wo_id": by.wo_id,
+            "reason": "retry succeeded",
+        }
+        await self.write(events.WO_SUPERSEDED, failed.wo_id, superseded)
 
     async def record_failure(self, wo: WorkOrder) -> None:
         """Writes `WO_FAILED` with the work order's error, or with reason `EXECUTOR` if it has none."""
         wo_id, error = wo.wo_id, wo.error
         self.work_orders[wo_id] = wo
-        fields = {
+        fields: WorkOrderFailedPayload = {
             "wo_id": wo_id,
             "reason": error.reason if error else "EXECUTOR",
-            "error": error.model_dump(mode="json", exclude_none=True) if error else None,
+            "error": error_mapping(error) if error else None,
             "cost": self._cost_of(wo_id, wo.cost),
         }
         await self.write(events.WO_FAILED, wo_id, fields)
-        note_failed(self._session.state, wo_id)
-        self._book(wo_id, wo.cost)
 
-    async def record_degradation(self, component: str, error: BaseException, **facts: Any) -> None:
-        """Writes `DEGRADATION`: a component failed and the turn continues without it."""
+    async def abandon(self, wo_id: str, reason: AbandonReason) -> None:
+        """Writes `WO_ABANDONED`."""
+        abandoned: WorkOrderAbandonedPayload = {"wo_id": wo_id, "reason": reason}
+        await self.write(events.WO_ABANDONED, wo_id, abandoned)
+
+    async def record_degradation(
+        self, component: DegradedComponent, error: BaseException, *, violation_by: str | None = None
+    ) -> None:
+        """Writes `DEGRADATION`: a component failed and the turn continues without it.
+
+        Args:
+            component: what failed
+            error: how it failed
+            violation_by: the work order during which HO1 failed, a governance violation; None: no violation
+        """
         detail = words_of(error)
         if component != "HO1":
             logger.error("turn goes on without a part", component=component, turn_id=self._turn_id, error=origin_of(error))
-        fields = {"component": component, "governance_violation": False, "error": storable(detail), **facts}
+        fields: DegradationPayload = {
+            "component": component,
+            "governance_violation": violation_by is not None,
+            "error": storable(detail),
+        }
+        if violation_by is not None:
+            fields["wo_id"] = violation_by
         await self.write(events.DEGRADATION, self._turn_id, fields)
 
     async def _plan(
         self,
         wo: WorkOrder,
-        limits: dict[str, Any],
+        limits: ConstraintsMapping,
+        data: bytes,
         input_refs: Sequence[orjson.Fragment | None],
         context: AttentionContext | None,
-    ) -> tuple[Ref, int]:
-        """Writes `WO_PLANNED` with references to the input and its hash, but never the input itself.
-
-        Returns:
-            The reference of the entry, and the estimated size of the input in tokens.
-        """
+    ) -> Ref:
+        """Writes `WO_PLANNED` with references to the input and the hash of its bytes `data`, but never the input itself."""
         known = wo.__dict__  # reading a field through the model takes five times as long
         wo_id, wo_type, subject_id = known["wo_id"], known["wo_type"], known["subject_id"]
-        try:
-            data = canonical_bytes([known["input_context"], known["prior_results"]], at="input_context")
-        except EntryRefused as error:  # an output can be storable alone but too deep inside an input
-            message = f"the input of the {wo_type} step cannot be recorded: {error}"
-            raise CutShort(TurnError("OUTPUT_SCHEMA", message), APOLOGY) from error
-        ho2m = self._parts.ledgers.ho2m
-        fields: dict[str, Any] = {
+        ho2m = self._services.ledgers.ho2m
+        fields: WorkOrderPlannedPayload = {
             "wo_id": wo_id,
             "wo_type": wo_type,
             "intent_id": self.intent_id,
@@ -277,43 +293,41 @@ class WorkOrderChain:
         if (parent := known["parent_wo_id"]) is not None:
             fields["parent_wo_id"] = parent
         if context is not None:
-            shown: dict[str, Any] = {"template_id": context.template_id, "cut_by": context.budget_used.cut_by}
+            shown: GatheredContext = {
+                "template_id": context.template_id,
+                "cut_by": context.budget_used.cut_by,
+                "context_hash": ho2m.content_digest(subject_id, context.context_text.encode()),
+            }
             if context.projection_ref is not None:  # the projection's entry lists all visible items
                 shown["projection_ref"] = context.projection_ref.as_json()
             else:
                 shown["fragment_refs"] = [f.ref_json or f.ref.as_json() for f in context.fragments if f.ref is not None]
-            fields["attention"] = shown | {
-                "context_hash": ho2m.content_digest(subject_id, context.context_text.encode()),
-            }
             if context.biases:
-                fields["attention"]["biases"] = [bias.source_id for bias in context.biases]
+                shown["biases"] = [bias.source_id for bias in context.biases]
+            fields["attention"] = shown
         planned = await self.write(events.WO_PLANNED, wo_id, fields)
         self.work_orders[wo_id] = wo
-        open_turn = self._session.state.open_turn
-        if open_turn is not None:
-            open_turn.work_orders[wo_id] = wo_type
         if self._update is not None:
             await self._tell(WorkOrderPlanned(wo_id, wo_type))
-        return planned, tokens_of_bytes(len(data))
+        return planned
 
-    async def _refuse(self, wo: WorkOrder, budget: Budget, needed: int) -> None:
-        """Abandons a work order that the budget does not cover, and ends the chain with `CutShort`."""
+    async def _refuse(self, wo: WorkOrder, budget: Budget, needed: int) -> Reply:
+        """Abandons a work order that the budget does not cover. Returns the reply that says so."""
         self.work_orders[wo.wo_id] = wo.abandoned()
-        await self.write(events.WO_ABANDONED, wo.wo_id, {"wo_id": wo.wo_id, "reason": "BUDGET"})
-        self._book(wo.wo_id, NO_COST)
+        await self.abandon(wo.wo_id, "BUDGET")
         await self._tell(WorkOrderFinished(wo.wo_id, wo.wo_type, "abandoned"))
         message = (
             f"the {wo.wo_type} step needs about {needed} tokens and {max(0, budget.remaining or 0)} are left;"
             " raise turn_budget or budget_ceiling, or start a new session"
         )
-        raise CutShort(TurnError("BUDGET", message, wo.wo_id), APOLOGIES["BUDGET"])
+        return Reply(APOLOGIES["BUDGET"], TurnError("BUDGET", message, wo.wo_id))
 
-    async def _execute(self, wo: WorkOrder) -> WorkOrder:
+    async def _execute(self, wo: WorkOrder) -> WorkOrder | Reply:
         listener = self._update if wo.wo_type == "synthesize" else None
         if listener is not None:
-            self._parts.listeners[wo.wo_id] = listener
+            self._services.listeners[wo.wo_id] = listener
         try:
-            return _as_ended(await self._parts.executor.execute(wo), wo)
+            return _as_ended(await self._services.executor.execute(wo), wo)
         except LedgerError:
             raise
         except BaseException as error:  # any other error means that HO1 is broken; it is recorded, not hidden
@@ -322,23 +336,20 @@ class WorkOrderChain:
             return await self._degrade(wo, error)
         finally:
             if listener is not None:
-                del self._parts.listeners[wo.wo_id]
+                del self._services.listeners[wo.wo_id]
 
-    async def _degrade(self, wo: WorkOrder, error: BaseException) -> WorkOrder:
-        """Records a broken HO1 as a governance violation and ends the chain.
-
-        `CutShort` carries the reply of the degraded call, or an apology if there is none.
-        """
+    async def _degrade(self, wo: WorkOrder, error: BaseException) -> Reply:
+        """Records a broken HO1 as a governance violation. Returns the reply of the degraded call, or an apology."""
         detail = storable(words_of(error))
         logger.error("executor failed", wo_id=wo.wo_id, turn_id=self._turn_id, error=origin_of(error))
-        failed = wo.failed(WorkOrderError(reason="EXECUTOR", detail=detail), at=self._parts.now())
+        failed = wo.failed(WorkOrderError(reason="EXECUTOR", detail=detail), at=self._services.now())
         await self.record_failure(failed)
-        await self.record_degradation("HO1", error, governance_violation=True, wo_id=wo.wo_id)
+        await self.record_degradation("HO1", error, violation_by=wo.wo_id)
         await self._tell(TextRetracted(wo.wo_id), WorkOrderFinished(wo.wo_id, wo.wo_type, "failed"))
-        raise CutShort(TurnError("EXECUTOR", detail, wo.wo_id), await self._reply_without_executor())
+        return Reply(await self._reply_without_executor(), TurnError("EXECUTOR", detail, wo.wo_id))
 
     async def _reply_without_executor(self) -> str:
-        call, open_turn = self._parts.degraded_call, self._session.state.open_turn
+        call, open_turn = self._services.degraded_call, self._session.state.open_turn
         if call is None or open_turn is None:
             return APOLOGY
         try:
@@ -362,13 +373,6 @@ class WorkOrderChain:
         """A work order's cost as JSON, cached because `TURN_COMPLETED` repeats it."""
         made = self._costs[wo_id] = cost_json(cost)
         return made
-
-    def _book(self, wo_id: str, cost: Cost) -> None:
-        """Counts a finished work order's tokens against the session's budget and marks it as no longer open."""
-        state, used = self._session.state, cost.__dict__
-        book_cost(state, used["input_tokens"] + used["output_tokens"])
-        if state.open_turn is not None:
-            state.open_turn.work_orders.pop(wo_id, None)
 
 
 def _as_ended(done: object, wo: WorkOrder) -> WorkOrder:

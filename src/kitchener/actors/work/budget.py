@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 from kitchener.records.work_order import Cost
 
-Scope = tuple[str, ...]
+BudgetScope = tuple[str, ...]
+"""The ids of a scope, outermost first."""
 
 
 class Allocation(NamedTuple):
     """The token limit of an open scope."""
 
-    scope: Scope
+    scope: BudgetScope
     tokens: int | None
     """The scope's own limit; None: it has none."""
 
@@ -45,9 +46,9 @@ class TokenBudgeter:
     """Tracks the budgets of all open scopes. `release` closes a scope and frees its memory."""
 
     def __init__(self) -> None:
-        self._accounts: dict[Scope, _Account] = {}
+        self._accounts: dict[BudgetScope, _Account] = {}
 
-    def allocate(self, scope: Scope, tokens: int | None, *, used: int = 0) -> Allocation:
+    def allocate(self, scope: BudgetScope, tokens: int | None, *, used: int = 0) -> Allocation:
         """Opens a scope with its own limit.
 
         Args:
@@ -67,7 +68,7 @@ class TokenBudgeter:
             account.limit, account.used = tokens, max(used, account.used)
         return Allocation(scope, tokens)
 
-    def check(self, scope: Scope) -> Budget:
+    def check(self, scope: BudgetScope) -> Budget:
         """Returns what the scope may still use under its own limit and those of its enclosing scopes."""
         remaining: int | None = None
         own = self._accounts.get(scope)
@@ -81,7 +82,7 @@ class TokenBudgeter:
             account = self._accounts.get(outer)
         return Budget(remaining, own.limit if own is not None else None)
 
-    def debit(self, scope: Scope, usage: Cost) -> None:
+    def debit(self, scope: BudgetScope, usage: Cost) -> None:
         """Adds the used tokens to the scope and to all enclosing scopes."""
         tokens = usage.input_tokens + usage.output_tokens
         while scope:
@@ -90,6 +91,6 @@ class TokenBudgeter:
                 account.used += tokens
             scope = scope[:-1]
 
-    def release(self, scope: Scope) -> None:
+    def release(self, scope: BudgetScope) -> None:
         """Closes a scope. Its used tokens still count in the enclosing scopes."""
         self._accounts.pop(scope, None)

@@ -7,15 +7,15 @@ A turn is a short chain: classify, then at most one tool call that the classific
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, cast
 
 import orjson
 
 from kitchener.canonical import canonical_bytes
-from kitchener.records.entries import CostMapping, CostSummary, WorkOrderSummary
-from kitchener.records.work_order import Constraints, Cost, WorkOrder
+from kitchener.records.entries import ConstraintsMapping, CostMapping, CostSummary, WorkOrderErrorMapping, WorkOrderSummary
+from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError
 
-UNCLASSIFIED: Final[Mapping[str, Any]] = {"speech_act": "unknown", "ambiguity": "high"}
+UNCLASSIFIED: Final[Mapping[str, object]] = {"speech_act": "unknown", "ambiguity": "high"}
 """The classification of a turn whose classify work order failed."""
 
 _NO_TOOLS: Final = frozenset(("greeting", "farewell", "thanks"))
@@ -28,7 +28,7 @@ class ToolRequest:
     """A tool that runs before the reply is written."""
 
     tool_id: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, object]
 
 
 class ChainPlan(NamedTuple):
@@ -43,7 +43,7 @@ class ChainPlan(NamedTuple):
 
 
 def plan_chain(
-    classification: Mapping[str, Any], *, allowed: Collection[str], read_only: Collection[str], room: int
+    classification: Mapping[str, object], *, allowed: Collection[str], read_only: Collection[str], room: int
 ) -> ChainPlan:
     """Plans the rest of a turn's chain after the classification.
 
@@ -114,6 +114,19 @@ def cost_json(cost: Cost) -> orjson.Fragment:
     )
 
 
+def constraints_mapping(constraints: Constraints) -> ConstraintsMapping:
+    """The constraints that differ from their defaults, as JSON types."""
+    return cast(ConstraintsMapping, constraints.model_dump(mode="json", exclude_defaults=True))
+
+
+def error_mapping(error: WorkOrderError) -> WorkOrderErrorMapping:
+    """An error as JSON types, without what is not set."""
+    found: WorkOrderErrorMapping = {"reason": error.reason, "detail": error.detail}
+    if error.provider_reason is not None:
+        found["provider_reason"] = error.provider_reason
+    return found
+
+
 def total_cost(chain: Iterable[WorkOrder]) -> CostSummary:
     """Sums tokens and calls over the chain."""
     tokens_in = tokens_out = llm_calls = tool_calls = 0
@@ -137,7 +150,9 @@ def vocabulary_of(labels: Mapping[Literal["domain", "task"], Iterable[str]]) -> 
     return {kind: {each.casefold(): each for each in own} for kind, own in labels.items() if own}
 
 
-def signals_of(classification: Mapping[str, Any], chain: Iterable[WorkOrder], vocabulary: Vocabulary = ANY_LABEL) -> list[str]:
+def signals_of(
+    classification: Mapping[str, object], chain: Iterable[WorkOrder], vocabulary: Vocabulary = ANY_LABEL
+) -> list[str]:
     """Returns the signals of a turn, from the subject's request and the work orders that were executed.
 
     Recalled memory and configured text give no signals, so a learned line cannot reinforce itself by being shown.
@@ -161,7 +176,7 @@ def signals_of(classification: Mapping[str, Any], chain: Iterable[WorkOrder], vo
     return [*found, f"outcome:{outcome}"]
 
 
-def labels_of(classification: Mapping[str, Any], vocabulary: Vocabulary = ANY_LABEL) -> dict[str, str]:
+def labels_of(classification: Mapping[str, object], vocabulary: Vocabulary = ANY_LABEL) -> dict[str, str]:
     """Returns the turn's labels, at most one of each kind, in the vocabulary's spelling. Labels outside of it are dropped."""
     labels = classification.get("labels")
     found = {}
@@ -179,7 +194,7 @@ def labels_of(classification: Mapping[str, Any], vocabulary: Vocabulary = ANY_LA
     return found
 
 
-def _tool_request(value: Any) -> ToolRequest | None:
+def _tool_request(value: object) -> ToolRequest | None:
     if not isinstance(value, Mapping):
         return None
     tool_id, arguments = value.get("tool_id"), value.get("arguments", {})

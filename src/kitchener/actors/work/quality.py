@@ -6,7 +6,7 @@ order's own acceptance criteria. Explained in `docs/work-orders.md`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from kitchener.config import HO2Config
 
@@ -37,7 +37,7 @@ class QualityGate:
         self._config = config
 
     def verify(
-        self, output_result: Mapping[str, Any] | None, acceptance_criteria: Sequence[str], wo_id: str
+        self, output_result: Mapping[str, object] | None, acceptance_criteria: Sequence[str], wo_id: str
     ) -> QualityGateResult:
         """Accepts or rejects the output of a synthesize work order."""
         problem = _problem(output_result)
@@ -48,7 +48,7 @@ class QualityGate:
         return QualityGateResult("reject", problem, wo_id)
 
 
-def _problem(output: Mapping[str, Any] | None) -> str | None:
+def _problem(output: Mapping[str, object] | None) -> str | None:
     if output is None:
         return "there is no output"
     if not output:
@@ -64,7 +64,7 @@ def _problem(output: Mapping[str, Any] | None) -> str | None:
 _MAX_DIGITS = 9
 
 
-def _unmet(criterion: str, output: Mapping[str, Any]) -> str | None:
+def _unmet(criterion: str, output: Mapping[str, object]) -> str | None:
     kind, _, operand = criterion.partition(":")
     text = str(output.get("response_text", ""))
     met = True

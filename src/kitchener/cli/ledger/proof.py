@@ -20,7 +20,7 @@ from kitchener.context import base_ref
 from kitchener.errors import CallerError, ConfigError, KitchenerError, LedgerDamaged, LedgerError, LedgerPathError, SigningError
 from kitchener.ids import memory_namespace, session_of_turn
 from kitchener.ledger import Checkpoint, LedgerReader, StoredEntry
-from kitchener.ledger.audit.bundle import BundlePart, Selection, write_bundle
+from kitchener.ledger.audit.bundle import MAX_BUNDLE_BYTES, BundlePart, Selection, write_bundle
 from kitchener.ledger.audit.bundle_check import Misfit, ProofReport, verify_bundle
 from kitchener.ledger.verify.checkpoint import sign_ledger
 from kitchener.memory.index import OVERLAYS, artifact_key
@@ -102,7 +102,9 @@ def proof(
     *,
     options: Options = _EVERYTHING,
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="The bundle; else `./<turn>.proof.json`.")] = None,
-    max_mib: Annotated[int, Parameter(validator=Number(gte=1), help="Largest size of the bundle, MiB.")] = 64,
+    max_mib: Annotated[
+        int, Parameter(validator=Number(gte=1, lte=MAX_BUNDLE_BYTES // _MIB), help="Largest size of the bundle, MiB.")
+    ] = 64,
     json: Json = False,
 ) -> int:
     """Write the evidence of one turn as a bundle that anybody can verify without Kitchener and without the ledgers.

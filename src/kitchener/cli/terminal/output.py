@@ -22,13 +22,16 @@ _NONE = re.compile(r"\bNone\b")
 _INVISIBLE: Final = (
     "\x7f-\x9f"  # DEL and C1, which terminals take for escape sequences of one character
     "\xad\u180e\u200b\u2060-\u2064\ufeff\ufff9-\ufffb"  # take no room, so two different names look alike
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u206f"  # change the direction of what follows, or its shape
+    "\u202a-\u202e\u2066-\u206f"  # change the direction of what follows, or its shape
     "\u2028\u2029"  # line ends that only some programs know
     "\ud800-\udfff"  # half a character, which no encoding takes
     "\U000e0000-\U000e007f"  # invisible letters
 )
-"""Beside C0. The joiners U+200C and U+200D and variation selectors stay: scripts and emoji need them."""
-_HARMFUL = re.compile(f"[\x00-\x08\x0b-\x1f{_INVISIBLE}]")
+"""Beside C0. Joiners (U+200C, U+200D), variation selectors and the marks U+061C, U+200E and U+200F stay: scripts and emoji need
+them, and a mark is a letter without width, which moves no text but its neighbours."""
+_FLAG: Final = "\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f"
+"""A flag of a part of a country, such as Scotland: the one use of invisible letters that is shown."""
+_HARMFUL = re.compile(f"({_FLAG})|[\x00-\x08\x0b-\x1f{_INVISIBLE}]")
 _HARMFUL_IN_JSON = re.compile(f"[{_INVISIBLE}]")
 UNREADABLE: Final = "(erased, or sealed without its key)"
 """Stands for text that cannot be opened, where it is not known why."""
@@ -38,9 +41,9 @@ _NO_VALUE: Final = "–"
 def harmless(text: str) -> str:
     """`text` with a `�` for every control character but line feed and tab, and for every one that is invisible or reorders.
 
-    It looks at single characters, so a text that comes in pieces is as harmless as the whole.
+    A text that comes in pieces is as harmless as the whole; a flag that is cut in two loses its letters.
     """
-    return _HARMFUL.sub("�", text.replace("\r\n", "\n"))
+    return _HARMFUL.sub(lambda found: found[1] or "�", text.replace("\r\n", "\n"))
 
 
 def print_text(text: str = "", *, end: str = "\n", is_pale: bool = False) -> None:

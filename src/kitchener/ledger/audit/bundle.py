@@ -18,6 +18,8 @@ from kitchener.ledger.format.lines import NO_END, BadLine, Line, shown, split_li
 from kitchener.ledger.verify.checkpoint import Checkpoint, read_checkpoint
 
 FORMAT: Final = "kitchener-proof/1"
+MAX_BUNDLE_BYTES: Final = 1 << 30
+"""Largest bundle that the verifiers read. Sixteen times what `kitchener ledger proof` writes unless it is told otherwise."""
 
 
 class Selection(NamedTuple):

@@ -5,6 +5,7 @@ JavaScript. `docs/proof.md` explains the checks, and lists those that only one o
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import orjson
 
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused
-from kitchener.ledger.audit.bundle import FORMAT
+from kitchener.ledger.audit.bundle import FORMAT, MAX_BUNDLE_BYTES
 from kitchener.ledger.format.checks import check_body, is_moment
 from kitchener.ledger.format.lines import NO_HASH, BadLine, EntryBody, Line, chain_hash, other_bytes, split_line
 from kitchener.ledger.verify.checkpoint import read_head
@@ -75,7 +76,7 @@ class ProofReport:
 
 
 def verify_bundle(path: Path | str, *, public_key: str | None = None) -> ProofReport:
-    """Verifies a bundle. Blocks: call it in a worker thread.
+    """Verifies a bundle of at most `MAX_BUNDLE_BYTES` (1 GiB). Blocks: call it in a worker thread.
 
     Args:
         path: the bundle's file
@@ -88,7 +89,7 @@ def verify_bundle(path: Path | str, *, public_key: str | None = None) -> ProofRe
     """
     report = ProofReport(str(path))
     try:
-        _check(Path(path).read_bytes(), public_key, report)
+        _check(_read_bounded(Path(path)), public_key, report)
     except Misfit as fault:
         report.fault = fault
     except (EntryRefused, RecursionError):  # the content has no canonical form, or is nested too deeply
@@ -150,6 +151,14 @@ def _check(data: bytes, public_key: str | None, report: ProofReport) -> None:
     keys = [part["head"].get("public_key") for part in bundle["ledgers"]] if public_key is None else [public_key]
     _check_projections(evidence, {signer_id(key): key for key in keys if isinstance(key, str)}, report)
     report.entries = len(evidence)
+
+
+def _read_bounded(path: Path) -> bytes:
+    with path.open("rb") as file:
+        is_too_long = os.fstat(file.fileno()).st_size > MAX_BUNDLE_BYTES  # not so of a device, which may have no end
+        data = b"" if is_too_long else file.read(MAX_BUNDLE_BYTES + 1)
+    _require(not is_too_long and len(data) <= MAX_BUNDLE_BYTES, "bundle", "size", f"at most {MAX_BUNDLE_BYTES:,} bytes", "more")
+    return data
 
 
 def _read(data: bytes) -> _Bundle:

@@ -13,7 +13,7 @@ ReadBytes = Callable[[int, int], bytes]
 
 _FIRST_BYTES = 2_048
 _PIECE_BYTES = 1 << 18
-_MAX_LINE_BYTES = 65 << 20
+MAX_LINE_BYTES = 65 << 20
 """More than the largest entry that can be configured. A longer line is damage and is not read to its end."""
 
 
@@ -23,20 +23,20 @@ def read_blocks(read: ReadBytes, offset: int, end: int) -> Iterator[bytes]:
     Raises:
         BadLine: after the last whole line, if bytes without an LF remain
     """
-    rest = b""
-    while offset < end and len(rest) < _MAX_LINE_BYTES:
+    rest = bytearray()
+    while offset < end and len(rest) < MAX_LINE_BYTES:
         piece = read(min(_PIECE_BYTES, end - offset), offset)
         if not piece:
             break
         offset += len(piece)
         last = piece.rfind(b"\n") + 1
         if last:
-            yield rest + piece[:last]
-            rest = piece[last:]
+            yield bytes(rest) + piece[:last] if rest else piece[:last]
+            rest = bytearray(piece[last:])
         else:
-            rest += piece
+            rest += piece  # `bytes` would be copied whole with each piece
     if rest:
-        raise BadLine("framing", "a line that ends with LF", shown(rest))
+        raise BadLine("framing", "a line that ends with LF", shown(bytes(rest)))
 
 
 def read_lines(read: ReadBytes, offset: int, end: int) -> Iterator[list[bytes]]:

@@ -6,6 +6,7 @@ explained in `docs/ledger.md`.
 
 import hashlib
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypedDict
 
@@ -263,9 +264,9 @@ def render_batch(entries: Sequence[StoredEntry], chain: str, batch: int) -> tupl
     return b"".join(parts), [len(head) + len(body) + 2 for head, body in zip(heads, bodies, strict=True)], chain
 
 
-def split_line(line: bytes) -> Line | None:
-    """The parts of a line (without its LF); None: the bytes do not have the form of a line."""
-    found = _LINE.fullmatch(line)
+def split_line(line: bytes | bytearray, at: int = 0, stop: int = sys.maxsize) -> Line | None:
+    """The parts of a line (without its LF), from `at` to `stop`; None: the bytes do not have the form of a line."""
+    found = _LINE.fullmatch(line, at, stop)
     if found is None:
         return None
     ledger_id, seq, entry_id, number, place, size, entry_hash, chain, body = found.groups()

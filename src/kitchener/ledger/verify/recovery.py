@@ -15,13 +15,14 @@ import structlog
 
 from kitchener.errors import LedgerDamaged, LedgerTailMissing
 from kitchener.ledger.disk.file_ops import FileOps, kept_path, write_all
-from kitchener.ledger.disk.scan import ReadBytes
+from kitchener.ledger.disk.scan import MAX_LINE_BYTES, ReadBytes
 from kitchener.ledger.disk.volume import Volume
 from kitchener.ledger.format.checks import Verifier
-from kitchener.ledger.format.lines import BadLine, Mark, split_line
+from kitchener.ledger.format.lines import BadLine, Line, Mark, split_line
 
 _log = structlog.get_logger(__name__)
 _PIECE_BYTES = 1 << 20
+_RETURN: Final = 0x0D
 REMEDY: Final = " (if a backup was restored: `kitchener ledger accept-head`)"
 """The advice at the end of an error about missing entries."""
 
@@ -100,10 +101,12 @@ def _begins_like_ours(data: bytes, ledger_id: str) -> bool:
 def _has_later_commit(ledger_id: str, damaged: int, read: ReadBytes, offset: int, end: int) -> bool:
     """Whether any line from `offset` on matches its own hash and belongs to a commit after the damaged one.
 
-    Searches for the first bytes of a line, not for LF, because the LF before a line may be damaged.
+    Searches for the first bytes of a line, not for LF, because the LF before a line may be damaged. Bytes that are made to
+    look like lines inside lines count as a later commit once hashing them takes many times the work of reading them.
     """
     opening = f'{{"ledger_id":"{ledger_id}","seq":'.encode()
-    window = b""
+    window, stop, searched = bytearray(), -1, 0
+    most_hashed = MAX_LINE_BYTES + 16 * (end - offset)
     while offset < end:
         piece = read(min(_PIECE_BYTES, end - offset), offset)
         if not piece:
@@ -112,16 +115,27 @@ def _has_later_commit(ledger_id: str, damaged: int, read: ReadBytes, offset: int
         window += piece
         at = window.find(opening)
         while at >= 0:
-            stop = window.find(b"\n", at)
-            if stop < 0:
+            if stop < at:
+                stop = window.find(b"\n", max(at, searched))
+                searched = len(window) if stop < 0 else searched
+            if stop < 0 and len(window) - at <= MAX_LINE_BYTES:
                 break
-            line = split_line(window[at:stop].removesuffix(b"\r"))  # a program may have put CR before every LF
-            if line is not None and line.batch[0] > damaged and line.fits_itself:
-                return True
+            line = _line_between(window, at, stop)
+            if line is not None:
+                most_hashed -= len(line.body)
+                if (line.batch[0] > damaged and line.fits_itself) or most_hashed < 0:
+                    return True
             at = window.find(opening, at + 1)
         # Keep the bytes that the next piece may complete to a line: from an opening without LF, or from half an opening.
-        window = window[at:] if at >= 0 else window[-len(opening) :]
+        del window[: at if at >= 0 else max(0, len(window) - len(opening))]
+        stop, searched = -1, len(window)
     return False
+
+
+def _line_between(window: bytearray, at: int, stop: int) -> Line | None:
+    """The line from `at` up to its LF at `stop`; None: there is no LF, or these bytes have not the form of a line."""
+    stop -= stop > 0 and window[stop - 1] == _RETURN  # a program may have put CR before every LF
+    return split_line(window, at, stop) if window.endswith(b"}}", at, max(at, stop)) else None
 
 
 def cut(volume: Volume, ops: FileOps, fd: int, whole: Mark, end: int, fault: BadLine, time_us: int) -> Recovered:

@@ -3,10 +3,9 @@
 The supervisor (`supervisor.py`) builds it once. Turns, their work-order chains and consolidation read it.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import anyio
 
@@ -14,13 +13,14 @@ from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.tools.registry import ToolRegistry
-from kitchener.actors.turn_memory import Crossed, TurnMemory
+from kitchener.actors.turn_memory import TurnMemory
 from kitchener.actors.work.budget import TokenBudgeter
-from kitchener.actors.work.plan import vocabulary_of
+from kitchener.actors.work.plan import constraints_mapping, vocabulary_of
 from kitchener.actors.work.quality import QualityGate
 from kitchener.clock import Clock, TimestampText, loop_clock, scope_class
 from kitchener.config import HO2Config
 from kitchener.ledger import LedgerGroup
+from kitchener.records.entries import ConstraintsMapping
 from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import Constraints, HO1ExecutorProtocol
 
@@ -39,7 +39,7 @@ class DegradedCall(Protocol):
         ...
 
 
-class Prepared:
+class TurnConstants:
     """The parts of an agent class's work orders that are the same in every turn, computed once."""
 
     def __init__(self, config: HO2Config, tools: ToolRegistry, config_hash: str, ruleset_hash: str) -> None:
@@ -74,7 +74,7 @@ class Prepared:
             self.tool_call,
             self.verify,
         )
-        self._mappings = {id(each): _mapping_of(each) for each in known}
+        self._mappings = {id(each): constraints_mapping(each) for each in known}
 
     def synthesis(self, *, offers_tools: bool, offers_items: bool) -> Constraints:
         """The constraints of a synthesize work order that may use these tools."""
@@ -82,13 +82,13 @@ class Prepared:
             return self.with_both if offers_tools else self.with_items
         return self.with_tools if offers_tools else self.synthesize
 
-    def mapping_of(self, constraints: Constraints) -> dict[str, Any]:
+    def mapping_of(self, constraints: Constraints) -> ConstraintsMapping:
         """The constraints that differ from their defaults, as JSON types."""
-        return self._mappings.get(id(constraints)) or _mapping_of(constraints)
+        return self._mappings.get(id(constraints)) or constraints_mapping(constraints)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnParts:
+class TurnServices:
     """The components that all turns of an agent class share."""
 
     config: HO2Config
@@ -101,7 +101,7 @@ class TurnParts:
     degraded_call: DegradedCall | None
     listeners: dict[str, UpdateListener]
     """Listeners for streamed text, by work order id; shared with the executor."""
-    prepared: Prepared
+    constants: TurnConstants
     authority: ContextAuthority | None = None
     """The Context Authority; None if it is off, and then none of its code runs."""
     memory: TurnMemory | None = None
@@ -112,29 +112,6 @@ class TurnParts:
     scope: type[anyio.CancelScope] = field(default_factory=scope_class)
     """The class of the cancel scope that enforces a turn's deadline."""
 
-    crossed: OrderedDict[str, Crossed] = field(default_factory=OrderedDict)
-    """Open gates by turn id, kept until the turn's reply is delivered."""
-
     def now(self) -> str:
         """The time of day, formatted as in a ledger."""
         return self.timestamps.render(self.clock.time_us())
-
-    def note_crossed(self, turn_id: str, crossed: Crossed) -> None:
-        """Keeps a turn's open gates until its reply is delivered.
-
-        Evicts the oldest turn beyond 10,000. A later turn with the same signals finds its gates still open.
-        """
-        self.crossed[turn_id] = crossed
-        if len(self.crossed) > _MAX_CROSSED:
-            self.crossed.popitem(last=False)
-
-    def take_crossed(self, turn_id: str) -> Crossed | None:
-        """Removes and returns the open gates of a turn; None if they are unknown or were taken before."""
-        return self.crossed.pop(turn_id, None)
-
-
-_MAX_CROSSED = 10_000
-
-
-def _mapping_of(constraints: Constraints) -> dict[str, Any]:
-    return constraints.model_dump(mode="json", exclude_defaults=True)

@@ -1,0 +1,65 @@
+"""Runs jobs in the background, after the reply that led to them was delivered. Today these are consolidations."""
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from kitchener.cancellation import is_own_failure
+from kitchener.errors import origin_of
+
+logger = structlog.get_logger(__name__)
+
+
+class BackgroundJobs:
+    """Jobs that start after a reply was delivered. `Runtime.drain` waits for it; a shutdown cancels it.
+
+    Args:
+        tasks: the task group that runs it, each job in its own task
+        limit: most pending jobs; further jobs are dropped with a warning in the log
+    """
+
+    def __init__(self, tasks: TaskGroup, limit: int) -> None:
+        self._tasks, self._limit = tasks, limit
+        self._scopes: set[anyio.CancelScope] = set()
+        self._is_closed = False
+        self._idle: anyio.Event | None = None
+        self.pending = 0
+
+    def start(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Starts a job in a new task, or drops it if the limit is reached or `cancel` was called."""
+        if self.pending >= self._limit or self._is_closed:
+            logger.warning("consolidation left out", pending=self.pending, limit=self._limit)
+            return
+        self.pending += 1
+        scope = anyio.CancelScope()
+        self._scopes.add(scope)  # now and not at the task's first step, because a shutdown may come first
+        self._tasks.start_soon(self._run, work, scope)
+
+    async def wait_idle(self) -> None:
+        """Returns when no job is pending."""
+        while self.pending:
+            self._idle = self._idle or anyio.Event()
+            await self._idle.wait()
+
+    def cancel(self) -> None:
+        """Cancels all pending jobs and accepts no more."""
+        self._is_closed = True
+        for scope in self._scopes:
+            scope.cancel()
+
+    async def _run(self, work: Callable[[], Awaitable[object]], scope: anyio.CancelScope) -> None:
+        try:
+            with scope:
+                await work()
+        except BaseException as error:  # a failed consolidation must not reach a reply
+            if not is_own_failure(error):
+                raise
+            logger.error("consolidation failed", error=origin_of(error))
+        finally:
+            self.pending -= 1
+            self._scopes.discard(scope)
+            if self.pending == 0 and self._idle is not None:
+                self._idle.set()
+                self._idle = None

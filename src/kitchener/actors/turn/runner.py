@@ -1,0 +1,106 @@
+"""Runs a turn under its deadline, and aborts it if it is cut off. The record ends with `TURN_COMPLETED` or `TURN_ABORTED`.
+
+A turn is cut off by its deadline, a newer message, an erasure, a shutdown, or the cancellation of its caller. The supervisor
+calls this module when the message is admitted; `turn.py` has the steps of the turn. Explained in `docs/turn.md`.
+"""
+
+from contextlib import suppress
+
+import anyio
+
+from kitchener.actors.sessions.admission import TurnLimiter
+from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
+from kitchener.actors.sessions.queue import SessionQueue
+from kitchener.actors.turn.services import TurnServices
+from kitchener.actors.turn.turn import Turn, TurnOutcome
+from kitchener.cancellation import is_own_failure
+from kitchener.errors import CommitUnknown, LedgerWriteError, RuntimeClosed, SubjectErased, TurnReplaced, TurnTimeout
+from kitchener.records.entries import AbortReason
+from kitchener.records.turn import TurnCall, UpdateListener
+
+
+class TurnRunner:
+    """Runs the admitted turns of one agent class.
+
+    Args:
+        services: the components that all turns of the agent class share
+        sessions: knows which subjects are being erased
+        limiter: the limit of running turns, which a shutdown closes
+        abort_grace_s: how long a turn that is cut off may take to record its end, seconds
+    """
+
+    def __init__(self, services: TurnServices, sessions: SessionDirectory, limiter: TurnLimiter, abort_grace_s: float) -> None:
+        self._services, self._sessions, self._limiter = services, sessions, limiter
+        self._ledgers, self._abort_grace_s = services.ledgers, abort_grace_s
+
+    async def run(
+        self, session: SessionManager, queue: SessionQueue, message: str, call: TurnCall, listener: UpdateListener | None
+    ) -> TurnOutcome:
+        """Runs the turn of a message and returns its outcome when the record is durable.
+
+        Args:
+            session: the session, held by this turn
+            queue: the session's queue, which can cancel the turn
+            message: the user's message
+            call: the options of the call
+            listener: receives the updates of a streamed turn; None: the turn is not streamed
+        """
+        services = self._services
+        started = services.loop_time()
+        deadline = call.deadline if call.deadline is not None else started + services.config.turn_deadline_s
+        turn = Turn(services, session, message, deadline, listener)
+        queue.scope = scope = services.scope(deadline=deadline)
+        self._ledgers.enter_turn()
+        self._limiter.track(scope)
+        outcome: TurnOutcome | None = None
+        try:
+            with scope:
+                await turn.start(call)
+                outcome = await turn.run()
+                await self._ledgers.commit()
+                return outcome
+        except BaseException as error:
+            cancelled: AbortReason = "shutdown" if self._limiter.is_closed else "cancelled"
+            await self._abort(turn, "crash" if is_own_failure(error) else cancelled)
+            raise
+        finally:
+            self._limiter.untrack(scope)
+            self._ledgers.leave_turn()
+        if outcome is not None:
+            await self._commit_late(turn)
+            return outcome
+        raise await self._cut_off(session, turn, queue, deadline - started)
+
+    async def _commit_late(self, turn: Turn) -> None:
+        """Returns once the commit is durable. A completed turn is never aborted, even if its wait was cut off.
+
+        Raises:
+            CommitUnknown: the commit took longer than `abort_grace_s`
+        """
+        with anyio.move_on_after(self._abort_grace_s, shield=True):
+            await self._ledgers.commit()
+            return
+        raise CommitUnknown(turn.turn_id)
+
+    async def _cut_off(self, session: SessionManager, turn: Turn, queue: SessionQueue, seconds: float) -> Exception:
+        """Aborts a turn whose scope was cancelled, and returns the error for its caller.
+
+        The cause is an erasure, a newer message, a shutdown, or the turn's deadline.
+        """
+        if session.subject_id in self._sessions.barred:
+            await self._abort(turn, "cancelled")
+            return SubjectErased(session.subject_id)
+        if queue.is_replaced:
+            await self._abort(turn, "cancelled")
+            return TurnReplaced(session.session_id)
+        if self._limiter.is_closed:
+            await self._abort(turn, "shutdown")
+            return RuntimeClosed(f"turn {turn.turn_id} was aborted: the runtime is shutting down")
+        await self._abort(turn, "timeout")
+        return TurnTimeout(turn.turn_id, seconds)
+
+    async def _abort(self, turn: Turn, reason: AbortReason) -> None:
+        """Records the abort. A cancellation waits for this clean-up alone, for at most `abort_grace_s`."""
+        with anyio.CancelScope(deadline=anyio.current_time() + self._abort_grace_s, shield=True):
+            with suppress(LedgerWriteError):  # the caller already gets the error that caused the abort
+                await turn.abort(reason)
