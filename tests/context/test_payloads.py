@@ -24,8 +24,7 @@ from kitchener.context import (
     read_lists,
     resolve_active,
 )
-from kitchener.context.projection.record import MAX_WRITTEN_OUT
-from kitchener.context.projection.ref_lists import apply_edits, edit_script, positions_of, runs_of, written_edits
+from kitchener.context.projection.record import MAX_WRITTEN_OUT, apply_edits, edit_script, positions_of, runs_of, written_edits
 from kitchener.context.ruleset import Ruleset
 from kitchener.records.ref import Ref
 from tests.context.history import CONTEXT_REF, ESTIMATE, NEWEST, History, entry_ref, second, text_of, word_rank

@@ -39,9 +39,9 @@ from kitchener.actors.tools.registry import Tool
 from kitchener.cli.terminal.output import harmless, table_lines
 from kitchener.config import LimitsConfig, RouterConfig, RuntimeConfig, shown
 from kitchener.config.parsing import parse_settings
+from kitchener.context import choose_thread
 from kitchener.context.fold.items import shortened, turn_item
-from kitchener.context.intents import conflicts
-from kitchener.context.lexical import marks as lexical_marks
+from kitchener.context.lexical import features as lexical_features
 from kitchener.context.lexical import words as lexical_words
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
 from kitchener.errors import KitchenerError
@@ -55,7 +55,7 @@ from kitchener.ledger.audit import bundle_check as proof_check
 from kitchener.ledger.format import checks as verifier
 from kitchener.ledger.format import lines as chain
 from kitchener.ledger.verify import checkpoint
-from kitchener.memory import lines, moments, signals
+from kitchener.memory import learned_lines, signals, timestamps
 from kitchener.records.entries.work_orders import WorkOrderType
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolSpec, Usage
 from tests.hostile import wire
@@ -162,9 +162,9 @@ def _in_pieces(size: int) -> Callable[[str], object]:
     return feed
 
 
-def _marks(text: str) -> object:
+def _features(text: str) -> object:
     folded = text.casefold()
-    return lexical_marks.marks_of(text, lexical_words.words_of(folded), ())
+    return lexical_features.features_of(text, lexical_words.words_of(folded), ())
 
 
 def _index(text: str) -> object:
@@ -244,7 +244,7 @@ def _chosen(text: str) -> object:
             objective = text[:2_000]
 
     record: Any = Known
-    return conflicts.choose_thread(text, ["a", "b"], {"a": record, "b": record})
+    return choose_thread(text, ["a", "b"], {"a": record, "b": record})
 
 
 def _labelled(message: str, label: str) -> object:
@@ -255,8 +255,8 @@ _MESSAGES: Final = _as_file(".jsonl", wire.messages)
 _LINE: Final = b'{"ledger_id":"L","seq":1,"entry_id":"E-2026-01-01-000000000001","batch":[1,1,1],"entry_hash":"sha256:'
 SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
     "context": (
-        Scan("marks of a message", _marks),
-        Scan("dates in a question", lambda text: lexical_marks.may_have_date(text) and lexical_marks.date_parts(text)),
+        Scan("features of a message", _features),
+        Scan("dates in a question", lambda text: lexical_features.may_have_date(text) and lexical_features.date_parts(text)),
         Scan("words", lexical_words.words_of),
         Scan("terms", lambda text: [lexical_words.terms_of(word) for word in lexical_words.words_of(text)]),
         Scan("terms of one word", lexical_words.terms_of),
@@ -307,12 +307,12 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("tell a result", _offline("synthesize", lambda text: {"prior_results": [{"tool_id": "t", "result": text}]})),
     ),
     "memory": (
-        Scan("tidy a line", lines.tidy),
-        Scan("problem of a line", lambda text: lines.problem_of(text, 10**9)),
+        Scan("tidy a line", learned_lines.tidy),
+        Scan("problem of a line", lambda text: learned_lines.problem_of(text, 10**9)),
         Scan("a signal's value", signals.normalise_value),
         Scan("a signal", lambda text: signals.normalise(f"domain:{text}", frozenset(("domain",)))),
         Scan("an id", lambda text: signals.plain_id("id", text)),
-        Scan("a moment", lambda text: moments.us_of(text, "moment")),
+        Scan("a moment", lambda text: timestamps.us_of(text, "moment")),
     ),
     "files": (
         Scan("settings", _as_settings),
@@ -357,7 +357,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
 SHORT_TEXTS: Final[Mapping[str, int]] = {
     "kitchener.gateway.rules.tool_choice._PATH": tool_choice.MAX_PATH_CHARS,
     "kitchener.gateway.rules.vocabulary.CONFIRMATION_PHRASES": relation.MAX_QUESTION_CHARS,
-    "kitchener.memory.lines._COMMANDS": 2_000,
+    "kitchener.memory.learned_lines._COMMANDS": 2_000,
 }
 """Expressions that only ever see a text of so many characters: for them nothing else holds."""
 METHODS: Final = frozenset(("search", "match", "fullmatch", "findall", "finditer", "sub", "split"))

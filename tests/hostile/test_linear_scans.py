@@ -16,7 +16,7 @@ SOURCE = Path(kitchener.__file__).parent
 TAKES_MORE_THAN_IT_SEEMS = {
     "kitchener.config.parsing": ("difflib", "settings"),
     "kitchener.context.lexical.words": ("unicodedata", "words"),
-    "kitchener.memory.lines": ("unicodedata", "tidy a line"),
+    "kitchener.memory.learned_lines": ("unicodedata", "tidy a line"),
 }
 """Modules of libraries whose work may grow with the square of a text, who uses them, and the scan that measures it."""
 

@@ -41,8 +41,8 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.ledger.disk.file_ops.write_all": "moves on in one buffer without a copy",
     "kitchener.ledger.disk.seals._parsed": "a file of which so many bytes are read at most",
     "kitchener.ledger.index.tail._locations": "rows of a fixed width",
-    "kitchener.memory.learned.OverlayOperations.quarantine": "goes through a subject's overlays",
-    "kitchener.memory.moments._second": "nineteen characters",
+    "kitchener.memory.overlay_log.OverlayOperations.quarantine": "goes through a subject's overlays",
+    "kitchener.memory.timestamps._second": "nineteen characters",
     "kitchener.replaying.doubles.RecordedMemory.log_signal": "goes through the fields of an entry",
     "kitchener.replaying.reruns._common": "goes through two texts once, side by side",
 }

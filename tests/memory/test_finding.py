@@ -164,16 +164,16 @@ async def test_many_subjects_in_little_memory_come_back_as_they_were(tmp_path: P
         names = [f"ADMIN/many{n}" for n in range(60)]
         for n, namespace in enumerate(names * 3):
             await recur(memory, count=10 + n % 7, sessions=3, namespace=namespace)
-            assert memory._residents.events_held <= 1_000 + 16 + 8
+            assert memory._subjects.events_held <= 1_000 + 16 + 8
         for namespace in names[::7]:
             [found] = await memory.read_signals(namespace=namespace)
             await memory.log_overlay(learned(list(found.event_ids)), namespace=namespace)
-        assert len(memory._residents) < len(names)
+        assert len(memory._subjects) < len(names)
         await memory.commit()
         files = Files(tmp_path)
         for namespace in names:
             await compare(memory, files, namespace, at(), None, ["tool:read_file"])
-        assert memory._residents.events_held <= 1_100
+        assert memory._subjects.events_held <= 1_100
 
 
 async def test_a_subject_larger_than_the_memory_for_all_is_read_all_the_same(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kitchener.memory import compute_artifact_id, gate_window_key, select_biases
-from kitchener.memory.moments import HOUR_US, us_of
 from kitchener.memory.signals import decay
+from kitchener.memory.timestamps import HOUR_US, us_of
 from tests.memory.kit import SetClock, open_memory
 
 VECTORS = Path(__file__).parent.parent / "vectors"

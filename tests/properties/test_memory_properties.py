@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from kitchener.errors import CallerError, InvalidSignal
 from kitchener.memory import HO3Memory, MemoryReader, select_biases
 from kitchener.memory.bias import score
-from kitchener.memory.lines import problem_of, tidy
-from kitchener.memory.moments import datetime_of
+from kitchener.memory.learned_lines import problem_of, tidy
 from kitchener.memory.signals import normalise, normalise_value
+from kitchener.memory.timestamps import datetime_of
 from tests.ledger.conftest import QUICK_DISK
 from tests.memory.kit import ADA, BO, HOUR, NOON, SetClock, at, learned, open_memory
 from tests.memory.oracle import Files, compare, rounded

@@ -17,7 +17,7 @@ from kitchener import AttentionRetriever, ContextFragment, HO2Config, QualityGat
 from kitchener.actors.attention.templates import AttentionTemplate
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.state import MAX_FAILED_KEPT, SessionState, fold
-from kitchener.actors.work.budget import Budget, estimate_tokens
+from kitchener.actors.work.budget import Budget
 from kitchener.actors.work.plan import plan_chain, tighter
 from kitchener.canonical import digest
 from kitchener.clock import SystemClock
@@ -25,6 +25,7 @@ from kitchener.ids import SessionId, SubjectId
 from kitchener.ledger import open_ledgers
 from kitchener.records import events
 from kitchener.records.ref import Ref
+from kitchener.records.tokens import estimate_tokens
 from kitchener.records.work_order import Constraints, Cost
 
 # --- the state of a session ---------------------------------------------------------------------------------------------
@@ -320,7 +321,6 @@ async def test_a_context_keeps_its_budget_its_order_and_its_hash(
         {
             "template_id": "ATT-TEST",
             "applies_to": {"agent_class": ["*"]},
-            "pipeline": {},
             "budget": {"max_context_tokens": tokens, "max_queries": 5, "timeout_ms": 1_000},
         }
     )

@@ -39,13 +39,12 @@ from tests.replay.mutants import Mutant, mutants_of
 from tests.replay.rerun import Session
 
 POLICY: Final = (
-    "context.intents.conflicts",
     "context.fold.events",
     "context.flags",
     "context.intents.active",
     "context.fold.items",
     "context.lexical.index",
-    "context.lexical.marks",
+    "context.lexical.features",
     "context.lexical.turns",
     "context.lexical.words",
     "context.fold.lifecycle",
@@ -54,14 +53,13 @@ POLICY: Final = (
     "context.projection.record",
     "context.projection.projection",
     "context.intents.reachability",
-    "context.projection.ref_lists",
     "context.projection.rendering",
     "context.ruleset",
     "context.intents.transitions",
     "memory.bias",
     "memory.gate",
-    "memory.lines",
-    "memory.moments",
+    "memory.learned_lines",
+    "memory.timestamps",
     "memory.overlays",
     "memory.signals",
     "memory.subject",
@@ -77,7 +75,9 @@ POLICY: Final = (
     "actors.authority.ranking",
     "actors.sessions.state",
     "gateway.routing",
+    "records.entries.common",
     "records.spoken",
+    "records.tokens",
 )
 """The modules that decide, below `kitchener`."""
 NO_POLICY: Final[Mapping[str, str]] = {

@@ -13,13 +13,14 @@ from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
 from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.actors.sessions.requests import check_list, check_name, check_not_inside, check_text
 from kitchener.context import IntentEvent, SessionIntents, keep_intent
-from kitchener.context.intents.transitions import Scope, abandoned, closed, declared, forked, next_intent_id, reopened
+from kitchener.context.intents.transitions import abandoned, closed, declared, forked, next_intent_id, reopened
 from kitchener.errors import CallerError, InvalidLifecycle, SessionEnded
 from kitchener.ids import IntentId
 from kitchener.plain_names import quoted
+from kitchener.records.entries import IntentScope
 from kitchener.records.events import INTENT_FORKED
 
-_SCOPES: Final = get_args(Scope)
+_SCOPES: Final = get_args(IntentScope)
 _Make = Callable[[SessionIntents, SessionThread], list[IntentEvent]]
 
 

@@ -34,12 +34,14 @@ POLICY_MODULES: Final = (
     "kitchener.ids",
     "kitchener.memory.bias",
     "kitchener.memory.gate",
-    "kitchener.memory.lines",
-    "kitchener.memory.moments",
+    "kitchener.memory.learned_lines",
+    "kitchener.memory.timestamps",
     "kitchener.memory.overlays",
     "kitchener.memory.signals",
     "kitchener.memory.subject",
+    "kitchener.records.entries.common",
     "kitchener.records.spoken",
+    "kitchener.records.tokens",
 )
 """Single modules that count as policy code."""
 

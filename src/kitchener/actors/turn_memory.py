@@ -12,7 +12,6 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from kitchener.actors.attention.retriever import ContextFragment
-from kitchener.actors.work.budget import estimate_tokens
 from kitchener.config import HO2Config, HO3MemoryConfig
 from kitchener.errors import InvalidSignal
 from kitchener.ids import memory_namespace
@@ -21,7 +20,9 @@ from kitchener.memory.bias import select_biases
 from kitchener.memory.gate import GateResult
 from kitchener.memory.overlays import Overlay
 from kitchener.memory.signals import RecordedEvent, SignalAccumulator, event_id, normalise, normalise_value
+from kitchener.records.entries import Json
 from kitchener.records.ref import Ref
+from kitchener.records.tokens import estimate_tokens
 
 logger = structlog.get_logger(__name__)
 
@@ -46,7 +47,7 @@ class LongTermMemory(Protocol):
         signal_id: str,
         session_id: str,
         event_id: str | None = None,
-        metadata: Mapping[str, object] | None = None,
+        metadata: Mapping[str, Json] | None = None,
         *,
         namespace: str,
     ) -> str:

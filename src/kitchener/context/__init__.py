@@ -5,13 +5,15 @@ from kitchener.context.fold.events import SourceEvent, make_event, read_event
 from kitchener.context.fold.items import Item, bias_item, estimator, evidence_item, recalled
 from kitchener.context.fold.state import ContextState, fold
 from kitchener.context.intents.active import Resolution, resolve_active
-from kitchener.context.intents.conflicts import choose_thread, describe_conflict, keep_intent
 from kitchener.context.intents.reachability import eligible, reach_from, recall_last_closed
 from kitchener.context.intents.transitions import (
     IntentEvent,
     SessionIntents,
     TransitionDecision,
     bridge_declaration,
+    choose_thread,
+    describe_conflict,
+    keep_intent,
     resolve_after_turn,
     resolve_intent_transition,
 )

@@ -6,10 +6,11 @@ values come from (a file, arguments of a command).
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from kitchener.canonical import canonical_digest, digest
 from kitchener.errors import ConfigError
+from kitchener.records.entries import Json
 
 IntentMode = Literal["bridge", "classified"]
 ConflictPolicy = Literal["block", "most_recent_wins"]
@@ -40,49 +41,49 @@ _LEAST: Final[dict[str, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruleset:
-    """What the Context Authority decides by.
+    """The policy settings of the Context Authority.
 
     Raises:
-        ConfigError: a value is impossible; names the knob, the value and what would have been right
+        ConfigError: a value is not allowed; names the setting, the value and the allowed values
     """
 
     intent_mode: IntentMode = "bridge"
-    """`bridge`: one intent per session, relations of messages are ignored. `classified`: the transition table decides."""
+    """`bridge`: one intent per session; the relations of messages are ignored. `classified`: the transition table decides."""
     intent_conflict_policy: ConflictPolicy = "block"
-    """Several intents are live: show nothing until somebody chose, or take the one declared last."""
+    """If several intents are live: `block` shows nothing until the user chooses; `most_recent_wins` takes the newest."""
     unclear_policy: UnclearPolicy = "continue_and_flag"
-    """What to do with a message whose relation to the active intent is unclear."""
+    """What a message does whose relation to the active intent is unclear: continue it (with a flag or not), declare, ask."""
     intent_min_confidence: float = 0.6
-    """A relation that is less certain than this counts as unclear, 0 to 1."""
+    """Least confidence of a relation, 0 to 1; below it, the relation counts as unclear."""
     intent_max_failures: int = 3
-    """Failed turns in a row, of one intent, from which on each is flagged."""
+    """Number of failed turns of one intent in a row from which each is flagged."""
     invalid_lifecycle_policy: InvalidLifecyclePolicy = "ignore_event"
-    """An impossible event: leave it out and flag it, or show nothing until it is voided."""
+    """If an event contradicts earlier ones: `ignore_event` ignores and flags it; `block` shows nothing until it is voided."""
     recall_scope: RecallScope = "intent"
-    """Where recalled evidence may come from beyond the intent: nowhere, the session, the subject's other sessions."""
+    """Where evidence may be recalled from: only the intent, the session, or all sessions of the subject."""
     admission: Admission = "lexical"
-    """Which turns are admitted: those that rank best against the message, or the newest."""
+    """Which turns are admitted: those that match the message best, or the newest."""
     newest_turns: int = 3
-    """Newest turns that `lexical` admits before the ranked ones, and that a turn without an intent recalls."""
+    """Number of newest turns that `lexical` admits before ranked ones, and that a turn without an intent recalls."""
     ranking_postings: int = 1_024
-    """Postings (positions of words) that `lexical` reads in one ranking; the newest positions of a frequent word."""
+    """Most postings (positions of words) that `lexical` reads in one ranking; of a frequent word, the newest."""
     recalled_turns: int = 50
-    """Turns that are recalled at most, those that rank best."""
+    """Most turns that are recalled; the best match first."""
     max_stubs: int = 20
-    """Stubs shown at most; admission also ends after so many turns that did not fit."""
+    """Most stubs shown; admission also ends after this many turns that did not fit."""
     max_failed_items: int = 5
-    """Failed work orders shown in full; the others are counted in one stub."""
+    """Most failed work orders shown in full; one stub counts the others."""
     reply_reserve: int = 800
-    """Tokens of the turn that are kept for the reply before any context is shown."""
+    """Tokens of the turn's budget that are reserved for the reply."""
     token_estimator: str = "utf8/3"
-    """How tokens are estimated; the name of a plugged-in tokenizer where one is used."""
+    """Name of the token estimator, or of a plugged-in tokenizer."""
     context_budget: int = 2_400
-    """Tokens that the shown context may take."""
+    """Most tokens of shown context."""
     standing_rules: tuple[str, ...] = ()
-    """Rules that hold in every turn, in order; rule n is called `INV-n`."""
+    """Rules for every turn, in order; rule n has the id `INV-n`."""
     ruleset_hash: str = ""
-    """The identity of the whole policy, as it stands on record. Empty, for a ruleset that stands alone: `sha256:` over the
-    knobs above."""
+    """The identity of the whole policy, as recorded. "" is replaced by `sha256:` over the settings above, for a ruleset used
+    alone."""
 
     def __post_init__(self) -> None:
         for key, allowed in _CHOICES.items():
@@ -96,10 +97,12 @@ class Ruleset:
         if not isinstance(confidence, int | float) or not math.isfinite(confidence) or not 0 <= confidence <= 1:
             raise ConfigError("ruleset", "intent_min_confidence", repr(confidence), "expected a number from 0 to 1")
         if not self.ruleset_hash:
-            object.__setattr__(self, "ruleset_hash", canonical_digest(self._knobs(), at="ruleset"))
+            object.__setattr__(self, "ruleset_hash", canonical_digest(self._settings(), at="ruleset"))
 
-    def _knobs(self) -> dict[str, Any]:
-        knobs: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "ruleset_hash"}
-        # A rule is named by the hash of its text wherever it is referred to, so also here.
-        knobs["standing_rules"] = [digest(rule.encode()) for rule in self.standing_rules]
-        return knobs
+    def _settings(self) -> dict[str, Json]:
+        settings: dict[str, Json] = {
+            each.name: getattr(self, each.name) for each in fields(self) if each.name != "ruleset_hash"
+        }
+        # Records name a rule by the hash of its text, so the identity does too.
+        settings["standing_rules"] = [digest(rule.encode()) for rule in self.standing_rules]
+        return settings

@@ -17,6 +17,7 @@ from kitchener.gateway.routing import Candidate
 from kitchener.gateway.switch import model_calls_forbidden
 from kitchener.gateway.traits import Traits
 from kitchener.records.prompt import Attempt, OnAttempt, PromptRequest, PromptResponse, Provider
+from kitchener.records.tokens import tokens_of_bytes
 
 _OF_THE_ANSWER: Final = ("malformed", "empty")
 """Failures of an answer's content. They are retried, but do not count for the circuit breaker."""
@@ -316,5 +317,4 @@ class Attempts:
 
 def _token_estimate(request: PromptRequest) -> int:
     """Estimates the most tokens that a call may use: a third of the messages' bytes, plus `max_tokens`."""
-    size = sum(len(message.content.encode()) for message in request.messages)
-    return -(-size // 3) + request.max_tokens
+    return tokens_of_bytes(sum(len(message.content.encode()) for message in request.messages)) + request.max_tokens

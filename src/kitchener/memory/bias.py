@@ -6,9 +6,9 @@ and labels, and ignores what their lines mean. Explained in `docs/memory.md`.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-Artifact = TypeVar("Artifact", bound=Mapping[str, Any])
+Artifact = TypeVar("Artifact", bound=Mapping[str, object])
 
 FRESH_HOURS: Final = 24.0
 """Age in hours up to which an artifact has its full weight."""
@@ -40,7 +40,7 @@ def select_biases(
     Raises:
         ValueError: a timestamp has no zone, or is not a timestamp
     """
-    as_of = moment(as_of_ts)
+    as_of = parse_time(as_of_ts)
     wanted = {name: _label_set(turn_labels.get(name)) for name in _DIMENSIONS} if turn_labels else {}
     wanted = {name: labels for name, labels in wanted.items() if labels}
     concerned = [each for each in artifacts if _is_alive(each, as_of) and _is_in_scope(each, wanted)]
@@ -55,22 +55,19 @@ def select_biases(
     return chosen
 
 
-def score(artifact: Mapping[str, Any], as_of: datetime) -> float:
+def score(artifact: Mapping[str, object], as_of: datetime) -> float:
     """The rank of an artifact: weight × `decay_modifier` × recency, to 12 significant digits."""
-    decay = artifact.get("decay_modifier")
-    value = weight_of(artifact) * (1.0 if decay is None else float(decay)) * _recency(artifact, as_of)
+    value = weight_of(artifact) * _number(artifact.get("decay_modifier"), 1.0) * _recency(artifact, as_of)
     return float(f"{value:.12g}")  # so that rounding in the last bits never decides a ranking
 
 
-def weight_of(artifact: Mapping[str, Any]) -> float:
+def weight_of(artifact: Mapping[str, object]) -> float:
     """The artifact's weight, 0 to 1; the older format calls it `salience_weight`."""
     weight = artifact.get("weight")
-    if weight is None:
-        weight = artifact.get("salience_weight")
-    return 0.0 if weight is None else float(weight)
+    return _number(artifact.get("salience_weight") if weight is None else weight, 0.0)
 
 
-def line_of(artifact: Mapping[str, Any]) -> str:
+def line_of(artifact: Mapping[str, object]) -> str:
     """The line that the model sees: `context_line`, or `content.bias` in the older format."""
     line = artifact.get("context_line")
     if line is None:
@@ -79,33 +76,45 @@ def line_of(artifact: Mapping[str, Any]) -> str:
     return "" if line is None else str(line)
 
 
-def moment(value: datetime | str) -> datetime:
-    """Converts ISO text to an aware datetime; raises ValueError if the zone is missing."""
+def parse_time(value: object) -> datetime:
+    """Converts ISO text to an aware datetime, and returns an aware datetime as it is.
+
+    Raises:
+        ValueError: the value is not a time, or has no zone
+    """
     found = datetime.fromisoformat(value) if isinstance(value, str) else value
-    if found.tzinfo is None:
+    if not isinstance(found, datetime) or found.tzinfo is None:
         raise ValueError(f"timestamp {value!s} has no zone: expected UTC or an offset, such as 2026-02-18T10:30:00+00:00")
     return found
 
 
-def _is_alive(artifact: Mapping[str, Any], as_of: datetime) -> bool:
+def _number(value: object, absent: float) -> float:
+    if value is None:
+        return absent
+    if not isinstance(value, int | float | str):
+        raise TypeError(f"expected a number, found {value!r:.80}")
+    return float(value)
+
+
+def _is_alive(artifact: Mapping[str, object], as_of: datetime) -> bool:
     enabled, expires = artifact.get("enabled"), artifact.get("expires_at_event_ts")
-    return (enabled is None or bool(enabled)) and (expires is None or as_of < moment(expires))
+    return (enabled is None or bool(enabled)) and (expires is None or as_of < parse_time(expires))
 
 
-def _is_in_scope(artifact: Mapping[str, Any], wanted: Mapping[str, Collection[str]]) -> bool:
+def _is_in_scope(artifact: Mapping[str, object], wanted: Mapping[str, frozenset[str]]) -> bool:
     if artifact.get("scope") == "global":
         return True
     labels = artifact.get("labels")
-    if labels is None:
+    if not isinstance(labels, Mapping):
         return not wanted  # the older format has no labels
     return any(not _label_set(labels.get(name)).isdisjoint(found) for name, found in wanted.items())
 
 
-def _recency(artifact: Mapping[str, Any], as_of: datetime) -> float:
+def _recency(artifact: Mapping[str, object], as_of: datetime) -> float:
     since = artifact.get("consolidation_event_ts") or artifact.get("created_at")
     if since is None:
         return FADED_SHARE
-    hours = (as_of - moment(since)).total_seconds() / 3_600
+    hours = (as_of - parse_time(since)).total_seconds() / 3_600
     if hours <= FRESH_HOURS:
         return 1.0
     if hours >= FADED_HOURS:
@@ -113,11 +122,11 @@ def _recency(artifact: Mapping[str, Any], as_of: datetime) -> float:
     return 1.0 - (1.0 - FADED_SHARE) * (hours - FRESH_HOURS) / (FADED_HOURS - FRESH_HOURS)
 
 
-def _label_set(labels: str | Iterable[str] | None) -> frozenset[str]:
-    if labels is None:
-        return frozenset()
-    return frozenset((labels,)) if isinstance(labels, str) else frozenset(labels)
+def _label_set(labels: object) -> frozenset[str]:
+    if isinstance(labels, str):
+        return frozenset((labels,))
+    return frozenset(labels) if isinstance(labels, Iterable) else frozenset()
 
 
-def _id_of(artifact: Mapping[str, Any]) -> str:
+def _id_of(artifact: Mapping[str, object]) -> str:
     return str(artifact.get("artifact_id") or artifact.get("overlay_id") or "")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kitchener.config import HO3MemoryConfig
-from kitchener.memory.moments import HOUR_US
+from kitchener.memory.timestamps import HOUR_US
 
 GateReason = Literal["crossed", "below_count", "below_sessions", "already_consolidated", "excluded", "blocked", "quarantined"]
 """Why a gate is open (`crossed`) or closed (the other values)."""

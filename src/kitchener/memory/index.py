@@ -7,7 +7,7 @@ the cached fold one by one, so later reads read no ledger. The number of cached 
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import anyio
 
@@ -21,13 +21,13 @@ OVERLAYS: Final = "OVERLAYS"
 """Name of the overlays ledger."""
 
 
-def signal_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
+def signal_keys(entry_type: str, payload: Mapping[str, object]) -> tuple[str, ...]:
     """The index keys of an entry in the signals ledger: its namespace."""
     namespace = payload.get("namespace")
     return (f"in:{namespace}",) if isinstance(namespace, str) else ()
 
 
-def overlay_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
+def overlay_keys(entry_type: str, payload: Mapping[str, object]) -> tuple[str, ...]:
     """The index keys of an entry in the overlays ledger: its namespace, and its artifact."""
     keys = signal_keys(entry_type, payload)
     artifact_id = payload.get("artifact_id") or payload.get("overlay_id")
@@ -72,7 +72,7 @@ async def fold_subject(namespace: str, signals: Readable, overlays: Readable) ->
     return subject
 
 
-class _Look:
+class _LookUp:
     """One look-up, shared by all callers that ask before it starts."""
 
     __slots__ = ("done", "known", "wanted")
@@ -83,7 +83,7 @@ class _Look:
         self.done = anyio.Event()
 
 
-class Residents:
+class SubjectCache:
     """A cache of folded subjects.
 
     Args:
@@ -99,7 +99,7 @@ class Residents:
         max_events: int,
     ) -> None:
         self._load, self._find_known, self._max_events = load, find_known, max_events
-        self._gathering: _Look | None = None
+        self._next_look: _LookUp | None = None
         self._looking = anyio.Lock()
         self._subjects: OrderedDict[str, SubjectMemory] = OrderedDict()
         self._loading: dict[str, anyio.Event] = {}
@@ -113,7 +113,7 @@ class Residents:
         """Events in the cache, plus a small constant for each subject."""
         return self._held
 
-    def at_hand(self, namespace: str) -> SubjectMemory | None:
+    def cached(self, namespace: str) -> SubjectMemory | None:
         """The cached memory of a namespace; None: it is not cached, so use `get`."""
         subject = self._subjects.get(namespace)
         if subject is not None:
@@ -123,7 +123,7 @@ class Residents:
     async def get(self, namespace: str) -> SubjectMemory:
         """The memory of a namespace. Use it before the next await, or pin it, because an await may evict it."""
         while True:
-            subject = self.at_hand(namespace)
+            subject = self.cached(namespace)
             if subject is not None:
                 return subject
             others = self._loading.get(namespace)
@@ -137,18 +137,18 @@ class Residents:
         if subject is not None and not subject.pins:
             self._held -= _cost(self._subjects.pop(namespace))
 
-    def grown(self, events: int) -> None:
+    def add(self, events: int) -> None:
         """Counts events added to a subject, and evicts subjects if the cache is full."""
         self._held += events
         if self._held > self._max_events:
-            self._put_away()
+            self._evict()
 
     async def _fetch(self, namespace: str) -> SubjectMemory:
         done = self._loading[namespace] = anyio.Event()
         try:
             subject = await self._load(namespace) if await self._is_known(namespace) else SubjectMemory(namespace)
             self._subjects[namespace] = subject
-            self.grown(_cost(subject))
+            self.add(_cost(subject))
             return subject
         finally:
             del self._loading[namespace]
@@ -157,29 +157,29 @@ class Residents:
     async def _is_known(self, namespace: str) -> bool:
         """Whether a namespace has entries. A look-up waits for a thread, so callers that ask meanwhile share the next one."""
         while True:
-            look = self._gathering
+            look = self._next_look
             if look is not None:
                 look.wanted.add(namespace)
                 await look.done.wait()
             else:
-                look = self._gathering = _Look()
+                look = self._next_look = _LookUp()
                 look.wanted.add(namespace)
                 await self._perform(look)
             if look.known is not None:  # None: the task that looked was cancelled, so look again
                 return namespace in look.known
 
-    async def _perform(self, look: _Look) -> None:
+    async def _perform(self, look: _LookUp) -> None:
         try:
             await anyio.lowlevel.checkpoint()  # lets the tasks that are ready now join this look-up
             async with self._looking:
-                self._gathering = None
+                self._next_look = None
                 look.known = await self._find_known(look.wanted)
         finally:
-            if self._gathering is look:
-                self._gathering = None
+            if self._next_look is look:
+                self._next_look = None
             look.done.set()
 
-    def _put_away(self) -> None:
+    def _evict(self) -> None:
         newest = next(reversed(self._subjects))
         for namespace in list(self._subjects):
             if self._held <= self._max_events or namespace == newest:

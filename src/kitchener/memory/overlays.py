@@ -14,12 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kitchener.errors import OverlayRefused, ProvenanceError
 from kitchener.memory.bias import line_of, weight_of
-from kitchener.memory.lines import problem_of
-from kitchener.memory.moments import EPOCH, HOUR_US, us_of
+from kitchener.memory.learned_lines import problem_of
 from kitchener.memory.signals import Cut, decay
+from kitchener.memory.timestamps import EPOCH, HOUR_US, us_of
 from kitchener.records import events
+from kitchener.records.entries import ArtifactType
 
-ArtifactType = Literal["topic_affinity", "interaction_style", "task_pattern", "constraint"]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
 LineText = Annotated[str, Field(max_length=4_000)]
 LabelList = tuple[Annotated[str, Field(max_length=128)], ...]
@@ -85,7 +85,7 @@ class Overlay(BaseModel):
     """The weight that the model gave it."""
     decay_modifier: Share | None = None
     """How well it keeps, as the model sees it."""
-    content: dict[str, Any] = Field(default_factory=dict)
+    content: dict[str, object] = Field(default_factory=dict)
     """`bias`: the tendency in a sentence; `category`: its kind."""
     window_start: str | None = None
     """ISO time of the oldest event counted."""
@@ -157,7 +157,7 @@ def overlay_id(namespace: str, key: str) -> str:
     return f"OVL-{hashlib.sha256(f'{namespace}|{key}'.encode()).hexdigest()[:16]}"
 
 
-def parse_overlay(fields: Mapping[str, Any]) -> Overlay:
+def parse_overlay(fields: Mapping[str, object]) -> Overlay:
     """Reads an overlay of either format.
 
     Raises:
@@ -183,7 +183,7 @@ def parse_overlay(fields: Mapping[str, Any]) -> Overlay:
     return overlay
 
 
-def parse_older(fields: Mapping[str, Any], max_line_chars: int) -> Overlay:
+def parse_older(fields: Mapping[str, object], max_line_chars: int) -> Overlay:
     """Reads an overlay of the older flat format for an import.
 
     Raises:

@@ -20,10 +20,10 @@ from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.ledger.format.lines import NO_END
 from kitchener.memory.gate import GateResult
 from kitchener.memory.index import OVERLAYS, SIGNALS, artifact_key, fold_subject, overlay_keys, signal_keys
-from kitchener.memory.moments import us_of
 from kitchener.memory.overlays import Overlay
 from kitchener.memory.signals import Cut, RecordedEvent, SignalAccumulator, normalise
 from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.timestamps import us_of
 from kitchener.plain_names import quoted
 from kitchener.records.events import HO3_QUARANTINED
 from kitchener.records.ref import Ref
@@ -35,7 +35,7 @@ DEFAULT_NAMESPACE: Final = "default"
 _MAX_NAMESPACE: Final = 16_384
 """Longest namespace, characters; more than the longest subject id needs, percent-encoded, with its agent class."""
 
-Moment = datetime | str
+TimeInput = datetime | str
 """An aware datetime, or ISO text with a zone."""
 
 
@@ -70,7 +70,7 @@ class ReadOperations(ABC):
         self,
         signal_id: str | None = None,
         min_count: int = 0,
-        as_of_ts: Moment | None = None,
+        as_of_ts: TimeInput | None = None,
         *,
         up_to: Mapping[str, int] | None = None,
         namespace: str = DEFAULT_NAMESPACE,
@@ -96,7 +96,7 @@ class ReadOperations(ABC):
     async def check_gate(
         self,
         signal_id: str,
-        as_of_ts: Moment | None = None,
+        as_of_ts: TimeInput | None = None,
         *,
         up_to: Mapping[str, int] | None = None,
         namespace: str = DEFAULT_NAMESPACE,
@@ -108,7 +108,7 @@ class ReadOperations(ABC):
     async def read_events(
         self,
         event_ids: Iterable[str],
-        as_of_ts: Moment | None = None,
+        as_of_ts: TimeInput | None = None,
         *,
         up_to: Mapping[str, int] | None = None,
         namespace: str = DEFAULT_NAMESPACE,
@@ -121,7 +121,7 @@ class ReadOperations(ABC):
         self,
         signal_id: str | None = None,
         active_only: bool = True,
-        as_of_ts: Moment | None = None,
+        as_of_ts: TimeInput | None = None,
         *,
         up_to: Mapping[str, int] | None = None,
         namespace: str = DEFAULT_NAMESPACE,
@@ -139,7 +139,7 @@ class ReadOperations(ABC):
 
     async def read_active_biases(
         self,
-        as_of_ts: Moment | None = None,
+        as_of_ts: TimeInput | None = None,
         *,
         up_to: Mapping[str, int] | None = None,
         namespace: str = DEFAULT_NAMESPACE,
@@ -157,7 +157,7 @@ class ReadOperations(ABC):
 
     async def snapshot(
         self,
-        as_of_ts: Moment | None = None,
+        as_of_ts: TimeInput | None = None,
         *,
         up_to: Mapping[str, int] | None = None,
         namespace: str = DEFAULT_NAMESPACE,
@@ -178,7 +178,7 @@ class ReadOperations(ABC):
         """A caller's signal id in words; callers may pass the stored, keyed form."""
         return subject.in_words(normalise(signal_id, self.kinds))
 
-    def _cut(self, subject: SubjectMemory, as_of_ts: Moment | None, up_to: Mapping[str, int] | None) -> Cut:
+    def _cut(self, subject: SubjectMemory, as_of_ts: TimeInput | None, up_to: Mapping[str, int] | None) -> Cut:
         # After a clock steps back, the newest entries must stay visible.
         as_of_us = max(self._clock.time_us(), subject.last_us) if as_of_ts is None else us_of(as_of_ts, "as_of_ts")
         if up_to is None:

@@ -1,7 +1,7 @@
 """Appends signals to the long-term memory and opens its two ledgers: `HO3Memory`, one object with READ and LOG.
 
-LOG appends and returns; nothing here starts a task or calls a model. `learned.py` logs learned lines, `subject.py` folds
-entries, and `index.py` caches the folds. Explained in `docs/memory.md`.
+LOG appends and returns; nothing here starts a task or calls a model. `overlay_log.py` logs learned lines, `subject.py`
+folds entries, and `index.py` caches the folds. Explained in `docs/memory.md`.
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import HO3MemoryConfig, LedgerConfig
@@ -17,8 +17,8 @@ from kitchener.errors import CallerError
 from kitchener.ledger import Ledger, LedgerClient, LedgerEntry
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.memory.erasure import Erased, find_traces
-from kitchener.memory.index import OVERLAYS, SIGNALS, Residents, fold_subject, overlay_keys, signal_keys
-from kitchener.memory.learned import OverlayOperations, entry_base, subject_of
+from kitchener.memory.index import OVERLAYS, SIGNALS, SubjectCache, fold_subject, overlay_keys, signal_keys
+from kitchener.memory.overlay_log import OverlayOperations, entry_base, subject_of
 from kitchener.memory.reader import (
     DEFAULT_NAMESPACE,
     OVERLAYS_FILE,
@@ -31,6 +31,7 @@ from kitchener.memory.signals import has_closed_words, keyed_id, known_id, norma
 from kitchener.memory.subject import SubjectMemory
 from kitchener.plain_names import quoted
 from kitchener.records import events
+from kitchener.records.entries import Json, SignalPayload
 from kitchener.sealing import Sealer
 
 _LOOK_BACK: Final = 100
@@ -43,7 +44,7 @@ class SignalOperations(OverlayOperations):
     def __init__(self, signals: Ledger, overlays: Ledger, config: HO3MemoryConfig, clock: Clock) -> None:
         super().__init__(overlays, config, clock)
         self.signals = signals
-        self._residents = Residents(self._fold, self._find_known, config.resident_events)
+        self._subjects = SubjectCache(self._fold, self._find_known, config.resident_events)
 
     @property
     def ledgers(self) -> tuple[Ledger, ...]:
@@ -66,11 +67,11 @@ class SignalOperations(OverlayOperations):
 
     async def subject(self, namespace: str) -> SubjectMemory:
         """The folded memory of a namespace. Do not change it, and use it before the next await."""
-        return await self._residents.get(namespace)
+        return await self._subjects.get(namespace)
 
     async def _known(self, namespace: str) -> SubjectMemory:
         # A cached namespace was checked when it was loaded, so this common case skips the check.
-        subject = self._residents.at_hand(namespace) if type(namespace) is str else None
+        subject = self._subjects.cached(namespace) if type(namespace) is str else None
         return subject if subject is not None else await super()._known(namespace)
 
     async def commit(self) -> None:
@@ -93,7 +94,7 @@ class SignalOperations(OverlayOperations):
         signal_id: str,
         session_id: str,
         event_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Json] | None = None,
         *,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> str:
@@ -125,7 +126,7 @@ class SignalOperations(OverlayOperations):
             event_id = next(each for each in ids if each not in subject.promised)
         if subject.has_event(event_id):
             return event_id
-        payload = {
+        payload: SignalPayload = {
             **entry_base(namespace),
             "event_id": event_id,
             "signal_id": stored_id,
@@ -140,11 +141,12 @@ class SignalOperations(OverlayOperations):
         try:
             await self.signals.write(LedgerEntry(events.HO3_SIGNAL, stored_id, payload))
             known = subject.event_count
-            subject.apply_signal(self.signals.position, self.signals.last_timestamp, events.in_words(payload))
+            told: SignalPayload = payload if stored_id == signal_id else {**payload, "signal_id": signal_id}
+            subject.apply_signal(self.signals.position, self.signals.last_timestamp, told)
         finally:
             subject.promised.discard(event_id)
             subject.pins -= 1
-        self._residents.grown(subject.event_count - known)
+        self._subjects.add(subject.event_count - known)
         return event_id
 
     async def erase_subject(
@@ -161,24 +163,23 @@ class SignalOperations(OverlayOperations):
             sessions: the subject's sessions, whose events may be in other namespaces too
             namespaces: namespaces that may hold the subject's memory, besides those with an overlay of the subject
         """
-        fields = {"erased_subject": subject_id}
         async with self._changing:
             traces = await find_traces(subject_id, sessions, namespaces, (self.signals, self.overlays), key_id=key_id)
             for namespace, key in traces.artifacts:
                 subject = await self._known(namespace)
                 history, found = subject.history(key), subject.overlay(key, self._cut(subject, None, None))
                 if found is not None and history[-1].entry_type != events.HO3_OVERLAY_DEACTIVATED:
-                    await self._change(subject, found, events.HO3_OVERLAY_DEACTIVATED, fields)
+                    await self._deactivate(subject, found, {"erased_subject": subject_id})
             for namespace, event_id in traces.foreign_events:
                 subject = await self._known(namespace)
                 if event_id not in subject.quarantined(self._cut(subject, None, None)):
-                    await self._append(subject, events.HO3_QUARANTINED, event_id, {"target": event_id, **fields})
+                    await self._quarantine(subject, {"target": event_id, "erased_subject": subject_id})
             for ledger, namespace, counts in traces.unrecorded():
                 record = {**entry_base(namespace), "key_id": key_id, "erased_at": erased_at, **counts}
                 await ledger.write(LedgerEntry(events.SUBJECT_ERASED, subject_id, record))
             await self.commit()
             for namespace in traces.events:
-                self._residents.drop(namespace)
+                self._subjects.drop(namespace)
         return traces.found
 
     async def _find_known(self, namespaces: Collection[str]) -> set[str]:
@@ -238,7 +239,7 @@ class HO3Memory(SignalOperations):
     def configured(self, config: HO3MemoryConfig) -> "HO3Memory":
         """A view of this memory with other thresholds; agent classes share the ledgers but not the settings."""
         other = HO3Memory(self.signals, self.overlays, config, self._clock)
-        other._residents, other._changing = self._residents, self._changing
+        other._subjects, other._changing = self._subjects, self._changing
         return other
 
     @property
@@ -247,7 +248,7 @@ class HO3Memory(SignalOperations):
         return self.signals, self.overlays
 
 
-def _checked(metadata: Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:
+def _checked(metadata: Mapping[str, Json] | None) -> tuple[dict[str, Json], str]:
     """A signal's metadata as a plain dict, and the turn id in it; "": there is none."""
     if metadata is not None and type(metadata) is not dict and not isinstance(metadata, Mapping):
         raise CallerError(f"metadata = {quoted(metadata)}: expected names with values; nothing was written")

@@ -6,16 +6,23 @@ month sees last month's memory.
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kitchener.config import HO3MemoryConfig
 from kitchener.memory.gate import GateResult, is_within_window, judge, thresholds
-from kitchener.memory.moments import text_of, us_of
 from kitchener.memory.overlays import Overlay, OverlayHistory, OverlayRecord, parse_overlay
 from kitchener.memory.signals import Cut, RecordedEvent, SignalAccumulator, SignalEvent, SignalLog
+from kitchener.memory.timestamps import iso_of, us_of
 from kitchener.records import events
+from kitchener.records.entries import (
+    OverlayDeactivatedPayload,
+    OverlayWeightPayload,
+    QuarantinePayload,
+    SignalPayload,
+    is_sealed,
+    payload_as,
+)
 from kitchener.records.ref import Ref
-from kitchener.sealing import MARK
 
 
 class Quarantine(NamedTuple):
@@ -75,30 +82,31 @@ class SubjectMemory:
         """The words of a keyed signal id. Other ids, and keyed ids whose words were erased, stay unchanged."""
         return self._words.get(signal_id, signal_id)
 
-    def apply_signal(self, seq: int, timestamp: str, payload: Mapping[str, Any]) -> None:
+    def apply_signal(self, seq: int, timestamp: str, payload: Mapping[str, object]) -> None:
         """Applies an entry of the signals ledger, in words. Ignores a known event id."""
+        signal = payload_as(SignalPayload, payload)
         logged_us = us_of(timestamp, "timestamp")
         if logged_us > self.last_us:
             self.last_us = logged_us
-        event_id = payload["event_id"]
+        event_id = signal["event_id"]
         if event_id in self._events:
             return
         self._note_words(payload)
-        metadata = payload.get("metadata")
+        metadata = signal.get("metadata")
         turn_id = metadata.get("turn_id") if isinstance(metadata, dict) else None
-        signal_id = sys.intern(payload["signal_id"])
+        signal_id = sys.intern(signal["signal_id"])
         log = self._logs.get(signal_id)
         if log is None:
             log = self._logs[signal_id] = SignalLog()
         self._events[event_id] = (signal_id, len(log))
-        seen = payload["timestamp"]
+        seen = signal["timestamp"]
         seen_us = logged_us if seen == timestamp else us_of(seen, "timestamp")
         turn = turn_id if isinstance(turn_id, str) else ""
-        log.append(seq, logged_us, seen_us, event_id, sys.intern(payload["session_id"]), sys.intern(turn))
+        log.append(seq, logged_us, seen_us, event_id, sys.intern(signal["session_id"]), sys.intern(turn))
         self.event_count += 1
 
     def apply_overlay(
-        self, seq: int, timestamp: str, entry_type: str, payload: Mapping[str, Any], ref: Ref | None = None
+        self, seq: int, timestamp: str, entry_type: str, payload: Mapping[str, object], ref: Ref | None = None
     ) -> None:
         """Applies an entry of the overlays ledger; ignores unknown types."""
         logged_us = us_of(timestamp, "timestamp")
@@ -113,10 +121,12 @@ class SubjectMemory:
             if overlay.key not in keys:
                 keys.append(overlay.key)
         elif entry_type in (events.HO3_OVERLAY_DEACTIVATED, events.HO3_OVERLAY_WEIGHT_UPDATED):
-            reason, blocks = payload.get("reason"), payload.get("block_signal") is True
+            decision = payload_as(OverlayDeactivatedPayload, payload)
+            weight = payload_as(OverlayWeightPayload, payload).get("weight")
+            reason, blocks = decision.get("reason"), decision.get("block_signal") is True
             text = reason if isinstance(reason, str) else why_erased(payload)
-            record = OverlayRecord(seq, logged_us, entry_type, None, payload.get("weight"), blocks, text)
-            self._record(payload["artifact_id"], record)
+            record = OverlayRecord(seq, logged_us, entry_type, None, weight, blocks, text)
+            self._record(decision["artifact_id"], record)
         elif entry_type == events.SUBJECT_ERASED:
             # The artifacts can still be listed, as erased, but no longer close a gate.
             for key, history in self._histories.items():
@@ -125,7 +135,7 @@ class SubjectMemory:
             self._by_signal.clear()
             self._quarantines.clear()
         elif entry_type == events.HO3_QUARANTINED:
-            self._quarantines.append(Quarantine(seq, logged_us, payload["target"]))
+            self._quarantines.append(Quarantine(seq, logged_us, payload_as(QuarantinePayload, payload)["target"]))
 
     def forget_signals(self) -> None:
         """Removes all signal events so far, because the subject was erased."""
@@ -226,7 +236,7 @@ class SubjectMemory:
                 event.event_id,
                 signal,
                 event.session_id,
-                text_of(event.seen_us),
+                iso_of(event.seen_us),
                 event.turn_id or None,
                 tuple(other for other in beside.get(event.turn_id, ()) if other != signal),
             )
@@ -242,9 +252,9 @@ class SubjectMemory:
                     found[turn].append(signal_id)
         return found
 
-    def _note_words(self, payload: Mapping[str, Any]) -> None:
+    def _note_words(self, payload: Mapping[str, object]) -> None:
         words = payload.get("words")
-        if isinstance(words, dict) and MARK not in words:
+        if isinstance(words, dict) and not is_sealed(words):
             self._words.update(words)
 
     def _record(self, key: str, record: OverlayRecord) -> None:
@@ -257,7 +267,7 @@ class SubjectMemory:
         return any(end is not None and is_within_window(us_of(end, "window_end"), cut.as_of_us, config) for end in ends)
 
 
-def why_erased(payload: Mapping[str, Any]) -> str:
+def why_erased(payload: Mapping[str, object]) -> str:
     """The reason for a deactivation by an erasure, in words; "": the payload records no erasure."""
     erased = payload.get("erased_subject")
     if erased is None:
@@ -267,7 +277,7 @@ def why_erased(payload: Mapping[str, Any]) -> str:
     )
 
 
-def readable_overlay(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+def readable_overlay(payload: Mapping[str, object]) -> Mapping[str, object]:
     """An overlay's payload, disabled and without its sealed fields if their key was destroyed; otherwise unchanged."""
-    sealed = [name for name, value in payload.items() if isinstance(value, dict) and MARK in value]
+    sealed = [name for name, value in payload.items() if is_sealed(value)]
     return {**payload, **dict.fromkeys(sealed), "content": {}, "enabled": False} if sealed else payload

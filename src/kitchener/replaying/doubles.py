@@ -13,12 +13,12 @@ from kitchener.ids import split_namespace
 from kitchener.ledger import Ledger, LedgerReader, StoredEntry
 from kitchener.memory.gate import GateResult
 from kitchener.memory.index import OVERLAYS, SIGNALS
-from kitchener.memory.moments import us_of
 from kitchener.memory.overlays import Overlay
-from kitchener.memory.reader import DEFAULT_NAMESPACE, MemoryReader, Moment
+from kitchener.memory.reader import DEFAULT_NAMESPACE, MemoryReader, TimeInput
 from kitchener.memory.signals import normalise
 from kitchener.memory.store import SignalOperations
 from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
@@ -219,7 +219,7 @@ class RecordedMemory(MemoryReader):
 
     async def read_active_biases(
         self,
-        as_of_ts: Moment | None = None,
+        as_of_ts: TimeInput | None = None,
         *,
         up_to: Mapping[str, int] | None = None,
         namespace: str = DEFAULT_NAMESPACE,
@@ -241,7 +241,7 @@ class RecordedMemory(MemoryReader):
     async def check_gate(
         self,
         signal_id: str,
-        as_of_ts: Moment | None = None,
+        as_of_ts: TimeInput | None = None,
         *,
         up_to: Mapping[str, int] | None = None,
         namespace: str = DEFAULT_NAMESPACE,

@@ -10,7 +10,6 @@ from typing import TypedDict
 
 from kitchener.actors.executor.execution import WorkOrderFailed
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.actors.work.budget import estimate_tokens
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.memory.index import OVERLAYS
@@ -19,6 +18,7 @@ from kitchener.records import events
 from kitchener.records.entries import ProjectionPayload, payload_as, text_of
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
+from kitchener.records.tokens import estimate_tokens
 from kitchener.replaying.doubles import RecordedClock, RecordedMemory
 from kitchener.replaying.session import DEADLINE_S, Replays
 from kitchener.replaying.tape import NO_TIME, Tape, TurnTape

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from kitchener.config import HO3MemoryConfig
 from kitchener.memory.gate import GateReason, is_within_window, judge
-from kitchener.memory.moments import HOUR_US
 from kitchener.memory.signals import decay
+from kitchener.memory.timestamps import HOUR_US
 
 
 @dataclass(frozen=True, slots=True, order=True)

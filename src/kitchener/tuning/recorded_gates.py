@@ -15,9 +15,9 @@ from kitchener.ledger import StoredEntry
 from kitchener.ledger.format.lines import NO_END
 from kitchener.memory import MemoryReader
 from kitchener.memory.bias import weight_of
-from kitchener.memory.moments import us_of
 from kitchener.memory.signals import Cut
 from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.entries import OverlayPayload, SignalPayload, is_sealed, payload_as
 from kitchener.tuning.gates import GateCheck, LineFate, SubjectRecord

@@ -188,7 +188,7 @@ def test_own_template_is_preferred_to_the_shipped_one(tmp_path: Path) -> None:
     """A directory of own templates is laid over the shipped ones; a broken file is named with the field that is wrong."""
     own = tmp_path / "ATT-BO-001.json"
     own.write_text(
-        '{"template_id": "ATT-BO-001", "applies_to": {"agent_class": ["RESIDENT:bo"]}, "pipeline": {},'
+        '{"template_id": "ATT-BO-001", "applies_to": {"agent_class": ["RESIDENT:bo"]},'
         ' "budget": {"max_context_tokens": 7, "max_queries": 2, "timeout_ms": 1}}'
     )
     templates = load_templates(str(tmp_path))

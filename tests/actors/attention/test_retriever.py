@@ -12,6 +12,7 @@ from kitchener import AttentionContext, AttentionRetriever, ContextFragment, HO2
 from kitchener.actors.attention.retriever import (
     EMPTY_HASH,
     STANDING_RULE,
+    AssembledContext,
     BudgetUsed,
     standing_rule_fragments,
     words_of,
@@ -30,7 +31,7 @@ SESSION = "SES-00000001"
 def template(**budget: int) -> AttentionTemplate:
     bounds = {"max_context_tokens": 10_000, "max_queries": 20, "timeout_ms": 5_000, **budget}
     return AttentionTemplate.model_validate(
-        {"template_id": "ATT-TEST-001", "applies_to": {"agent_class": ["*"]}, "pipeline": {}, "budget": bounds}
+        {"template_id": "ATT-TEST-001", "applies_to": {"agent_class": ["*"]}, "budget": bounds}
     )
 
 
@@ -118,7 +119,7 @@ async def test_nothing_found_is_an_empty_context() -> None:
     assert (found.context_text, found.context_hash, found.fragments) == ("", EMPTY_HASH, ())
     assert found.context_hash == digest(b"")
     assert found.template_id == "ATT-TEST-001"
-    assert found.as_assembled() == {"context_text": "", "context_hash": EMPTY_HASH, "fragments": []}
+    assert found.as_assembled() == AssembledContext(context_text="", context_hash=EMPTY_HASH, fragments=[])
 
 
 async def test_past_the_tokens_the_newest_are_kept_and_the_cut_is_said() -> None:
@@ -350,7 +351,6 @@ def write_template(directory: Path, name: str, *agent_classes: str, **changes: A
     body = {
         "template_id": name,
         "applies_to": {"agent_class": list(agent_classes)},
-        "pipeline": {},
         "budget": {"max_context_tokens": 100, "max_queries": 2, "timeout_ms": 50},
         **changes,
     }
@@ -390,7 +390,7 @@ def test_no_template_for_a_class_is_said() -> None:
         ({"budget": {"max_context_tokens": 1, "max_queries": 2}}, "budget.timeout_ms"),
         ({"applies_to": {"agent_class": []}}, "applies_to.agent_class"),
         ({"template_id": "PRC-1"}, "template_id"),
-        ({"pipeline": {"structuring": "alphabetical"}}, "pipeline.structuring"),
+        ({"pipeline": {}}, "pipeline"),
         ({"colour": "red"}, "colour"),
     ],
 )
@@ -399,6 +399,23 @@ def test_a_wrong_template_is_named_with_the_place(tmp_path: Path, changes: dict[
     with pytest.raises(ConfigError) as caught:
         load_templates(str(tmp_path))
     assert (caught.value.source, caught.value.key) == (str(tmp_path / "ATT-WRONG.json"), key)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"pipeline": {"structuring": "chronological"}}, "pipeline: is no longer a field"),
+        ({"fallback": {}}, "fallback: is no longer a field"),
+        ({"applies_to": {"agent_class": ["ADMIN"], "tier": ["ho2"]}}, "applies_to.tier: is no longer a field"),
+        ({"colour": "red"}, "colour: is not a field of templates"),
+    ],
+)
+def test_a_field_that_templates_do_not_have_is_to_be_removed(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+    """Earlier templates had three fields with only one allowed value."""
+    write_template(tmp_path, "ATT-OLD", "ADMIN", **changes)
+    with pytest.raises(ConfigError, match="remove it") as caught:
+        load_templates(str(tmp_path))
+    assert told in str(caught.value)
 
 
 def test_a_template_directory_has_to_exist(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Token budgets in nested scopes, and the estimate of a text's tokens."""
+"""Token budgets in nested scopes."""
 
 import pytest
 
 from kitchener import TokenBudgeter
-from kitchener.actors.work.budget import Allocation, Budget, estimate_tokens
+from kitchener.actors.work.budget import Allocation, Budget
 from kitchener.records.work_order import Cost
 
 SESSION = ("SES-1",)
@@ -122,22 +122,3 @@ def test_a_budget_of_nothing_covers_nothing() -> None:
     books.allocate(SESSION, 0)
     assert books.check(SESSION) == Budget(0, 0)
     assert not books.check(SESSION).covers(1)
-
-
-@pytest.mark.parametrize(
-    ("text", "by_bytes", "by_characters"),
-    [
-        ("", 0, 0),
-        ("a", 1, 1),
-        ("abc", 1, 1),
-        ("abcd", 2, 1),
-        ("abcde", 2, 2),
-        ("ä", 1, 1),
-        ("äöü", 2, 1),
-        ("漢字", 2, 1),
-        ("🍲🍲", 3, 1),
-    ],
-)
-def test_an_estimate_is_rounded_up(text: str, by_bytes: int, by_characters: int) -> None:
-    assert estimate_tokens(text, "utf8/3") == by_bytes
-    assert estimate_tokens(text, "chars/4") == by_characters

@@ -9,23 +9,24 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, NamedTuple, NotRequired, Protocol, TypedDict
 
 import anyio
 import orjson
 import structlog
 
 from kitchener.actors.attention.templates import AttentionTemplate
-from kitchener.actors.work.budget import estimate_tokens
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import digest
 from kitchener.config import HO2Config
+from kitchener.context.fold.items import rule_ref
 from kitchener.errors import origin_of
+from kitchener.records.entries import CutReason
 from kitchener.records.ref import Ref
+from kitchener.records.tokens import estimate_tokens
 
 logger = structlog.get_logger(__name__)
 
-CutBy = Literal["tokens", "queries", "time", "error"]
 EMPTY_HASH: Final = digest(b"")
 
 _WORD = re.compile(r"\w{3,}")
@@ -33,6 +34,25 @@ _COMMON = frozenset(
     """about also and are but can could for from has have here how into its just like need not please than that the then
     there they them this want was were what when where which who will with would you your""".split()  # noqa: SIM905
 )
+
+
+class FragmentMapping(TypedDict):
+    """A `ContextFragment` in the input of a work order."""
+
+    source: str
+    source_id: str
+    token_estimate: int
+
+
+class AssembledContext(TypedDict):
+    """The context in the input of a work order."""
+
+    context_text: str
+    context_hash: str
+    fragments: list[FragmentMapping]
+    """The fragments in the text, then the learned lines."""
+    ho3_biases: NotRequired[list[str]]
+    """The learned lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +74,7 @@ class ContextFragment:
     ref_json: orjson.Fragment | None = field(default=None, compare=False, repr=False)
     """The ref as cached JSON; None: encoded when it is needed."""
 
-    def as_mapping(self) -> dict[str, object]:
+    def as_mapping(self) -> FragmentMapping:
         """Source, id and size as JSON types. The content is omitted, because the context's text contains it."""
         return {"source": self.source, "source_id": self.source_id, "token_estimate": self.token_estimate}
 
@@ -65,7 +85,7 @@ class BudgetUsed(NamedTuple):
     tokens: int = 0
     queries: int = 0
     elapsed_ms: int = 0
-    cut_by: CutBy | None = None
+    cut_by: CutReason | None = None
 
 
 class AttentionContext(NamedTuple):
@@ -86,9 +106,9 @@ class AttentionContext(NamedTuple):
     projection_ref: Ref | None = None
     """The recorded projection that this context shows; None: attention gathered it."""
 
-    def as_assembled(self) -> dict[str, object]:
+    def as_assembled(self) -> AssembledContext:
         """The `assembled_context` of a work order."""
-        assembled: dict[str, object] = {
+        assembled: AssembledContext = {
             "context_text": self.context_text,
             "context_hash": self.context_hash,
             "fragments": [fragment.as_mapping() for fragment in (*self.fragments, *self.biases)],
@@ -115,7 +135,7 @@ class ContextProvider(Protocol):
 
 
 _Read = Callable[[], Awaitable[Sequence[ContextFragment]]]
-_Gathered = tuple[list[Sequence[ContextFragment]], int, CutBy | None]
+_Gathered = tuple[list[Sequence[ContextFragment]], int, CutReason | None]
 """The results of the reads, the elapsed milliseconds, and the limit that cut gathering."""
 
 _source_id = attrgetter("source_id")
@@ -185,7 +205,7 @@ class AttentionRetriever:
     async def _read_in_time(self, reads: Sequence[_Read]) -> _Gathered:
         started = anyio.current_time()
         lists: list[Sequence[ContextFragment]] = []
-        cut_by: CutBy | None = "time"
+        cut_by: CutReason | None = "time"
         with anyio.CancelScope(deadline=started + self._timeout_s):
             _, _, cut_by = await self._read_all(reads, lists)
         return lists, int((anyio.current_time() - started) * 1_000), cut_by
@@ -205,7 +225,7 @@ class AttentionRetriever:
         return lists, 0, None
 
     def _laid_out(
-        self, admitted_first: Iterable[ContextFragment], queries: int, elapsed_ms: int, cut_by: CutBy | None
+        self, admitted_first: Iterable[ContextFragment], queries: int, elapsed_ms: int, cut_by: CutReason | None
     ) -> AttentionContext:
         """Builds a context of the fragments that fit. They are admitted in the order given and shown by id, rules first."""
         tokens, kept = 0, []
@@ -238,7 +258,7 @@ def standing_rule_fragments(rules: Sequence[str], estimator: str) -> tuple[Conte
             f"INV-{n}",
             rule,
             estimate_tokens(rule, estimator),
-            ref=Ref("RULESET", f"INV-{n}", digest(rule.encode())),
+            ref=rule_ref(n, rule),
         )
         for n, rule in enumerate(rules, 1)
     )

@@ -1,6 +1,6 @@
 """Reads the JSON files of attention templates and chooses the template of an agent class.
 
-A template says what is gathered for an agent class, and within which limits. Templates ship with the package; a user's
+A template sets the limits of gathering for its agent classes. Templates ship with the package; a user's
 directory can override or add templates by id. The template with the most specific `applies_to` applies; `ATT-DEFAULT-001`
 applies if no other does.
 """
@@ -8,7 +8,7 @@ applies if no other does.
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -17,34 +17,21 @@ from kitchener.errors import ConfigError
 from kitchener.small_files import read_regular
 
 _MAX_BYTES: Final = 65_536
-"""Largest template file, bytes. The shipped templates have about 600 bytes."""
+"""Largest template file, bytes. The shipped templates have about 200 bytes."""
 
 
-class _Part(BaseModel):
+class _TemplateModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class AppliesTo(_Part):
-    """The agent classes and tiers of a template."""
+class AppliesTo(_TemplateModel):
+    """The agent classes of a template."""
 
     agent_class: tuple[str, ...] = Field(min_length=1)
     """Agent classes; `RESIDENT:*` means every resident, `*` every agent class."""
-    tier: tuple[Literal["ho2"], ...] = ("ho2",)
-    """Tiers; only HO2 gathers context."""
 
 
-class Pipeline(_Part):
-    """What is gathered, and in which order it is shown."""
-
-    tier_select: tuple[Literal["ho2m"], ...] = ("ho2m",)
-    """Ledgers that are read."""
-    registry_scan: tuple[Literal["standing_rules"], ...] = ("standing_rules",)
-    """Configured fragments that are added."""
-    structuring: Literal["chronological"] = "chronological"
-    """Order of the gathered turns in the text."""
-
-
-class TemplateBudget(_Part):
+class TemplateBudget(_TemplateModel):
     """Limits of gathering; the agent's own configuration may set tighter ones."""
 
     max_context_tokens: int = Field(ge=1)
@@ -55,28 +42,15 @@ class TemplateBudget(_Part):
     """Longest time for the reads, milliseconds."""
 
 
-class Fallback(_Part):
-    """What happens if gathering finds too little. Attention fails open, so each case has one option."""
-
-    on_timeout: Literal["return_partial"] = "return_partial"
-    """After a timeout, the fragments found so far are used."""
-    on_empty: Literal["proceed_empty"] = "proceed_empty"
-    """Without fragments, the turn continues with an empty context."""
-
-
-class AttentionTemplate(_Part):
+class AttentionTemplate(_TemplateModel):
     """The contents of one template file."""
 
     template_id: str = Field(pattern=r"^ATT-[A-Z0-9-]+$")
     """The template's id. In a user's directory, a template with the id of a shipped one replaces it."""
     applies_to: AppliesTo
     """The agent classes that use the template."""
-    pipeline: Pipeline
-    """What is gathered."""
     budget: TemplateBudget
     """Limits of gathering."""
-    fallback: Fallback = Field(default_factory=Fallback)
-    """What happens if gathering finds too little."""
 
 
 def load_templates(directory: str | None = None) -> tuple[AttentionTemplate, ...]:
@@ -129,4 +103,14 @@ def _parse(source: str, data: bytes) -> AttentionTemplate:
         # The error quotes nothing from the file, because a wrong path may point to a file with secrets.
         first = error.errors(include_url=False, include_input=False)[0]
         key = ".".join(described_key(str(part)) for part in first["loc"])
-        raise ConfigError(source, key, "", first["msg"]) from None
+        raise ConfigError(source, key, "", _unknown(key) if first["type"] == "extra_forbidden" else first["msg"]) from None
+
+
+_REMOVED: Final = ("pipeline", "fallback", "applies_to.tier")
+"""Fields of earlier templates, each with only one allowed value."""
+
+
+def _unknown(key: str) -> str:
+    if key in _REMOVED:
+        return "is no longer a field of templates, because it had only one allowed value; remove it"
+    return "is not a field of templates; remove it"

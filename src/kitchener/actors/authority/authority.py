@@ -260,12 +260,12 @@ class ContextAuthority:
             transition_refs=transition_refs,
             hashed=partial(self._ledgers.context.content_digest, base["subject_id"]),
         )
-        payload = {**base, **payload}
+        fields: dict[str, object] = {**base, **payload}
         if self._signer is not None:
-            del payload["authority"]
-            signature = self._signer.sign(canonical_bytes(payload, at="payload"))
-            payload["authority"] = {"tier": "HO2", "signer": self._signer.signer, "sig": signature}
-        ref = await self._ledgers.context.write(LedgerEntry(events.PROJECTION_COMPUTED, base["turn_id"], payload))
+            del fields["authority"]
+            signature = self._signer.sign(canonical_bytes(fields, at="payload"))
+            fields["authority"] = {"tier": "HO2", "signer": self._signer.signer, "sig": signature}
+        ref = await self._ledgers.context.write(LedgerEntry(events.PROJECTION_COMPUTED, base["turn_id"], fields))
         thread.bases[projection.intent_id] = base_of(projection, ref)
         return ref
 

@@ -7,14 +7,13 @@ change the result.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from kitchener.context import ContextState, Item, Ruleset
+from kitchener.context.fold.items import place_of
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
 
 _USER, _ASSISTANT = "user: ", "\nassistant: "
-_place_of: Final = attrgetter("place")
 
 
 class RankedTurns(NamedTuple):
@@ -161,7 +160,7 @@ class TurnRanking:
             elif item.entity_id in evidence:
                 yield evidence[item.entity_id]
             else:
-                place = bisect_left(items, item.place, 0, count, key=_place_of)
+                place = bisect_left(items, item.place, 0, count, key=place_of)
                 if place < count and items[place].entity_id == item.entity_id:
                     yield place
         yield from range(count - 1, -1, -1)

@@ -4,15 +4,16 @@ A projection is recorded as edits of the intent's previous projection. This modu
 ledger, so that one pass over the projections is enough.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import structlog
 
-from kitchener.context import Base, base_ref
-from kitchener.context.projection.ref_lists import apply_edits, read_refs
+from kitchener.context import Base
+from kitchener.context.projection.record import apply_edits, read_refs
 from kitchener.errors import origin_of
 from kitchener.ledger import StoredEntry
+from kitchener.records.entries import AddedRefs, ProjectionPayload, payload_as
 from kitchener.records.ref import Ref
 
 logger = structlog.get_logger(__name__)
@@ -33,7 +34,7 @@ class RecordedBases:
         """Reads a `PROJECTION_COMPUTED` entry. If its edits do not apply, the intent's next projection is written in full."""
         intent_id = entry.payload.get("intent_id")
         try:
-            eligible = self._eligible(entry.payload, self._last.get(intent_id))
+            eligible = self._eligible(payload_as(ProjectionPayload, entry.payload), self._last.get(intent_id))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             logger.warning("projection cannot be followed", entry_id=entry.entry_id, error=origin_of(error))
             self._last.pop(intent_id, None)
@@ -44,19 +45,22 @@ class RecordedBases:
         """The last projection of each intent, as a base for the next one."""
         return {intent_id: Base(last.ref, tuple(last.eligible)) for intent_id, last in self._last.items()}
 
-    def _eligible(self, payload: Mapping[str, Any], last: _Last | None) -> list[Ref]:
-        base = base_ref(payload)
-        if base is None:
-            return list(read_refs(payload["eligible_refs"]))
+    def _eligible(self, payload: ProjectionPayload, last: _Last | None) -> list[Ref]:
+        eligible = payload["eligible_refs"]
+        if isinstance(eligible, list):
+            return list(read_refs(eligible))
+        base = Ref.from_mapping(eligible["base"])
         if last is None or last.ref != base:
             raise ValueError(f"it refers to {base.entry_id}, which is not the one before it")
-        return _changed(last.eligible, payload["eligible_refs"]["edits"])
+        return _changed(last.eligible, eligible["edits"])
 
 
-def _changed(before: list[Ref], edits: Sequence[Any]) -> list[Ref]:
+def _changed(before: list[Ref], edits: Sequence[list[int] | AddedRefs]) -> list[Ref]:
     """Applies edits to a list of references. If they only append, `before` itself is extended and returned."""
-    if edits and edits[0] == [0, len(before)] and all(isinstance(step, Mapping) for step in edits[1:]):
-        for step in edits[1:]:
-            before += read_refs(step["add"])
-        return before
+    if edits and edits[0] == [0, len(before)]:
+        added = [step for step in edits[1:] if not isinstance(step, list)]
+        if len(added) == len(edits) - 1:
+            for step in added:
+                before += read_refs(step["add"])
+            return before
     return list(apply_edits(edits, before))

@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 
 from kitchener.actors.authority.ranking import TurnWords
 from kitchener.context import Item, evidence_item
-from kitchener.context.fold.items import Estimator
 from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records import events
 from kitchener.records.spoken import turn_text
+from kitchener.records.tokens import Estimator
 
 MAX_CHARS: Final = 16_777_216
 """Most characters of turns in memory, for all subjects together. Beyond it the least recently used subjects are evicted. One

@@ -24,8 +24,8 @@ from kitchener.errors import CallerError, EntryRefused, OverlayRefused, words_of
 from kitchener.ids import SubjectId, consolidation_session, split_namespace
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.memory.index import SIGNALS
-from kitchener.memory.moments import us_of
 from kitchener.memory.overlays import gate_window_key
+from kitchener.memory.timestamps import us_of
 from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.entries import (
@@ -38,6 +38,7 @@ from kitchener.records.entries import (
     WorkOrderPlannedPayload,
 )
 from kitchener.records.ref import Ref
+from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.work_order import Constraints, WorkOrder, WorkOrderError
 
 logger = structlog.get_logger(__name__)
@@ -263,7 +264,7 @@ class Consolidator:
             },
         }
         ref = await self._write(case, events.WO_PLANNED, wo, fields)
-        return wo.replaced({"planned_ref": ref}), -(-len(data) // 3) + self._services.config.reply_reserve
+        return wo.replaced({"planned_ref": ref}), tokens_of_bytes(len(data)) + self._services.config.reply_reserve
 
     async def _execute(self, case: Case, wo: WorkOrder) -> WorkOrder:
         """Executes the work order. It returns completed or failed, even if HO1 raises or times out."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from kitchener.actors.executor.answers import Unreadable, read_answer
 from kitchener.ids import SessionId, SubjectId
 from kitchener.ledger import StoredEntry
-from kitchener.memory.lines import tidy
+from kitchener.memory.learned_lines import tidy
 from kitchener.memory.signals import SignalAccumulator
 from kitchener.records import events
 from kitchener.records.prompt import PromptResponse, Usage

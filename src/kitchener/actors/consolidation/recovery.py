@@ -19,7 +19,7 @@ from kitchener.errors import CallerError, EntryRefused, EntryTooLarge, origin_of
 from kitchener.ids import SessionId, SubjectId
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.memory.index import SIGNALS
-from kitchener.memory.moments import us_of
+from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.work_order import Cost
 

@@ -12,11 +12,10 @@ from typing import Any, Final
 import orjson
 
 from kitchener.actors.attention.retriever import ContextFragment, words_of
-from kitchener.actors.work.budget import estimate_tokens
-from kitchener.context.fold.events import ERASED
 from kitchener.ids import EntryId, SessionId, SubjectId, TurnId
 from kitchener.records import events
 from kitchener.records.entries import (
+    ERASED,
     CostMapping,
     CostSummary,
     SessionEndPayload,
@@ -29,6 +28,7 @@ from kitchener.records.entries import (
 )
 from kitchener.records.ref import Ref
 from kitchener.records.spoken import turn_text
+from kitchener.records.tokens import estimate_tokens
 
 COSTS: Final = ("input_tokens", "output_tokens", "llm_calls", "tool_calls")
 """The cost fields that are summed over a session's turns."""

@@ -40,6 +40,7 @@ from kitchener.records.entries import (
     WrittenSummary,
 )
 from kitchener.records.ref import Ref
+from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.turn import TextRetracted, TurnError, TurnUpdate, UpdateListener, WorkOrderFinished, WorkOrderPlanned
 from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError
 
@@ -169,7 +170,7 @@ class WorkOrderChain:
         planned = await self._plan(wo, limits, data, input_refs, context)
         self._wo_scope = scope = (*self._scope, wo_id)
         budgeter.allocate(scope, constraints.token_budget)
-        needed = -(-len(data) // 3) + (0 if wo_type == "tool_call" else services.config.reply_reserve)
+        needed = tokens_of_bytes(len(data)) + (0 if wo_type == "tool_call" else services.config.reply_reserve)
         budget = budgeter.check(scope)
         if not budget.covers(needed):
             return await self._refuse(wo, budget, needed)

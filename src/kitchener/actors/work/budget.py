@@ -94,10 +94,3 @@ class TokenBudgeter:
     def release(self, scope: BudgetScope) -> None:
         """Closes a scope. Its used tokens still count in the enclosing scopes."""
         self._accounts.pop(scope, None)
-
-
-def estimate_tokens(text: str, estimator: str) -> int:
-    """Estimates the tokens of a text: a third of its UTF-8 bytes, or a quarter of its characters for "chars/4"; rounded up."""
-    if estimator == "chars/4":
-        return -(-len(text) // 4)
-    return -(-(len(text) if text.isascii() else len(text.encode())) // 3)

@@ -17,7 +17,7 @@ from kitchener.cli.exits import BLOCKED, INVALID, NEGATIVE, OK
 from kitchener.cli.options import Json, LedgerPaths, Options
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.errors import LedgerLocked
-from kitchener.memory.moments import text_of, us_of
+from kitchener.memory.timestamps import iso_of, us_of
 
 app = App(name="context", help="Show what the model sees, and why.")
 
@@ -57,7 +57,7 @@ def project(  # noqa: PLR0913  options of a command, all by keyword
         kitchener context project --session SES-0a1b2c3d --budget 300 --dry-run --json
         kitchener context project --session SES-0a1b2c3d --as-of 2026-02-18T10:30:00+00:00
     """
-    moment = text_of(us_of(as_of, "--as-of")) if as_of is not None else None
+    moment = iso_of(us_of(as_of, "--as-of")) if as_of is not None else None
     chosen = ProjectOptions(intent, budget, conflict_policy, message)
     return anyio.run(_project, options, session, ledger, moment, chosen, dry_run, json)
 

@@ -157,13 +157,13 @@ async def record(paths: LedgerPaths, projected: Projected) -> Ref | None:
     base = past.common_fields()
     async with opened as ledger:
         for flag in projected.resolution.flags:
-            fields = conflict_flag_payload(
+            flagged = conflict_flag_payload(
                 flag,
                 timestamp=timestamp,
                 intent_id=projected.resolution.active,
                 ruleset_hash=projected.ruleset.ruleset_hash,
             )
-            await ledger.write(LedgerEntry(events.CONFLICT_FLAG, past.session_id, {**base, **fields}))
+            await ledger.write(LedgerEntry(events.CONFLICT_FLAG, past.session_id, {**base, **flagged}))
         ref = None
         if projection is not None:
             rendering = render(projection, projected.state.estimate, elsewhere=SHOWN_ELSEWHERE)
@@ -171,6 +171,8 @@ async def record(paths: LedgerPaths, projected: Projected) -> Ref | None:
             if past.subject_id is not None and not past.is_erased:  # who is erased has no key, and must not get another here
                 hashed = partial(ledger.content_digest, past.subject_id)
             fields = projection_payload(projection, rendering, timestamp=timestamp, turn_id=None, hashed=hashed)
-            ref = await ledger.write(LedgerEntry(events.PROJECTION_COMPUTED, past.session_id, {**base, **fields}))
+            ref = await ledger.write(
+                LedgerEntry(events.PROJECTION_COMPUTED, past.session_id, {**base, "turn_id": None, **fields})
+            )
         await ledger.commit()
     return ref

@@ -34,17 +34,22 @@ from kitchener.context import (
     read_lists,
     recalled,
 )
-from kitchener.context.fold.events import ERASED
 from kitchener.context.fold.items import TIER_TURN
 from kitchener.context.projection.explanation import explain_all, find_placed
-from kitchener.context.projection.packing import SuppressReason
 from kitchener.errors import NotOnRecord
 from kitchener.ids import session_of_valid_turn
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory.overlays import parse_overlay
 from kitchener.memory.subject import readable_overlay
 from kitchener.records import events
-from kitchener.records.entries import ConflictFlagPayload, ProjectionPayload, TurnStartedPayload, payload_as
+from kitchener.records.entries import (
+    ERASED,
+    ConflictFlagPayload,
+    ProjectionPayload,
+    SuppressReason,
+    TurnStartedPayload,
+    payload_as,
+)
 from kitchener.records.ref import Ref
 from kitchener.records.spoken import turn_text
 from kitchener.sealing import is_sealed

@@ -8,7 +8,7 @@ from kitchener.cli.context.text import MOST, how_to_turn_on, intent_words, shown
 from kitchener.cli.context.turns import TurnView
 from kitchener.cli.terminal.output import one_line, short_time
 from kitchener.context import Explanation, diff_projections
-from kitchener.context.projection.explanation import Change, find_placed
+from kitchener.context.projection.explanation import VisibilityChange, find_placed
 from kitchener.errors import CallerError
 
 _WIDTH: Final = 96
@@ -201,7 +201,9 @@ def diff_lines(before: TurnView, after: TurnView) -> Iterator[str]:
         yield f"also: {note}"
 
 
-def _changes(before: TurnView, after: TurnView) -> tuple[list[tuple[Change, str]], list[tuple[Change, str]], list[str]]:
+def _changes(
+    before: TurnView, after: TurnView
+) -> tuple[list[tuple[VisibilityChange, str]], list[tuple[VisibilityChange, str]], list[str]]:
     """What came in and went out, each with what was or is the matter with it in the other turn."""
     if before.past.session_id != after.past.session_id:
         raise CallerError(
@@ -219,7 +221,7 @@ def _changes(before: TurnView, after: TurnView) -> tuple[list[tuple[Change, str]
     return came_in, went_out, notes
 
 
-def _why(view: TurnView, change: Change) -> str:
+def _why(view: TurnView, change: VisibilityChange) -> str:
     """What the other turn says about an item."""
     try:
         return view.explain(change.entity_id).text
@@ -227,10 +229,10 @@ def _why(view: TurnView, change: Change) -> str:
         return change.why
 
 
-def _lines(sign: str, change: Change, why: str) -> Iterator[str]:
+def _lines(sign: str, change: VisibilityChange, why: str) -> Iterator[str]:
     yield f"  {sign} {change.entity_id} ({change.kind.replace('_', ' ')})"
     yield f"      {why}"
 
 
-def _change_json(change: Change, why: str) -> dict[str, object]:
+def _change_json(change: VisibilityChange, why: str) -> dict[str, object]:
     return {"entity_id": change.entity_id, "kind": change.kind, "why": why}

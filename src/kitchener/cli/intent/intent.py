@@ -18,10 +18,10 @@ from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import one_line, print_json, print_table, print_text
 from kitchener.config import HO2Config
 from kitchener.context import ContextState, resolve_active
-from kitchener.context.intents.transitions import Scope
 from kitchener.errors import InvalidLifecycle
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
+from kitchener.records.entries import IntentScope
 from kitchener.runtime import open_runtime
 
 app = App(name="intent", help="List and change the intents of sessions.")
@@ -97,7 +97,7 @@ def declare(
     options: Options = _EVERYTHING,
     session: Annotated[str, Parameter(help="A session id, such as SES-0a1b2c3d.")],
     parent: Annotated[str | None, Parameter(help="The parent intent. What belongs to the parent stays visible.")] = None,
-    scope: Annotated[Scope, Parameter(help="Who shares it: the session only, or a wider scope.")] = "SESSION",
+    scope: Annotated[IntentScope, Parameter(help="Who shares it: the session only, or a wider scope.")] = "SESSION",
     target: Annotated[tuple[str, ...], Parameter(negative="", help="What it works on. May be repeated.")] = (),
     json: Json = False,
 ) -> int:

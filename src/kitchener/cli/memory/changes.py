@@ -10,8 +10,8 @@ from kitchener.cli.terminal.output import counted, one_line, short_time
 from kitchener.clock import SystemClock
 from kitchener.errors import CallerError, ConfigError, UnknownArtifact
 from kitchener.memory import Overlay
-from kitchener.memory.moments import text_of
 from kitchener.memory.signals import normalise
+from kitchener.memory.timestamps import iso_of
 
 _AT_MOST: Final = 20
 _WIDTH: Final = 100
@@ -106,7 +106,7 @@ async def deactivated(place: AgentMemory, artifact_id: str, subject_id: str | No
             # Once more would be a record that says less than the one before: without `block` it would lift a block.
             note = f"{artifact_id} of {subject_id} is deactivated already; nothing was written"
             return Decision(place.agent_class, subject_id, artifact_id, False, note)
-        now = text_of(SystemClock().time_us())
+        now = iso_of(SystemClock().time_us())
         await memory.deactivate_overlay(artifact_id, reason, now, block=block, namespace=namespace)
     again = "is not learned from again" if block else "may be learned from again later, --block prevents that"
     note = f"deactivated {artifact_id} of {subject_id}; its signal {overlay.signal_id} {again}"

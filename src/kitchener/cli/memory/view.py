@@ -11,9 +11,9 @@ from kitchener.cli.terminal.output import UNREADABLE, one_line, print_table, pri
 from kitchener.config import HO3MemoryConfig
 from kitchener.memory import GateResult, Overlay, SignalAccumulator
 from kitchener.memory.bias import weight_of
-from kitchener.memory.moments import text_of, us_of
 from kitchener.memory.signals import Cut
 from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.timestamps import iso_of, us_of
 from kitchener.records import events
 
 State = Literal["speaks", "deactivated", "expired", "faded"]
@@ -215,7 +215,7 @@ class MemoryView:
             "agent_class": self.place.agent_class,
             "enabled": self.place.is_on,
             "subject_id": self.subject_id,
-            "as_of": None if self.memory is None else text_of(self.memory[1].as_of_us),
+            "as_of": None if self.memory is None else iso_of(self.memory[1].as_of_us),
             "subjects": [each.as_json() for each in self.subjects],
         }
 
@@ -223,7 +223,7 @@ class MemoryView:
         """Prints whose memory this is, or from whom to choose; False: there is nothing more to show."""
         agent_class = self.place.agent_class
         if self.memory is not None:
-            as_of = short_time(text_of(self.memory[1].as_of_us))
+            as_of = short_time(iso_of(self.memory[1].as_of_us))
             print_text(f"{self.subject_id!s} ({agent_class}), as of {as_of}")
             return True
         if self.subject_id is None and len(self.subjects) > 1:

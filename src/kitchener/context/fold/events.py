@@ -2,15 +2,16 @@
 
 Only life-cycle entries and turns become events; all other entry types are ignored, including unknown ones. An event keeps
 only the facts that later decisions need, not the payload, so that a long session uses little memory. Another program may have
-written a payload: a missing or malformed field reads as absent and is never an error. This module knows no policy; the fold
-is in `state.py`.
+written a payload, so each field is read as an unknown value: a missing or malformed one reads as absent and is never an error.
+This module knows no policy; the fold is in `state.py`.
 """
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, cast
 
-from kitchener.records.ref import Ref
+from kitchener.records.entries import text_of
+from kitchener.records.ref import Ref, RefMapping
 
 INTENT_DECLARED: Final = "INTENT_DECLARED"
 INTENT_SUPERSEDED: Final = "INTENT_SUPERSEDED"
@@ -29,15 +30,12 @@ TURN_COMPLETED: Final = "TURN_COMPLETED"
 TURN_ABORTED: Final = "TURN_ABORTED"
 LIFECYCLE_VOIDED: Final = "LIFECYCLE_VOIDED"
 
-ERASED: Final = "[erased]"
-"""Stands for text whose key is gone."""
-
 EventKey = tuple[str, str, str]
 """The total order of events: timestamp, entry id, ledger id."""
 
 
 class SourceEntry(Protocol):
-    """What an entry must have to become an event; an entry of the ledger does."""
+    """The parts of a ledger entry from which an event is made."""
 
     @property
     def entry_type(self) -> str: ...
@@ -46,7 +44,7 @@ class SourceEntry(Protocol):
     @property
     def timestamp(self) -> str: ...
     @property
-    def payload(self) -> Mapping[str, Any]: ...
+    def payload(self) -> Mapping[str, object]: ...
     @property
     def ref(self) -> Ref: ...
 
@@ -60,26 +58,27 @@ class Declared(NamedTuple):
     objective: str
     targets: tuple[str, ...]
     session_id: str | None
-    """None: the ledger does not say; it counts as this session's."""
+    """None: not recorded; the intent counts as this session's."""
     adopts_turns: bool
     """The session's earlier turns that have no intent belong to this one."""
 
 
 class Superseded(NamedTuple):
-    """An intent or a work order gives way to another."""
+    """Another intent or work order replaces this one."""
 
     by: str | None
+    """The replacement; None: not recorded."""
     detail: str
 
 
 class Ended(NamedTuple):
-    """Any other change of an intent or a work order that needs no more than a reason."""
+    """An intent was reopened, closed or abandoned, or a work order abandoned."""
 
     detail: str
 
 
 class Forked(NamedTuple):
-    """An intent continues in children, of which at most one is active."""
+    """An intent continues in child intents, at most one of them active."""
 
     children: tuple[str, ...]
     active: str | None
@@ -96,23 +95,24 @@ class Opened(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """A work order came to its end."""
+    """A work order was completed or failed."""
 
     is_failed: bool
     detail: str
 
 
 class Deferred(NamedTuple):
-    """A work order or an intent waits."""
+    """A work order or an intent was deferred."""
 
     detail: str
     blocked_by: tuple[str, ...]
 
 
 class Asked(NamedTuple):
-    """A turn's message; None: the turn is over without a reply."""
+    """A turn started, or was aborted."""
 
     message: str | None
+    """The user's message; None: the turn was aborted."""
 
 
 class Answered(NamedTuple):
@@ -120,53 +120,53 @@ class Answered(NamedTuple):
 
     intent_id: str | None
     message: str | None
-    """None: it stands in the turn's first entry."""
+    """The user's message; None: only the turn's `TURN_STARTED` contains it."""
     response: str
     is_failed: bool | None
-    """None: it was answered without a model, so that nothing could succeed or fail."""
+    """None: the turn was answered without a model, so it neither succeeded nor failed."""
     session_id: str | None
 
 
 class Voided(NamedTuple):
-    """Another entry is declared void."""
+    """Another entry no longer counts."""
 
     target: Ref
 
 
 Facts = Declared | Superseded | Ended | Forked | Opened | Closed | Deferred | Asked | Answered | Voided
-"""What an event says, by kind."""
+"""The facts of an event, by kind."""
 
 
 class SourceEvent(NamedTuple):
-    """One event, as the fold takes it."""
+    """One event, the input of the fold."""
 
     kind: str
-    """What happened, in the words of this module."""
+    """One of the kinds defined in this module."""
     entity_id: str
-    """To whom."""
+    """The intent, work order or turn of the event."""
     timestamp: str
     """ISO time, UTC, microseconds."""
     ref: Ref
-    """The entry it was read from."""
+    """The event's ledger entry."""
     facts: Facts
-    """What else it says."""
+    """The facts that the kind has."""
 
     @property
     def key(self) -> EventKey:
-        """Its place in the order of all events."""
+        """The event's sort key in the total order of events."""
         return (self.timestamp, self.ref.entry_id, self.ref.ledger_id)
 
 
 def read_event(entry: SourceEntry) -> SourceEvent | None:
-    """The event that a ledger entry stands for, or None if its type means nothing here."""
-    # Asked first, because looking at an entry's payload may mean decoding it.
+    """The event of a ledger entry; None: entries of this type are not events."""
+    # Checked first, because reading an entry's payload may decode it.
     if entry.entry_type not in _READERS:
         return None
     return make_event(entry.entry_type, entry.entity_id, entry.timestamp, entry.payload, entry.ref)
 
 
-def make_event(entry_type: str, entity_id: str, timestamp: str, payload: Mapping[str, Any], ref: Ref) -> SourceEvent | None:
-    """The same from its parts, for an entry that is just being written."""
+def make_event(entry_type: str, entity_id: str, timestamp: str, payload: Mapping[str, object], ref: Ref) -> SourceEvent | None:
+    """The event of an entry that is being written, from its parts; None as in `read_event`."""
     reader = _READERS.get(entry_type)
     if reader is None:
         return None
@@ -179,131 +179,125 @@ def make_event(entry_type: str, entity_id: str, timestamp: str, payload: Mapping
 
 
 def _utc(timestamp: str) -> str:
-    """The time in the one form that sorts as text; what is no time stays as it is."""
+    """The time in the one form that sorts as text; text that is not a time stays unchanged."""
     if len(timestamp) == _FULL_LENGTH and timestamp.endswith("+00:00"):
         return timestamp
     try:
-        moment = datetime.fromisoformat(timestamp)
+        time = datetime.fromisoformat(timestamp)
     except ValueError:
         return timestamp
-    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    return moment.isoformat(timespec="microseconds")
+    time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    return time.isoformat(timespec="microseconds")
 
 
 _FULL_LENGTH: Final = len("2026-01-01T00:00:00.000000+00:00")
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return ERASED if isinstance(value, Mapping) and "$sealed" in value else ""
-
-
-def _name(value: Any) -> str | None:
+def _id(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _names(value: Any) -> tuple[str, ...]:
+def _strings(value: object) -> tuple[str, ...]:
     return tuple([each for each in value if isinstance(each, str)]) if isinstance(value, list | tuple) and value else ()
 
 
-def _declared(payload: Mapping[str, Any]) -> Declared:
+def _declared(payload: Mapping[str, object]) -> Declared:
     scope = payload.get("scope")
     return Declared(
-        _name(payload.get("parent_intent_id")),
+        _id(payload.get("parent_intent_id")),
         scope.upper() if isinstance(scope, str) and scope else "SESSION",
-        _text(payload.get("objective")),
-        _names(payload.get("targets")),
-        _name(payload.get("session_id")),
+        text_of(payload.get("objective")),
+        _strings(payload.get("targets")),
+        _id(payload.get("session_id")),
         payload.get("adopts_turns") is True,
     )
 
 
-def _superseded_intent(payload: Mapping[str, Any]) -> Superseded:
-    return Superseded(_name(payload.get("superseded_by_intent_id")), _text(payload.get("reason")))
+def _superseded_intent(payload: Mapping[str, object]) -> Superseded:
+    return Superseded(_id(payload.get("superseded_by_intent_id")), text_of(payload.get("reason")))
 
 
-def _superseded_work_order(payload: Mapping[str, Any]) -> Superseded:
-    return Superseded(_name(payload.get("superseded_by_wo_id")), _text(payload.get("reason")))
+def _superseded_work_order(payload: Mapping[str, object]) -> Superseded:
+    return Superseded(_id(payload.get("superseded_by_wo_id")), text_of(payload.get("reason")))
 
 
-def _ended(payload: Mapping[str, Any]) -> Ended:
-    return Ended(_text(payload.get("reason")) or _text(payload.get("outcome")))
+def _ended(payload: Mapping[str, object]) -> Ended:
+    return Ended(text_of(payload.get("reason")) or text_of(payload.get("outcome")))
 
 
-def _forked(payload: Mapping[str, Any]) -> Forked:
-    return Forked(_names(payload.get("child_intent_ids")), _name(payload.get("active_child_intent_id")))
+def _forked(payload: Mapping[str, object]) -> Forked:
+    return Forked(_strings(payload.get("child_intent_ids")), _id(payload.get("active_child_intent_id")))
 
 
-def _opened(payload: Mapping[str, Any]) -> Opened:
+def _opened(payload: Mapping[str, object]) -> Opened:
     return Opened(
-        _name(payload.get("intent_id")),
-        _text(payload.get("wo_type")),
-        _names(payload.get("targets")),
-        _names(payload.get("acceptance")),
-        _names(payload.get("blocked_by")),
+        _id(payload.get("intent_id")),
+        text_of(payload.get("wo_type")),
+        _strings(payload.get("targets")),
+        _strings(payload.get("acceptance")),
+        _strings(payload.get("blocked_by")),
     )
 
 
-def _completed(payload: Mapping[str, Any]) -> Closed:
+def _completed(payload: Mapping[str, object]) -> Closed:
     return _SUCCEEDED
 
 
 _SUCCEEDED: Final = Closed(is_failed=False, detail="")
 
 
-def _failed(payload: Mapping[str, Any]) -> Closed:
+def _failed(payload: Mapping[str, object]) -> Closed:
     error = payload.get("error")
-    detail = _text(error)
+    detail = text_of(error)
     if isinstance(error, Mapping) and not detail:
-        detail = _text(error.get("detail")) or _text(error.get("message"))
-    return Closed(True, ": ".join([part for part in (_text(payload.get("reason")), detail) if part]))
+        detail = text_of(error.get("detail")) or text_of(error.get("message"))
+    return Closed(True, ": ".join([part for part in (text_of(payload.get("reason")), detail) if part]))
 
 
-def _closed(payload: Mapping[str, Any]) -> Closed:
+def _closed(payload: Mapping[str, object]) -> Closed:
     return _failed(payload) if payload.get("result") == "failed" else _SUCCEEDED
 
 
-def _deferred(payload: Mapping[str, Any]) -> Deferred:
-    return Deferred(_text(payload.get("reason")), _names(payload.get("blocked_by")))
+def _deferred(payload: Mapping[str, object]) -> Deferred:
+    return Deferred(text_of(payload.get("reason")), _strings(payload.get("blocked_by")))
 
 
-def _asked(payload: Mapping[str, Any]) -> Asked:
-    return Asked(_text(payload.get("user_message")))
+def _asked(payload: Mapping[str, object]) -> Asked:
+    return Asked(text_of(payload.get("user_message")))
 
 
-def _aborted(payload: Mapping[str, Any]) -> Asked:
+def _aborted(payload: Mapping[str, object]) -> Asked:
     return Asked(None)
 
 
-def _answered(payload: Mapping[str, Any]) -> Answered:
+def _answered(payload: Mapping[str, object]) -> Answered:
     message, error = payload.get("user_message"), payload.get("error")
     return Answered(
-        _name(payload.get("intent_id")),
-        None if message is None else _text(message),
-        _text(payload.get("response")),
+        _id(payload.get("intent_id")),
+        None if message is None else text_of(message),
+        text_of(payload.get("response")),
         None if isinstance(error, Mapping) and error.get("kind") in _OWN_ANSWERS else _is_failed(payload),
-        _name(payload.get("session_id")),
+        _id(payload.get("session_id")),
     )
 
 
-def _is_failed(payload: Mapping[str, Any]) -> bool:
+def _is_failed(payload: Mapping[str, object]) -> bool:
     passed = payload.get("quality_gate_passed")
     return not passed if isinstance(passed, bool) else payload.get("error") is not None
 
 
 _OWN_ANSWERS: Final = ("UNCLEAR_INTENT", "CONFLICT", "INVALID_LIFECYCLE")
-"""Errors of turns in which somebody was asked something, or nothing could be shown to a model."""
+"""Errors of turns that asked the user, or could show nothing to a model."""
 
 
-def _voided(payload: Mapping[str, Any]) -> Voided | None:
+def _voided(payload: Mapping[str, object]) -> Voided | None:
     try:
-        return Voided(Ref.from_mapping(payload["ref"]))
+        return Voided(Ref.from_mapping(cast(RefMapping, payload["ref"])))
     except (KeyError, TypeError):
-        return None  # it names nothing, so it voids nothing
+        return None  # it names no entry, so it voids none
 
 
-_Reader = Callable[[Mapping[str, Any]], Facts | None]
+_Reader = Callable[[Mapping[str, object]], Facts | None]
 _READERS: Final[Mapping[str, tuple[str, str, _Reader]]] = {
     "INTENT_DECLARED": (INTENT_DECLARED, "intent_id", _declared),
     "INTENT_SUPERSEDED": (INTENT_SUPERSEDED, "intent_id", _superseded_intent),
@@ -325,7 +319,7 @@ _READERS: Final[Mapping[str, tuple[str, str, _Reader]]] = {
     "TURN_ABORTED": (TURN_ABORTED, "turn_id", _aborted),
     "LIFECYCLE_VOIDED": (LIFECYCLE_VOIDED, "entity_id", _voided),
 }
-"""Entry type to the kind of event, the payload's field that names whom it is about, and how the facts are read."""
+"""Entry type to the kind of event, the payload field with the entity's id, and the function that reads the facts."""
 
 FOLDED_TYPES: Final = frozenset(_READERS)
-"""The entry types that become events; all others are nothing to the fold."""
+"""The entry types that become events."""

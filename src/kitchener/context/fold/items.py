@@ -4,27 +4,30 @@ Only this module creates items, so that the same facts always give the same text
 shown; `rendering.py` joins them into one text.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
 from kitchener.canonical import digest
-from kitchener.context.fold.events import ERASED, Answered, Declared, EventKey, Opened, SourceEvent
+from kitchener.context.fold.events import Answered, Declared, EventKey, Opened, SourceEvent
 from kitchener.errors import ConfigError
+from kitchener.records.entries import ERASED
 from kitchener.records.ref import Ref
 from kitchener.records.spoken import as_said, turn_text
+from kitchener.records.tokens import ESTIMATORS, Estimator
 
 ItemKind = Literal["rule", "intent", "work_order", "failed_work_orders", "bias", "turn", "evidence"]
 Reason = Literal["DEFINES_INTENT", "OPEN_WO", "FAILED_WO", "GLOBAL_INVARIANT", "REACHABLE_FROM_INTENT", "HO3_BIAS", "RECALLED"]
 Reasons = tuple[Reason, ...]
-Estimator = Callable[[str], int]
-"""A text to its tokens. Must not give more for two texts apart than it may give for them together, less one each."""
 
 IN_INTENT: Final[Reasons] = ("REACHABLE_FROM_INTENT",)
 RECALLED: Final[Reasons] = ("RECALLED",)
 SEPARATOR: Final = "\n\n"
-"""Between items in the shown text; counted with each of them."""
+"""Between items in the shown text; counted with each item."""
 STUB_CHARS: Final = 80
-"""Of an item's text, kept in its stub."""
+"""Characters of an item's text in its stub."""
+place_of: Final = attrgetter("place")
+"""The sort key of items within a tier."""
 
 TIER_HEADER, TIER_FAILED, TIER_OPEN, TIER_BIAS, TIER_DEFERRED, TIER_TURN = range(1, 7)
 
@@ -33,13 +36,12 @@ class Item(NamedTuple):
     """One piece of text that may be shown."""
 
     entity_id: str
-    """The intent, work order, turn, rule or artifact it stands for."""
+    """Id of the intent, work order, turn, rule or artifact."""
     kind: ItemKind
-    """What that is."""
     ref: Ref
-    """The entry that opened it; names the item in every record."""
+    """The entry that opened it; every record names the item by it."""
     place: EventKey
-    """Its place among items of one tier: that entry's timestamp ("" where it has none), id and ledger."""
+    """Sort key among items of one tier: the entry's timestamp ("": it has none), id and ledger."""
     text: str
     """The full form."""
     stub: str
@@ -49,53 +51,42 @@ class Item(NamedTuple):
     stub_tokens: int
     """Of the short form, with its separator."""
     tier: int
-    """In which it is packed, 1 to 6."""
+    """Tier in which the item is packed, 1 to 6."""
     reasons: Reasons
     """Why it is eligible."""
     proof: Ref
-    """The entry that last decided about it."""
+    """The entry that last changed its state."""
     intent_id: str | None = None
-    """The intent it is attached to."""
+    """The intent it is attached to; None: no intent."""
     group: str | None = None
     """Items of one group are shown together or not at all, e.g. a tool call and its result."""
     session_id: str | None = None
-    """The session it comes from; None where it is not known or has none."""
+    """The session it comes from; None: not known, or no session."""
     is_erased: bool = False
-    """What it said was erased: it is never more than a stub."""
+    """Whether its text was erased; it is then shown as a stub at most."""
 
     @property
     def timestamp(self) -> str:
-        """Of the entry that opened it; "" where it has none."""
+        """Timestamp of the entry that opened it; "": it has none."""
         return self.place[0]
 
 
 def estimator(name: str) -> Estimator:
-    """The built-in way of estimating tokens that has this name.
+    """The built-in token estimator of this name.
 
     Raises:
-        ConfigError: there is none; a plugged-in tokenizer has to be passed beside its name
+        ConfigError: there is none; pass a plugged-in tokenizer together with its name
     """
-    found = _ESTIMATORS.get(name)
+    found = ESTIMATORS.get(name)
     if found is None:
-        expected = f"expected one of {', '.join(_ESTIMATORS)}, or a tokenizer passed along"
+        expected = f"expected one of {', '.join(ESTIMATORS)}, or a tokenizer passed along"
         raise ConfigError("ruleset", "token_estimator", repr(name), expected)
     return found
 
 
-def _third_of_bytes(text: str) -> int:
-    return -(-(len(text) if text.isascii() else len(text.encode())) // 3)
-
-
-def _quarter_of_characters(text: str) -> int:
-    return -(-len(text) // 4)
-
-
-_ESTIMATORS: Final[dict[str, Estimator]] = {"utf8/3": _third_of_bytes, "chars/4": _quarter_of_characters}
-
-
 def turn_item(event: SourceEvent, facts: Answered, message: str, intent_id: str | None, estimate: Estimator) -> Item:
     """A completed turn."""
-    is_erased = message is ERASED or facts.response is ERASED  # by identity: somebody may say the very word
+    is_erased = message is ERASED or facts.response is ERASED  # by identity: a user may write "[erased]"
     if is_erased:
         text = stub = f"[{event.entity_id}] erased"
     else:
@@ -123,7 +114,7 @@ def turn_item(event: SourceEvent, facts: Answered, message: str, intent_id: str 
 def intent_item(
     event: SourceEvent, facts: Declared, last: Ref, estimate: Estimator, *, is_active: bool, is_deferred: bool = False
 ) -> Item:
-    """The header of the active intent, or of one above it."""
+    """The header of the active intent, or of an intent above it."""
     title = "Goal" if is_active else "Wider goal"
     text = f"{title}: {as_said(facts.objective)}"
     if facts.targets:
@@ -181,23 +172,24 @@ def work_order_item(event: SourceEvent, facts: Opened, status: str, detail: str,
 
 
 def rule_items(rules: Iterable[str], estimate: Estimator) -> tuple[Item, ...]:
-    """The standing rules, numbered from 1. A rule has no shorter form: half a rule is another rule."""
-    return tuple([_plain(f"INV-{n}", "rule", _rule_ref(n, rule), "", rule, estimate) for n, rule in enumerate(rules, 1)])
+    """The standing rules, numbered from 1. A rule has no shorter form, because half a rule is a different rule."""
+    return tuple([_plain(f"INV-{n}", "rule", rule_ref(n, rule), "", rule, estimate) for n, rule in enumerate(rules, 1)])
 
 
-def _rule_ref(number: int, rule: str) -> Ref:
+def rule_ref(number: int, rule: str) -> Ref:
+    """The reference of a standing rule, whose text has no entry in a ledger."""
     return Ref("RULESET", f"INV-{number}", digest(rule.encode()))
 
 
 def bias_item(artifact_id: str, ref: Ref, timestamp: str, line: str, estimate: Estimator) -> Item:
-    """One line of long-term memory, word for word.
+    """A learned line of long-term memory, unchanged.
 
     Args:
-        artifact_id: what consolidation called it
-        ref: its entry in the ledger of overlays
-        timestamp: of that entry
-        line: what is shown
-        estimate: how tokens are counted
+        artifact_id: the artifact's id
+        ref: the artifact's entry in the overlays ledger
+        timestamp: that entry's timestamp
+        line: the text to show
+        estimate: counts the tokens of a text
     """
     return _plain(artifact_id, "bias", ref, timestamp, line, estimate)
 
@@ -228,16 +220,16 @@ def evidence_item(
     group: str | None = None,
     session_id: str | None = None,
 ) -> Item:
-    """Something recalled from elsewhere: shown if it ranks well, never eligible.
+    """An item recalled from beyond the intent: shown if it ranks well, never eligible.
 
     Args:
-        entity_id: what it is, e.g. a turn's id
-        ref: its entry
-        timestamp: of that entry
-        text: what is shown
-        estimate: how tokens are counted
-        group: shared by items that must not be split, such as a tool call and its result
-        session_id: where it comes from
+        entity_id: the item's id, e.g. a turn's
+        ref: the item's entry
+        timestamp: that entry's timestamp
+        text: the text to show
+        estimate: counts the tokens of a text
+        group: shared by items that are shown together or not at all; None: no group
+        session_id: the session it comes from; None: no session
     """
     stub = f"[{entity_id}] {shortened(text)}"
     size, stub_size = estimate(text + SEPARATOR), estimate(stub + SEPARATOR)
@@ -260,12 +252,12 @@ def evidence_item(
 
 
 def recalled(item: Item) -> Item:
-    """A turn's item as evidence that is recalled from another intent."""
+    """A turn's item as evidence recalled from another intent."""
     return item._replace(kind="evidence", reasons=RECALLED)
 
 
 def counted_item(items: list[Item], estimate: Estimator) -> Item:
-    """One stub for all the failed work orders that are not shown themselves; the newest stands for them."""
+    """One stub for all failed work orders that are not shown; it has the id and ref of the newest."""
     newest = items[-1]
     text = f"[{len(items)} earlier work order{'s' if len(items) > 1 else ''} failed, the last of them {newest.entity_id}]"
     tokens = estimate(text + SEPARATOR)
@@ -274,6 +266,6 @@ def counted_item(items: list[Item], estimate: Estimator) -> Item:
 
 def shortened(text: str) -> str:
     """The beginning of a text, on one line."""
-    # Cut before splitting as well: the text may be a megabyte.
+    # Cut before splitting too, because the text may be a megabyte long.
     line = " ".join(text[: STUB_CHARS * 4].split())
     return line if len(line) <= STUB_CHARS and len(text) <= STUB_CHARS * 4 else f"{line[: STUB_CHARS - 1]}…"

@@ -10,34 +10,35 @@ from typing import Literal, NamedTuple
 
 from kitchener.context.fold import events as ev
 from kitchener.context.fold.events import SourceEvent
-from kitchener.context.fold.items import Estimator, Item, intent_item, work_order_item
+from kitchener.context.fold.items import Item, intent_item, work_order_item
+from kitchener.records.tokens import Estimator
 
 IntentStatus = Literal["live", "deferred", "closed", "superseded", "abandoned"]
 WorkOrderStatus = Literal["open", "deferred", "failed", "closed", "superseded", "abandoned"]
 
 
 class IntentRecord:
-    """One intent as its events left it. Do not change it."""
+    """The state of one intent after its events. Only the fold changes it."""
 
     __slots__ = ("_header", "declared", "facts", "fork", "intent_id", "last", "status", "superseded_by")
 
     def __init__(self, event: SourceEvent, facts: ev.Declared) -> None:
         self.intent_id = event.entity_id
         self.declared = event
-        """Its `INTENT_DECLARED`."""
+        """The `INTENT_DECLARED`."""
         self.facts = facts
-        """What that says."""
+        """The facts of the declaration."""
         self.last = event
-        """The event that decides its status."""
+        """The event that decides the status."""
         self.status: IntentStatus = "live"
         self.superseded_by: str | None = None
-        """While it is superseded, by whom."""
+        """The intent that superseded it; None: it is not superseded."""
         self.fork: ev.Forked | None = None
-        """Its latest fork."""
+        """The latest fork; None: it was not forked."""
         self._header: tuple[SourceEvent, Estimator, bool, Item] | None = None
 
-    def became(self, event: SourceEvent) -> None:
-        """Moves it on by an event after its declaration; for the fold only."""
+    def apply(self, event: SourceEvent) -> None:
+        """Applies a valid event after the declaration."""
         if isinstance(event.facts, ev.Forked):
             self.fork = event.facts
             return
@@ -46,11 +47,11 @@ class IntentRecord:
 
     @property
     def is_live(self) -> bool:
-        """Whether it is neither closed, superseded nor abandoned."""
+        """Whether it is live or deferred."""
         return self.status == "live" or self.status == "deferred"
 
     def header(self, estimate: Estimator, *, is_active: bool) -> Item:
-        """It as the header of the context, kept until an event moves it on: every turn shows the same one."""
+        """The intent as a header item. Cached until the next event, because every turn shows the same one."""
         kept = self._header
         if kept is not None and kept[0] is self.last and kept[1] is estimate and kept[2] is is_active:
             return kept[3]
@@ -60,39 +61,39 @@ class IntentRecord:
 
 
 class WorkOrderRecord:
-    """One work order as its events left it. Do not change it."""
+    """The state of one work order after its events. Only the fold changes it."""
 
     __slots__ = ("_item", "blocked_by", "detail", "facts", "last", "opened", "status", "superseded_by", "wo_id")
 
     def __init__(self, event: SourceEvent, facts: ev.Opened) -> None:
         self.wo_id = event.entity_id
         self.opened = event
-        """Its first event."""
+        """The first event."""
         self.facts = facts
-        """What that says."""
+        """The facts of the first event."""
         self.last = event
-        """The event that decides its status."""
+        """The event that decides the status."""
         self.status: WorkOrderStatus = "open"
         self.detail = ""
-        """Why it failed, waits or was given up."""
+        """Why it failed, was deferred, superseded or abandoned; "": no reason was given."""
         self.blocked_by = facts.blocked_by
-        """What it waits for, by its own words."""
+        """Ids of what it waits for, as its events name them."""
         self.superseded_by: str | None = None
         self._item: Item | None = None
 
     @property
     def is_live(self) -> bool:
-        """Whether it may be eligible: open, waiting, or failed and not yet superseded or abandoned."""
+        """Whether it is open, deferred, or failed and not yet superseded or abandoned."""
         return self.status in _LIVE_WORK
 
     def item(self, estimate: Estimator) -> Item:
-        """It as something to show; made when first asked for, as most work orders end before anybody does."""
+        """The work order as an item. Made on first use, because most work orders end before a projection shows them."""
         if self._item is None:
             self._item = work_order_item(self.opened, self.facts, self.status, self.detail, self.last.ref, estimate)
         return self._item
 
-    def became(self, status: WorkOrderStatus, event: SourceEvent, detail: str) -> None:
-        """Moves it on; for the fold only."""
+    def become(self, status: WorkOrderStatus, event: SourceEvent, detail: str) -> None:
+        """Sets the status that an event led to."""
         self.status, self.last, self.detail, self._item = status, event, detail, None
 
 
@@ -100,29 +101,29 @@ _LIVE_WORK = frozenset(("open", "deferred", "failed"))
 
 
 class Attached:
-    """What hangs on one intent, whether or not that was ever declared. Do not change it."""
+    """Work orders and turns of one intent, which may be undeclared. Only the fold changes it."""
 
     __slots__ = ("failures_in_row", "turns", "work_orders")
 
     def __init__(self) -> None:
         self.work_orders: dict[str, WorkOrderRecord] = {}
-        """Its live work orders, in the order in which they were opened."""
+        """The live work orders, in the order in which they were opened."""
         self.turns: list[Item] = []
-        """Its completed turns in order. Only ever grows at its end; a rebuilt state has new lists."""
+        """The completed turns in order. Append-only; a rebuilt state has a new list."""
         self.failures_in_row = 0
-        """Failed turns since the last good one."""
+        """Number of failed turns since the last successful one."""
 
 
 class InvalidEvent(NamedTuple):
-    """An event that cannot follow what came before it."""
+    """An event that contradicts earlier ones."""
 
     event: SourceEvent
     problem: str
-    """Why not, for a reader."""
+    """The contradiction, for a reader."""
 
 
 NOTHING = Attached()
-"""Of an intent that has nothing."""
+"""Work orders and turns of an intent that has none."""
 
 
 OF_INTENTS = frozenset(
@@ -144,11 +145,11 @@ INTENT_STATUS: Mapping[str, IntentStatus] = {
     ev.INTENT_ABANDONED: "abandoned",
     ev.INTENT_SUPERSEDED: "superseded",
 }
-"""What an event makes of an intent."""
+"""Kind of event to the status of the intent after it."""
 
 
 def intent_problem(event: SourceEvent, intents: Mapping[str, IntentRecord]) -> str | None:
-    """Why this event of an intent cannot follow, or None."""
+    """Why an event contradicts the state of its intent; None: it is valid."""
     facts, intent_id = event.facts, event.entity_id
     record = intents.get(intent_id)
     if isinstance(facts, ev.Declared):
@@ -170,7 +171,7 @@ def intent_problem(event: SourceEvent, intents: Mapping[str, IntentRecord]) -> s
 
 
 def first_intent_problem(events: Iterable[SourceEvent], intents: Mapping[str, IntentRecord]) -> tuple[str, str] | None:
-    """The first of these events of intents that cannot follow, each after those before it: its intent and why not; or None."""
+    """The intent and the problem of the first invalid event in a sequence of events of intents; None: all are valid."""
     after = dict(intents)
     for event in events:
         intent_id = event.entity_id
@@ -181,12 +182,12 @@ def first_intent_problem(events: Iterable[SourceEvent], intents: Mapping[str, In
             after[intent_id] = IntentRecord(event, event.facts)
         else:
             after[intent_id] = copy(after[intent_id])
-            after[intent_id].became(event)
+            after[intent_id].apply(event)
     return None
 
 
 def work_order_problem(event: SourceEvent, work_orders: Mapping[str, WorkOrderRecord]) -> str | None:
-    """Why this event of a work order cannot follow, or None. By whom one is superseded need not be known here."""
+    """Why an event contradicts the state of its work order; None: it is valid. A superseding work order may be unknown."""
     facts, wo_id = event.facts, event.entity_id
     record = work_orders.get(wo_id)
     if isinstance(facts, ev.Opened):
@@ -203,7 +204,7 @@ def work_order_problem(event: SourceEvent, work_orders: Mapping[str, WorkOrderRe
 
 
 def _cycle(entity_id: str, by: str, records: Mapping[str, IntentRecord] | Mapping[str, WorkOrderRecord]) -> str | None:
-    """What is wrong with this supersession, over those that stand; they hold no cycle themselves."""
+    """The cycle that a supersession would close; None: it closes none. Earlier supersessions contain no cycle."""
     if by == entity_id:
         return f"{entity_id} is superseded by itself"
     step: str | None = by

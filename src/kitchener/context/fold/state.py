@@ -7,12 +7,11 @@ connected to it (`reachability.py`) or what is shown (`projection.py`).
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from kitchener.context.fold import events as ev
 from kitchener.context.fold.events import SourceEvent
-from kitchener.context.fold.items import Estimator, Item, turn_item
+from kitchener.context.fold.items import Item, place_of, turn_item
 from kitchener.context.fold.lifecycle import (
     NOTHING,
     OF_INTENTS,
@@ -24,20 +23,20 @@ from kitchener.context.fold.lifecycle import (
     intent_problem,
     work_order_problem,
 )
+from kitchener.records.entries import ERASED
 from kitchener.records.ref import Ref
-
-_place_of: Final = attrgetter("place")
+from kitchener.records.tokens import Estimator
 
 
 class ContextState:
-    """The fold. `apply` costs the same whatever came before; equal sets of events give equal states, in any order.
+    """The state that the events of a session lead to. Equal sets of events give equal states, in any order.
 
-    Events in order are taken one by one. One that comes late is put into its place, and the next look at the state folds
-    everything again.
+    The cost of `apply` does not grow with the number of earlier events. An event that arrives late is inserted in order, and
+    the next access folds all events again.
 
     Args:
-        estimate: how the tokens of turns and work orders are counted
-        session_id: whose events these are; intents of other sessions never compete. None: all belong together
+        estimate: counts the tokens of turns and work orders
+        session_id: the session; intents of other sessions never compete. None: all intents belong together
     """
 
     def __init__(self, estimate: Estimator, session_id: str | None = None) -> None:
@@ -64,10 +63,10 @@ class ContextState:
         self.has_erased = False
         """Whether the text of a turn or an intent was erased."""
 
-    # --- taking events ---------------------------------------------------------------------------------------------------
+    # --- applying events -------------------------------------------------------------------------------------------------
 
     def apply(self, event: SourceEvent) -> None:
-        """Takes one event. The same event again changes nothing."""
+        """Applies one event. A repeated event changes nothing."""
         key = event.key
         if key > self._newest:
             self._newest = key
@@ -75,37 +74,37 @@ class ContextState:
             if not self._is_stale:
                 self._step(event)
         else:
-            place = bisect_left(self._log, key, key=_key_of)
-            if self._log[place : place + 1] and self._log[place].key == key:
+            position = bisect_left(self._log, key, key=_key_of)
+            if self._log[position : position + 1] and self._log[position].key == key:
                 return
-            self._log.insert(place, event)
-            if not self._is_stale and self._commutes(event, place):
+            self._log.insert(position, event)
+            if not self._is_stale and self._commutes(event, position):
                 self._step(event)
             else:
                 self._is_stale = True
         if isinstance(event.facts, ev.Voided):
             self._void(event.facts.target)
 
-    def _commutes(self, event: SourceEvent, place: int) -> bool:
-        """Whether it makes no difference that a late event is taken after those that stand behind it.
+    def _commutes(self, event: SourceEvent, position: int) -> bool:
+        """Whether a late event gives the same state if it is applied after the events that follow it in order.
 
-        So it is with an intent of which another session wrote a moment ago: no turn and no work order depends on it.
+        True for an intent that another session has just changed, because no turn and no work order depends on it.
         """
         if event.kind not in OF_INTENTS or (isinstance(event.facts, ev.Declared) and event.facts.adopts_turns):
             return False
-        behind = self._log[place + 1 :]
-        return not any(each.kind in _OF_ORDER for each in behind) and self._problem(event) is None
+        later = self._log[position + 1 :]
+        return not any(each.kind in _ORDERED for each in later) and self._problem(event) is None
 
     def _void(self, target: Ref) -> None:
         if target in self._voided:
             return
         self._voided.add(target)
-        # Without effect it was already; leaving out what had an effect means to begin again.
+        # An invalid event had no effect. Without an event that had one, everything must be folded again.
         if self._invalid.pop(target, None) is None:
             self._is_stale = True
 
     def settle(self) -> None:
-        """Folds everything again if an event came late. Every look at the state does this first."""
+        """Folds all events again if one arrived late. Every access to the state calls this first."""
         if self._is_stale:
             self._is_stale = False
             self._reset()
@@ -134,12 +133,12 @@ class ContextState:
         facts, intent_id = event.facts, event.entity_id
         if isinstance(facts, ev.Declared):
             self._intents[intent_id] = self._live_intents[intent_id] = IntentRecord(event, facts)
-            self.has_erased = self.has_erased or facts.objective is ev.ERASED
+            self.has_erased = self.has_erased or facts.objective is ERASED
             if facts.adopts_turns:
                 self._adopt(intent_id)
             return
         record = self._intents[intent_id]
-        record.became(event)
+        record.apply(event)
         if isinstance(facts, ev.Forked):
             return
         if record.is_live:
@@ -156,8 +155,8 @@ class ContextState:
             taken = {item.entity_id for item in adopted}
             self._loose = [item for item in self._loose if item.entity_id not in taken]
             self._turns.update((item.entity_id, item) for item in adopted)
-            attached = self._hung_on(intent_id)
-            attached.turns = sorted((*attached.turns, *adopted), key=_place_of)
+            attached = self._attached_to(intent_id)
+            attached.turns = sorted((*attached.turns, *adopted), key=place_of)
             self._merged = None
 
     def _step_work_order(self, event: SourceEvent) -> None:
@@ -165,21 +164,21 @@ class ContextState:
         if isinstance(facts, ev.Opened):
             record = self._work_orders[wo_id] = WorkOrderRecord(event, facts)
             if facts.intent_id is not None:
-                self._hung_on(facts.intent_id).work_orders[wo_id] = record
+                self._attached_to(facts.intent_id).work_orders[wo_id] = record
             return
         record = self._work_orders[wo_id]
         if isinstance(facts, ev.Closed):
-            record.became("failed" if facts.is_failed else "closed", event, facts.detail)
+            record.become("failed" if facts.is_failed else "closed", event, facts.detail)
         elif isinstance(facts, ev.Deferred):
-            record.became("deferred", event, facts.detail)
+            record.become("deferred", event, facts.detail)
             record.blocked_by = facts.blocked_by or record.blocked_by
         elif isinstance(facts, ev.Superseded):
-            record.became("superseded", event, facts.detail)
+            record.become("superseded", event, facts.detail)
             record.superseded_by = facts.by
         elif isinstance(facts, ev.Ended):
-            record.became("abandoned", event, facts.detail)
+            record.become("abandoned", event, facts.detail)
         if not record.is_live and record.facts.intent_id is not None:
-            self._hung_on(record.facts.intent_id).work_orders.pop(wo_id, None)
+            self._attached_to(record.facts.intent_id).work_orders.pop(wo_id, None)
 
     def _step_turn(self, event: SourceEvent, facts: ev.Answered) -> None:
         asked = self._messages.pop(event.entity_id, "")
@@ -188,21 +187,21 @@ class ContextState:
         self.has_erased = self.has_erased or item.is_erased
         self._turn_list.append(item)
         if facts.intent_id is None:
-            if facts.is_failed is not None:  # what was asked in the Authority's own name belongs to nothing
+            if facts.is_failed is not None:  # a turn in which the Authority asked the user belongs to no intent
                 self._loose.append(item)
             return
-        attached = self._hung_on(facts.intent_id)
+        attached = self._attached_to(facts.intent_id)
         attached.turns.append(item)
         if facts.is_failed is not None:
             attached.failures_in_row = attached.failures_in_row + 1 if facts.is_failed else 0
 
-    def _hung_on(self, intent_id: str) -> Attached:
+    def _attached_to(self, intent_id: str) -> Attached:
         attached = self._attached.get(intent_id)
         if attached is None:
             attached = self._attached[intent_id] = Attached()
         return attached
 
-    # --- what cannot be --------------------------------------------------------------------------------------------------
+    # --- validity --------------------------------------------------------------------------------------------------------
 
     def _problem(self, event: SourceEvent) -> str | None:
         if event.kind in OF_WORK_ORDERS:
@@ -213,66 +212,66 @@ class ContextState:
             return f"turn {event.entity_id} was completed before"
         return None
 
-    # --- looking ---------------------------------------------------------------------------------------------------------
+    # --- access ----------------------------------------------------------------------------------------------------------
 
     @property
     def intents(self) -> Mapping[str, IntentRecord]:
-        """Every intent that was declared, by id."""
+        """All declared intents, by id."""
         self.settle()
         return self._intents
 
     @property
     def live_intents(self) -> Mapping[str, IntentRecord]:
-        """Those of them that are live or put off."""
+        """The live and deferred intents, by id."""
         self.settle()
         return self._live_intents
 
     @property
     def work_orders(self) -> Mapping[str, WorkOrderRecord]:
-        """Every work order, by id."""
+        """All work orders, by id."""
         self.settle()
         return self._work_orders
 
     @property
     def turns(self) -> Mapping[str, Item]:
-        """Every completed turn, by id."""
+        """All completed turns, by id."""
         self.settle()
         return self._turns
 
     @property
     def turn_list(self) -> Sequence[Item]:
-        """Every completed turn, oldest first, as it was completed: by what intent one was adopted later stands in `turns`.
+        """All completed turns, oldest first, with the intents they were completed under; `turns` has later adoptions.
 
-        The same list as long as it only grows at its end. Do not change it.
+        The same append-only list until a late event. Do not change it.
         """
         self.settle()
         return self._turn_list
 
     @property
     def has_unattached(self) -> bool:
-        """Whether a completed turn belongs to no intent, as those do that were held while the Authority was off."""
+        """Whether a completed turn belongs to no intent, e.g. because the Authority was off."""
         self.settle()
         return bool(self._loose)
 
     @property
     def invalid(self) -> Mapping[Ref, InvalidEvent]:
-        """Events that could not be, and that nobody has voided yet, oldest first."""
+        """Invalid events that were not voided, oldest first."""
         self.settle()
         return self._invalid
 
     @property
     def last_closed(self) -> str | None:
-        """The session's intent that was closed last, though it may have been reopened since."""
+        """The session's intent that was closed last, even if it was reopened since; None: none was closed."""
         self.settle()
         return self._last_closed
 
     def attached(self, intent_id: str | None) -> Attached:
-        """What hangs on an intent."""
+        """The work orders and turns of an intent."""
         self.settle()
         return NOTHING if intent_id is None else self._attached.get(intent_id, NOTHING)
 
     def turns_of(self, intent_ids: tuple[str, ...]) -> list[Item]:
-        """The turns of these intents in one order. The same list as long as it only grows at its end. Do not change it."""
+        """The turns of these intents in one order. The same append-only list until a late event. Do not change it."""
         self.settle()
         lists = [found.turns for each in intent_ids if (found := self._attached.get(each)) and found.turns]
         if not lists:
@@ -285,22 +284,22 @@ class ContextState:
         _, seen, merged = self._merged
         fresh = [item for n, turns in enumerate(lists) for item in turns[seen[n] :]]
         if fresh:
-            fresh.sort(key=_place_of)
+            fresh.sort(key=place_of)
             merged += fresh
             seen[:] = [len(turns) for turns in lists]
         return merged
 
     def find_entry(self, entry_id: str) -> SourceEvent | None:
-        """The event that was read from this entry, void or not. Looks through all of them."""
+        """The event of an entry, voided or not; None: no event has this entry. A linear search."""
         return next((event for event in self._log if event.ref.entry_id == entry_id), None)
 
     def is_own_session(self, record: IntentRecord) -> bool:
-        """Whether a SESSION intent of the session whose state this is."""
+        """Whether it is a SESSION intent of this session."""
         owner = record.facts.session_id
         return record.facts.scope == "SESSION" and (owner is None or self.session_id is None or owner == self.session_id)
 
-    def snapshot(self) -> dict[str, Any]:
-        """Everything that can be seen, as plain values that compare equal where the states are."""
+    def snapshot(self) -> dict[str, object]:
+        """The whole state as plain values. Equal states have equal snapshots."""
         self.settle()
         return {
             "intents": {
@@ -323,12 +322,12 @@ class ContextState:
         }
 
 
-_OF_ORDER: Final = OF_INTENTS | {ev.LIFECYCLE_VOIDED}
-"""Kinds of events between which the order matters to an intent."""
+_ORDERED: Final = OF_INTENTS | {ev.LIFECYCLE_VOIDED}
+"""Kinds of events whose order relative to an intent's event matters."""
 
 
 def fold(events: Iterable[SourceEvent], estimate: Estimator, session_id: str | None = None) -> ContextState:
-    """The state that these events lead to: each of them applied."""
+    """The state that these events lead to."""
     state = ContextState(estimate, session_id)
     for event in events:
         state.apply(event)

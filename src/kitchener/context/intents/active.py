@@ -14,29 +14,29 @@ from kitchener.context.fold.state import ContextState
 from kitchener.context.ruleset import Ruleset
 
 MAX_INVOLVED = 20
-"""Entries that a flag names; the newest of them."""
+"""Most entries that a flag names; the newest ones."""
 
 
 class Resolution(NamedTuple):
-    """The active intent, and what stood in the way."""
+    """The active intent, and any conflicts."""
 
     active: str | None
-    """Its id; None: there is none, or the way is blocked."""
+    """Id of the active intent; None: there is none, or a conflict blocks the session."""
     blocked_by: Literal["INVALID_LIFECYCLE", "COMPETING_INTENTS"] | None = None
-    """Why nothing may be projected; None: it may."""
+    """Why nothing may be projected; None: a projection is allowed."""
     competing: tuple[str, ...] = ()
-    """Live intents between which nobody decided, in the order of their declarations."""
+    """Live intents of which none supersedes the others, in the order of their declarations."""
     flags: tuple[Flag, ...] = ()
-    """What somebody should look at."""
+    """Conflicts that a person should look at."""
 
 
 def resolve_active(state: ContextState, ruleset: Ruleset, *, intent_id: str | None = None) -> Resolution:
-    """The intent that the next turn serves.
+    """The active intent of the next turn.
 
     Args:
-        state: the session's fold
-        ruleset: what to do about conflicts and impossible events
-        intent_id: take this one if it is live, whatever else is; for looking at a session, not for running it
+        state: the session's state
+        ruleset: decides about conflicts and invalid events
+        intent_id: use this intent if it is live, and ignore all others; only for inspecting a session. None: resolve it
     """
     flags = _invalid_flags(state)
     if flags and ruleset.invalid_lifecycle_policy == "block":
@@ -56,7 +56,7 @@ def resolve_active(state: ContextState, ruleset: Ruleset, *, intent_id: str | No
 
 
 def ancestors(intents: Mapping[str, IntentRecord], intent_id: str) -> Iterator[IntentRecord]:
-    """What stands above an intent, nearest first, the dead ones too; ends at an unknown one, or where it began."""
+    """The ancestors of an intent, nearest first, including ended ones; stops at an unknown intent or a cycle."""
     seen = {intent_id}
     record = intents.get(intent_id)
     while record is not None:
@@ -70,7 +70,7 @@ def ancestors(intents: Mapping[str, IntentRecord], intent_id: str) -> Iterator[I
 
 
 def root_of(intents: Mapping[str, IntentRecord], intent_id: str) -> str:
-    """The id of the topmost intent above this one, or its own."""
+    """The id of an intent's topmost ancestor, or its own id."""
     root = intent_id
     for record in ancestors(intents, intent_id):
         root = record.intent_id
@@ -78,7 +78,7 @@ def root_of(intents: Mapping[str, IntentRecord], intent_id: str) -> str:
 
 
 def successor(intents: Mapping[str, IntentRecord], intent_id: str) -> IntentRecord | None:
-    """The last live member of an intent's chain of supersessions, itself included; None if the chain ends dead."""
+    """The live intent at the end of an intent's chain of supersessions, which may be itself; None: the last one has ended."""
     record = intents.get(intent_id)
     while record is not None and not record.is_live:
         record = intents.get(record.superseded_by) if record.superseded_by is not None else None
@@ -86,22 +86,22 @@ def successor(intents: Mapping[str, IntentRecord], intent_id: str) -> IntentReco
 
 
 def _candidates(state: ContextState) -> list[IntentRecord]:
-    """The session's live intents that compete, in the order of their declarations."""
+    """The session's competing live intents, in the order of their declarations."""
     live = [each for each in state.live_intents.values() if each.status == "live" and state.is_own_session(each)]
     if len(live) <= 1:
         return live
     intents = state.intents
-    lines = {each.intent_id: list(ancestors(intents, each.intent_id)) for each in live}
-    above = {record.intent_id for line in lines.values() for record in line}
-    left = [each for each in live if each.intent_id not in above and not _is_set_aside(each, lines[each.intent_id], intents)]
+    parents = {each.intent_id: list(ancestors(intents, each.intent_id)) for each in live}
+    above = {record.intent_id for line in parents.values() for record in line}
+    left = [each for each in live if each.intent_id not in above and not _lost_fork(each, parents[each.intent_id], intents)]
     left.sort(key=lambda each: each.declared.key)
     return left
 
 
-def _is_set_aside(record: IntentRecord, line: list[IntentRecord], intents: Mapping[str, IntentRecord]) -> bool:
-    """Whether it belongs to a child that a fork above it passed over in favour of one that is still live."""
-    own = {record.intent_id, *[each.intent_id for each in line]}
-    for above in line:
+def _lost_fork(record: IntentRecord, parents: list[IntentRecord], intents: Mapping[str, IntentRecord]) -> bool:
+    """Whether a fork among the ancestors chose another child, which is still live."""
+    own = {record.intent_id, *[each.intent_id for each in parents]}
+    for above in parents:
         fork = above.fork
         if fork is None or fork.active is None or own.isdisjoint(fork.children):
             continue

@@ -15,20 +15,20 @@ from kitchener.context.ruleset import Ruleset
 
 
 class Reach(NamedTuple):
-    """What is live and connected to the active intent."""
+    """The live items that are connected to the active intent."""
 
     intents: tuple[IntentRecord, ...] = ()
-    """The active intent and the live ones above it, nearest first."""
+    """The active intent and its live ancestors, nearest first."""
     deferred: IntentRecord | None = None
-    """The put-off ancestor at which the walk stopped; eligible as a stub."""
+    """The deferred ancestor at which the walk stopped; eligible as a stub. None: there is none."""
     work_orders: tuple[WorkOrderRecord, ...] = ()
-    """Open, waiting and failed ones, in the order in which they were opened."""
+    """Open, deferred and failed work orders, in the order in which they were opened."""
     turns: list[Item] | None = None
-    """Completed turns in order. A list that may grow later: note its length."""
+    """Completed turns in order; None: no intent is active. The list may grow later, so note its length."""
 
 
 def reach_from(state: ContextState, intent_id: str | None) -> Reach:
-    """What is live and connected to this intent; nothing if it is unknown or not live."""
+    """The live items connected to an intent; nothing if the intent is unknown or not live."""
     active = state.live_intents.get(intent_id) if intent_id is not None else None
     if active is None:
         return Reach()
@@ -48,9 +48,9 @@ def reach_from(state: ContextState, intent_id: str | None) -> Reach:
 
 
 def eligible(state: ContextState, intent_id: str | None) -> dict[str, Reasons]:
-    """Everything of the ledger that is eligible under this intent, by id, with the reasons, in the order of their tiers.
+    """The reasons of all eligible items under an intent, by id, in the order of their tiers.
 
-    For looking at a whole session; a projection does not build it.
+    For inspecting a whole session; a projection does not build it.
     """
     reach = reach_from(state, intent_id)
     headers = [*reach.intents, *([reach.deferred] if reach.deferred is not None else [])]
@@ -72,7 +72,7 @@ def eligible(state: ContextState, intent_id: str | None) -> dict[str, Reasons]:
 
 
 def recall_last_closed(state: ContextState, ruleset: Ruleset) -> tuple[Item, ...]:
-    """The newest turns of the session's last closed intent, for a turn that has no intent ("thanks, and good night")."""
+    """The newest turns of the session's last closed intent, for a turn without an intent ("thanks, and good night")."""
     closed = state.last_closed
     if closed is None or state.intents[closed].status != "closed" or ruleset.newest_turns == 0:
         return ()

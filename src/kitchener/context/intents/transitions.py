@@ -5,20 +5,28 @@ the caller appends the events to the ledger.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from kitchener.context.flags import Flag
 from kitchener.context.fold import events as ev
+from kitchener.context.fold.items import shortened
 from kitchener.context.fold.lifecycle import IntentRecord
 from kitchener.context.ruleset import Ruleset
 from kitchener.ids import intent_id as intent_id_of
+from kitchener.records.entries import (
+    IntentAbandonedPayload,
+    IntentClosedPayload,
+    IntentDeclaredPayload,
+    IntentForkedPayload,
+    IntentReopenedPayload,
+    IntentSupersededPayload,
+    TransitionAction,
+)
 
-Scope = Literal["SESSION", "ARTIFACT", "PROJECT", "GLOBAL"]
 Relation = Literal["continue", "switch", "close", "unclear"]
-Action = Literal["DECLARE", "CONTINUE", "SUPERSEDE", "REOPEN", "CLOSE", "NOOP", "ASK", "KEEP"]
 
 OBJECTIVE_CHARS: Final = 120
-"""Of the message, as the objective of an intent for which nothing better was suggested."""
+"""Characters of the message that become the objective of an intent if the classification suggests none."""
 BRIDGE_OBJECTIVE: Final = "This conversation"
 
 _RELATIONS: Final[Mapping[str, Relation]] = {
@@ -32,66 +40,68 @@ _RELATIONS: Final[Mapping[str, Relation]] = {
 
 
 class IntentEvent(NamedTuple):
-    """A life-cycle entry that is to be written."""
+    """A life-cycle entry to write."""
 
     entry_type: str
     entity_id: str
-    payload: dict[str, Any]
+    payload: Mapping[str, object]
+    """One of the `IntentPayload` shapes."""
 
 
 class SessionIntents(NamedTuple):
-    """What a transition has to know of its session."""
+    """The session in which a transition happens."""
 
     session_id: str
     turn_id: str
-    """The turn that decides; "" outside a turn."""
+    """The deciding turn; "": outside a turn."""
     intents: Mapping[str, IntentRecord]
     """`ContextState.intents`"""
 
 
 class TransitionDecision(NamedTuple):
-    """What becomes of the active intent."""
+    """The effect of a message or a reply on the active intent."""
 
-    action: Action
-    """`SUPERSEDE` declares a new intent in place of the active one, `REOPEN` reopens an earlier one in its place, `KEEP`
-    settles which of several goes on."""
+    action: TransitionAction
+    """`SUPERSEDE` replaces the active intent by a new one, `REOPEN` by an earlier one; `KEEP` chooses one of several competing
+    intents."""
     events: tuple[IntentEvent, ...]
-    """What to write, in this order."""
+    """The entries to write, in this order."""
     flags: tuple[Flag, ...]
-    """What somebody should look at."""
+    """Conflicts that a person should look at."""
     reason: str
-    """Which rule decided, for a reader."""
+    """The rule that decided, for a reader."""
     intent_id: str | None
-    """The intent that the turn serves and is recorded under."""
+    """The intent of the turn; None: the turn has none."""
 
     @property
     def before_turn(self) -> tuple[IntentEvent, ...]:
-        """Events to write before the turn is projected."""
+        """The entries to write before the turn's projection."""
         return () if self.action == "CLOSE" else self.events
 
     @property
     def after_turn(self) -> tuple[IntentEvent, ...]:
-        """Events to write once the reply is verified: a closing turn still sees its intent."""
+        """The entries to write after the reply was verified, because a closing turn still sees its intent."""
         return self.events if self.action == "CLOSE" else ()
 
 
 class Suggestion(NamedTuple):
-    """What a classification says about intents, in one spelling."""
+    """What a classification says about intents, from either spelling."""
 
     relation: Relation
     why_unclear: str = ""
+    """Why the relation is unclear; "": it is not."""
     objective: str | None = None
     prior_intent_id: str | None = None
 
 
-def read_suggestion(classify_result: Mapping[str, Any], ruleset: Ruleset) -> Suggestion:
-    """What a classification suggests. Both spellings are read, and a classifier that says nothing of intents is unclear.
+def read_suggestion(classify_result: Mapping[str, object], ruleset: Ruleset) -> Suggestion:
+    """Reads a classification in either spelling. Without a relation, the suggestion is unclear.
 
     `intent_relation` is `continue`, `switch`, `close` or `unclear`; the other spelling is `intent: {action, prior_intent_id}`
-    with the actions `new`, `continue`, `supersede` and `close`.
+    with the actions `new`, `continue`, `supersede` and `close`. A model wrote it, so each field may hold any value.
     """
     nested = classify_result.get("intent")
-    other: Mapping[str, Any] = nested if isinstance(nested, Mapping) else {}
+    other: Mapping[str, object] = nested if isinstance(nested, Mapping) else {}
     said = classify_result.get("intent_relation", other.get("action"))
     objective = classify_result.get("candidate_objective")
     objective = objective.strip() if isinstance(objective, str) else ""
@@ -107,27 +117,27 @@ def read_suggestion(classify_result: Mapping[str, Any], ruleset: Ruleset) -> Sug
     return Suggestion(relation, why, objective or None, prior if isinstance(prior, str) and prior else None)
 
 
-def _is_certain(confidence: Any, least: float) -> bool:
-    # A NaN is not certain, which is why it is asked this way round.
+def _is_certain(confidence: object, least: float) -> bool:
+    # The comparison is false for a NaN, which is not certain.
     return isinstance(confidence, int | float) and not isinstance(confidence, bool) and confidence >= least
 
 
 def resolve_intent_transition(
     active_intent: str | None,
-    classify_result: Mapping[str, Any],
+    classify_result: Mapping[str, object],
     ruleset: Ruleset,
     *,
     message: str,
     session_intents: SessionIntents,
 ) -> TransitionDecision:
-    """What a message makes of the active intent.
+    """Decides the effect of a message on the active intent.
 
     Args:
-        active_intent: its id, or None
-        classify_result: the classify work order's output; {} where nothing could classify
-        ruleset: mode, confidence and what to do when it is unclear
+        active_intent: id of the active intent; None: there is none
+        classify_result: the output of the classify work order; {}: there is none
+        ruleset: mode, least confidence and the policy for unclear relations
         message: the user's message
-        session_intents: session, turn and the intents that were declared so far
+        session_intents: the session, the turn and all declared intents
     """
     suggestion = read_suggestion(classify_result, ruleset)
     if ruleset.intent_mode == "bridge":
@@ -155,7 +165,7 @@ def _switch(active: str, suggestion: Suggestion, message: str, session: SessionI
         return _declare(active, suggestion, message, session, "switch")
     problem = _cannot_reopen(prior, session)
     if problem:
-        # A name that nobody declared is a model's own words, and those stand in no reason: reasons are never sealed.
+        # A model invented an undeclared id. Reasons are never sealed, so they must not contain a model's words.
         named = prior if prior in session.intents else "the intent that was named"
         return _declare(active, suggestion, message, session, f"switch; {named} {problem}")
     events = (reopened(prior, "switch"), superseded(active, prior, "switch"))
@@ -198,24 +208,24 @@ def _declare(
 
 def resolve_after_turn(
     active_intent: str | None,
-    synthesize_result: Mapping[str, Any],
+    synthesize_result: Mapping[str, object],
     ruleset: Ruleset,
     *,
     is_failed: bool,
     failures_before: int,
     intents: Mapping[str, IntentRecord],
 ) -> TransitionDecision:
-    """What a verified turn makes of its intent; ask it for turns that did not decide to close it already.
+    """Decides the effect of a verified turn on its intent; not for a turn whose message closes the intent.
 
-    Success keeps it. Failures in a row are flagged. A reply that completes it closes it, but in bridge mode, where the
-    intent is the session's and a reply cannot end that.
+    After a success the intent continues, and failures in a row are flagged. A reply that completes the intent closes it, except
+    in bridge mode, where the intent belongs to the whole session.
 
     Args:
-        active_intent: the intent that the turn served
-        synthesize_result: the accepted output; {} where there is none
-        ruleset: how many failures are too many
+        active_intent: the turn's intent; None: it has none
+        synthesize_result: the accepted output; {}: there is none
+        ruleset: mode, and the number of failures to flag
         is_failed: whether the turn failed
-        failures_before: failed turns of this intent directly before it, `Attached.failures_in_row`
+        failures_before: number of failed turns of this intent directly before, `Attached.failures_in_row`
         intents: `ContextState.intents`
     """
     if active_intent is None:
@@ -235,11 +245,44 @@ def resolve_after_turn(
 
 
 def next_intent_id(session: SessionIntents) -> str:
-    """The first id of this session and turn that no intent has yet."""
+    """The first unused intent id of a session and turn."""
     number = 1
     while (found := intent_id_of(session.session_id, session.turn_id, number)) in session.intents:
         number += 1
     return found
+
+
+# --- competing intents -----------------------------------------------------------------------------------------------------
+
+
+def describe_conflict(competing: Sequence[str], intents: Mapping[str, IntentRecord]) -> str:
+    """A reply that asks the user to choose between competing intents, numbered."""
+    lines = [f"{n}. {shortened(intents[each].facts.objective)}" for n, each in enumerate(competing, 1)]
+    return "\n".join(["Several threads are open. Which one shall we go on with? Answer with its number.", *lines])
+
+
+def choose_thread(message: str, competing: Sequence[str], intents: Mapping[str, IntentRecord]) -> str | None:
+    """The intent that a message names by number or objective; None: it names none, or more than one."""
+    said = " ".join(message.split()).strip(".!#) ").casefold()
+    # ASCII digits only, because Python accepts other numerals that nobody types as an answer.
+    if said.isascii() and said.isdigit() and len(said) <= len(str(len(competing))):
+        number = int(said)
+        return competing[number - 1] if 1 <= number <= len(competing) else None
+    named = [
+        each
+        for each in competing
+        if (objective := " ".join(intents[each].facts.objective.split()).casefold()) and _names(said, objective)
+    ]
+    return named[0] if len(named) == 1 else None
+
+
+def keep_intent(keep: str, competing: Sequence[str]) -> tuple[IntentEvent, ...]:
+    """The entries that resolve a conflict: the kept intent supersedes all others."""
+    return tuple([superseded(each, keep, "settled in favour of another") for each in competing if each != keep])
+
+
+def _names(said: str, objective: str) -> bool:
+    return said == objective or objective in said
 
 
 # --- life-cycle entries ------------------------------------------------------------------------------------------------------
@@ -252,9 +295,8 @@ def bridge_declaration(
 
     Args:
         session: the session
-        adopts_turns: for a session that is older than the Context Authority, or was held without it for a while: its turns that
-            have no intent belong to this one
-        parent_intent_id: the intent of the time before, which stays in view
+        adopts_turns: the session's turns without an intent belong to this one; for turns that ran while the Authority was off
+        parent_intent_id: the intent from before, which stays in view; None: there is none
     """
     new = next_intent_id(session)
     return declared(session, new, BRIDGE_OBJECTIVE, parent_intent_id=parent_intent_id, adopts_turns=adopts_turns)
@@ -272,7 +314,7 @@ def declared(
     adopts_turns: bool = False,
 ) -> IntentEvent:
     """`INTENT_DECLARED`. Take the id from `next_intent_id`."""
-    payload: dict[str, Any] = {
+    payload: IntentDeclaredPayload = {
         "session_id": session.session_id,
         "intent_id": intent_id,
         "scope": scope,
@@ -289,29 +331,33 @@ def declared(
 
 def superseded(intent_id: str, by: str, reason: str) -> IntentEvent:
     """`INTENT_SUPERSEDED`"""
-    payload = {"intent_id": intent_id, "superseded_by_intent_id": by, "reason": reason}
+    payload: IntentSupersededPayload = {"intent_id": intent_id, "superseded_by_intent_id": by, "reason": reason}
     return IntentEvent(ev.INTENT_SUPERSEDED, intent_id, payload)
 
 
 def reopened(intent_id: str, reason: str) -> IntentEvent:
     """`INTENT_REOPENED`"""
-    return IntentEvent(ev.INTENT_REOPENED, intent_id, {"intent_id": intent_id, "reason": reason})
+    payload: IntentReopenedPayload = {"intent_id": intent_id, "reason": reason}
+    return IntentEvent(ev.INTENT_REOPENED, intent_id, payload)
 
 
 def closed(intent_id: str, outcome: str, reason: str | None = None) -> IntentEvent:
     """`INTENT_CLOSED`"""
-    payload = {"intent_id": intent_id, "outcome": outcome}
-    return IntentEvent(ev.INTENT_CLOSED, intent_id, payload if reason is None else {**payload, "reason": reason})
+    payload: IntentClosedPayload = {"intent_id": intent_id, "outcome": outcome}
+    if reason is not None:
+        payload["reason"] = reason
+    return IntentEvent(ev.INTENT_CLOSED, intent_id, payload)
 
 
 def abandoned(intent_id: str, reason: str) -> IntentEvent:
     """`INTENT_ABANDONED`"""
-    return IntentEvent(ev.INTENT_ABANDONED, intent_id, {"intent_id": intent_id, "reason": reason})
+    payload: IntentAbandonedPayload = {"intent_id": intent_id, "reason": reason}
+    return IntentEvent(ev.INTENT_ABANDONED, intent_id, payload)
 
 
 def forked(intent_id: str, children: Sequence[str], active: str | None, reason: str) -> IntentEvent:
     """`INTENT_FORKED`; the children are declared by entries of their own before it."""
-    payload: dict[str, Any] = {"parent_intent_id": intent_id, "child_intent_ids": list(children), "reason": reason}
+    payload: IntentForkedPayload = {"parent_intent_id": intent_id, "child_intent_ids": list(children), "reason": reason}
     if active is not None:
         payload["active_child_intent_id"] = active
     return IntentEvent(ev.INTENT_FORKED, intent_id, payload)

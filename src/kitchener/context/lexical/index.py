@@ -13,47 +13,46 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import nlargest, nsmallest
 from typing import Final, NamedTuple
 
-from kitchener.context.lexical.marks import DateParts, date_parts, may_have_date
+from kitchener.context.lexical.features import DateParts, date_parts, may_have_date
 from kitchener.context.lexical.turns import ALIKE, DEFAULT_WEIGHTS, LexicalTurn, LexicalTurns, LexicalWeights
 from kitchener.context.lexical.words import FRAME_TERMS, terms_of, words_of
 
 __all__ = ["LexicalIndex", "LexicalTurn", "LexicalWeights", "Ranked"]
 
 POSTINGS: Final = 1_024
-"""Places of words that a ranking looks at, unless its index is told otherwise."""
+"""Most postings that a ranking reads, by default. All other limits of a ranking are shares of it."""
 _PER_WEIGHED: Final = 4
-"""So many of them for each turn with a word of the question that is weighed."""
+"""Postings per turn with a word of the question that is scored."""
 MIN_SEEDS: Final = 32
-"""At least so many of those, the best of them, hand on to their neighbours."""
+"""Least number of best matching turns that pass a share of their score to their neighbours."""
 _PER_SEED: Final = 2
-"""One of so many turns that are wanted does."""
-_PER_MARKED: Final = 16
-"""So many of those for each standing statement, and for each turn of a day that is asked for."""
+"""Wanted turns per turn that passes on a share of its score."""
+_PER_FEATURE: Final = 16
+"""Postings per standing statement, and per turn of a day in the question, that is scored."""
 _PER_FED_BACK: Final = 16
-"""The same for each place that is looked at of a word that is fed back."""
+"""Postings per position that is read of a word of the second round."""
 
 
 class Ranked(NamedTuple):
-    """What a question found."""
+    """The result of a ranking."""
 
     order: list[int]
-    """Positions, the most useful first; of equals the newest first. Others have nothing of what was asked, or too little."""
+    """Positions, the most relevant first, and the newest first among equals. Turns that match too little are missing."""
     matched: Sequence[int]
-    """Those of them that share a word with the question, or stand next to a turn that does."""
+    """The positions in `order` that share a word with the question or are next to a turn that does."""
     scores: Mapping[int, float]
-    """Of each of them; only comparable with one another."""
+    """The score of each position in `order`; comparable only within one ranking."""
 
 
 class LexicalIndex(LexicalTurns):
-    """Turns in the order in which they were appended, ready to be ranked against a question.
+    """Ranks turns against a question. Equal turns and questions give the same order on every machine.
 
-    Appending one by one gives the same index as appending all at once, and the same turns and question give the same order on
-    every machine.
+    Appending turns one by one gives the same index as appending them all at once.
 
     Args:
-        turns: the first ones
-        weights: the constants
-        postings: places of words that a ranking looks at; whatever else it looks at is a share of that
+        turns: the first turns
+        weights: the constants of the ranking
+        postings: most postings that a ranking reads; all other limits are shares of it
     """
 
     def __init__(
@@ -63,14 +62,14 @@ class LexicalIndex(LexicalTurns):
         super().__init__(turns, weights=weights)
 
     def rank(self, question: str, *, wanted: int = 0, among: int | None = None) -> Ranked:
-        """The turns that the question may need, best first.
+        """Ranks the turns by their relevance to a question.
 
-        A question of which no turn has a word finds the standing statements, and what was said on a day that it names.
+        If no turn shares a word with the question, it finds standing statements and the turns of a day that it names.
 
         Args:
-            question: what is asked
-            wanted: so many turns are likely to be shown; the ranking is exact for about as many, and cheaper for fewer
-            among: the first so many turns are ranked, as if the later ones had never been said; None: all
+            question: the text to match
+            wanted: number of turns that are likely to be shown; the ranking is exact for about that many, and cheaper for fewer
+            among: rank only this many first turns, as if the index had no others; None: all
         """
         count = len(self._terms) if among is None else min(among, len(self._terms))
         if count <= 0:
@@ -93,10 +92,10 @@ class LexicalIndex(LexicalTurns):
         order.sort(key=scores.__getitem__, reverse=True)
         return Ranked(order, matched, scores)
 
-    # ---- what is asked
+    # ---- the question
 
     def _asked_terms(self, words: Iterable[str], count: int) -> list[str]:
-        """The terms of the question, each once; names of speakers and words of form only if nothing else is left."""
+        """The terms of the question, each once; speakers' names and words of form only if there are no others."""
         terms = dict.fromkeys(term for word in words for term in terms_of(word.casefold()))
         names = {term for name in self._speakers_by_name if self._is_known(name, count) for term in terms_of(name)}
         asked = [term for term in terms if term not in names and term not in FRAME_TERMS] or list(terms)
@@ -109,20 +108,20 @@ class LexicalIndex(LexicalTurns):
         return any(self._speakers[speaker] < count for speaker in self._speakers_by_name[name])
 
     def _named_speakers(self, words: Collection[str], count: int) -> frozenset[str]:
-        """The speakers whom the question names, by a name of theirs or by its beginning ("Mel" for "Melanie")."""
+        """The speakers that the question names, by a name or its beginning ("Mel" for "Melanie")."""
         if not self._speakers_by_name:
             return _NOBODY
         named: set[str] = set()
-        for place, word in enumerate(words):
-            folded, proper = word.casefold(), place > 0 and word[0].isupper()
+        for position, word in enumerate(words):
+            folded, proper = word.casefold(), position > 0 and word[0].isupper()
             for name, speakers in self._speakers_by_name.items():
-                # "Will you" names no Will, and "the car" no Caroline.
+                # "Will you" does not name Will, and "the car" does not name Caroline.
                 if (name == folded and (proper or terms_of(name))) or (proper and len(folded) > 2 and name.startswith(folded)):
                     named.update([each for each in speakers if self._speakers[each] < count])
         return frozenset(named)
 
     def _having(self, term: str, count: int) -> int:
-        """How many of the first so many turns have a term."""
+        """The number of turns with a term among the first `count` turns."""
         found = self._often.get(term)
         if found is None:
             once = self._once.get(term)
@@ -131,7 +130,7 @@ class LexicalIndex(LexicalTurns):
         return len(positions) if positions[-1] < count else bisect_left(positions, count)
 
     def _forms(self, term: str, count: int) -> list["_Form"]:
-        """The terms that answer to a term of the question; the one that says most comes last."""
+        """The terms that match a term of the question; the most significant one comes last."""
         weights = self._weights
         found = dict.fromkeys(self._akin.get(term, ()), weights.kin)
         for other in self._alike.get(term[:ALIKE], ()) if len(term) >= ALIKE else ():
@@ -145,12 +144,12 @@ class LexicalIndex(LexicalTurns):
         forms.sort()
         return forms
 
-    # ---- where its words are
+    # ---- the positions of its words
 
     def _look_up(self, asked: list[str], count: int) -> tuple[list[dict[int, float]], dict[int, float]]:
-        """How well each turn matches each term, by the form of it there that says most; and what each session gets for all.
+        """The score of each turn for each term, by the term's most significant form, and the score of each session.
 
-        Of each form the newest places come first.
+        The newest positions of each form come first.
         """
         matches: list[dict[int, float]] = []
         sessions: dict[int, float] = {}
@@ -158,9 +157,9 @@ class LexicalIndex(LexicalTurns):
         for forms in self._afforded([self._forms(term, count) for term in asked]):
             found: dict[int, float] = {}
             for top, term, weight, start, having in forms:
-                if (places := self._places_of(term)) is None:
+                if (postings := self._postings_of(term)) is None:
                     continue
-                positions, impacts = places.positions, places.impacts
+                positions, impacts = postings.positions, postings.impacts
                 looked_at = positions[start:having][::-1]
                 found.update(zip(looked_at, [top * impact for impact in impacts[start:having][::-1]], strict=True))
                 if session_count > 1:
@@ -169,7 +168,7 @@ class LexicalIndex(LexicalTurns):
         return matches, sessions
 
     def _afforded(self, asked: list[list["_Form"]]) -> list[list["_Form"]]:
-        """The same with no more places than may be looked at: what says most chooses first, up to half of what is left."""
+        """Limits the positions to read. The most significant form chooses first, up to half of the remaining postings."""
         left = self._most
         if sum([form.having for forms in asked for form in forms]) <= left:
             return asked
@@ -182,21 +181,21 @@ class LexicalIndex(LexicalTurns):
         return afforded
 
     def _match_sessions(self, positions: Iterable[int], weight: float, session_count: int, sessions: dict[int, float]) -> None:
-        """Adds what the sessions that have a term get for it: BM25 of how many of their turns do."""
+        """Adds a term's score to its sessions: BM25 of the number of their turns with it."""
         said = Counter(map(self._session_of.__getitem__, positions))
         top, k1 = weight * _rarity(len(said), session_count), self._weights.k1
         for session, times in said.items():
             sessions[session] = sessions.get(session, 0.0) + top * times / (times + k1)
 
-    # ---- which turns may be among the best
+    # ---- the candidates
 
     def _spread(self, matches: list[dict[int, float]], most: int, count: int) -> dict[int, float]:
-        """The turns that match best and their neighbours, each with what its terms and its neighbours' give it.
+        """The best matching turns and their neighbours, with scores by their own terms and those of their neighbours.
 
-        Of each term the better counts, a turn's own match or what the best of its neighbours hands on.
+        For each term the better one counts: the turn's own match, or the share passed on by its best neighbour.
         """
         direct = _sums_of(matches)
-        ordered = sorted(direct, key=direct.__getitem__, reverse=True)  # of equals in the order of looking up, the newest first
+        ordered = sorted(direct, key=direct.__getitem__, reverse=True)  # among equals the newest first, as looked up
         total = {position: direct[position] for position in ordered[: self._most // _PER_WEIGHED or 1]}
         best, second = self._hand_on(ordered[:most], direct)
         found_in = {seed: [found for found in matches if seed in found] for seed in ordered[:most]}
@@ -215,7 +214,7 @@ class LexicalIndex(LexicalTurns):
     def _hand_on(
         self, seeds: Iterable[int], direct: Mapping[int, float]
     ) -> tuple[dict[int, tuple[float, float, int]], dict[int, float]]:
-        """What neighbours get: of the seed that gives most how much, which part, and from whom; and of the second how much."""
+        """The best share that each neighbour gets, with factor and seed, and the second best share."""
         best: dict[int, tuple[float, float, int]] = {}
         second: dict[int, float] = {}
         for seed in seeds:
@@ -232,8 +231,8 @@ class LexicalIndex(LexicalTurns):
         return best, second
 
     def _mark(self, total: dict[int, float], date: DateParts, best: float, count: int) -> None:
-        """Adds what turns get for standing and for their date, as a share of the best score."""
-        weights, most = self._weights, self._most // _PER_MARKED or 1
+        """Adds the shares for standing statements and for dates."""
+        weights, most = self._weights, self._most // _PER_FEATURE or 1
         standing = _newest(self._standing, most, count) if weights.standing else _NOWHERE
         if date and weights.dated:
             found = [each for part in sorted(date) for each in _newest(self._on.get(part, _NOWHERE), most, count)]
@@ -243,10 +242,10 @@ class LexicalIndex(LexicalTurns):
         for position in standing:
             total[position] = total.get(position, 0.0) + best * weights.standing
 
-    # ---- what they are worth
+    # ---- the scores
 
     def _weigh(self, total: dict[int, float], shares: Mapping[int, float], named: frozenset[str]) -> dict[int, float]:
-        """The scores: what turns got and what their sessions get, times what each turn is and who said it."""
+        """The final scores: those of turns and of their sessions, times the factors of turn and speaker."""
         factors, session_of, speaker_of = self._factors, self._session_of, self._speaker_of
         if shares:
             scores = {each: (got + shares.get(session_of[each], 0.0)) * factors[each] for each, got in total.items()}
@@ -259,7 +258,7 @@ class LexicalIndex(LexicalTurns):
         return scores
 
     def _feed_back(self, scores: Mapping[int, float], asked: Iterable[str], count: int) -> dict[int, float]:
-        """What turns get for the words of the best ones: the way from one piece of evidence to the next."""
+        """The scores of turns for the words of the best turns, to get from one piece of evidence to the next."""
         weights = self._weights
         rarity: dict[str, float] = dict.fromkeys((*asked, *self._speakers_by_name), 0.0)
         strength: dict[str, float] = {}
@@ -273,44 +272,44 @@ class LexicalIndex(LexicalTurns):
         most, gains = self._most // _PER_FED_BACK or 1, dict[int, float]()
         for share, term in chosen:
             top, having = weights.feedback * share / chosen[0][0] * rarity[term], self._having(term, count)
-            places = self._often[term]  # what only one turn has leads nowhere
+            postings = self._often[term]  # a term of only one turn leads to no other
             looked_at = slice(max(0, having - most), having)
-            for position, impact in zip(places.positions[looked_at], places.impacts[looked_at], strict=True):
+            for position, impact in zip(postings.positions[looked_at], postings.impacts[looked_at], strict=True):
                 gains[position] = gains.get(position, 0.0) + top * impact
         return gains
 
 
 class _Form(NamedTuple):
-    """A term that answers to one of the question's."""
+    """A term that matches one of the question's terms."""
 
     top: float
-    """What it says, for a turn on which it has an impact of 1."""
+    """Score of a turn in which its impact is 1."""
     term: str
     weight: float
-    """How far it answers: 1 for the very term."""
+    """How well it matches; 1 for the same term."""
     start: int
-    """Of its places the first that is looked at."""
+    """Index of the first position that is read."""
     having: int
-    """So many there are."""
+    """Number of turns with the term."""
 
 
 def _sums_of(matches: list[dict[int, float]]) -> dict[int, float]:
-    """What each turn got for all terms."""
+    """The sum of each turn's scores."""
     total: dict[int, float] = {}
     for found in matches:
         both = [(each, score + total[each]) for each, score in found.items() if each in total] if total else ()
-        total.update(found)  # most have one of the words only, and this does not run in Python
+        total.update(found)  # most turns have only one of the words, and `update` runs in C
         total.update(both)
     return total
 
 
 def _rarity(having: int, among: int) -> float:
-    """BM25's weight of a term that so many have among so many."""
+    """BM25's weight of a term that `having` of `among` documents contain."""
     return math.log(1 + (among - having + 0.5) / (having + 0.5))
 
 
 def _newest(positions: Sequence[int], most: int, count: int) -> Sequence[int]:
-    """The newest of these positions that were there among the first so many turns."""
+    """The newest positions among the first `count` turns, at most `most`."""
     end = len(positions) if not positions or positions[-1] < count else bisect_left(positions, count)
     return positions[max(0, end - most) : end]
 

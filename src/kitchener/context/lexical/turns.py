@@ -1,7 +1,7 @@
 """Indexes the words of turns for ranking: the facts of each turn, the positions of each word, and the speakers.
 
 The index is append-only, one turn at a time, so it can also be read as of an earlier turn. `index.py` ranks turns with it,
-`words.py` defines words, and `marks.py` finds other features of a turn.
+`words.py` defines words, and `features.py` detects other features of a turn.
 """
 
 import math
@@ -11,108 +11,108 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
-from kitchener.context.lexical.marks import DateParts, Marks, date_parts, marks_of
+from kitchener.context.lexical.features import DateParts, TextFeatures, date_parts, features_of
 from kitchener.context.lexical.words import KIN, terms_of, words_of
 
 
 @dataclass(frozen=True, slots=True)
 class LexicalTurn:
-    """What one speaker said at once."""
+    """One message of one speaker."""
 
     text: str
-    """The words said."""
+    """The text of the message."""
     session: str = ""
-    """Names the conversation: only turns of one session are neighbours. Sessions may be interleaved."""
+    """Id of the conversation. Only turns of one session are neighbours; sessions may be interleaved."""
     speaker: str | None = None
-    """A name such as "Ada", or a role such as "user"; `None` where it is not known."""
+    """A name such as "Ada", or a role such as "user"; None: not known."""
     date: str | None = None
-    """When it was said, in ISO form ("2024-05-08T13:56Z") or in English ("1:56 pm on 8 May, 2024"); `None`: not known."""
+    """The time, in ISO form ("2024-05-08T13:56Z") or in English ("1:56 pm on 8 May, 2024"); None: not known."""
     tokens: int | None = None
-    """What showing it costs, tokens; `None`: a quarter of its characters."""
+    """Tokens of the shown message; None: a quarter of its characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class LexicalWeights:
-    """The constants of the ranking: round numbers set by hand. A share is a share of the best score that words alone gave."""
+    """The constants of the ranking: round numbers set by hand. Shares are relative to the best score by words alone."""
 
     asked_terms: int = 24
-    """So many terms of a question are looked for, the rarest, so that a pasted page costs no more than a question."""
+    """Most terms of a question that are looked up, the rarest first, so that a pasted page costs no more than a question."""
     k1: float = 1.2
-    """BM25: how soon saying a word again stops to count."""
+    """BM25: how fast repetitions of a word stop counting."""
     b: float = 0.75
-    """BM25: how far the length of a turn counts against its matches; 0 to 1."""
+    """BM25: how much the length of a turn reduces its matches, 0 to 1."""
     prefix: float = 0.5
-    """Weight of a word that only begins like the question's word (four letters): forms that the stemmer does not know."""
+    """Weight of a word that shares only its first four letters with a word of the question: a form the stemmer misses."""
     kin: float = 0.4
-    """Weight of a word akin to the question's word, as "dog" is to "pet"."""
+    """Weight of a word related to a word of the question, such as "dog" to "pet"."""
     reach: int = 3
-    """So many turns to either side are neighbours: the answer often stands beside the turn that has the question's words."""
+    """Number of neighbours on either side. The answer is often next to the turn that has the words of the question."""
     step: float = 0.6
-    """What of a match one step hands on to a neighbour."""
+    """Share of a match that a neighbour one step away gets."""
     asked_step: float = 0.7
-    """The same for the turns after one that asks something: they answer it."""
+    """As `step`, for turns after a question, because they answer it."""
     second: float = 0.5
-    """Of what the second best neighbour hands on, added to what the best one does."""
+    """Share of the second best neighbour's match that is added to the best one's."""
     session: float = 0.2
-    """Share added for the session which as a whole matches best, to others in proportion."""
+    """Share added to turns of the best matching session; other sessions get it in proportion."""
     dated: float = 0.5
-    """Share added where the session's date has all that the question says of a date, else in proportion."""
+    """Share added if the turn's date has all date parts of the question; otherwise in proportion."""
     standing: float = 0.2
-    """Share added to standing statements ("I never …", "from now on …"): they matter to questions without a word of theirs."""
+    """Share added to standing statements ("I never …"), which matter to questions that share no word with them."""
     named: float = 1.4
-    """Factor for turns of a speaker whom the question names."""
+    """Factor for turns of a speaker that the question names."""
     asking: float = 0.9
-    """Factor for turns that end in a question: they seldom hold facts."""
+    """Factor for turns that end in a question, because they seldom state facts."""
     speaks_of_self: float = 1.1
     """Factor for a turn that says "I" more often than "you"."""
     speaks_of_other: float = 0.9
-    """Factor for a turn that says "you" more often than "I": a reaction rather than a report."""
+    """Factor for a turn that says "you" more often than "I", because it is a reaction rather than a report."""
     timed: float = 1.1
-    """Factor for a turn that says when ("yesterday", "last week"): it reports something that happened."""
+    """Factor for a turn with a time ("yesterday", "last week"), because it reports an event."""
     names: float = 1.1
-    """Factor for a turn with a name or a title in it, other than that of a speaker."""
+    """Factor for a turn with a name or a title, other than that of a speaker."""
     opening: float = 1.1
-    """Factor for the first two turns of a session: people begin with their news or with what they came for."""
+    """Factor for the first two turns of a session, in which people say what is new or what they want."""
     long_tokens: int = 80
-    """Tokens up to which a turn counts as short. Self, other, time and names count in short turns only: a long one has all."""
+    """Most tokens of a short turn. Self, other, time and names count only in short turns, because long ones have them all."""
     long_power: float = 0.4
-    """A longer turn's score is divided by (its tokens / `long_tokens`) to this power, so that it does not eat the budget."""
+    """A longer turn's score is divided by (its tokens / `long_tokens`) to this power, so that it does not fill the budget."""
     feedback_turns: int = 10
-    """The best turns of a first round, whose words are asked for in a second round."""
+    """Number of the best turns of the first round whose words are searched in the second round."""
     feedback_terms: int = 10
-    """How many of their words are; 0 for one round only."""
+    """Number of their words that are searched; 0: there is no second round."""
     feedback: float = 0.2
-    """Weight of the foremost of those words, the others in proportion."""
+    """Weight of the strongest of those words; the others in proportion."""
 
 
 DEFAULT_WEIGHTS: Final = LexicalWeights()
 _MACHINES = frozenset(("assistant", "ai", "system", "bot", "agent", "tool", "model"))
-"""Speakers whose "always" and "never" is advice or output, not a rule of the person's."""
+"""Speakers whose "always" and "never" is advice or output, not a user's rule."""
 _ROLES = _MACHINES | {"user", "human"}
-"""Speakers whose names are common words: a question that has such a word names nobody."""
+"""Speaker names that are common words, so a question with such a word names no speaker."""
 ALIKE: Final = 4
-"""Letters that two words have to share at their beginning to count as alike."""
+"""Number of first letters that two words must share to count as alike."""
 _MAX_ALIKE: Final = 32
-"""Terms kept of those that begin alike, the first to be said: a log may be full of numbers that begin alike."""
+"""Most terms with the same first letters, the oldest first; a log may be full of numbers that start alike."""
 
 
 MAX_TERMS_PER_TURN: Final = 1_024
-"""Different terms of one turn that are noted, the first ones: a long page is found by its beginning."""
+"""Most different terms indexed per turn, the first ones; a long page is found by its beginning."""
 MAX_TERMS: Final = 262_144
-"""Different terms of one index, the first to be said; what comes later is found by the words that were said before."""
+"""Most different terms in one index, the oldest first; later turns are found by terms that earlier turns have too."""
 
 
 class Postings(NamedTuple):
-    """Where one term is, oldest first."""
+    """The positions of one term, oldest first."""
 
     term: str
     positions: list[int]
     impacts: "array[float]"
-    """BM25's part that the turn there decides: how often it has the term, for its length among the turns until then."""
+    """The turn's part of the BM25 score: the term's frequency, relative to the turn's length among the turns so far."""
 
 
-class _Once(NamedTuple):
-    """Where a term is that one turn has and no other: most terms, in a third of the room."""
+class _SinglePosting(NamedTuple):
+    """The position of a term that only one turn has. Most terms are such, and this takes a third of the memory."""
 
     term: str
     position: int
@@ -131,8 +131,8 @@ class LexicalTurns:
         self._weights = weights
         self._steps = tuple([weights.step**steps for steps in range(1, weights.reach + 1)])
         self._asked_steps = tuple([weights.asked_step**steps for steps in range(1, weights.reach + 1)])
-        # Per position. A sum counts the terms up to and with a turn; near are its neighbours, each with the
-        # part of a match that it gets.
+        # Per position. `_sum` counts the terms of all turns so far; `_near` has the neighbours of a turn, with the share of a
+        # match that each gets.
         self._terms: list[tuple[str, ...]] = []
         self._sum = 0
         self._factors: list[float] = []
@@ -141,16 +141,16 @@ class LexicalTurns:
         self._near: list[list[tuple[int, float]]] = []
         self._speaker_of: list[str] = []
         self._date_of: list[DateParts] = []
-        # Per term: where it is, in one place or in several; and per beginning, the terms that have it.
-        self._once: dict[str, _Once] = {}
+        # Per term: its positions, one or several; and per first letters, the terms that start with them.
+        self._once: dict[str, _SinglePosting] = {}
         self._often: dict[str, Postings] = {}
         self._alike: dict[str, list[str]] = {}
         self._akin: dict[str, list[str]] = {}
-        # Per session, numbered by its first turn: its positions, and its own sums.
+        # Per session, numbered in the order of first turns: its positions.
         self._numbers: dict[str, int] = {}
         self._members: list[list[int]] = []
         self._first_turns: list[int] = []
-        # Positions by what they are, and of each speaker the first.
+        # Positions of standing statements and by date, and the first position of each speaker.
         self._standing: list[int] = []
         self._on: dict[tuple[str, int], list[int]] = {}
         self._speakers: dict[str, int] = {}
@@ -164,21 +164,21 @@ class LexicalTurns:
 
     @property
     def terms(self) -> int:
-        """Different terms that are held."""
+        """Number of different terms in the index."""
         return len(self._once) + len(self._often)
 
     def append(self, turn: LexicalTurn) -> int:
-        """Add the newest turn; its position. The work grows with the turn's length, not with that of the history."""
+        """Adds the newest turn and returns its position. The cost does not grow with the number of turns."""
         position, words = len(self._terms), words_of(turn.text.casefold())
         self._note_speaker((turn.speaker or "").casefold(), position)
         self._note_date(turn.date, position)
-        marks = marks_of(turn.text, words, self._speakers_by_name)
-        if marks.stands and (turn.speaker or "").casefold() not in _MACHINES:
+        features = features_of(turn.text, words, self._speakers_by_name)
+        if features.stands and (turn.speaker or "").casefold() not in _MACHINES:
             self._standing.append(position)
         number = self._join_session(turn.session, position)
         self._note_terms(words, position)
-        self._asks.append(marks.asks)
-        self._factors.append(self._factor(turn, marks, opens=len(self._members[number]) <= 2))
+        self._asks.append(features.asks)
+        self._factors.append(self._factor(turn, features, opens=len(self._members[number]) <= 2))
         return position
 
     def _note_speaker(self, speaker: str, position: int) -> None:
@@ -191,7 +191,7 @@ class LexicalTurns:
                 self._speakers_by_name.setdefault(name, []).append(speaker)
 
     def _note_date(self, date: str | None, position: int) -> None:
-        if date and date != self._last_date[0]:  # the turns of a session often carry the same text
+        if date and date != self._last_date[0]:  # the turns of a session often have the same text
             self._last_date = date, date_parts(date)
         parts = self._last_date[1] if date else _NO_DATE
         self._date_of.append(parts)
@@ -199,7 +199,7 @@ class LexicalTurns:
             self._on.setdefault(part, []).append(position)
 
     def _join_session(self, session: str, position: int) -> int:
-        """Put the turn at the end of its session, next to those before it; the session's number."""
+        """Appends the turn to its session, links it to its neighbours, and returns the session's number."""
         number = self._numbers.setdefault(session, len(self._members))
         if number == len(self._members):
             self._members.append([])
@@ -230,9 +230,9 @@ class LexicalTurns:
         self._terms.append(tuple(noted))
 
     def _note(self, term: str, position: int, impact: float) -> str | None:
-        """Notes a term of the newest turn; the text by which the index knows it, None where there is no room for another.
+        """Indexes a term of the newest turn and returns the index's own copy of it; None: the index is full.
 
-        Each text names its terms by strings of its own, which would take most of the room.
+        All turns share that copy, because separate strings would take most of the memory.
         """
         found = self._often.get(term)
         if found is not None:
@@ -245,7 +245,7 @@ class LexicalTurns:
             return once.term
         if len(self._once) + len(self._often) >= MAX_TERMS:
             return None
-        self._once[term] = _Once(term, position, impact)
+        self._once[term] = _SinglePosting(term, position, impact)
         if len(term) >= ALIKE:
             alike = self._alike.setdefault(term[:ALIKE], [])
             if len(alike) < _MAX_ALIKE:
@@ -254,23 +254,23 @@ class LexicalTurns:
             self._akin.setdefault(other, []).append(term)
         return term
 
-    def _places_of(self, term: str) -> Postings | None:
-        """Where a term is; None where no turn has it."""
+    def _postings_of(self, term: str) -> Postings | None:
+        """The positions of a term; None: no turn has it."""
         found = self._often.get(term)
         if found is None and (once := self._once.get(term)) is not None:
             return Postings(once.term, [once.position], array("d", (once.impact,)))
         return found
 
-    def _factor(self, turn: LexicalTurn, marks: Marks, *, opens: bool) -> float:
-        """What the turn's score is multiplied by, whatever is asked."""
+    def _factor(self, turn: LexicalTurn, features: TextFeatures, *, opens: bool) -> float:
+        """The factor of the turn's score that does not depend on the question."""
         weights = self._weights
         tokens = -(-len(turn.text) // 4) if turn.tokens is None else turn.tokens
-        factor: float = (weights.opening if opens else 1.0) * (weights.asking if marks.asks else 1.0)
+        factor: float = (weights.opening if opens else 1.0) * (weights.asking if features.asks else 1.0)
         if tokens > weights.long_tokens:
             return factor * math.pow(weights.long_tokens / tokens, weights.long_power)
-        if marks.of_self:
-            factor *= weights.speaks_of_self if marks.of_self > 0 else weights.speaks_of_other
-        return factor * (weights.timed if marks.timed else 1.0) * (weights.names if marks.names else 1.0)
+        if features.of_self:
+            factor *= weights.speaks_of_self if features.of_self > 0 else weights.speaks_of_other
+        return factor * (weights.timed if features.timed else 1.0) * (weights.names if features.names else 1.0)
 
 
 _NO_DATE: Final[DateParts] = frozenset()

@@ -13,15 +13,15 @@ from typing import Final
 __all__ = ["FRAME_TERMS", "KIN", "MAX_TERM_CHARS", "forget_words", "stem", "terms_of", "words_of"]
 
 MAX_TERM_CHARS: Final = 64
-"""Characters of a word that count: words that are longer, and differ only after these, are found by one another."""
+"""Characters of a word that are compared; longer words with the same start count as equal."""
 _MAX_KEPT_CHARS: Final = 16
-"""Longest word whose terms are kept in memory."""
+"""Longest word whose terms are cached."""
 _MAX_KEPT_WORDS: Final = 16_384
-"""So many of them; at most 32 MiB, if all are unspaced runs of the greatest length."""
+"""Most words in the cache; at most 32 MiB, if all are unspaced runs of the greatest length."""
 
 # Marks that join a word without being letters: combining accents and the vowel signs of Indic scripts.
 _WORD = re.compile(r"[\w\u0300-\u036f\u0900-\u0963\u0966-\u0dff]+")
-# So many signs or marks in a row are no word; normalizing puts marks in order, at a cost of the square of their number.
+# A run this long is not a word; normalizing sorts marks, at a cost quadratic in their number.
 _MARK_RUN = re.compile(r"(?:[^\w\s]|[\uff9e\uff9f]){32}")
 # Scripts that write words without spaces (Thai to Khmer, kana, Han), and Hangul, whose words carry their particles.
 _UNSPACED = re.compile(
@@ -53,11 +53,11 @@ shoot shot|sit sat|swear swore sworn|freeze froze frozen|rise rose risen|show sh
 """
 _IRREGULAR = {form: group[0] for group in map(str.split, _IRREGULAR_GROUPS.split("|")) for form in group[1:]}
 
-# Words of a question that say what form the answer has, not what it is about.
+# Words of a question that say the form of the answer, not its subject.
 _FRAME = "kind type sort many much mention describe according conversation item"
 
-# Before the colon words for one thing, after it kinds and parts of it. A line joins each word before the colon with all
-# others of the line; the words after the colon are not joined with one another: a dog and a cat are pets, but a dog is no cat.
+# Before the colon: words for one thing; after it: kinds and parts of it. Each word before the colon is related to all others
+# of its line. Words after the colon are not related to each other: a dog and a cat are pets, but a dog is not a cat.
 _FAMILIES = """
 pet animal: dog puppy pup cat kitten kitty bird parrot rabbit hamster fish turtle snake horse guinea
 dog puppy pup doggy:
@@ -247,7 +247,7 @@ police law crime: court lawyer arrest steal
 
 
 def _without_ending(word: str) -> str:
-    """An English word without the endings of its grammatical forms."""
+    """An English word without grammatical endings."""
     if word.endswith("ies") and len(word) > 4:
         word = word[:-3] + "y"
     elif word.endswith("sses"):
@@ -265,24 +265,24 @@ def _without_ending(word: str) -> str:
 
 
 def stem(word: str) -> str:
-    """What the forms of one folded word have in common: "studies" and "studied" give the same. Not itself always a word."""
+    """The common stem of a folded word's forms: "studies" and "studied" have the same. It need not be a word."""
     if word in _IRREGULAR:
         return _IRREGULAR[word]
     return _without_ending(word) if len(word) > 3 and word.isascii() else word
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text in their order, of any script and as they are written; a run without spaces is one word here."""
+    """The words of a text in order, unchanged, of any script; a run without spaces is one word."""
     return _WORD.findall(text if text.isascii() else unicodedata.normalize("NFKC", _MARK_RUN.sub(r"\g<0> ", text)))
 
 
 def terms_of(word: str) -> tuple[str, ...]:
-    """The terms by which a folded word is found: none for a stop word, one stem, or the pairs of an unspaced run."""
+    """The search terms of a folded word: none for a stop word, one stem, or the pairs of an unspaced run."""
     return _kept_terms(word) if len(word) <= _MAX_KEPT_CHARS else _terms(word)
 
 
 def forget_words() -> None:
-    """Drops the words that are kept in memory because they come again: a subject who is erased must not stay there."""
+    """Clears the cache, because it must not keep words of an erased subject."""
     _kept_terms.cache_clear()
 
 
@@ -312,7 +312,7 @@ def _kin() -> dict[str, tuple[str, ...]]:
 
 
 KIN = _kin()
-"""For each term of the hand-written families, the terms akin to it, in the order of the lines."""
+"""The related terms of each term in the hand-written families, in the order of the lines."""
 
 FRAME_TERMS = frozenset(stem(word) for word in _FRAME.split())
-"""Terms which in a question name the form of the answer; left out of it as long as others remain."""
+"""Terms that name the form of an answer; ignored in a question that has other terms."""

@@ -12,39 +12,41 @@ from kitchener.context.fold.items import TIER_TURN, Item, Reasons
 from kitchener.context.fold.lifecycle import IntentRecord, InvalidEvent
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.active import ancestors
-from kitchener.context.projection.packing import Form, Placed, SuppressReason
+from kitchener.context.projection.packing import Form, Placed
 from kitchener.context.projection.projection import Projection
+from kitchener.records.entries import SuppressReason
 from kitchener.records.ref import Ref
 
 Verdict = Literal["visible", "suppressed", "unreachable", "not_live", "invalid", "unknown"]
 
 
 class Explanation(NamedTuple):
-    """What became of one item, and why."""
+    """Why one item was shown or not."""
 
     entity_id: str
     verdict: Verdict
     text: str
-    """The whole answer, for a reader. Holds ids, never what a subject said."""
+    """The explanation for a reader. Contains ids, never what a subject said."""
     form: Form = "NONE"
     reasons: Reasons = ()
-    """Why it is eligible; empty: it is not."""
+    """Why it is eligible; empty: it is not eligible."""
     tokens: int = 0
-    """Of its full form."""
+    """Tokens of the full form."""
     suppressed_by: SuppressReason | None = None
+    """Why it is suppressed; None: it is not."""
     short_by: int = 0
-    """Tokens that were missing to show it in full; 0 where it was not a matter of tokens."""
+    """Tokens that were missing to show it in full; 0: tokens were not the cause."""
     since: Ref | None = None
-    """The entry that decided it, where one did."""
+    """The entry that decided; None: there is none."""
 
 
 def explain(name: str, state: ContextState, projection: Projection) -> Explanation:
-    """Why an entity is or is not visible in this projection.
+    """Explains why an entity is or is not visible in a projection.
 
     Args:
-        name: its id, or the id of one of its entries
-        state: as it was when the projection was made
-        projection: of that state
+        name: the entity's id, or the id of one of its entries
+        state: the session's state before the projection
+        projection: made from that state
     """
     placed = find_placed(projection, name)
     event = state.find_entry(name) if placed is None else None
@@ -57,9 +59,10 @@ def explain(name: str, state: ContextState, projection: Projection) -> Explanati
 
 
 def explain_all(state: ContextState, projection: Projection) -> Iterator[Explanation]:
-    """What became of everything, in one pass: what is visible, what is suppressed, what is not eligible, what could not be.
+    """Explains all items in one pass: visible, suppressed, not eligible, and invalid events.
 
-    The first two in the order of the projection, the third in the order of the ledger: intents, work orders, turns.
+    Visible and suppressed items come in the order of the projection, the others (intents, work orders, turns) in the order of
+    the ledger.
     """
     taken: set[str] = set()
     for placed in (*projection.visible, *projection.suppressed()):
@@ -79,7 +82,7 @@ def _of_invalid(invalid: InvalidEvent) -> Explanation:
 
 
 def find_placed(projection: Projection, name: str) -> Placed | None:
-    """What became of an eligible or recalled item, by its id or the id of the entry that opened it."""
+    """An eligible or recalled item, by its id or the id of the entry that opened it; None: there is no such item."""
     for each in (*projection.head, *projection.placed, *projection.suppressed()):
         if name in (each.item.entity_id, each.item.ref.entry_id):
             return each
@@ -111,7 +114,7 @@ def _of_placed(placed: Placed, projection: Projection) -> Explanation:
 
 
 def _of_others(name: str, state: ContextState, projection: Projection) -> Explanation:
-    """Something that is not eligible: dead, or not connected to the active intent."""
+    """Explains an entity that is not eligible: it is not live, or not connected to the active intent."""
     if name in state.intents:
         record = state.intents[name]
         found = (
@@ -122,7 +125,7 @@ def _of_others(name: str, state: ContextState, projection: Projection) -> Explan
         owner = record.facts.session_id
         if owner is None or owner == state.session_id:
             return found
-        # Nobody has seen its id in this session, so it is said where to look for it.
+        # This session never showed the id, so the text names the session of the intent.
         return found._replace(text=f"{name} ({record.facts.scope}, of {owner}){found.text.removeprefix(name)}")
     if name in state.work_orders:
         work = state.work_orders[name]
@@ -167,45 +170,45 @@ def _unreachable(name: str, intent_id: str, state: ContextState, projection: Pro
     return Explanation(name, "unreachable", text, since=own)
 
 
-class Change(NamedTuple):
-    """One item that is visible in one of two projections only."""
+class VisibilityChange(NamedTuple):
+    """One item that is visible in only one of two projections."""
 
     entity_id: str
     kind: str
     why: str
-    """What was or is the matter with it in the other projection, for a reader."""
+    """Why the other projection does not show it, for a reader."""
 
 
 class ProjectionDiff(NamedTuple):
-    """What changed between two projections."""
+    """The differences between two projections."""
 
-    came_in: tuple[Change, ...]
-    """Visible in the second only, in its order."""
-    went_out: tuple[Change, ...]
-    """Visible in the first only, in its order."""
+    came_in: tuple[VisibilityChange, ...]
+    """Items visible only in the second projection, in its order."""
+    went_out: tuple[VisibilityChange, ...]
+    """Items visible only in the first projection, in its order."""
     notes: tuple[str, ...]
-    """What else differs: intent, budget, ruleset."""
+    """Other differences: intent, budget, ruleset, mode."""
 
 
 def diff_projections(before: Projection, after: Projection, *, state: ContextState | None = None) -> ProjectionDiff:
-    """What came in, what went out, and why.
+    """The items that two projections do not share, with reasons.
 
     Args:
         before: the earlier projection
-        after: the later one
-        state: as it was when the later one was made; tells why something is no longer eligible
+        after: the later projection
+        state: the session's state before the later projection, to explain why an item is no longer eligible; None: no reason
     """
     shown_before = {each.item.ref for each in before.visible}
     shown_after = {each.item.ref for each in after.visible}
     known_before = {each.item.ref: each for each in before.suppressed()}
     known_after = {each.item.ref: each for each in after.suppressed()}
     came_in = [
-        Change(each.item.entity_id, each.item.kind, _why_in(known_before.get(each.item.ref)))
+        VisibilityChange(each.item.entity_id, each.item.kind, _why_in(known_before.get(each.item.ref)))
         for each in after.visible
         if each.item.ref not in shown_before
     ]
     went_out = [
-        Change(each.item.entity_id, each.item.kind, _why_out(each.item, known_after.get(each.item.ref), after, state))
+        VisibilityChange(each.item.entity_id, each.item.kind, _why_out(each.item, known_after.get(each.item.ref), after, state))
         for each in before.visible
         if each.item.ref not in shown_after
     ]

@@ -9,63 +9,63 @@ from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
 from kitchener.context.fold.items import TIER_DEFERRED, Item
+from kitchener.records.entries import SuppressReason
 
-_place_of: Final = attrgetter("item.place")
+_placed_order: Final = attrgetter("item.place")
 
 Form = Literal["FULL", "STUB", "NONE"]
-SuppressReason = Literal["DEFERRED", "BUDGET_EVICTION", "LOW_URGENCY", "ERASED"]
 
 
 class Placed(NamedTuple):
-    """What became of one item."""
+    """One item and the form in which it is shown."""
 
     item: Item
     form: Form
     """`FULL` is visible; `STUB` and `NONE` are suppressed."""
     tokens: int
-    """That it takes. 0 for a stub that another one stands for."""
+    """Tokens of the shown form; 0 for a stub that another stub counts."""
     reason: SuppressReason | None = None
-    """Why it is suppressed; None: it is not."""
+    """Why it is suppressed; None: it is visible."""
     short_by: int = 0
-    """Tokens that were missing when its turn came."""
+    """Tokens that were missing when it was packed."""
     is_compact: bool = False
-    """Visible, but in its shortest form: what must be shown was more than the budget."""
+    """Whether it is visible in its shortest form, because the items that must be shown exceed the budget."""
 
     @property
     def text(self) -> str:
-        """What is shown of it."""
+        """The shown text; "": nothing is shown."""
         if self.form == "FULL":
             return self.item.stub if self.is_compact else self.item.text
         return self.item.stub if self.tokens else ""
 
 
 class Packer:
-    """One budget while it is filled.
+    """Fills one budget.
 
     Args:
-        budget: tokens there are
-        max_stubs: stubs at most; also how many turns may fail to fit before no more are looked at
+        budget: tokens available
+        max_stubs: most stubs; packing also stops after this many turns that did not fit
     """
 
     def __init__(self, budget: int, max_stubs: int) -> None:
         self.budget = budget
         self.used = 0
         self.is_over = False
-        """Whether what must be shown was more than the budget."""
+        """Whether the items that must be shown exceed the budget."""
         self._max_stubs = max_stubs
         self._stubs = 0
 
     @property
     def free(self) -> int:
-        """Tokens that are left; negative where what must be shown took more."""
+        """Remaining tokens; negative if the items that must be shown exceed the budget."""
         return self.budget - self.used
 
     def pack_unsuppressible(self, items: Sequence[Item], counted: Item | None) -> list[Placed]:
-        """Places what must be shown; all of it in its shortest form if it is more than the budget.
+        """Packs the items that must be shown, all in their shortest form if they exceed the budget.
 
         Args:
-            items: what must be shown; an item that is put off is shown as its stub
-            counted: the stub that stands for further ones
+            items: the items; a deferred one is shown as its stub
+            counted: the stub that counts further ones; None: there are none
         """
         if counted is not None:
             self.used = counted.stub_tokens
@@ -83,7 +83,7 @@ class Packer:
         return placed
 
     def pack(self, item: Item) -> Placed:
-        """Places one item: in full if it fits, else as a stub if that fits. An item that is put off is only ever a stub."""
+        """Packs one item: in full if it fits, otherwise as a stub if that fits. A deferred item is a stub at most."""
         if item.tier == TIER_DEFERRED:
             return self._stub(item, "DEFERRED", 0)
         short_by = self.used + item.tokens - self.budget
@@ -100,7 +100,7 @@ class Packer:
         return Placed(item, "STUB", item.stub_tokens, reason, short_by)
 
     def stub_erased(self, placed: Iterable[Placed]) -> tuple[Placed, ...]:
-        """The same with stubs for what was erased, of the newest first, as far as there may be stubs."""
+        """Replaces visible erased items by stubs, the newest first, within the limit of stubs."""
         kept: list[Placed] = []
         for each in reversed([*placed]):
             if each.item.is_erased and each.form == "FULL":
@@ -110,13 +110,13 @@ class Packer:
         return tuple(reversed(kept))
 
     def pack_admitted(self, items: Iterable[Item], groups: Mapping[str, Sequence[Item]]) -> tuple[Placed, ...]:
-        """Places turns and evidence, best first, until the budget is full or too many did not fit.
+        """Packs turns and evidence, best first, until the budget is full or too many did not fit.
 
-        Stubs come last, so that none takes the room of something that is shown in full.
+        Stubs are packed last, so that they never displace an item shown in full.
 
         Args:
-            items: in the order in which they may take room
-            groups: all members of each group, which stand and fall together
+            items: in the order of packing
+            groups: all members of each group, which are shown together or not at all
         """
         placed: list[Placed] = []
         missed: list[tuple[Sequence[Item], int]] = []
@@ -133,21 +133,21 @@ class Packer:
             short_by = self.used + tokens - self.budget
             if short_by <= 0:
                 self.used += tokens
-                placed += [_in_full(each) for each in unit]
+                placed += [Placed(each, "FULL", each.tokens) for each in unit]
             else:
                 missed.append((unit, short_by))
             if len(missed) > self._max_stubs or self.used >= self.budget:
                 break
         for unit, short_by in missed:
             placed += self._stub_all(unit, short_by)
-        placed.sort(key=_place_of)
+        placed.sort(key=_placed_order)
         return tuple(placed)
 
     def pack_everything(self, items: Iterable[Item]) -> tuple[Placed, ...]:
-        """Places turns and evidence of which the caller knows that there is room for all."""
-        placed = [_in_full(item) for item in items]
+        """Packs turns and evidence in full; the caller has checked that all fit."""
+        placed = [Placed(item, "FULL", item.tokens) for item in items]
         self.used += sum([each.tokens for each in placed])
-        placed.sort(key=_place_of)
+        placed.sort(key=_placed_order)
         return tuple(placed)
 
     def _stub_all(self, unit: Sequence[Item], short_by: int) -> list[Placed]:
@@ -155,7 +155,3 @@ class Packer:
         if self._stubs + len(unit) > self._max_stubs or self.used + size > self.budget:
             return [Placed(each, "NONE", 0, "BUDGET_EVICTION", short_by) for each in unit]
         return [self._stub(each, "BUDGET_EVICTION", short_by) for each in unit]
-
-
-def _in_full(item: Item) -> Placed:
-    return tuple.__new__(Placed, (item, "FULL", item.tokens, None, 0, False))  # Placed(…), but fast

@@ -6,115 +6,106 @@ are never read, so the cost does not grow with the number of turns. This module 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
-from typing import Final, Literal, NamedTuple, overload
+from typing import Final, NamedTuple, overload
 
 from kitchener.context.flags import Flag
-from kitchener.context.fold.items import (
-    Estimator,
-    Item,
-    counted_item,
-    estimator,
-    intent_item,
-    rule_items,
-)
+from kitchener.context.fold.items import Item, counted_item, estimator, intent_item, place_of, rule_items
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.active import Resolution
 from kitchener.context.intents.reachability import Reach, reach_from
-from kitchener.context.projection.packing import Packer, Placed, SuppressReason
+from kitchener.context.projection.packing import Packer, Placed
 from kitchener.context.ruleset import Ruleset
 from kitchener.errors import ConfigError
+from kitchener.records.entries import ProjectionMode, SuppressReason
 from kitchener.records.ref import Ref
-
-_place_of: Final = attrgetter("place")
+from kitchener.records.tokens import Estimator
 
 Rank = Callable[[str, Sequence[Item]], Iterable[int]]
-"""`(message, items)` to positions in `items`, best first. Those it leaves out are not admitted."""
+"""`(message, items)` to positions in `items`, best first. Items that it leaves out are not admitted."""
 Offer = Callable[[Sequence[Item]], None]
-"""Takes note of items that needed no ranking, because all of them are admitted whatever their order."""
-Mode = Literal["enforce", "shadow"]
+"""Notes items that were not ranked, because all of them are admitted in any order."""
 
 NOT_ADMITTED: Final[SuppressReason] = "LOW_URGENCY"
 
 
 class Projection(NamedTuple):
-    """A decision about one turn's context. Cheap to keep: it shares its items with the state it was made from."""
+    """A decision about one turn's context. It shares its items with the session's state, so it is cheap to keep."""
 
     intent_id: str | None
     """The active intent; None: the turn has none."""
-    mode: Mode
-    """Whether the model really saw it."""
+    mode: ProjectionMode
+    """Whether the model saw it."""
     token_budget: int
-    """Tokens that it might take."""
+    """The token budget."""
     tokens_used: int
-    """Tokens that it takes; more than the budget only where the flags say so."""
+    """Tokens of the shown context; above the budget only with a flag."""
     head: tuple[Placed, ...]
-    """Every eligible item of tiers 1 to 5, in order."""
+    """All eligible items of tiers 1 to 5, in order."""
     counted: Item | None
-    """The stub that stands for failed work orders beyond the limit."""
+    """The stub that counts failed work orders beyond the limit; None: there are none."""
     turns: Sequence[Item]
-    """Of which the first `turn_count` are eligible; may have grown since."""
+    """The first `turn_count` are eligible. The list may have grown since."""
     turn_count: int
     recalled: tuple[Item, ...]
-    """Evidence from elsewhere that was offered; never eligible."""
+    """Evidence that was considered; never eligible."""
     placed: tuple[Placed, ...]
-    """The turns and evidence that were admitted, in chronological order. All others are `LOW_URGENCY`."""
+    """The admitted turns and evidence, in chronological order. All others are `LOW_URGENCY`."""
     flags: tuple[Flag, ...]
     ruleset_hash: str
     positions: Mapping[str, int] = {}
-    """Where ranked turns stand among `turns`, by id; of others it says nothing."""
+    """Positions of ranked turns in `turns`, by id; turns that were not ranked are missing."""
 
     @property
     def visible(self) -> tuple[Placed, ...]:
-        """What is shown in full: what is eligible by tier and age, then recalled evidence by age."""
+        """The items shown in full: eligible ones by tier and age, then recalled evidence by age."""
         full = [each for each in (*self.head, *self.placed) if each.form == "FULL"]
         if self.recalled:
             full.sort(key=_is_evidence)
         return tuple(full)
 
     def eligible(self) -> Iterator[Item]:
-        """Everything eligible, by tier and age. Grows with the session."""
+        """All eligible items, by tier and age. Grows with the session."""
         for each in self.head:
             yield each.item
         for n in range(self.turn_count):
             yield self.turns[n]
 
     def suppressed(self) -> Iterator[Placed]:
-        """What is not shown in full, in the same order. Grows with the session."""
+        """The items not shown in full, in the order of `visible`. Grows with the session."""
         yield from (each for each in self.head if each.form != "FULL")
         yield from self._hidden(self.turns[: self.turn_count])
         yield from self.suppressed_evidence()
 
     def suppressed_evidence(self) -> Iterator[Placed]:
-        """The recalled part of it, by age."""
-        return self._hidden(sorted(self.recalled, key=_place_of))
+        """The recalled evidence not shown in full, by age."""
+        return self._hidden(sorted(self.recalled, key=place_of))
 
     def _hidden(self, items: Iterable[Item]) -> Iterator[Placed]:
         admitted = {each.item.ref: each for each in self.placed}
         for item in items:
-            place = admitted.get(item.ref)
-            if place is None:
+            placed = admitted.get(item.ref)
+            if placed is None:
                 yield Placed(item, "NONE", 0, NOT_ADMITTED, max(0, item.tokens - self.free))
-            elif place.form != "FULL":
-                yield place
+            elif placed.form != "FULL":
+                yield placed
 
     @property
     def free(self) -> int:
-        """Tokens of the budget that are left; negative where it was exceeded."""
+        """Remaining tokens of the budget; negative if it was exceeded."""
         return self.token_budget - self.tokens_used
 
 
 class Projector:
-    """Makes projections under one ruleset. Make it once per agent class; it keeps nothing between calls.
+    """Makes projections under one ruleset. It keeps no state between calls, so one object serves an agent class.
 
     Args:
         ruleset: the policy
         estimate: a plugged-in tokenizer; None: the built-in one that the ruleset names
-        rank: ranks turns against the message; needed where the ruleset admits by `lexical`
-        offer: called in the place of `rank` where there is room for everything; only for one that never leaves an item out
+        rank: ranks turns against the message; required if the ruleset admits by `lexical`
+        offer: called instead of `rank` if all items fit; only for a `rank` that admits every item. None: `rank` is called
 
     Raises:
-        ConfigError: a ranking is needed and missing, or the estimator's name is unknown
+        ConfigError: a ranking is required and missing, or the estimator's name is unknown
     """
 
     def __init__(
@@ -136,18 +127,18 @@ class Projector:
         biases: Sequence[Item] = (),
         recalled: Sequence[Item] = (),
         tokens_left: int | None = None,
-        mode: Mode = "enforce",
+        mode: ProjectionMode = "enforce",
     ) -> Projection:
-        """What the turn's model is shown.
+        """Chooses the context of a turn.
 
         Args:
-            state: the session's fold
+            state: the session's state
             resolution: the active intent; must not be blocked
             message: the user's message, for the ranking
-            biases: memory lines, made with `bias_item`
+            biases: learned lines, made with `bias_item`
             recalled: evidence from beyond the intent, made with `evidence_item` or `recalled`
-            tokens_left: what the turn may still use; the reply's own budget is taken off first. None: no such limit
-            mode: whether it will be shown
+            tokens_left: tokens that the turn may still use, including the reply's reserve; None: no such limit
+            mode: whether the model will see it
 
         Raises:
             ValueError: the resolution is blocked, so there is no projection
@@ -187,7 +178,7 @@ class Projector:
         )
 
     def _pack_head(self, reach: Reach, biases: Sequence[Item], packer: Packer) -> tuple[tuple[Placed, ...], Item | None]:
-        """Tiers 1 to 5."""
+        """Packs tiers 1 to 5."""
         must, others, uncounted = self._sorted_head(reach)
         counted = counted_item(uncounted, self.estimate) if uncounted else None
         placed = packer.pack_unsuppressible(must, counted)
@@ -196,12 +187,12 @@ class Projector:
         if len(others) > 1:
             others.sort(key=_order_of)
         placed += [packer.pack(item) for item in others]
-        # Rules stay as they were configured; the others are put into the order of their tiers.
+        # Rules keep their configured order; all others are sorted by tier.
         rules = len(self._rules)
         return (*placed[:rules], *sorted(placed[rules:], key=_order_of_placed)), counted
 
     def _sorted_head(self, reach: Reach) -> tuple[list[Item], list[Item], list[Item]]:
-        """What must be shown, what may be, and the failed work orders that are only counted."""
+        """The items that must be shown, those that may be, and the failed work orders that are only counted."""
         estimate = self.estimate
         must = list(self._rules)
         for n, record in enumerate(reach.intents):
@@ -228,11 +219,11 @@ class Projector:
     def _pack_turns(
         self, turns: list[Item], evidence: Sequence[Item], message: str, active: str | None, packer: Packer
     ) -> tuple[tuple[Placed, ...], Mapping[str, int]]:
-        """Tier 6, and evidence; and where of the turns those stand that were ranked."""
+        """Packs tier 6 and evidence; also returns the positions of the ranked turns."""
         if active is not None:
             by_age = self.ruleset.admission == "newest_first"
             offered: Sequence[Item] = turns if by_age or not evidence else _Joined(turns, evidence)
-            # Where all are placed in full, and stand by age, the order in which they come changes nothing.
+            # If all fit, they are shown by age, so the order of packing changes nothing.
             if (by_age or self._offer is not None) and _has_room(offered, packer.free):
                 if self._offer is not None and not by_age:
                     self._offer(offered)
@@ -244,9 +235,9 @@ class Projector:
     def _admitted(
         self, turns: list[Item], recalled: Sequence[Item], message: str, active: str | None, positions: dict[str, int]
     ) -> Iterable[Item]:
-        """Turns and evidence in the order in which they may take what is left of the budget."""
+        """Turns and evidence in the order of packing."""
         if active is None:
-            return sorted(recalled, key=_place_of, reverse=True)
+            return sorted(recalled, key=place_of, reverse=True)
         if self._rank is None or self.ruleset.admission == "newest_first":
             return reversed(turns)
         return self._ranked(turns, recalled, self._rank, message, positions)
@@ -269,7 +260,7 @@ class Projector:
 
 
 class _Joined(Sequence[Item]):
-    """Turns and, after them, evidence: without a copy, because the turns may be many."""
+    """Turns followed by evidence, without a copy, because there may be many turns."""
 
     def __init__(self, turns: Sequence[Item], evidence: Sequence[Item]) -> None:
         self._turns, self._evidence, self._count = turns, evidence, len(turns)
@@ -288,7 +279,7 @@ class _Joined(Sequence[Item]):
 
 
 def _has_room(items: Sequence[Item], free: int) -> bool:
-    """Whether all of them fit and leave something: packing stops where nothing is left. Looks at no more than may fit."""
+    """Whether all items fit and leave tokens over, because packing stops at a full budget. Stops at the first misfit."""
     for item in items:
         free -= item.tokens
         if free <= 0:
@@ -297,7 +288,7 @@ def _has_room(items: Sequence[Item], free: int) -> bool:
 
 
 def _once(recalled: Sequence[Item], state: ContextState, reach: Reach) -> tuple[Item, ...]:
-    """Each piece of evidence once, without turns that are eligible anyway."""
+    """Each piece of evidence once, without eligible turns."""
     own = {record.intent_id for record in reach.intents}
     first: dict[Ref, Item] = {}
     for item in recalled:

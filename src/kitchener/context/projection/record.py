@@ -8,75 +8,103 @@ eligible list. The size of an entry therefore does not grow with the length of t
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import orjson
 
 from kitchener.canonical import digest
 from kitchener.context.flags import Flag
-from kitchener.context.fold.items import IN_INTENT, Item
+from kitchener.context.fold.items import IN_INTENT, Item, place_of
 from kitchener.context.projection.packing import Placed
 from kitchener.context.projection.projection import NOT_ADMITTED, Projection
-from kitchener.context.projection.ref_lists import apply_edits, edit_script, positions_of, read_refs, runs_of, written_edits
 from kitchener.context.projection.rendering import Rendering
+from kitchener.records.entries import (
+    AddedRefs,
+    AuthorityMapping,
+    CommonPayload,
+    ConflictFlagPayload,
+    EligibleEdits,
+    ProjectionPayload,
+    RefJson,
+    Runs,
+    SuppressedPositions,
+    SuppressedRef,
+    VisiblePositions,
+    payload_as,
+)
 from kitchener.records.ref import Ref
-
-_place_of: Final = attrgetter("place")
 
 OVERLAY_TYPE: Final = "PROJECTION"
 MAX_WRITTEN_OUT: Final = 16
-"""Eligible references up to which the lists are written out. A choice of form: it changes no decision."""
-UNSIGNED: Final[Mapping[str, Any]] = {"tier": "HO2", "signer": None, "sig": None}
+"""Most eligible references for which the lists are written out. It affects only the form of an entry, not a decision."""
+UNSIGNED: Final[AuthorityMapping] = {"tier": "HO2", "signer": None, "sig": None}
 _ALL: Final = "*"
 
 
 class Base(NamedTuple):
-    """A recorded projection to which a later one may refer. Take the last one of the same intent, else the last one."""
+    """A recorded projection to which a later one may refer: the last one of the same intent, otherwise the last one."""
 
     ref: Ref
-    """Its `PROJECTION_COMPUTED` entry."""
+    """The projection's `PROJECTION_COMPUTED` entry."""
     head: tuple[Ref, ...]
     turns: Sequence[Item] = ()
     turn_count: int = 0
 
     @property
     def size(self) -> int:
-        """References that were eligible in it."""
+        """Number of eligible references."""
         return len(self.head) + self.turn_count
 
 
 class ProjectionLists(NamedTuple):
-    """What a recorded projection says about every item, written out."""
+    """The lists of a recorded projection, written out."""
 
     eligible: tuple[Ref, ...] = ()
     """By tier and age."""
     visible: tuple[Ref, ...] = ()
-    """What is eligible in the same order, then recalled evidence."""
+    """Eligible items in the order of `eligible`, then recalled evidence."""
     suppressed: tuple[tuple[Ref, str], ...] = ()
-    """With the reason; in the same order."""
+    """References with reasons, in the order of `visible`."""
     reasons: Mapping[str, tuple[str, ...]] = {}
-    """Why it was eligible or recalled, by `{ledger_id}/{entry_id}`."""
+    """Why an item was eligible or recalled, by `{ledger_id}/{entry_id}`."""
 
 
 def base_of(projection: Projection, ref: Ref) -> Base:
-    """What a later projection may refer to, of one that was just written."""
+    """A projection that was just written, as the base of a later one."""
     return Base(ref, tuple([each.item.ref for each in projection.head]), projection.turns, projection.turn_count)
 
 
 def base_of_lists(lists: ProjectionLists, ref: Ref) -> Base:
-    """The same of one that was read back."""
+    """A projection that was read back, as the base of a later one."""
     return Base(ref, lists.eligible)
 
 
 def lists_of(projection: Projection) -> ProjectionLists:
-    """What reading the recorded projection will give."""
+    """The lists that reading the recorded projection will give."""
     return ProjectionLists(
         tuple([item.ref for item in projection.eligible()]),
         tuple([each.item.ref for each in projection.visible]),
         tuple([(each.item.ref, each.reason or NOT_ADMITTED) for each in projection.suppressed()]),
         {_key(item.ref): item.reasons for item in (*projection.eligible(), *projection.recalled)},
     )
+
+
+class _FullLists(CommonPayload):
+    """The lists of a payload in which they are written out."""
+
+    eligible_refs: list[RefJson]
+    visible_refs: list[RefJson]
+    suppressed_refs: list[SuppressedRef]
+    eligibility_reasons: Mapping[str, Sequence[str]]
+
+
+class _ListChanges(CommonPayload):
+    """The lists of a payload that refers to a base."""
+
+    eligible_refs: EligibleEdits
+    visible_refs: VisiblePositions
+    suppressed_refs: SuppressedPositions
+    eligibility_reasons: Mapping[str, Sequence[str]]
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------------
@@ -90,27 +118,27 @@ def projection_payload(
     turn_id: str | None,
     base: Base | None = None,
     transition_refs: Iterable[Ref] = (),
-    authority: Mapping[str, Any] = UNSIGNED,
+    authority: AuthorityMapping = UNSIGNED,
     hashed: Callable[[bytes], str] = digest,
-) -> dict[str, Any]:
+) -> ProjectionPayload:
     """The payload of `PROJECTION_COMPUTED`, ready for a ledger (references are JSON fragments).
 
     Args:
         projection: the decision
-        rendering: its text, of which the stable part is noted
+        rendering: the decision's text; the hash and size of its stable part are recorded
         timestamp: the turn's time
-        turn_id: the turn; None where somebody only looks at a session
-        base: an earlier projection of the session, if there is one
+        turn_id: the turn; None: the projection belongs to no turn
+        base: an earlier projection of the session; None: there is none
         transition_refs: the entries of this turn's intent transition
-        authority: who signed it
-        hashed: the hash of content; keyed where content is sealed, since a short goal could be guessed
+        authority: the signer
+        hashed: the hash of content; keyed if content is sealed, because a short goal could be guessed
     """
-    lists = _changed_lists(projection, base) if base is not None else None
-    return {
+    changes = _list_changes(projection, base) if base is not None else None
+    lists = changes if changes is not None else _full_lists(projection)
+    payload: ProjectionPayload = {
         "overlay_type": OVERLAY_TYPE,
         "timestamp": timestamp,
         "intent_id": projection.intent_id,
-        "turn_id": turn_id,
         "mode": projection.mode,
         "token_budget": projection.token_budget,
         "tokens_used": projection.tokens_used,
@@ -121,22 +149,28 @@ def projection_payload(
             {"kind": flag.kind, "details_ref": _json(flag.details_ref) if flag.details_ref is not None else None}
             for flag in projection.flags
         ],
-        "authority": dict(authority),
-        **(lists or _written_out(projection)),
-        "proof_refs": [_json(ref) for ref in _proofs(projection, transition_refs, is_short=lists is None)],
+        "authority": authority,
+        "eligible_refs": lists["eligible_refs"],
+        "visible_refs": lists["visible_refs"],
+        "suppressed_refs": lists["suppressed_refs"],
+        "eligibility_reasons": lists["eligibility_reasons"],
+        "proof_refs": [_json(ref) for ref in _proofs(projection, transition_refs, is_full=changes is None)],
     }
+    if turn_id is not None:
+        payload["turn_id"] = turn_id
+    return payload
 
 
 def conflict_flag_payload(
     flag: Flag, *, timestamp: str, intent_id: str | None, ruleset_hash: str, proof_refs: Iterable[Ref] = ()
-) -> dict[str, Any]:
+) -> ConflictFlagPayload:
     """The payload of `CONFLICT_FLAG`, ready for a ledger.
 
     Args:
-        flag: what to look at
+        flag: the conflict
         timestamp: the turn's time
-        intent_id: the active intent, if there is one
-        ruleset_hash: of the ruleset that raised it
+        intent_id: the active intent; None: there is none
+        ruleset_hash: identity of the policy that raised it
         proof_refs: further entries that show it
     """
     own = (flag.details_ref,) if flag.details_ref is not None else ()
@@ -153,7 +187,7 @@ def conflict_flag_payload(
 
 @lru_cache(4_096)
 def _json(ref: Ref) -> orjson.Fragment:
-    """A reference as JSON. Kept, because most of them stand in three lists, and again in the next projection."""
+    """A reference as JSON. Cached, because most references are in three lists, and again in the next projection."""
     return ref.as_json()
 
 
@@ -161,15 +195,15 @@ def _key(ref: Ref) -> str:
     return f"{ref.ledger_id}/{ref.entry_id}"
 
 
-def _proofs(projection: Projection, transition_refs: Iterable[Ref], *, is_short: bool) -> Iterable[Ref]:
-    """The last life-cycle entry of what is eligible. In a long list, an entry that is eligible itself proves itself."""
-    if is_short:
+def _proofs(projection: Projection, transition_refs: Iterable[Ref], *, is_full: bool) -> Iterable[Ref]:
+    """The last life-cycle entry of each eligible item. In short form, entries that are eligible themselves are left out."""
+    if is_full:
         return dict.fromkeys([*[item.proof for item in projection.eligible()], *transition_refs])
     changed = [each.item.proof for each in projection.head if each.item.proof != each.item.ref]
     return dict.fromkeys([*changed, *transition_refs])
 
 
-def _written_out(projection: Projection) -> dict[str, Any]:
+def _full_lists(projection: Projection) -> _FullLists:
     every = [*projection.eligible()]
     return {
         "eligible_refs": [_json(item.ref) for item in every],
@@ -179,12 +213,12 @@ def _written_out(projection: Projection) -> dict[str, Any]:
     }
 
 
-def _suppressed(placed: Placed) -> dict[str, Any]:
+def _suppressed(placed: Placed) -> SuppressedRef:
     return {"ref": _json(placed.item.ref), "reason": placed.reason}
 
 
-def _changed_lists(projection: Projection, base: Base) -> dict[str, Any] | None:
-    """The four lists in the short form, or None where writing them out is no longer."""
+def _list_changes(projection: Projection, base: Base) -> _ListChanges | None:
+    """The four lists in short form; None: they are not longer if written out."""
     size = len(projection.head) + projection.turn_count
     if size <= MAX_WRITTEN_OUT:
         return None
@@ -193,46 +227,48 @@ def _changed_lists(projection: Projection, base: Base) -> dict[str, Any] | None:
         return None
     evidence = {item.ref for item in projection.recalled}
     visible: list[int] = []
-    suppressed: dict[str, list[int]] = {}
+    suppressed: dict[Literal["DEFERRED", "BUDGET_EVICTION", "ERASED"], list[int]] = {}
     for index, each in _indexed(projection, evidence):
         if each.form == "FULL":
             visible.append(index)
-        elif each.reason is not None and each.reason != NOT_ADMITTED:
+        elif each.reason is not None and each.reason != "LOW_URGENCY":
             suppressed.setdefault(each.reason, []).append(index)
+    hidden: SuppressedPositions = {
+        "rest": NOT_ADMITTED,
+        "recalled": [_suppressed(each) for each in projection.suppressed_evidence()],
+    }
+    for reason, indexes in suppressed.items():
+        hidden[reason] = runs_of(indexes)
     recalled_visible = [each.item.ref for each in projection.placed if each.form == "FULL" and each.item.ref in evidence]
     named = (*[each.item for each in projection.head], *projection.recalled)
     return {
         "eligible_refs": {"base": base.ref.as_json(), "edits": edits},
         "visible_refs": {"eligible": runs_of(visible), "recalled": [ref.as_json() for ref in recalled_visible]},
-        "suppressed_refs": {
-            "rest": NOT_ADMITTED,
-            **{reason: runs_of(indexes) for reason, indexes in suppressed.items()},
-            "recalled": [_suppressed(each) for each in projection.suppressed_evidence()],
-        },
+        "suppressed_refs": hidden,
         "eligibility_reasons": {_ALL: IN_INTENT, **{_key(item.ref): item.reasons for item in named}},
     }
 
 
 def _indexed(projection: Projection, evidence: set[Ref]) -> Iterable[tuple[int, Placed]]:
-    """What was placed of the eligible items, with its position among them, in order."""
+    """The packed eligible items with their positions among all eligible items, in order."""
     yield from enumerate(projection.head)
     turns, count, index, before = projection.turns, projection.turn_count, -1, len(projection.head)
     known = projection.positions
     for each in projection.placed:
         item = each.item
         if item.ref not in evidence:
-            index += 1  # both are in order, and most turns that are shown stand next to each other
+            index += 1  # both are in order, and most shown turns are neighbours
             if index >= count or turns[index] is not item:
                 found = known.get(item.entity_id)
-                index = bisect_left(turns, item.place, index, count, key=_place_of) if found is None else found
+                index = bisect_left(turns, item.place, index, count, key=place_of) if found is None else found
             yield before + index, each
 
 
-def _edits(projection: Projection, base: Base) -> tuple[list[Any], int]:
-    """What makes the base's eligible list into this one's, and how many references are new."""
+def _edits(projection: Projection, base: Base) -> tuple[list[list[int] | AddedRefs], int]:
+    """The edits from the base's eligible list to this one's, and the number of new references."""
     head = [each.item.ref for each in projection.head]
     if base.turns is projection.turns and base.turn_count <= projection.turn_count:
-        # The common case: the same list, a turn or two longer. Its old part is not looked at.
+        # The common case: the same list, one or two turns longer. Its old part is not read.
         script = edit_script(base.head, head)
         if base.turn_count:
             script.append((len(base.head), base.size))
@@ -246,51 +282,146 @@ def _edits(projection: Projection, base: Base) -> tuple[list[Any], int]:
 # --- reading ---------------------------------------------------------------------------------------------------------------
 
 
-def base_ref(payload: Mapping[str, Any]) -> Ref | None:
-    """The projection that must be read first to read this one, or None."""
-    eligible = payload["eligible_refs"]
-    return Ref.from_mapping(eligible["base"]) if isinstance(eligible, Mapping) else None
+def base_ref(payload: Mapping[str, object]) -> Ref | None:
+    """The projection that must be read before this one; None: the lists are written out."""
+    eligible = payload_as(ProjectionPayload, payload)["eligible_refs"]
+    return None if isinstance(eligible, list) else Ref.from_mapping(eligible["base"])
 
 
-def read_lists(payload: Mapping[str, Any], base: ProjectionLists | None = None) -> ProjectionLists:
+def read_lists(payload: Mapping[str, object], base: ProjectionLists | None = None) -> ProjectionLists:
     """The lists of a recorded projection, written out.
 
     Args:
-        payload: of `PROJECTION_COMPUTED`, as it was read from a ledger
-        base: the lists of the projection that `base_ref` names
+        payload: of `PROJECTION_COMPUTED`, as read from a ledger
+        base: the lists of the projection that `base_ref` names; None: it names none
 
     Raises:
         ValueError: the payload refers to a base that is not given, or to positions that the base does not have
     """
-    eligible = payload["eligible_refs"]
-    if not isinstance(eligible, Mapping):
+    below = base_ref(payload)
+    if below is None:
+        full = payload_as(_FullLists, payload)
         return ProjectionLists(
-            read_refs(eligible),
-            read_refs(payload["visible_refs"]),
-            tuple([(Ref.from_mapping(each["ref"]), each["reason"]) for each in payload["suppressed_refs"]]),
-            {key: tuple(reasons) for key, reasons in payload["eligibility_reasons"].items()},
+            read_refs(full["eligible_refs"]),
+            read_refs(full["visible_refs"]),
+            read_suppressed(full["suppressed_refs"]),
+            _read_reasons(full["eligibility_reasons"]),
         )
     if base is None:
-        raise ValueError(f"this projection is recorded as a change of {base_ref(payload)}; read that one first")
-    return _read_positions(payload, apply_edits(eligible["edits"], base.eligible))
+        raise ValueError(f"this projection is recorded as a change of {below}; read that one first")
+    changes = payload_as(_ListChanges, payload)
+    return _read_positions(changes, apply_edits(changes["eligible_refs"]["edits"], base.eligible))
 
 
-def _read_positions(payload: Mapping[str, Any], eligible: tuple[Ref, ...]) -> ProjectionLists:
+def _read_positions(payload: _ListChanges, eligible: tuple[Ref, ...]) -> ProjectionLists:
     shown, hidden = payload["visible_refs"], payload["suppressed_refs"]
     visible = positions_of(shown["eligible"], len(eligible))
     reason_of = {
         n: reason
         for reason, runs in hidden.items()
-        if reason not in ("rest", "recalled")
+        if reason not in ("rest", "recalled") and isinstance(runs, list)
         for n in positions_of(runs, len(eligible))
     }
     seen = set(visible)
     rest = [(ref, reason_of.get(n, hidden["rest"])) for n, ref in enumerate(eligible) if n not in seen]
-    named = {key: tuple(reasons) for key, reasons in payload["eligibility_reasons"].items()}
+    named = _read_reasons(payload["eligibility_reasons"])
     common = named.pop(_ALL)
     return ProjectionLists(
         eligible,
         (*[eligible[n] for n in visible], *read_refs(shown["recalled"])),
-        (*rest, *[(Ref.from_mapping(each["ref"]), each["reason"]) for each in hidden["recalled"]]),
+        (*rest, *read_suppressed(hidden["recalled"])),
         {**{_key(ref): common for ref in eligible}, **named},
     )
+
+
+def read_refs(values: Iterable[RefJson]) -> tuple[Ref, ...]:
+    """References as a payload contains them."""
+    return tuple([Ref.from_mapping(each) for each in values])
+
+
+def read_suppressed(values: Iterable[SuppressedRef]) -> tuple[tuple[Ref, str], ...]:
+    """Suppressed references and their reasons as a payload contains them."""
+    return tuple([(Ref.from_mapping(each["ref"]), each["reason"] or NOT_ADMITTED) for each in values])
+
+
+def _read_reasons(reasons: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    return {key: tuple(each) for key, each in reasons.items()}
+
+
+# --- lists as differences --------------------------------------------------------------------------------------------------
+
+Step = tuple[int, int] | list[Ref]
+"""A run of positions that is kept, or new references."""
+
+
+def edit_script(before: Sequence[Ref], after: Sequence[Ref]) -> list[Step]:
+    """The runs of `before` that are kept and the new references, in the order of `after`."""
+    position = {ref: n for n, ref in enumerate(before)}
+    script: list[Step] = []
+    cursor = 0
+    for ref in after:
+        found = position.get(ref, -1)
+        last = script[-1] if script else None
+        if found < cursor:
+            if isinstance(last, list):
+                last.append(ref)
+            else:
+                script.append([ref])
+            continue
+        cursor = found + 1
+        if isinstance(last, tuple) and last[1] == found:
+            script[-1] = (last[0], cursor)
+        else:
+            script.append((found, cursor))
+    return script
+
+
+def written_edits(script: Iterable[Step]) -> tuple[list[list[int] | AddedRefs], int]:
+    """A script as JSON, and the number of new references in it."""
+    edits: list[list[int] | AddedRefs] = []
+    added = 0
+    for step in script:
+        if isinstance(step, tuple):
+            last = edits[-1] if edits else None
+            if isinstance(last, list) and last[1] == step[0]:
+                last[1] = step[1]
+            else:
+                edits.append(list(step))
+        elif step:
+            added += len(step)
+            edits.append({"add": [ref.as_json() for ref in step]})
+    return edits, added
+
+
+def apply_edits(edits: Iterable[list[int] | AddedRefs], before: Sequence[Ref]) -> tuple[Ref, ...]:
+    """Applies a written script to a list; raises ValueError if the list lacks one of the script's positions."""
+    after: list[Ref] = []
+    for step in edits:
+        if isinstance(step, list):
+            after += [before[n] for n in _range(step, len(before))]
+        else:
+            after += read_refs(step["add"])
+    return tuple(after)
+
+
+def runs_of(indexes: Sequence[int]) -> Runs:
+    """Ascending positions as runs."""
+    runs: Runs = []
+    for index in indexes:
+        if runs and runs[-1][1] == index:
+            runs[-1][1] = index + 1
+        else:
+            runs.append([index, index + 1])
+    return runs
+
+
+def positions_of(runs: Iterable[Sequence[int]], size: int) -> list[int]:
+    """The positions in these runs; raises ValueError if a list of this size lacks one."""
+    return [n for run in runs for n in _range(run, size)]
+
+
+def _range(run: Sequence[int], size: int) -> range:
+    first, end = run
+    if not 0 <= first <= end <= size:
+        raise ValueError(f"positions {first} to {end} are not in a list of {size}: this is not the base it was made from")
+    return range(first, end)

@@ -8,34 +8,35 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from kitchener.canonical import digest
-from kitchener.context.fold.items import SEPARATOR, Estimator, Item, ItemKind
+from kitchener.context.fold.items import SEPARATOR, Item, ItemKind
 from kitchener.context.projection.packing import Placed
 from kitchener.context.projection.projection import Projection
 from kitchener.records.ref import Ref
+from kitchener.records.tokens import Estimator
 
 
 class Rendering(NamedTuple):
     """A projection as text."""
 
     text: str
-    """For the model; "" where nothing is shown."""
+    """The text for the model; "": nothing is shown."""
     text_hash: str
-    """`sha256:` of it."""
+    """`sha256:` of the text."""
     refs: tuple[Ref, ...]
-    """The entries whose items stand in it, in the order of the text."""
+    """The entries of the items in the text, in the order of the text."""
     stable_prefix_tokens: int
-    """Of the part that no turn changes by itself: rules, goals, memory."""
+    """Tokens of `stable_prefix`."""
     stable_prefix: str
-    """That part."""
+    """The start of the text that does not change from turn to turn: rules, goals and learned lines."""
 
 
 def render(projection: Projection, estimate: Estimator, *, elsewhere: Collection[ItemKind] = ()) -> Rendering:
     """The text of a projection.
 
     Args:
-        projection: what to show
-        estimate: how tokens are counted
-        elsewhere: kinds that the prompt shows in another place, such as rules among the instructions; left out here
+        projection: the decision
+        estimate: counts the tokens of a text
+        elsewhere: kinds of items that another part of the prompt shows, such as rules among the instructions; left out here
     """
     stable: list[tuple[str, Item]] = []
     moving: list[tuple[str, Item]] = []

@@ -28,6 +28,7 @@ from kitchener.gateway.providers.bodies import UnusableAnswer, is_deeper
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.records.entries import FinishReason
 from kitchener.records.prompt import Message, PromptRequest, PromptResponse, ToolUse, Usage
+from kitchener.records.tokens import tokens_of_bytes
 
 MAX_PARTS = 1_000
 """Texts, thoughts and tool requests in one answer."""
@@ -175,5 +176,5 @@ def _usage(answer: ModelResponse, request: PromptRequest, text: str) -> Usage:
     if not counted.input_tokens and not counted.output_tokens:
         # Some servers do not count. An estimate keeps budgets working; none at all would make such a model look free.
         sent = sum(len(message.content.encode()) for message in request.messages)
-        return Usage(-(-sent // 3), -(-len(text.encode()) // 3))
+        return Usage(tokens_of_bytes(sent), tokens_of_bytes(len(text.encode())))
     return Usage(counted.input_tokens, counted.output_tokens, counted.cache_read_tokens or None)

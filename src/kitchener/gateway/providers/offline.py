@@ -16,6 +16,7 @@ from kitchener.gateway.rules.tool_choice import choose_tool
 from kitchener.gateway.rules.vocabulary import content_stems, words_of
 from kitchener.gateway.traits import Traits
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolSpec, ToolUse, Usage
+from kitchener.records.tokens import tokens_of_bytes
 
 MODEL_ID = "offline-rules-1"
 MAX_CONTEXT_CHARS = 20_000
@@ -70,19 +71,16 @@ class OfflineProvider:
     def _response(self, request: PromptRequest, answer: Mapping[str, object], *uses: ToolUse) -> PromptResponse:
         is_plain = request.output_schema is None and request.wo_type not in _ANSWERS
         text = str(answer.get("response_text", "")) if uses or is_plain else orjson.dumps(answer).decode()
+        sent = sum(len(each.content.encode()) for each in request.messages)
         return PromptResponse(
             provider_id=self._provider_id,
             model_id=MODEL_ID,
             text=text,
             structured=None if uses else dict(answer),
             tool_uses=uses,
-            usage=Usage(_tokens("".join(each.content for each in request.messages)), _tokens(text)),
+            usage=Usage(tokens_of_bytes(sent), tokens_of_bytes(len(text.encode()))),
             finish_reason="tool_use" if uses else "stop",
         )
-
-
-def _tokens(text: str) -> int:
-    return -(-len(text.encode()) // 3)
 
 
 def _shortened(text: str, limit: int) -> str:

@@ -16,6 +16,8 @@ FlagKind = Literal[
     "INVALID_LIFECYCLE",
     "UNSUPPRESSIBLE_OVER_BUDGET",
 ]
+SuppressReason = Literal["DEFERRED", "BUDGET_EVICTION", "LOW_URGENCY", "ERASED"]
+"""Why an eligible item was not shown in full."""
 Runs = list[list[int]]
 """Positions in a list, as `[first, end)` pairs."""
 
@@ -39,7 +41,7 @@ class SuppressedRef(TypedDict):
     """An item that is eligible and was not shown."""
 
     ref: RefJson
-    reason: str | None
+    reason: SuppressReason | None
 
 
 class AddedRefs(TypedDict):
@@ -63,8 +65,15 @@ class VisiblePositions(TypedDict):
     recalled: list[RefJson]
 
 
-SuppressedPositions = Mapping[str, object]
-"""The suppressed list: runs of positions by reason, `rest` (the reason of all others) and `recalled` (`SuppressedRef`s)."""
+class SuppressedPositions(TypedDict):
+    """The suppressed list by positions in the eligible list, one field for each reason."""
+
+    rest: SuppressReason
+    """The reason of all items that no other field names."""
+    recalled: list[SuppressedRef]
+    DEFERRED: NotRequired[Runs]
+    BUDGET_EVICTION: NotRequired[Runs]
+    ERASED: NotRequired[Runs]
 
 
 class ProjectionPayload(CommonPayload):

@@ -65,7 +65,8 @@ class OverlayPayload(MemoryPayload):
 class OverlayDeactivatedPayload(MemoryPayload):
     """`HO3_OVERLAY_DEACTIVATED`"""
 
-    artifact_id: NotRequired[str | None]
+    artifact_id: NotRequired[str]
+    """The artifact's key: its overlay id in the older format."""
     overlay_id: NotRequired[str]
     reason: NotRequired[SealedText]
     event_ts: NotRequired[str]
@@ -81,7 +82,7 @@ class OverlayDeactivatedPayload(MemoryPayload):
 class OverlayWeightPayload(MemoryPayload):
     """`HO3_OVERLAY_WEIGHT_UPDATED`"""
 
-    artifact_id: NotRequired[str | None]
+    artifact_id: NotRequired[str]
     overlay_id: NotRequired[str]
     weight: float | None
     reason: SealedText

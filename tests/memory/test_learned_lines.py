@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from kitchener.errors import CallerError, InvalidSignal
-from kitchener.memory.lines import problem_of, tidy
+from kitchener.memory.learned_lines import problem_of, tidy
 from kitchener.memory.signals import has_closed_words, keyed_id, normalise
 
 KINDS = ("intent", "tool", "domain", "task", "outcome")

@@ -8,10 +8,10 @@ from collections.abc import Container
 from dataclasses import dataclass
 from itertools import repeat
 
-__all__ = ["DateParts", "Marks", "date_parts", "marks_of", "may_have_date"]
+__all__ = ["DateParts", "TextFeatures", "date_parts", "features_of", "may_have_date"]
 
 DateParts = frozenset[tuple[str, int]]
-"""What a text says of a date: ("year", 2024), ("month", 5), ("day", 8), or some of them."""
+"""The parts of a date in a text: ("year", 2024), ("month", 5), ("day", 8), or some of them."""
 
 _SELF = frozenset(("i", "me", "my", "mine", "myself", "we", "us", "our", "ours", "ourselves"))
 _OTHER = frozenset(("you", "your", "yours", "yourself"))
@@ -39,11 +39,11 @@ _TIMED = frozenset(
 )
 # A capital inside a sentence, or a quoted title.
 _NAME = re.compile(r"(?:(?<=[\w,;] )[A-ZÀ-ÖØ-ÞΑ-ΩА-Я]|(?<=[\"“«])[A-ZÀ-ÖØ-ÞΑ-ΩА-Я])\w{2,}")
-# A search costs more than all else, so it is made only where one of these words is.
+# The expression is the most expensive step, so it runs only if the text has one of these words.
 _MAY_STAND = frozenset(("always", "never", "prefer", "usually", "now", "forward", "mind", "future", "hate", "avoid", "stand"))
 _STANDING = re.compile(
     r"\b(?:i|we)(?:['’]\w+)?(?:\s+\w+)?\s+(?:always|never|prefer|usually)\b"
-    # Of a run of line breaks only the last begins a search, or each would search through all that follow it.
+    # Only the last line break of a run starts a match; otherwise the search would be quadratic.
     r"|(?:^|[.!?:;,]\s*+|\n[^\S\n]*+)(?:please\s+|so\s+|and\s+)?(?:always|never)\b"
     r"|\b(?:must|should)\s+(?:always|never)\b"
     r"|\b(?:from now on|going forward|keep in mind)\b|\bin (?:the )?future,"
@@ -77,12 +77,12 @@ _MAY_DATE = re.compile(rf"\d|\b(?:{'|'.join(month[:3] for month in _MONTHS)})", 
 
 
 def may_have_date(text: str) -> bool:
-    """Whether it can say anything of a date at all; reading one takes several times as long."""
+    """Whether a text may contain a date; a check several times faster than `date_parts`."""
     return _MAY_DATE.search(text) is not None
 
 
 def date_parts(text: str) -> DateParts:
-    """Year, month and day as far as a text says them; "may" and "march" are months only with a day or a capital."""
+    """The years, months and days in a text; "may" and "march" are months only with a day or a capital."""
     parts: set[tuple[str, int]] = set()
     for year, month, day in _ISO_DATE.findall(text):
         parts |= {("year", int(year)), ("month", int(month)), ("day", int(day))}
@@ -97,25 +97,25 @@ def date_parts(text: str) -> DateParts:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
-    """What one turn is, beside its words."""
+class TextFeatures:
+    """Features of one turn besides its words."""
 
     asks: bool
-    """It ends in a question."""
+    """Whether it ends in a question."""
     stands: bool
-    """It says what holds from now on or always."""
+    """Whether it is a standing statement, such as "I never …" or "from now on …"."""
     timed: bool
-    """It says when something happened or will."""
+    """Whether it says when something happened or will happen."""
     names: bool
-    """It has a name or a title in it that is not that of a speaker."""
+    """Whether it contains a name or a title, other than that of a speaker."""
     of_self: int
-    """1: it says "I" more often than "you"; -1: the other way round; 0: neither."""
+    """1: "I" is more frequent than "you"; -1: "you" is more frequent; 0: neither."""
 
 
-def marks_of(text: str, words: list[str], speakers: Container[str]) -> Marks:
-    """The marks of a text with these folded words; `speakers` are folded names that do not count as names."""
+def features_of(text: str, words: list[str], speakers: Container[str]) -> TextFeatures:
+    """The features of a text with these folded words; `speakers` are folded names that do not count as names."""
     balance = sum(map(_BALANCE.get, words, repeat(0)))
-    return Marks(
+    return TextFeatures(
         asks=text.rstrip().endswith(("?", "\uff1f", "\u061f")),
         stands=not _MAY_STAND.isdisjoint(words) and _STANDING.search(text) is not None,
         timed=not _TIMED.isdisjoint(words),

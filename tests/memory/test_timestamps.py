@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kitchener.errors import InvalidTimestamp
-from kitchener.memory.moments import EPOCH, text_of, us_of
+from kitchener.memory.timestamps import EPOCH, iso_of, us_of
 
 _FIRST = datetime(1900, 1, 1, tzinfo=UTC)
 
@@ -29,7 +29,7 @@ def _the_long_way(text: str) -> int | None:
 def test_what_a_ledger_writes_is_read_back_to_the_microsecond(moment: datetime) -> None:
     text = moment.isoformat(timespec="microseconds")
     assert us_of(text, "x") == us_of(moment, "x") == _the_long_way(text)
-    assert text_of(us_of(text, "x")) == text
+    assert iso_of(us_of(text, "x")) == text
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final
 
 from kitchener.errors import InvalidTimestamp
-from kitchener.memory.bias import moment
+from kitchener.memory.bias import parse_time
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 HOUR_US: Final = 3_600_000_000
@@ -34,8 +34,8 @@ def us_of(value: datetime | str, what: str) -> int:
             since, micros = _second(value[:19]), value[20:26]
             if since is not None and value.isascii() and micros.isdecimal():
                 return since + int(micros)
-        time_us = (moment(value) - EPOCH) // _MICROSECOND
-    except (ValueError, TypeError, AttributeError) as error:
+        time_us = (parse_time(value) - EPOCH) // _MICROSECOND
+    except (ValueError, TypeError) as error:
         raise InvalidTimestamp(what, value) from error
     if not _FIRST_US <= time_us <= _LAST_US:
         raise InvalidTimestamp(what, value)
@@ -51,7 +51,7 @@ def _second(text: str) -> int | None:
     return time_us if time_us >= _FIRST_US else None
 
 
-def text_of(time_us: int) -> str:
+def iso_of(time_us: int) -> str:
     """A time in microseconds since the epoch as ISO text, UTC, with microseconds."""
     return datetime_of(time_us).isoformat(timespec="microseconds")
 

@@ -6,7 +6,7 @@
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TypeGuard
 
 import anyio
 
@@ -16,7 +16,6 @@ from kitchener.config import HO3MemoryConfig
 from kitchener.errors import CallerError, OverlayRefused, ProvenanceError, UnknownArtifact
 from kitchener.ids import split_namespace
 from kitchener.ledger import Ledger, LedgerEntry
-from kitchener.memory.moments import text_of, us_of
 from kitchener.memory.overlays import (
     Overlay,
     check_complete,
@@ -26,10 +25,12 @@ from kitchener.memory.overlays import (
     parse_older,
     parse_overlay,
 )
-from kitchener.memory.reader import DEFAULT_NAMESPACE, Moment, ReadOperations, check_writable
+from kitchener.memory.reader import DEFAULT_NAMESPACE, ReadOperations, TimeInput, check_writable
 from kitchener.memory.signals import normalise
 from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.timestamps import iso_of, us_of
 from kitchener.records import events
+from kitchener.records.entries import MemoryPayload, OverlayDeactivatedPayload, OverlayWeightPayload, QuarantinePayload
 
 
 class OverlayOperations(ReadOperations):
@@ -45,7 +46,7 @@ class OverlayOperations(ReadOperations):
     def stored_id(self, signal_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> str:
         """A signal's id in its stored form."""
 
-    async def log_overlay(self, overlay: Overlay | Mapping[str, Any], *, namespace: str = DEFAULT_NAMESPACE) -> str:
+    async def log_overlay(self, overlay: Overlay | Mapping[str, object], *, namespace: str = DEFAULT_NAMESPACE) -> str:
         """Logs an overlay and returns its overlay id.
 
         Does not write an active artifact again. A deactivated artifact becomes active with the new weight. A new artifact of a
@@ -75,12 +76,7 @@ class OverlayOperations(ReadOperations):
             existing = subject.overlay(learned.key, cut)
             if existing is not None and not existing.is_erased:
                 if not existing.enabled:
-                    await self._change(
-                        subject,
-                        existing,
-                        events.HO3_OVERLAY_WEIGHT_UPDATED,
-                        {"weight": learned.weight, "reason": "logged again"},
-                    )
+                    await self._set_weight(subject, existing, {"weight": learned.weight, "reason": "logged again"})
                 return existing.overlay_id
             earlier = [
                 each for each in subject.overlays(cut, learned.signal_id) if each.enabled and each.artifact_id is not None
@@ -88,12 +84,11 @@ class OverlayOperations(ReadOperations):
             await self._append(subject, events.HO3_OVERLAY, learned.overlay_id, _stored(learned))
             if self.config.supersede_on_renewal:
                 for each in earlier:
-                    fields = {"reason": "superseded", "superseded_by": learned.key}
-                    await self._change(subject, each, events.HO3_OVERLAY_DEACTIVATED, fields)
+                    await self._deactivate(subject, each, {"reason": "superseded", "superseded_by": learned.key})
             return learned.overlay_id
 
     async def deactivate_overlay(
-        self, artifact_id: str, reason: str, event_ts: Moment, *, block: bool = False, namespace: str = DEFAULT_NAMESPACE
+        self, artifact_id: str, reason: str, event_ts: TimeInput, *, block: bool = False, namespace: str = DEFAULT_NAMESPACE
     ) -> str:
         """Deactivates an artifact and returns its overlay id; its entries stay in the ledger.
 
@@ -108,13 +103,16 @@ class OverlayOperations(ReadOperations):
             UnknownArtifact: the namespace has no such artifact
             InvalidTimestamp: `event_ts` has no zone
         """
-        fields: dict[str, Any] = {"reason": reason, "event_ts": text_of(us_of(event_ts, "event_ts"))}
+        fields: OverlayDeactivatedPayload = {"reason": reason, "event_ts": iso_of(us_of(event_ts, "event_ts"))}
         if block:
             fields["block_signal"] = True
-        return await self._decide(namespace, artifact_id, events.HO3_OVERLAY_DEACTIVATED, fields)
+        async with self._changing:
+            subject, found = await self._find(namespace, artifact_id)
+            await self._deactivate(subject, found, fields)
+            return found.overlay_id
 
     async def update_overlay_weight(
-        self, artifact_id: str, new_weight: float, reason: str, event_ts: Moment, *, namespace: str = DEFAULT_NAMESPACE
+        self, artifact_id: str, new_weight: float, reason: str, event_ts: TimeInput, *, namespace: str = DEFAULT_NAMESPACE
     ) -> str:
         """Sets the weight of an artifact, 0 to 1, and returns its overlay id; activates a deactivated artifact.
 
@@ -125,8 +123,11 @@ class OverlayOperations(ReadOperations):
         """
         if isinstance(new_weight, bool) or not isinstance(new_weight, int | float) or not 0 <= new_weight <= 1:
             raise OverlayRefused("weight", new_weight, "expected a number from 0 to 1")
-        fields = {"weight": new_weight, "reason": reason, "event_ts": text_of(us_of(event_ts, "event_ts"))}
-        return await self._decide(namespace, artifact_id, events.HO3_OVERLAY_WEIGHT_UPDATED, fields)
+        event_time = iso_of(us_of(event_ts, "event_ts"))
+        async with self._changing:
+            subject, found = await self._find(namespace, artifact_id)
+            await self._set_weight(subject, found, {"weight": new_weight, "reason": reason, "event_ts": event_time})
+            return found.overlay_id
 
     async def quarantine(self, target: str, reason: str, *, namespace: str = DEFAULT_NAMESPACE) -> list[Overlay]:
         """Excludes a signal or one event from all counts, and returns the artifacts that it deactivates.
@@ -151,14 +152,16 @@ class OverlayOperations(ReadOperations):
             if target in subject.quarantined(before):
                 return []
             shown = [each for each in subject.overlays(before) if each.enabled and _rests_on(each, target, subject)]
-            await self._append(subject, events.HO3_QUARANTINED, target, {"target": target, "reason": reason})
+            await self._quarantine(subject, {"target": target, "reason": reason})
             after = self._cut(subject, None, None)
             lost = [each for each in shown if not subject.has_support(each, after, self.config)]
             for each in lost:
-                await self._change(subject, each, events.HO3_OVERLAY_DEACTIVATED, {"reason": "quarantined", "target": target})
+                await self._deactivate(subject, each, {"reason": "quarantined", "target": target})
             return lost
 
-    async def import_overlays(self, records: Iterable[Mapping[str, Any]], *, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
+    async def import_overlays(
+        self, records: Iterable[Mapping[str, object]], *, namespace: str = DEFAULT_NAMESPACE
+    ) -> list[str]:
         """Imports overlays of the older flat format and returns the ids of the new ones; known ones are left out.
 
         Imported overlays keep their categories. Sources that the namespace does not have are marked as unverified. One invalid
@@ -171,7 +174,7 @@ class OverlayOperations(ReadOperations):
         async with self._changing:
             subject = await self._known(namespace)
             check_writable(namespace)
-            taken: dict[str, dict[str, Any]] = {}
+            taken: dict[str, dict[str, object]] = {}
             for record in records:
                 overlay = parse_older(record, self.config.max_line_chars)
                 unverified = tuple(each for each in overlay.source_event_ids if not subject.has_event(each))
@@ -186,13 +189,13 @@ class OverlayOperations(ReadOperations):
                 await self._append(subject, events.HO3_OVERLAY, overlay_id, fields)
             return list(taken)
 
-    def _check_fits(self, fields: Mapping[str, Any]) -> None:
+    def _check_fits(self, fields: Mapping[str, object]) -> None:
         """Raises OverlayRefused for a payload that is too large for the ledger, before anything is written."""
         size, limit = len(canonical_bytes(dict(fields), at="overlay")), self.overlays.config.max_entry_bytes // 2
         if size > limit:  # half, because sealed text is longer
             raise OverlayRefused("content", f"{size} bytes", f"expected at most {limit} bytes, half of max_entry_bytes")
 
-    def _complete(self, overlay: Overlay | Mapping[str, Any], namespace: str) -> Overlay:
+    def _complete(self, overlay: Overlay | Mapping[str, object], namespace: str) -> Overlay:
         """The checked overlay with its derived fields."""
         given = overlay.as_mapping() if isinstance(overlay, Overlay) else overlay
         if isinstance(given, Mapping):
@@ -208,23 +211,29 @@ class OverlayOperations(ReadOperations):
         ids = {"artifact_id": artifact_id, "overlay_id": learned.overlay_id or overlay_id(namespace, artifact_id)}
         return learned.model_copy(update={"signal_id": signal_id, **ids})
 
-    async def _decide(self, namespace: str, artifact_id: str, entry_type: str, fields: Mapping[str, Any]) -> str:
-        """Appends a decision about an artifact and returns its overlay id."""
-        async with self._changing:
-            subject = await self._known(namespace)
-            found = subject.overlay(artifact_id, self._cut(subject, None, None))
-            if found is None or found.artifact_id != artifact_id:  # the older format has no artifact id: only decay
-                raise UnknownArtifact(artifact_id, namespace)
-            await self._change(subject, found, entry_type, fields)
-            return found.overlay_id
+    async def _find(self, namespace: str, artifact_id: str) -> tuple[SubjectMemory, Overlay]:
+        """The memory of a namespace and one of its artifacts. Overlays of the older format are not found; they only decay."""
+        subject = await self._known(namespace)
+        found = subject.overlay(artifact_id, self._cut(subject, None, None))
+        if found is None or found.artifact_id != artifact_id:
+            raise UnknownArtifact(artifact_id, namespace)
+        return subject, found
 
-    async def _change(self, subject: SubjectMemory, overlay: Overlay, entry_type: str, fields: Mapping[str, Any]) -> None:
-        ids = {"artifact_id": overlay.key, "overlay_id": overlay.overlay_id}
-        await self._append(subject, entry_type, overlay.overlay_id, {**ids, **fields})
+    async def _deactivate(self, subject: SubjectMemory, overlay: Overlay, fields: OverlayDeactivatedPayload) -> None:
+        fields["artifact_id"], fields["overlay_id"] = overlay.key, overlay.overlay_id
+        await self._append(subject, events.HO3_OVERLAY_DEACTIVATED, overlay.overlay_id, fields)
 
-    async def _append(self, subject: SubjectMemory, entry_type: str, entity_id: str, fields: Mapping[str, Any]) -> None:
-        payload = self._keyed({**entry_base(subject.namespace), **fields})
-        entity_id = payload["target"] if entry_type == events.HO3_QUARANTINED else entity_id
+    async def _set_weight(self, subject: SubjectMemory, overlay: Overlay, fields: OverlayWeightPayload) -> None:
+        fields["artifact_id"], fields["overlay_id"] = overlay.key, overlay.overlay_id
+        await self._append(subject, events.HO3_OVERLAY_WEIGHT_UPDATED, overlay.overlay_id, fields)
+
+    async def _quarantine(self, subject: SubjectMemory, fields: QuarantinePayload) -> None:
+        target = fields["target"]
+        stored = self.stored_id(target, namespace=subject.namespace) if _is_signal(target) else target
+        await self._append(subject, events.HO3_QUARANTINED, stored, fields)
+
+    async def _append(self, subject: SubjectMemory, entry_type: str, entity_id: str, fields: Mapping[str, object]) -> None:
+        payload = self._keyed({**entry_base(subject.namespace), **fields}, subject.namespace)
         subject.pins += 1
         try:
             ref = await self.overlays.write(LedgerEntry(entry_type, entity_id, payload))
@@ -233,17 +242,18 @@ class OverlayOperations(ReadOperations):
         finally:
             subject.pins -= 1
 
-    def _keyed(self, payload: dict[str, Any]) -> dict[str, Any]:
+    def _keyed(self, payload: dict[str, object], namespace: str) -> dict[str, object]:
         """A payload with stored signal ids, and a `words` field with the words of the keyed ones."""
-        named = [payload.get("signal_id"), payload.get("target"), *payload.get("source_signal_ids", ())]
-        stored = {each: self.stored_id(each, namespace=payload["namespace"]) for each in named if _is_signal(each)}
+        sources = payload.get("source_signal_ids")
+        named = [payload.get("signal_id"), payload.get("target"), *(sources if isinstance(sources, list) else ())]
+        stored = {each: self.stored_id(each, namespace=namespace) for each in named if _is_signal(each)}
         words = {mine: each for each, mine in stored.items() if mine != each}
         if not words:
             return payload
         return {**events.with_signals(payload, stored), "words": words}
 
 
-def entry_base(namespace: str) -> dict[str, Any]:
+def entry_base(namespace: str) -> MemoryPayload:
     """The fields that every payload in the memory's ledgers has."""
     return {"v": events.VERSION, "namespace": namespace, "subject_id": subject_of(namespace)}
 
@@ -254,11 +264,11 @@ def subject_of(namespace: str) -> str:
     return split_namespace(namespace)[1]
 
 
-def _is_signal(target: object) -> bool:
+def _is_signal(target: object) -> TypeGuard[str]:
     return isinstance(target, str) and not target.startswith("EVT-")
 
 
-def _stored(overlay: Overlay) -> dict[str, Any]:
+def _stored(overlay: Overlay) -> dict[str, object]:
     """An overlay's payload in the ledger; fields that are None are left out."""
     fields = overlay.model_dump(mode="json", exclude_none=True)
     return fields if overlay.artifact_id is None else {"expires_at_event_ts": None, **fields}
