@@ -106,7 +106,7 @@ def plain_json(value: object) -> str | None:
     return None
 
 
-class Opening:
+class SharedPrefix:
     """The common first bytes of many contents. Their hash state is computed once and continued for each content."""
 
     __slots__ = ("_hashed", "data")
@@ -122,7 +122,7 @@ class Opening:
         return "sha256:" + sha.hexdigest()
 
 
-NOTHING: Final = Opening(b"")
+NOTHING: Final = SharedPrefix(b"")
 """The empty opening."""
 
 digest: Final = NOTHING.digest

@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 
-from kitchener.actors.assembly import Host
+from kitchener.actors.assembly import SharedResources
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.work.budget import TokenBudgeter
@@ -171,7 +171,7 @@ async def open_by_hand(
             token_budgeter=budgeter or TokenBudgeter(),
             config=HO2Config(agent_class=agent_class, **(settings or {})),
             clock=clock,
-            host=Host(limits=limits or LimitsConfig()),
+            host=SharedResources(limits=limits or LimitsConfig()),
             **parts,
         )
         yield Stack(supervisor, ledgers, executor)

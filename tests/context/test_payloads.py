@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.context import (
-    Base,
+    BaseProjection,
     Flag,
     Projection,
     ProjectionLists,
@@ -30,7 +30,7 @@ from kitchener.records.ref import Ref
 from tests.context.history import CONTEXT_REF, ESTIMATE, NEWEST, History, entry_ref, second, text_of, word_rank
 
 
-def stored(projection: Projection, base: Base | None = None, **more: Any) -> dict[str, Any]:
+def stored(projection: Projection, base: BaseProjection | None = None, **more: Any) -> dict[str, Any]:
     """The payload as it comes back from a ledger."""
     payload = projection_payload(projection, text_of(projection), timestamp=second(1), turn_id="T-1", base=base, **more)
     read: dict[str, Any] = orjson.loads(canonical_bytes(payload))
@@ -156,7 +156,7 @@ def test_the_lists_of_every_projection_of_a_session_come_back(moves: list[str], 
     history.declare("INT-1")
     history.declare("INT-2", "INT-1")
     state = history.state()
-    bases: dict[str | None, Base] = {}
+    bases: dict[str | None, BaseProjection] = {}
     known: dict[Ref, ProjectionLists] = {}
     for step, move in enumerate(["turns", *moves], 1):
         done = len(history.events)

@@ -38,7 +38,7 @@ from kitchener.actors.tools import schema as tool_schema
 from kitchener.actors.tools.registry import Tool
 from kitchener.cli.terminal.output import harmless, table_lines
 from kitchener.config import LimitsConfig, RouterConfig, RuntimeConfig, shown
-from kitchener.config.parsing import parse_settings
+from kitchener.config.settings import parse_settings
 from kitchener.context import choose_thread
 from kitchener.context.fold.items import shortened, turn_item
 from kitchener.context.lexical import features as lexical_features

@@ -14,7 +14,7 @@ from tests.hostile.text_functions import NOT_MEASURED, functions, is_scan, text_
 
 SOURCE = Path(kitchener.__file__).parent
 TAKES_MORE_THAN_IT_SEEMS = {
-    "kitchener.config.parsing": ("difflib", "settings"),
+    "kitchener.config.settings": ("difflib", "settings"),
     "kitchener.context.lexical.words": ("unicodedata", "words"),
     "kitchener.memory.learned_lines": ("unicodedata", "tidy a line"),
 }

@@ -307,7 +307,7 @@ async def test_a_leap_can_be_accepted(tmp_path: Path) -> None:
 async def test_a_long_pause_is_no_leap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock that nobody sets went on as well."""
     elapsed = [0]
-    monkeypatch.setattr("kitchener.ledger.write.timestamps.elapsed_us", lambda: elapsed[0])
+    monkeypatch.setattr("kitchener.ledger.write.stamper.elapsed_us", lambda: elapsed[0])
     clock = SetClock()
     async with open_ledger(tmp_path / "l.jsonl", clock=clock) as ledger:
         for _ in range(3):

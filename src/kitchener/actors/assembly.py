@@ -36,7 +36,7 @@ from kitchener.signing import Signer
 
 
 @dataclass(slots=True)
-class Host:
+class SharedResources:
     """The resources that a runtime shares with its supervisors. A supervisor assembled by hand uses the defaults.
 
     Attributes:
@@ -95,7 +95,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
     context_items: ContextItems | None,
     clock: Clock | None,
     ids: IdSource | None,
-    host: Host,
+    host: SharedResources,
 ) -> Components:
     """Builds the components of a supervisor.
 
@@ -166,7 +166,7 @@ def _turn_memory(agent_class: str, config: HO2Config, ledgers: LedgerGroup, memo
     return TurnMemory(memory, ledgers, agent_class, config, frozenset((*SIGNAL_KINDS, *memory.config.custom_kinds)))
 
 
-def _background(config: HO2Config, host: Host) -> BackgroundJobs | None:
+def _background(config: HO2Config, host: SharedResources) -> BackgroundJobs | None:
     if config.consolidation == "auto" and host.background is None:
         raise CallerError('consolidation = "auto" needs a runtime (open_runtime); by hand there is run_consolidation')
     return None if config.consolidation == "manual" else host.background

@@ -12,7 +12,7 @@ from functools import partial
 
 import anyio
 
-from kitchener.actors.assembly import Host, assemble
+from kitchener.actors.assembly import SharedResources, assemble
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.mailbox.calling_chain import CALLING_CHAIN, live_links
 from kitchener.actors.sessions.directory import SessionManager
@@ -51,7 +51,7 @@ class HO2Supervisor:
         context_items: the executor's built-in tool that reads stubs in full; None: no such tool
         clock: time of day; None: the system clock
         ids: source of new session ids; None: random ids
-        host: resources shared by the runtime; None: the defaults of `Host`
+        host: resources shared by the runtime; None: the defaults of `SharedResources`
     """
 
     def __init__(  # noqa: PLR0913  assembled in one place by the runtime, by hand in tests; all by keyword
@@ -69,9 +69,9 @@ class HO2Supervisor:
         context_items: ContextItems | None = None,
         clock: Clock | None = None,
         ids: IdSource | None = None,
-        host: Host | None = None,
+        host: SharedResources | None = None,
     ) -> None:
-        self._host = host or Host()
+        self._host = host or SharedResources()
         parts = assemble(
             agent_class=agent_class,
             ho1_executor=ho1_executor,

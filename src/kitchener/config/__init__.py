@@ -13,8 +13,8 @@ from kitchener.config.knobs import (
     RouterConfig,
     RuntimeConfig,
 )
-from kitchener.config.parsing import (
-    Location,
+from kitchener.config.settings import (
+    SettingPath,
     Settings,
     annotation_at,
     check_values,
@@ -45,12 +45,12 @@ __all__ = [
     "HO3MemoryConfig",
     "LedgerConfig",
     "LimitsConfig",
-    "Location",
     "ModelPrice",
     "ProviderConfig",
     "Route",
     "RouterConfig",
     "RuntimeConfig",
+    "SettingPath",
     "Settings",
     "address_problem",
     "annotation_at",

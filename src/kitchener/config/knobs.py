@@ -11,12 +11,12 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
-from kitchener.config.parsing import Settings, dotted_key, parse_settings, read_settings_file
+from kitchener.config.settings import Settings, dotted_key, parse_settings, read_settings_file
 from kitchener.config.shown import described_name, described_names
 from kitchener.errors import ConfigError
 
 Positive = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
-Tokens = Annotated[int, Field(ge=0, le=1_000_000_000_000)]
+TokenCount = Annotated[int, Field(ge=0, le=1_000_000_000_000)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -352,7 +352,7 @@ class LearningConfig(Settings):
     """Overrides `[memory] gate_session_threshold` for this class. Where it is left out, that of `[memory]` holds."""
     ho3_gate_window_hours: Annotated[int, Field(ge=1, le=87_600)] = 168
     """Overrides `[memory] gate_window_hours` for this class. Where it is left out, that of `[memory]` holds."""
-    ho3_bias_budget: Tokens = 2_000
+    ho3_bias_budget: TokenCount = 2_000
     """Tokens of learned lines shown in one turn, four characters to the token."""
     consolidation: Literal["auto", "manual"] | None = None
     """Who starts consolidation. `auto`: the runtime, after the reply. `manual`: the program, by `run_consolidation`. None:
@@ -373,7 +373,7 @@ class ContextConfig(Settings):
     context_mode: Literal["off", "shadow", "enforce"] = "off"
     """Who decides what the model sees. `off`: attention alone. `enforce`: the Context Authority, by intents and a token budget.
     `shadow`: attention, while the Authority records what it would have shown."""
-    context_budget: Tokens = 2_400
+    context_budget: TokenCount = 2_400
     """Tokens of context that the Authority shows in one turn."""
     intent_mode: Literal["bridge", "classified"] = "bridge"
     """`bridge`: one intent for each session. `classified`: messages continue, switch or close intents, as their

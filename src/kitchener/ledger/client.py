@@ -15,7 +15,7 @@ import orjson
 import structlog
 from anyio.abc import TaskGroup
 
-from kitchener.canonical import NOTHING, Opening, canonical_bytes, digest
+from kitchener.canonical import NOTHING, SharedPrefix, canonical_bytes, digest
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import LedgerConfig
 from kitchener.errors import (
@@ -29,14 +29,14 @@ from kitchener.errors import (
 )
 from kitchener.ids import EntryId
 from kitchener.ledger.disk.file_ops import FileOps
-from kitchener.ledger.disk.forking import watch
+from kitchener.ledger.disk.fork_guard import watch
 from kitchener.ledger.format.lines import ENVELOPE_BYTES, NO_END, IndexKeys, LedgerEntry, StoredEntry, is_ledger_id, session_of
 from kitchener.ledger.reads import LedgerReads, Snapshot
 from kitchener.ledger.verify.checkpoint import Checkpoint, sign_ledger
 from kitchener.ledger.verify.recovery import Recovered
 from kitchener.ledger.write.commit_group import CommitGroup, plain_task_group
+from kitchener.ledger.write.stamper import Stamper
 from kitchener.ledger.write.storage import Storage, open_storage
-from kitchener.ledger.write.timestamps import Stamper
 from kitchener.records.ref import Ref
 from kitchener.sealing import Sealer
 from kitchener.signing import load_signer
@@ -257,7 +257,7 @@ class LedgerClient(LedgerReads):
         time_us, find_stop = self._stamper.time_us, self.storage.search.find_stop
         return await self._in_thread(lambda: sign_ledger(self.path, load_signer(key), iso(time_us()), find_stop))
 
-    def content_digest(self, subject_id: str, data: bytes, opening: Opening = NOTHING) -> str:
+    def content_digest(self, subject_id: str, data: bytes, opening: SharedPrefix = NOTHING) -> str:
         """`sha256:…` of an opening and the data after it; where content is sealed, `hmac-sha256:…` under the subject's key.
 
         The first call for a subject may read or create the subject's key file.

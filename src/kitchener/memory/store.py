@@ -1,7 +1,7 @@
 """Appends signals to the long-term memory and opens its two ledgers: `HO3Memory`, one object with READ and LOG.
 
 LOG appends and returns; nothing here starts a task or calls a model. `overlay_log.py` logs learned lines, `subject.py`
-folds entries, and `index.py` caches the folds. Explained in `docs/memory.md`.
+folds entries, and `subject_cache.py` caches the folds. Explained in `docs/memory.md`.
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -16,8 +16,7 @@ from kitchener.config import HO3MemoryConfig, LedgerConfig
 from kitchener.errors import CallerError
 from kitchener.ledger import Ledger, LedgerClient, LedgerEntry
 from kitchener.ledger.disk.file_ops import FileOps
-from kitchener.memory.erasure import Erased, find_traces
-from kitchener.memory.index import OVERLAYS, SIGNALS, SubjectCache, fold_subject, overlay_keys, signal_keys
+from kitchener.memory.erasure import ErasureCounts, find_traces
 from kitchener.memory.overlay_log import OverlayOperations, entry_base, subject_of
 from kitchener.memory.reader import (
     DEFAULT_NAMESPACE,
@@ -29,6 +28,7 @@ from kitchener.memory.reader import (
 from kitchener.memory.signals import event_id as event_id_of
 from kitchener.memory.signals import has_closed_words, keyed_id, known_id, normalise, plain_id
 from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, SubjectCache, fold_subject, overlay_keys, signal_keys
 from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.entries import Json, SignalPayload
@@ -151,7 +151,7 @@ class SignalOperations(OverlayOperations):
 
     async def erase_subject(
         self, subject_id: str, *, key_id: str, erased_at: str, sessions: Collection[str] = (), namespaces: Collection[str] = ()
-    ) -> Erased:
+    ) -> ErasureCounts:
         """Records that a subject was erased, and deactivates what was learned from the subject. Durable when it returns.
 
         Call it after the subject's key was destroyed. Does not repeat records that an interrupted erasure has written.

@@ -12,12 +12,12 @@ from kitchener.gateway.providers.recorded import NotRecorded, RecordedProvider, 
 from kitchener.ids import split_namespace
 from kitchener.ledger import Ledger, LedgerReader, StoredEntry
 from kitchener.memory.gate import GateResult
-from kitchener.memory.index import OVERLAYS, SIGNALS
 from kitchener.memory.overlays import Overlay
 from kitchener.memory.reader import DEFAULT_NAMESPACE, MemoryReader, TimeInput
 from kitchener.memory.signals import normalise
 from kitchener.memory.store import SignalOperations
 from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem

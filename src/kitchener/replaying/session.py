@@ -12,7 +12,7 @@ from typing import Final
 
 import anyio.to_thread
 
-from kitchener.actors.assembly import Host
+from kitchener.actors.assembly import SharedResources
 from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.policy_identity import policy_identity
@@ -27,7 +27,7 @@ from kitchener.errors import UnknownSession
 from kitchener.gateway.providers.recorded import RecordedProvider
 from kitchener.ids import memory_namespace
 from kitchener.ledger import LedgerReader, StoredEntry
-from kitchener.memory.index import OVERLAYS, SIGNALS, signal_keys
+from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, SessionStartPayload, payload_as, text_of
 from kitchener.records.prompt import PromptGateway, PromptRequest
@@ -249,7 +249,7 @@ class Replays:
             degraded_call=_recorded_reply(tape),
             tools=tools,
             clock=clock,
-            host=Host(limits=self.settings.limits, ruleset_hash=self.ruleset_hash(memory)),
+            host=SharedResources(limits=self.settings.limits, ruleset_hash=self.ruleset_hash(memory)),
         )
 
     def ruleset_hash(self, memory: LongTermMemory | None) -> str:

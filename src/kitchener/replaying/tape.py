@@ -16,7 +16,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.context import ProjectionLists, base_ref, read_lists
 from kitchener.gateway.providers.recorded import Recording
 from kitchener.ledger import LedgerEntry, StoredEntry
-from kitchener.memory.index import SIGNALS
+from kitchener.memory.subject_cache import SIGNALS
 from kitchener.records import events
 from kitchener.records.entries import (
     AttemptFailedPayload,

@@ -13,10 +13,10 @@ from kitchener.errors import CallerError, NotOnRecord
 from kitchener.ids import memory_namespace, session_of_valid_turn
 from kitchener.ledger import StoredEntry
 from kitchener.ledger.format.lines import NO_END
-from kitchener.memory.index import OVERLAYS, SIGNALS, fold_subject, signal_keys
 from kitchener.memory.overlays import Overlay
 from kitchener.memory.signals import Cut, RecordedEvent
 from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, fold_subject, signal_keys
 from kitchener.records import events
 from kitchener.replaying import Replays, Rerun, ShownContext
 from kitchener.replaying.tape import Tape, TurnTape

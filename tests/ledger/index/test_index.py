@@ -14,7 +14,7 @@ from kitchener.errors import LedgerDamaged, LedgerPathError
 from kitchener.ledger import LedgerEntry
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.format.lines import Mark
-from kitchener.ledger.index.tail import IndexDamaged, Row, Tail, check_row, hash_of, unpack
+from kitchener.ledger.index.tail import IndexDamaged, IndexRow, Tail, check_row, hash_of, unpack
 from kitchener.records.events import external_index_key, index_keys
 from tests.ledger.support import change, fact, fill, forget_index, numbers, open_ledger
 
@@ -300,7 +300,7 @@ def test_places_come_out_of_the_index_as_they_went_into_it() -> None:
     assert {key: tail.find(key, 0, 1 << 60) for key in expected} == expected
     found = {}
     for hashed, key, after_seq, last_seq, base, checksum, packed in tail.rows():
-        row = Row(key, after_seq, base, checksum, bytes(packed))
+        row = IndexRow(key, after_seq, base, checksum, bytes(packed))
         check_row(row)
         found[key] = [*unpack(row)]
         assert (hashed, last_seq) == (hash_of(key), expected[key][-1][0])

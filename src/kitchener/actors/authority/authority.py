@@ -17,7 +17,7 @@ from kitchener.actors.authority.subject_turns import SubjectTurns
 from kitchener.canonical import canonical_bytes
 from kitchener.config import HO2Config
 from kitchener.context import (
-    Base,
+    BaseProjection,
     ContextState,
     Flag,
     IntentEvent,
@@ -76,7 +76,7 @@ class SessionThread:
         self.state = state
         self._ruleset = ruleset
         self.is_shadow = is_shadow
-        self.bases: dict[str | None, Base] = {}
+        self.bases: dict[str | None, BaseProjection] = {}
         """The last recorded projection of each intent."""
         self.intent_id: str | None = None
         """The intent of the running turn; None without an active intent."""

@@ -23,8 +23,8 @@ from kitchener.canonical import canonical_bytes
 from kitchener.errors import CallerError, EntryRefused, OverlayRefused, words_of
 from kitchener.ids import SubjectId, consolidation_session, split_namespace
 from kitchener.ledger import LedgerEntry, StoredEntry
-from kitchener.memory.index import SIGNALS
 from kitchener.memory.overlays import gate_window_key
+from kitchener.memory.subject_cache import SIGNALS
 from kitchener.memory.timestamps import us_of
 from kitchener.plain_names import quoted
 from kitchener.records import events

@@ -60,7 +60,7 @@ class WorkOrderFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ExecutionServices:
     """The components that all executions of one executor share."""
 
     ledgers: LedgerGroup
@@ -100,7 +100,7 @@ class Execution:
     makes_reply: bool
     """Whether the work order's output is the reply to the user."""
 
-    def __init__(self, surroundings: Surroundings, work_order: WorkOrder, reply: ReplyStream | None) -> None:
+    def __init__(self, surroundings: ExecutionServices, work_order: WorkOrder, reply: ReplyStream | None) -> None:
         self._surroundings, self._wo, self._reply = surroundings, work_order, reply
         known = work_order.__dict__  # reading a field through the model takes five times as long
         self._wo_id, self._subject_id, self._limits = known["wo_id"], known["subject_id"], known["constraints"].__dict__

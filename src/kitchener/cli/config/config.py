@@ -8,7 +8,7 @@ from cyclopts import App
 
 from kitchener.cli.config.toml import toml_lines, toml_value
 from kitchener.cli.exits import OK, USAGE
-from kitchener.cli.options import Json, Options
+from kitchener.cli.options import JsonFlag, Options
 from kitchener.cli.terminal.output import meaning, print_json, print_text
 from kitchener.config import RuntimeConfig, Settings, described_key, without_secrets
 from kitchener.errors import ConfigError
@@ -21,7 +21,7 @@ _EVERYTHING = Options()
 
 
 @app.command
-def check(*, options: Options = _EVERYTHING, json: Json = False) -> int:
+def check(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     """Say whether the settings are right: keys, values, routes, and the keys that references name.
 
     Exits with 2 at the first setting that is wrong, and names it.
@@ -51,7 +51,7 @@ def check(*, options: Options = _EVERYTHING, json: Json = False) -> int:
 
 
 @app.command
-def show(*, options: Options = _EVERYTHING, json: Json = False) -> int:
+def show(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     """Print the settings in force: the file, `KITCHENER_*` variables and options, laid over the defaults.
 
     Keys of providers appear as the references they are, never as values.
@@ -74,7 +74,7 @@ def show(*, options: Options = _EVERYTHING, json: Json = False) -> int:
 
 
 @app.command
-def schema(*, json: Json = False) -> int:
+def schema(*, json: JsonFlag = False) -> int:
     """List every setting with its meaning, type and default; with `--json` as a JSON Schema.
 
     For example:

@@ -16,7 +16,7 @@ from kitchener.memory.subject import SubjectMemory
 from kitchener.memory.timestamps import iso_of, us_of
 from kitchener.records import events
 
-State = Literal["speaks", "deactivated", "expired", "faded"]
+LineState = Literal["speaks", "deactivated", "expired", "faded"]
 
 _BAR: Final = 8
 _LINE_WIDTH: Final = 100
@@ -102,7 +102,7 @@ class LearnedView:
     """One artifact: what it says and whether it still speaks."""
 
     overlay: Overlay
-    state: State
+    state: LineState
     why: str
     """Why it does not speak; "" where it does."""
     weight: float

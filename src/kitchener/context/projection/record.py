@@ -15,7 +15,7 @@ import orjson
 from kitchener.canonical import digest
 from kitchener.context.flags import Flag
 from kitchener.context.fold.items import IN_INTENT, Item, place_of
-from kitchener.context.projection.packing import Placed
+from kitchener.context.projection.packer import PlacedItem
 from kitchener.context.projection.projection import NOT_ADMITTED, Projection
 from kitchener.context.projection.rendering import Rendering
 from kitchener.records.entries import (
@@ -41,7 +41,7 @@ UNSIGNED: Final[AuthorityMapping] = {"tier": "HO2", "signer": None, "sig": None}
 _ALL: Final = "*"
 
 
-class Base(NamedTuple):
+class BaseProjection(NamedTuple):
     """A recorded projection to which a later one may refer: the last one of the same intent, otherwise the last one."""
 
     ref: Ref
@@ -69,14 +69,14 @@ class ProjectionLists(NamedTuple):
     """Why an item was eligible or recalled, by `{ledger_id}/{entry_id}`."""
 
 
-def base_of(projection: Projection, ref: Ref) -> Base:
+def base_of(projection: Projection, ref: Ref) -> BaseProjection:
     """A projection that was just written, as the base of a later one."""
-    return Base(ref, tuple([each.item.ref for each in projection.head]), projection.turns, projection.turn_count)
+    return BaseProjection(ref, tuple([each.item.ref for each in projection.head]), projection.turns, projection.turn_count)
 
 
-def base_of_lists(lists: ProjectionLists, ref: Ref) -> Base:
+def base_of_lists(lists: ProjectionLists, ref: Ref) -> BaseProjection:
     """A projection that was read back, as the base of a later one."""
-    return Base(ref, lists.eligible)
+    return BaseProjection(ref, lists.eligible)
 
 
 def lists_of(projection: Projection) -> ProjectionLists:
@@ -116,7 +116,7 @@ def projection_payload(
     *,
     timestamp: str,
     turn_id: str | None,
-    base: Base | None = None,
+    base: BaseProjection | None = None,
     transition_refs: Iterable[Ref] = (),
     authority: AuthorityMapping = UNSIGNED,
     hashed: Callable[[bytes], str] = digest,
@@ -213,11 +213,11 @@ def _full_lists(projection: Projection) -> _FullLists:
     }
 
 
-def _suppressed(placed: Placed) -> SuppressedRef:
+def _suppressed(placed: PlacedItem) -> SuppressedRef:
     return {"ref": _json(placed.item.ref), "reason": placed.reason}
 
 
-def _list_changes(projection: Projection, base: Base) -> _ListChanges | None:
+def _list_changes(projection: Projection, base: BaseProjection) -> _ListChanges | None:
     """The four lists in short form; None: they are not longer if written out."""
     size = len(projection.head) + projection.turn_count
     if size <= MAX_WRITTEN_OUT:
@@ -249,7 +249,7 @@ def _list_changes(projection: Projection, base: Base) -> _ListChanges | None:
     }
 
 
-def _indexed(projection: Projection, evidence: set[Ref]) -> Iterable[tuple[int, Placed]]:
+def _indexed(projection: Projection, evidence: set[Ref]) -> Iterable[tuple[int, PlacedItem]]:
     """The packed eligible items with their positions among all eligible items, in order."""
     yield from enumerate(projection.head)
     turns, count, index, before = projection.turns, projection.turn_count, -1, len(projection.head)
@@ -264,7 +264,7 @@ def _indexed(projection: Projection, evidence: set[Ref]) -> Iterable[tuple[int, 
             yield before + index, each
 
 
-def _edits(projection: Projection, base: Base) -> tuple[list[list[int] | AddedRefs], int]:
+def _edits(projection: Projection, base: BaseProjection) -> tuple[list[list[int] | AddedRefs], int]:
     """The edits from the base's eligible list to this one's, and the number of new references."""
     head = [each.item.ref for each in projection.head]
     if base.turns is projection.turns and base.turn_count <= projection.turn_count:

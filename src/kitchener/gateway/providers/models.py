@@ -2,7 +2,7 @@
 
 Requests go out and answers come back in our own types; the library's types, errors and retries end here, in
 `model_messages.py` and `model_errors.py`. One attempt is one HTTP request: trying again is the gateway's business, because
-there it is on record. This module imports the library, which takes a second: `opening.py` imports it when it is needed.
+there it is on record. This module imports the library, which takes a second: `factory.py` imports it when it is needed.
 Explained in `docs/gateway.md`.
 """
 
@@ -38,7 +38,7 @@ from kitchener.gateway.providers.vendors import (
     unbounded_vendor,
 )
 from kitchener.gateway.routing import URL_NOT_TAKEN
-from kitchener.gateway.traits import Traits
+from kitchener.gateway.traits import ProviderTraits
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 
 REMEMBERED_MODELS = 64
@@ -74,7 +74,7 @@ class ModelProvider:
         self._provider_id, self._build, self._model_id = provider_id, build, model_id
         self._settings, self._redaction = settings, redaction
         self._models: OrderedDict[str, Model] = OrderedDict()
-        self.traits = Traits(model_id=model_id)
+        self.traits = ProviderTraits(model_id=model_id)
         if model_id is not None:
             self._model(model_id)  # imports the vendor's package now rather than in the first turn
 

@@ -12,12 +12,12 @@ import anyio
 import orjson
 
 from kitchener.errors import ProviderError
-from kitchener.gateway.traits import Traits
+from kitchener.gateway.traits import ProviderTraits
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
 
-Answer = PromptResponse | str | Mapping[str, object] | ToolUse | tuple[ToolUse, ...] | BaseException
+ScriptedAnswer = PromptResponse | str | Mapping[str, object] | ToolUse | tuple[ToolUse, ...] | BaseException
 """What a script may say: a whole response; text; an object (sent as JSON); tool requests; an error to raise."""
-AnswerFunction = Callable[[PromptRequest], Answer | Awaitable[Answer]]
+AnswerFunction = Callable[[PromptRequest], ScriptedAnswer | Awaitable[ScriptedAnswer]]
 
 _WORDS = re.compile(r"\S+\s*|\s+")
 
@@ -39,7 +39,7 @@ class ScriptedProvider:
 
     def __init__(
         self,
-        answers: Iterable[Answer] | AnswerFunction,
+        answers: Iterable[ScriptedAnswer] | AnswerFunction,
         *,
         provider_id: str = "scripted",
         model_id: str = "scripted-1",
@@ -54,7 +54,7 @@ class ScriptedProvider:
         self._gate, self._latency_s, self._record = gate, latency_s, record
         self._used = self._made = 0
         waits = gate is not None or latency_s > 0 or inspect.iscoroutinefunction(self._function)
-        self.traits = Traits(built_in=True, needs_timeout=waits, model_id=model_id)
+        self.traits = ProviderTraits(built_in=True, needs_timeout=waits, model_id=model_id)
 
     @classmethod
     def replies(cls, text: str, *, record: bool = False, latency_s: float = 0.0) -> Self:
@@ -102,7 +102,7 @@ class ScriptedProvider:
             yield TextPiece(1, word)
         yield response
 
-    def _next(self, request: PromptRequest) -> Answer:
+    def _next(self, request: PromptRequest) -> ScriptedAnswer:
         answers = self._answers or []
         if self._used >= len(answers):
             raise ProviderError(

@@ -6,7 +6,7 @@ Settings are checked by these tables. Opening a provider asks the library itself
 from collections.abc import Collection
 from typing import Final
 
-from kitchener.config import Location, RouterConfig, described, dotted_key
+from kitchener.config import RouterConfig, SettingPath, described, dotted_key
 from kitchener.errors import ConfigError
 
 ASYNCIO_ONLY_VENDORS: Final = frozenset(("bedrock-mantle", "cohere", "mistral"))
@@ -38,7 +38,7 @@ def check_vendors(config: RouterConfig, *, given: Collection[str] = (), source: 
             raise unbounded_vendor(vendor, provider.model, ("router", "providers", provider_id), source)
 
 
-def unbounded_vendor(vendor: str, model: str | None, at: Location, source: str = "configuration") -> ConfigError:
+def unbounded_vendor(vendor: str, model: str | None, at: SettingPath, source: str = "configuration") -> ConfigError:
     """The error for a vendor whose library brings its own HTTP client; `at` is the provider's place in the source."""
     endpoint = OWN_CLIENT_VENDORS.get(vendor)
     remedy = "an OpenAI-compatible endpoint" if endpoint is None else f'`base_url = "{endpoint}"`'

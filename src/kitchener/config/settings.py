@@ -55,12 +55,12 @@ _DEEP_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*(?:{_KEY_PART}\.[ \t]*){{{MAX_SETTI
 _TOO_DEEP: Final = f"nests deeper than {MAX_SETTINGS_DEPTH} tables and lists"
 _NAMED_IN_SYNTAX_ERROR = re.compile(r"""\(['"].*\)(?= \w)|(['"]).{4,}\1""", re.DOTALL)
 
-Location = tuple[str | int, ...]
+SettingPath = tuple[str | int, ...]
 """Where a value stands: the keys and list positions that lead to it."""
 
 
 def parse_settings(
-    model: type[_Model], data: Mapping[str, Any], source: str, *, origins: Mapping[Location, str] | None = None
+    model: type[_Model], data: Mapping[str, Any], source: str, *, origins: Mapping[SettingPath, str] | None = None
 ) -> _Model:
     """The settings that `data` describes. Types are strict: `true` is not a number and `"5"` is not one either.
 
@@ -110,7 +110,7 @@ def read_settings_file(path: str | Path) -> dict[str, Any]:
     return data
 
 
-def check_values(value: Any, source: str, at: Location = ()) -> None:
+def check_values(value: Any, source: str, at: SettingPath = ()) -> None:
     """Refuses what no setting can hold, whatever its key, before anything walks through the tables or compares them.
 
     Args:
@@ -140,7 +140,7 @@ def check_values(value: Any, source: str, at: Location = ()) -> None:
             raise ConfigError(source, dotted_key(at), "", expected) from None
 
 
-def _check_text(text: str, source: str, at: Location, found: str) -> None:
+def _check_text(text: str, source: str, at: SettingPath, found: str) -> None:
     if "\0" in text:
         raise ConfigError(source, dotted_key(at), "", f"{found} a character NUL")
     if not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text):
@@ -169,12 +169,12 @@ def _parse_toml(text: str, source: str) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def _source_of(at: Location, source: str, origins: Mapping[Location, str] | None) -> str:
+def _source_of(at: SettingPath, source: str, origins: Mapping[SettingPath, str] | None) -> str:
     ends = (at[:end] for end in range(len(at), 0, -1))
     return next((origins[end] for end in ends if end in origins), source) if origins else source
 
 
-def toml_key(at: Location) -> str:
+def toml_key(at: SettingPath) -> str:
     """The location as one would write it in a file: `agents."RESIDENT:bo".tools[0]`."""
     text = ""
     for part in at:
@@ -186,7 +186,7 @@ def toml_key(at: Location) -> str:
     return text
 
 
-def dotted_key(at: Location) -> str:
+def dotted_key(at: SettingPath) -> str:
     """As `toml_key`, for errors: of a name that may be a secret itself, its length."""
     return toml_key(tuple(part if isinstance(part, int) else described_key(part) for part in at))
 
@@ -196,7 +196,7 @@ def _quoting_hint(text: str) -> str:
     return '; write [agents."RESIDENT:bo"] with quotes, which a class with a colon needs' if is_bare else ""
 
 
-def _shown(error: ErrorDetails, at: Location) -> str:
+def _shown(error: ErrorDetails, at: SettingPath) -> str:
     """The found value, without possible secrets. Shows nothing of an unknown key's value, which may be a secret."""
     if error["type"] in ("extra_forbidden", "missing", "json_invalid") or any(
         _SECRET_KEY.search(str(part)) for part in at[-1:]
@@ -205,7 +205,7 @@ def _shown(error: ErrorDetails, at: Location) -> str:
     return described(error["input"])
 
 
-def _expected(error: ErrorDetails, model: type[Settings], at: Location) -> str:
+def _expected(error: ErrorDetails, model: type[Settings], at: SettingPath) -> str:
     if error["type"] == "extra_forbidden":
         if (instead := replacement_of(model, at)) is not None:
             return instead
@@ -221,19 +221,19 @@ def _expected(error: ErrorDetails, model: type[Settings], at: Location) -> str:
     return _SUBJECT_OF_MESSAGE.sub("must", error["msg"])
 
 
-def replacement_of(model: type[Settings], at: Location) -> str | None:
+def replacement_of(model: type[Settings], at: SettingPath) -> str | None:
     """What replaces the setting at this location, in words of an error; None where no earlier version had one."""
     table = _table_at(model, at[:-1])
     return table.gone_keys.get(str(at[-1])) if table is not None else None
 
 
-def _table_at(model: type[Settings], at: Location) -> type[Settings] | None:
+def _table_at(model: type[Settings], at: SettingPath) -> type[Settings] | None:
     """The table at this location; None where there is another value."""
     annotation = annotation_at(model, at)
     return annotation if isinstance(annotation, type) and issubclass(annotation, Settings) else None
 
 
-def annotation_at(model: type[Settings], at: Location) -> Any:
+def annotation_at(model: type[Settings], at: SettingPath) -> Any:
     """The declared type of the value at this location, or None where the model has no such place."""
     here: Any = model
     for part in at:
