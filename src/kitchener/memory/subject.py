@@ -116,7 +116,8 @@ class SubjectMemory:
             overlay = parse_overlay(readable_overlay(payload))
             if ref is not None:
                 self.overlay_refs[overlay.key] = (ref, timestamp)
-            self._record(overlay.key, OverlayRecord(seq, logged_us, entry_type, overlay, None, False, ""))
+            record = OverlayRecord(seq, logged_us, entry_type, overlay, None, False, "")
+            self._histories.setdefault(overlay.key, OverlayHistory()).records.append(record)
             keys = self._by_signal.setdefault(overlay.signal_id, [])
             if overlay.key not in keys:
                 keys.append(overlay.key)
@@ -126,7 +127,7 @@ class SubjectMemory:
             reason, blocks = decision.get("reason"), decision.get("block_signal") is True
             text = reason if isinstance(reason, str) else why_erased(payload)
             record = OverlayRecord(seq, logged_us, entry_type, None, weight, blocks, text)
-            self._record(decision["artifact_id"], record)
+            self._histories.setdefault(decision["artifact_id"], OverlayHistory()).records.append(record)
         elif entry_type == events.SUBJECT_ERASED:
             # The artifacts can still be listed, as erased, but no longer close a gate.
             for key, history in self._histories.items():
@@ -183,7 +184,7 @@ class SubjectMemory:
             signal_id,
             (0, 0) if log is None or is_quarantined else log.tally(cut, without),
             config,
-            is_consolidated=bool(histories) and any(self._is_consolidated(each, cut, config) for each in histories),
+            is_consolidated=bool(histories) and any(_is_consolidated(each, cut, config) for each in histories),
             is_blocked=bool(histories) and any(each.is_blocked(cut) for each in histories),
             is_quarantined=is_quarantined,
         )
@@ -257,14 +258,11 @@ class SubjectMemory:
         if isinstance(words, dict) and not is_sealed(words):
             self._words.update(words)
 
-    def _record(self, key: str, record: OverlayRecord) -> None:
-        self._histories.setdefault(key, OverlayHistory()).records.append(record)
 
-    @staticmethod
-    def _is_consolidated(history: OverlayHistory, cut: Cut, config: HO3MemoryConfig) -> bool:
-        """Whether an overlay was logged within the window, even a deactivated one, so the next turn does not relearn it."""
-        ends = (each.overlay.window_end for each in history.visible(cut) if each.overlay is not None)
-        return any(end is not None and is_within_window(us_of(end, "window_end"), cut.as_of_us, config) for end in ends)
+def _is_consolidated(history: OverlayHistory, cut: Cut, config: HO3MemoryConfig) -> bool:
+    """Whether an overlay was logged within the window, even a deactivated one, so the next turn does not relearn it."""
+    ends = (each.overlay.window_end for each in history.visible(cut) if each.overlay is not None)
+    return any(end is not None and is_within_window(us_of(end, "window_end"), cut.as_of_us, config) for end in ends)
 
 
 def why_erased(payload: Mapping[str, object]) -> str:

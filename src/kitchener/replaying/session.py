@@ -44,7 +44,7 @@ from kitchener.replaying.recorded_ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded_routes import Routes
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
-from kitchener.replaying.tape import Diverged, Tape, TurnTape
+from kitchener.replaying.tape import Diverged, Tape, TurnTape, providers_of
 from kitchener.runtime.agent import tools_of
 from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
 
@@ -230,7 +230,7 @@ class Replays:
         agent = self.recorded.agent.model_copy(update=_NO_LIMIT)
         tools = RecordedTools(self._tools, tape)
         provider = RecordedProvider(tape.recordings(), request_hash=self._hashed_by(ledgers))
-        routes = Routes(self.settings.router, tape.providers())
+        routes = Routes(self.settings.router, providers_of(tape.turns))
         executor = HO1Executor(
             ledgers=ledgers,
             gateway=gateway or RecordedGateway(tape, provider, routes),

@@ -5,7 +5,7 @@ ends the replay. Differences are therefore found in the order in which a turn de
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NoReturn
@@ -93,6 +93,12 @@ class TurnTape:
     def of_type(self, *entry_types: str) -> list[StoredEntry]:
         """Its entries of some types, grouped by ledger."""
         return [entry for entries in self.entries.values() for entry in entries if entry.entry_type in entry_types]
+
+
+def providers_of(turns: Iterable[TurnTape]) -> set[str]:
+    """The providers of all attempts in some turns."""
+    found = (turn.of_type(events.ATTEMPT_STARTED) for turn in turns)
+    return {payload_as(AttemptStartedPayload, entry.payload)["provider_id"] for entries in found for entry in entries}
 
 
 class Tape:
@@ -275,11 +281,6 @@ class Tape:
                     )
                 )
         return found
-
-    def providers(self) -> set[str]:
-        """The providers of all attempts in the session."""
-        found = (turn.of_type(events.ATTEMPT_STARTED) for turn in self.turns)
-        return {payload_as(AttemptStartedPayload, entry.payload)["provider_id"] for entries in found for entry in entries}
 
     def visible_items(self) -> tuple[str, ...]:
         """Ids of the turns, rules, intents and learned lines that the turn showed the model, in recorded order."""

@@ -145,6 +145,34 @@ class MailboxBounds(TypedDict):
     abort_grace_s: float
 
 
+class FailureWindow:
+    """Counts failures within a sliding window of time, one for each origin.
+
+    Args:
+        limit: the number of failures that is too many
+        window_s: length of the window, seconds
+    """
+
+    def __init__(self, limit: int, window_s: float) -> None:
+        self.limit, self.window_s = limit, window_s
+        self._failures: deque[tuple[float, object]] = deque()
+
+    def add(self, now: float, origin: object) -> bool:
+        """Counts a failure. Returns whether there are now too many.
+
+        Args:
+            now: on the event loop's clock, seconds
+            origin: one origin counts once; None: the failure counts by itself
+        """
+        failures = self._failures
+        while failures and now - failures[0][0] > self.window_s:
+            failures.popleft()
+        if origin is not None and any(origin == counted for _, counted in failures):
+            return False
+        failures.append((now, origin))
+        return len(failures) >= self.limit
+
+
 class Mailbox(Generic[MessageT, ReplyT]):
     """A bounded mailbox with lanes in front of one handler.
 
@@ -173,10 +201,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
         self._name = name
         self._lanes: defaultdict[str, _Lane[MessageT, ReplyT]] = defaultdict(lambda: _Lane(lanes[INTERACTIVE]))
         self._lanes.update((lane, _Lane(limits)) for lane, limits in lanes.items())
-        self._max_restarts = max_restarts
-        self._failures: deque[tuple[float, object]] = deque()
-        """Time and origin of each failure inside the window; one failure for each origin."""
-        self._restart_window_s = restart_window_s
+        self._failures = FailureWindow(max_restarts, restart_window_s)
         self._abort_grace_s = abort_grace_s
         self._tasks: TaskGroup | None = None
         self._fatal: Exception | None = None
@@ -441,29 +466,19 @@ class Mailbox(Generic[MessageT, ReplyT]):
         if not isinstance(error, Exception):
             error = cut_off(self._name, error)  # unchanged, it would end the asker's task
         if not any(note.startswith(_FAILED_IN) for note in getattr(error, "__notes__", ())):
-            self._note_failure(error, message)
+            error.add_note(f"{_FAILED_IN}{self._name}")
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            logger.error("actor failed", actor=self._name, error=origin_of(error), traceback=frames)
+            if self._failures.add(anyio.current_time(), self._origin(message) if self._origin is not None else None):
+                self._fatal = error
+                self._stop.set()
         return error  # an error with a note comes from another actor, which has already counted it
-
-    def _note_failure(self, error: Exception, message: MessageT) -> None:
-        error.add_note(f"{_FAILED_IN}{self._name}")
-        frames = "".join(traceback.format_tb(error.__traceback__))
-        logger.error("actor failed", actor=self._name, error=origin_of(error), traceback=frames)
-        now, failures = anyio.current_time(), self._failures
-        while failures and now - failures[0][0] > self._restart_window_s:
-            failures.popleft()
-        origin = self._origin(message) if self._origin is not None else None
-        if origin is not None and any(origin == counted for _, counted in failures):
-            return
-        failures.append((now, origin))
-        if len(failures) >= self._max_restarts:
-            self._fatal = error
-            self._stop.set()
 
     async def _watch(self) -> None:
         with ends_when_told(f"the watch over {self._name}"):
             await self._stop.wait()
         raise ActorStopped(
-            f"{self._name} failed {self._max_restarts} times within {self._restart_window_s:g} s and was stopped"
+            f"{self._name} failed {self._failures.limit} times within {self._failures.window_s:g} s and was stopped"
         ) from self._fatal
 
     def _drop_all(self) -> None:
