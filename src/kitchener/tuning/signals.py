@@ -19,6 +19,7 @@ from kitchener.memory.signals import Cut
 from kitchener.memory.subject import SubjectMemory
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
+from kitchener.records.entries import SignalPayload, payload_as
 from kitchener.sealing import MARK
 from kitchener.tuning.gates import Check, Fate, SubjectRecord
 
@@ -128,7 +129,7 @@ class _Fold:
         """The next signal."""
         logged_us = us_of(entry.timestamp, "timestamp")
         self._catch_up(logged_us)
-        self._memory.apply_signal(entry.seq, entry.timestamp, payload)
+        self._memory.apply_signal(entry.seq, entry.timestamp, payload_as(SignalPayload, payload))
         if place.turn_id is not None:
             self._turns.setdefault(place.turn_id, len(self._turns) + 1)
         signal_id = payload["signal_id"]
