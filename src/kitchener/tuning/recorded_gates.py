@@ -19,14 +19,8 @@ from kitchener.memory.signals import Cut
 from kitchener.memory.subject import SubjectMemory
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
-<<<<<<< HEAD:src/kitchener/tuning/recorded_gates.py
 from kitchener.records.entries import OverlayPayload, SignalPayload, is_sealed, payload_as
 from kitchener.tuning.gates import GateCheck, LineFate, SubjectRecord
-=======
-from kitchener.records.entries import SignalPayload, payload_as
-from kitchener.sealing import MARK
-from kitchener.tuning.gates import Check, Fate, SubjectRecord
->>>>>>> d3a9fe0bf4eea4e6401451c6b6fb78292c727014:src/kitchener/tuning/signals.py
 
 _WHATEVER_THE_THRESHOLDS: Final = ("excluded", "blocked", "quarantined")
 """Verdicts that do not depend on thresholds."""
@@ -138,15 +132,9 @@ class _Fold:
         """Applies the next signal."""
         logged_us = us_of(entry.timestamp, "timestamp")
         self._catch_up(logged_us)
-<<<<<<< HEAD:src/kitchener/tuning/recorded_gates.py
         self._memory.apply_signal(entry.seq, entry.timestamp, payload)
         if turn.turn_id is not None:
             self._turns.setdefault(turn.turn_id, len(self._turns) + 1)
-=======
-        self._memory.apply_signal(entry.seq, entry.timestamp, payload_as(SignalPayload, payload))
-        if place.turn_id is not None:
-            self._turns.setdefault(place.turn_id, len(self._turns) + 1)
->>>>>>> d3a9fe0bf4eea4e6401451c6b6fb78292c727014:src/kitchener/tuning/signals.py
         signal_id = payload["signal_id"]
         if signal_id not in self._first:
             self._first[signal_id] = (logged_us, self._number_of(turn))
