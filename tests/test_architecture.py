@@ -269,8 +269,8 @@ MODULE_PATH_IN_PROSE = re.compile(
     r"(?<![\w./-])((?:actors|cli|config|context|gateway|ledger|memory|records|replaying|runtime|tuning)(?:/\w+)+)(?![\w./*<{])"
 )
 DOTTED_NAME = re.compile(r"(?<![\w/])kitchener(?:\.[A-Za-z_]\w*)+")
-NOT_IN_THE_CODE = {"Task", "Local"}
-"""asyncio's class, and a provider's name in an example."""
+NOT_IN_THE_CODE = {"None", "Task", "Local"}
+"""A constant of the language, a class of asyncio, and a provider in an example."""
 FILES_OF_A_USER = {"kitchener.toml", "kitchener.schema.json"}
 CLASS_IN_PROSE = re.compile(r"`(?:\w+\.)*(_?[A-Z][a-z]+[A-Za-z0-9]*)\b(?![-: ])")
 

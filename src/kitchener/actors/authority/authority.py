@@ -11,7 +11,7 @@ from typing import Final
 
 from kitchener.actors.authority.index_cache import IndexCache
 from kitchener.actors.authority.ranking import TurnRanking
-from kitchener.actors.authority.recorded_projections import RecordedBases
+from kitchener.actors.authority.recorded_projections import RecordedProjections
 from kitchener.actors.authority.shared_intents import SharedIntents
 from kitchener.actors.authority.subject_turns import SubjectTurns
 from kitchener.canonical import canonical_bytes
@@ -126,7 +126,7 @@ async def read_thread(
         entries: the session's entries in HO2m, in order
         context: the ledger with the recorded decisions
     """
-    bases = RecordedBases()
+    bases = RecordedProjections()
     decided: dict[str, list[StoredEntry]] = {}
     async for entry in context.read(session_id=session_id):
         if entry.entry_type == events.PROJECTION_COMPUTED:

@@ -24,7 +24,7 @@ class _RecordedBase(NamedTuple):
     eligible: list[Ref]
 
 
-class RecordedBases:
+class RecordedProjections:
     """The last projection of each intent, with its eligible items. Reads projections in the order of the ledger."""
 
     def __init__(self) -> None:
