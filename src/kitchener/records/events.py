@@ -1,4 +1,4 @@
-"""The entries of the ledgers: their types, versions, and which of their fields hold what a subject said.
+"""The entry types of the ledgers, their versions, their index keys, and their fields with words of a subject.
 
 The payload of each type is a `TypedDict` of `kitchener.records.entries`, described in `docs/ledger-entries.md`. Readers pass
 every payload through `read_payload`, which refuses versions from the future and upgrades older ones, before any other code sees
@@ -12,7 +12,7 @@ from kitchener.errors import EventVersionError
 from kitchener.ids import anonymous_subject
 
 VERSION: Final = 1
-"""Written into every payload as `v`; absent reads as 1."""
+"""The version of new payloads, their field `v`. A payload without `v` has version 1."""
 
 SESSION_START: Final = "SESSION_START"
 SESSION_END: Final = "SESSION_END"
@@ -80,9 +80,9 @@ SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     HO3_OVERLAY_WEIGHT_UPDATED: ("reason",),
     HO3_QUARANTINED: ("reason", "words"),
 }
-"""Fields that hold what a subject said, or what was answered, derived or learned about them. They are encrypted per subject
-where a keyring is configured. `words` tells what the keyed signal ids of an entry stand for. Other ids, refs, hashes, counts
-and reasons from closed sets stay plain."""
+"""Fields with what a subject said, or with what was answered, derived or learned about a subject. With a keyring they are
+encrypted under the subject's key. `words` maps the keyed signal ids of an entry to their words. Other ids, references,
+hashes, counts and reasons from closed sets are never encrypted."""
 
 REF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     TURN_COMPLETED: ("projection_ref", "user_message_ref"),
@@ -93,7 +93,8 @@ REF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     PROJECTION_COMPUTED: ("eligible_refs", "flags", "proof_refs", "suppressed_refs", "visible_refs"),
     CONFLICT_FLAG: ("involved_refs", "proof_refs"),
 }
-"""Fields that hold references, by themselves or inside. Whatever looks like one anywhere else is somebody's words."""
+"""Fields that are references or contain some. Anything that looks like a reference in another field is text of a user, a model
+or a tool."""
 
 CONSOLIDATIONS_KEY: Final = "consolidations"
 """The index key of every planned consolidation."""
@@ -105,7 +106,7 @@ UPGRADES: Mapping[tuple[str, int], Upgrade] = {}
 
 
 def read_payload(entry_type: str, payload: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored payload in today's shape. Unknown fields are kept; unknown entry types pass as they are.
+    """Returns a stored payload in the current shape. Unknown fields are kept; payloads of unknown types are not changed.
 
     Raises:
         EventVersionError: a newer version of Kitchener wrote it
@@ -123,13 +124,13 @@ def read_payload(entry_type: str, payload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def in_words(payload: dict[str, Any]) -> dict[str, Any]:
-    """A payload of the memory with its signals' ids in words; itself where none is keyed, or the words cannot be read."""
+    """Returns a payload of the memory with the words of its keyed signal ids. Without readable words it is not changed."""
     words = payload.get("words")
     return with_signals(payload, words) if isinstance(words, dict) and "namespace" in payload else payload
 
 
 def with_signals(payload: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
-    """A payload of the memory in which other ids stand for some signals, wherever it names them."""
+    """Returns a payload of the memory with some signal ids replaced, in every field that names signals."""
     found = dict(payload)
     for name in ("signal_id", "target"):
         if name in found:
@@ -142,7 +143,7 @@ def with_signals(payload: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str
 SHARED_SCOPES: Final = ("PROJECT", "ARTIFACT", "GLOBAL")
 """Scopes of intents that belong to a subject. Every entry about such an intent names its scope."""
 SHARED_INTENTS: Final = "shared intents"
-"""The index key of everything on record about such intents."""
+"""The index key of all entries about such intents."""
 _OF_SHARED_INTENTS: Final = (
     INTENT_DECLARED,
     INTENT_SUPERSEDED,
@@ -154,11 +155,11 @@ _OF_SHARED_INTENTS: Final = (
 
 
 def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
-    """Under which keys, besides its session, an entry of HO2m must be found without a scan.
+    """Returns the index keys under which an entry of HO2m is found without a scan, besides its session.
 
-    Sessions are listed and found by their subject's external id; a message by its turn and by its idempotency key; a turn by
-    the learned lines that it was shown; consolidations by being some; an intent that sessions share and an erasure by their
-    subject. Keys hold ids and never what is sealed: an index is not.
+    There are keys for sessions, and for sessions by their subject's external id; for messages by turn and by idempotency key;
+    for work orders by the learned lines that they were shown; for consolidations; for shared intents and erasures by subject.
+    Keys contain ids only and nothing that is sealed, because an index is not encrypted.
     """
     if entry_type not in _KEYED_TYPES:
         return ()
@@ -170,7 +171,7 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(bias_index_key(str(payload.get("subject_id")), each) for each in biases) if biases else ()
     if entry_type == TURN_STARTED:
         return _keys_of_message(payload)
-    subject_id = payload.get("subject_id")  # another program's entries may lack what ours have
+    subject_id = payload.get("subject_id")  # an entry that another program wrote may lack fields
     if entry_type == TURN_COMPLETED:
         return (subject_index_key(subject_id),) if isinstance(subject_id, str) else ()
     if entry_type == SESSION_START:
@@ -202,7 +203,7 @@ def _keys_of_message(payload: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def ends_by_erasure(entry_type: str, payload: Mapping[str, Any]) -> bool:
-    """Whether an entry ends a session because its subject was erased: what stands in it cannot be read any more."""
+    """Whether an entry ends a session because its subject was erased. The session's text can no longer be read."""
     return entry_type == SESSION_END and "key_id" in payload
 
 
@@ -217,12 +218,12 @@ def erased_index_key(subject_id: str) -> str:
 
 
 def shared_intents_key(subject_id: str) -> str:
-    """The index key of what is on record about the intents that a subject's sessions share."""
+    """The index key of the entries about the intents that a subject's sessions share."""
     return f"{SHARED_INTENTS} of:{subject_id}"
 
 
 def turn_index_key(turn_id: str) -> str:
-    """The index key of the entry that began a turn, where its message stands."""
+    """The index key of the entry that began a turn, which contains the turn's message."""
     return f"turn:{turn_id}"
 
 
@@ -232,12 +233,12 @@ def bias_index_key(subject_id: str, artifact_id: str) -> str:
 
 
 def external_index_key(subject_id: str | None, external_id: str) -> str:
-    """The index key of the sessions that a subject started with an external id; None: those of no subject."""
+    """The index key of the sessions that a subject started with an external id; None: the sessions without a subject."""
     owner = subject_id or ""
     return f"external of:{len(owner)}:{owner}|{external_id}"
 
 
 def idempotency_index_key(scope: str, owner: str, key: str) -> str:
     """The index key of an idempotency key, which belongs to a session or to a subject."""
-    # The length keeps owner and key apart whatever characters they hold.
+    # The length separates owner and key, whatever characters they contain.
     return f"idempotency:{scope}:{len(owner)}:{owner}|{key}"
