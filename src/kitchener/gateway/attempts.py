@@ -295,7 +295,7 @@ class Attempts:
         return ProviderError(
             lane.provider_id,
             "breaker_open",
-            f"it failed {lane.config.breaker_failures} times in a row and is left alone for another {seconds:.1f} s",
+            f"it failed {lane.config.breaker_failures} times in a row; it is tried again in {seconds:.1f} s",
         )
 
     def _final(self, error: ProviderError) -> ProviderError:

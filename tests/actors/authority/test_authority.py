@@ -70,7 +70,7 @@ async def test_a_conflict_is_asked_about_and_settled_without_a_model(tmp_path: P
 async def test_a_conflict_is_settled_by_call(tmp_path: Path) -> None:
     async with talking(tmp_path, **ENFORCE) as ada:
         first, second = await two_threads(ada)
-        with pytest.raises(InvalidLifecycle, match="is not one to choose"):
+        with pytest.raises(InvalidLifecycle, match="is not a competing intent"):
             await ada.supervisor.resolve_conflict(SID, keep="INT-0000000000000000")
         await ada.supervisor.resolve_conflict(SID, keep=first)
         assert (await ada.say("hello")).intent_id == first

@@ -124,7 +124,9 @@ class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
             else:
                 self._keep(piece[: self._max_bytes - len(self._whole)] if self._is_error else b"")
                 detail = f"the answer is longer than max_response_bytes = {self._max_bytes:,}"
-                raise UnusableAnswer("malformed", f"{detail}, counted after decompression; raise it if such answers are meant")
+                raise UnusableAnswer(
+                    "malformed", f"{detail}, counted after decompression; raise the limit if such answers are expected"
+                )
 
     def _inflated_pieces(self, raw: bytes) -> Iterator[bytes]:
         inflater = self._inflater
@@ -157,7 +159,7 @@ class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
 
     def _end(self) -> None:
         if self._inflater is not None and not self._inflater.eof and self._received:
-            raise UnusableAnswer("malformed", "the answer breaks off in the middle of its compressed body")
+            raise UnusableAnswer("malformed", "the answer ends in the middle of its compressed body")
         if self._events is not None:
             self._ready += self._events.rest()
         elif self._whole:
@@ -180,7 +182,7 @@ class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
             return zlib.decompressobj(zlib.MAX_WBITS | 16)
         if name not in ("", "identity"):
             if not self._is_error:
-                raise UnusableAnswer("malformed", f"the answer comes in the encoding {name[:40]!r}, which was not asked for")
+                raise UnusableAnswer("malformed", f"the answer comes in the encoding {name[:40]!r}, which was not requested")
             self._is_over = True
         return None
 
@@ -248,7 +250,9 @@ def check_json(text: bytes | bytearray) -> None:
     except orjson.JSONDecodeError as error:
         if not is_large:
             return
-        raise UnusableAnswer("malformed", f"the answer is no JSON, or nested far deeper than {MAX_DEPTH} levels") from error
+        raise UnusableAnswer(
+            "malformed", f"the answer is not valid JSON, or nests far deeper than {MAX_DEPTH} levels"
+        ) from error
     if is_large:
         _check_shape(value)
     if has_usage and isinstance(value, dict):
@@ -269,7 +273,7 @@ def _check_shape(value: object) -> None:
     while level := _inside(level):
         depth, values = depth + 1, values + len(level)
         if depth > MAX_DEPTH:
-            raise UnusableAnswer("malformed", f"the answer is nested deeper than {MAX_DEPTH} levels")
+            raise UnusableAnswer("malformed", f"the answer nests deeper than {MAX_DEPTH} levels")
         if values > MAX_VALUES:
             raise UnusableAnswer("malformed", f"the answer holds more than {MAX_VALUES:,} values")
 
