@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kitchener.canonical import (
     MAX_INTEGER,
     NOTHING,
-    SharedPrefix,
+    Opening,
     canonical_bytes,
     canonical_digest,
     digest,
@@ -165,7 +165,7 @@ def test_digests_name_their_algorithm() -> None:
 @given(st.binary(max_size=200), st.lists(st.binary(max_size=200), max_size=3))
 def test_what_follows_an_opening_is_hashed_as_if_all_were_one(start: bytes, rests: list[bytes]) -> None:
     """One opening serves many contents, in any order, and none of them sees another."""
-    opening = SharedPrefix(start)
+    opening = Opening(start)
     for rest in (*rests, *rests):
         assert opening.digest(rest) == f"sha256:{hashlib.sha256(start + rest).hexdigest()}"
         assert NOTHING.digest(rest) == digest(rest) == f"sha256:{hashlib.sha256(rest).hexdigest()}"

@@ -106,7 +106,7 @@ def plain_json(value: object) -> str | None:
     return None
 
 
-class SharedPrefix:
+class Opening:
     """The common first bytes of many contents. Their hash state is computed once and continued for each content."""
 
     __slots__ = ("_hashed", "data")
@@ -122,7 +122,7 @@ class SharedPrefix:
         return "sha256:" + sha.hexdigest()
 
 
-NOTHING: Final = SharedPrefix(b"")
+NOTHING: Final = Opening(b"")
 """The empty opening."""
 
 digest: Final = NOTHING.digest

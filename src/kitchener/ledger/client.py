@@ -15,7 +15,7 @@ import orjson
 import structlog
 from anyio.abc import TaskGroup
 
-from kitchener.canonical import NOTHING, SharedPrefix, canonical_bytes, digest
+from kitchener.canonical import NOTHING, Opening, canonical_bytes, digest
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import LedgerConfig
 from kitchener.errors import (
@@ -257,7 +257,7 @@ class LedgerClient(LedgerReads):
         time_us, find_stop = self._stamper.time_us, self.storage.search.find_stop
         return await self._in_thread(lambda: sign_ledger(self.path, load_signer(key), iso(time_us()), find_stop))
 
-    def content_digest(self, subject_id: str, data: bytes, opening: SharedPrefix = NOTHING) -> str:
+    def content_digest(self, subject_id: str, data: bytes, opening: Opening = NOTHING) -> str:
         """`sha256:…` of an opening and the data after it; where content is sealed, `hmac-sha256:…` under the subject's key.
 
         The first call for a subject may read or create the subject's key file.

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from kitchener.canonical import NOTHING, SharedPrefix
+from kitchener.canonical import NOTHING, Opening
 from kitchener.config import LedgerConfig
 from kitchener.ids import EntryId
 from kitchener.ledger.format.lines import LedgerEntry, StoredEntry
@@ -88,7 +88,7 @@ class Ledger(ReadableLedger, Protocol):
         """A list that receives every entry of the session as it is written, until the block ends."""
         ...
 
-    def content_digest(self, subject_id: str, data: bytes, opening: SharedPrefix = NOTHING) -> str:
+    def content_digest(self, subject_id: str, data: bytes, opening: Opening = NOTHING) -> str:
         """The digest of some content, keyed where content is sealed."""
         ...
 

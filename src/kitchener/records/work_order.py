@@ -208,7 +208,7 @@ class WorkOrder(_Record):
         return self._moved({"state": "abandoned"})
 
     def _moved(self, changes: dict[str, object]) -> Self:
-        # The only place where a state changes.
+        # The one place where a state changes.
         if changes["state"] not in TRANSITIONS[self.__dict__["state"]]:  # a model's own way to a field takes five times as long
             raise InvalidTransition(self.wo_id, self.state, str(changes["state"]))
         return self.replaced(changes)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from kitchener.canonical import NOTHING, SharedPrefix
+from kitchener.canonical import NOTHING, Opening
 from kitchener.config import LedgerConfig
 from kitchener.ids import EntryId
 from kitchener.ledger import Ledger, LedgerEntry, LedgerReader, StoredEntry
@@ -119,7 +119,7 @@ class ReplayLedger:
         finally:
             self._watchers[:] = [each for each in self._watchers if each is not entries]
 
-    def content_digest(self, subject_id: str, data: bytes, opening: SharedPrefix = NOTHING) -> str:
+    def content_digest(self, subject_id: str, data: bytes, opening: Opening = NOTHING) -> str:
         """The digest of some content, as the recorded ledger computes it."""
         if self._sealer is None:
             return opening.digest(data)

@@ -18,7 +18,7 @@ import jsonschema_rs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kitchener.actors.executor.packs import PackTemplate, compile_pack, fence, plain
-from kitchener.canonical import NOTHING, SharedPrefix, canonical_bytes, canonical_digest, digest
+from kitchener.canonical import NOTHING, Opening, canonical_bytes, canonical_digest, digest
 from kitchener.config import described, described_key
 from kitchener.errors import PromptError
 from kitchener.plain_names import shown_path
@@ -97,7 +97,7 @@ class CompiledContract:
         system, instructions = self._system, variables.get("instructions")
         if system is None or system.instructions != instructions:
             message = Message("system", self._pack.instruction.render(variables, plain))
-            opening = SharedPrefix(self._hash_head + b"[" + canonical_bytes(message.as_mapping()))
+            opening = Opening(self._hash_head + b"[" + canonical_bytes(message.as_mapping()))
             self._system = system = _System(instructions, message, opening)
         return system.message, Message("user", self._pack.data.render(variables, partial(fence, turn_id)))
 
@@ -128,7 +128,7 @@ class CompiledContract:
         model_id: str | None,
         temperature: float,
         max_tokens: int,
-    ) -> tuple[SharedPrefix, bytes]:
+    ) -> tuple[Opening, bytes]:
         """Returns `request_bytes` in two parts: the opening that requests under this contract share, and the rest."""
         tail = _hash_tail(tools_digest, self._schema_digest, model_id, temperature, max_tokens)
         system = self._system
@@ -142,7 +142,7 @@ class _System(NamedTuple):
 
     instructions: object
     message: Message
-    opening: SharedPrefix
+    opening: Opening
     """The start of a request's bytes, up to and including this message."""
 
 
