@@ -115,8 +115,7 @@ class SubjectMemory:
             overlay = parse_overlay(readable_overlay(payload))
             if ref is not None:
                 self.overlay_refs[overlay.key] = (ref, timestamp)
-            record = OverlayRecord(seq, logged_us, entry_type, overlay, None, False, "")
-            self._histories.setdefault(overlay.key, OverlayHistory()).records.append(record)
+            self._record(overlay.key, OverlayRecord(seq, logged_us, entry_type, overlay, None, False, ""))
             keys = self._by_signal.setdefault(overlay.signal_id, [])
             if overlay.key not in keys:
                 keys.append(overlay.key)
@@ -126,7 +125,7 @@ class SubjectMemory:
             reason, blocks = decision.get("reason"), decision.get("block_signal") is True
             text = reason if isinstance(reason, str) else why_erased(payload)
             record = OverlayRecord(seq, logged_us, entry_type, None, weight, blocks, text)
-            self._histories.setdefault(decision["artifact_id"], OverlayHistory()).records.append(record)
+            self._record(decision["artifact_id"], record)
         elif entry_type == events.SUBJECT_ERASED:
             # The artifacts can still be listed, as erased, but no longer close a gate.
             for key, history in self._histories.items():
@@ -230,7 +229,7 @@ class SubjectMemory:
         found = sorted(
             ((signal, event) for signal, event in filter(None, map(self.event, event_ids))), key=lambda pair: pair[1].seq
         )
-        beside = self._signals_of_turns((event.turn_id for _, event in found), cut)
+        beside = _signals_of_turns(self._logs, (event.turn_id for _, event in found), cut)
         return [
             RecordedEvent(
                 event.event_id,
@@ -243,25 +242,29 @@ class SubjectMemory:
             for signal, event in found
         ]
 
-    def _signals_of_turns(self, turns: Iterable[str], cut: Cut) -> dict[str, list[str]]:
-        """The signals of some turns, by turn, in alphabetical order."""
-        found: dict[str, list[str]] = {turn: [] for turn in turns if turn}
-        for signal_id in self.signal_ids():
-            for turn in dict.fromkeys(event.turn_id for event in self._logs[signal_id].events(cut)):
-                if turn in found:
-                    found[turn].append(signal_id)
-        return found
-
     def _note_words(self, payload: Mapping[str, object]) -> None:
         words = payload.get("words")
         if isinstance(words, dict) and not is_sealed(words):
             self._words.update(words)
+
+    def _record(self, key: str, record: OverlayRecord) -> None:
+        self._histories.setdefault(key, OverlayHistory()).records.append(record)
 
 
 def _is_consolidated(history: OverlayHistory, cut: Cut, config: HO3MemoryConfig) -> bool:
     """Whether an overlay was logged within the window, even a deactivated one, so the next turn does not relearn it."""
     ends = (each.overlay.window_end for each in history.visible(cut) if each.overlay is not None)
     return any(end is not None and is_within_window(us_of(end, "window_end"), cut.as_of_us, config) for end in ends)
+
+
+def _signals_of_turns(logs: Mapping[str, SignalLog], turns: Iterable[str], cut: Cut) -> dict[str, list[str]]:
+    """The signals of some turns, by turn, in alphabetical order."""
+    found: dict[str, list[str]] = {turn: [] for turn in turns if turn}
+    for signal_id in sorted(logs):
+        for turn in dict.fromkeys(event.turn_id for event in logs[signal_id].events(cut)):
+            if turn in found:
+                found[turn].append(signal_id)
+    return found
 
 
 def why_erased(payload: Mapping[str, object]) -> str:

@@ -12,7 +12,7 @@ from kitchener.errors import EventVersionError
 from kitchener.ids import anonymous_subject
 
 VERSION: Final = 1
-"""The version of new payloads, their field `v`. A payload without `v` has version 1."""
+"""Written into every payload as `v`; absent reads as 1."""
 
 SESSION_START: Final = "SESSION_START"
 SESSION_END: Final = "SESSION_END"

@@ -66,7 +66,7 @@ class TurnResult:
     quality_gate_passed: bool = True
     """Whether the reply passed the quality gate."""
     consolidation_candidates: tuple[str, ...] = ()
-    """Ids of the signals whose memory gate opened in this turn."""
+    """Signals that crossed the memory gate in this turn."""
     degraded: bool = False
     """Whether the turn has an `error`, so its reply is an apology, a question, or that of the degraded call."""
     pending_approval: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class TurnResult:
 
     @classmethod
     def from_payload(cls, payload: Mapping[str, object]) -> "TurnResult":
-        """Returns the result that a `TURN_COMPLETED` entry contains."""
+        """The result read back from its `TURN_COMPLETED` entry."""
         read = payload_as(TurnResultPayload, payload)
         error, projection = opened(read["error"]), read["projection_ref"]
         return cls(
