@@ -348,8 +348,7 @@ async def test_failures_of_aborted_turns_are_put_away_however_many(tmp_path: Pat
         if request.wo_type == "synthesize" and "hang" in request.variables["user_message"]:
             await anyio.sleep_forever()
 
-    async with talking(tmp_path, **BRIDGE) as ada:
-        ada.provider._gate = hang
+    async with talking(tmp_path, gate=hang, **BRIDGE) as ada:
         session = await ada.supervisor.session(SID)
         for n in range(120):
             with anyio.move_on_after(10) as scope:

@@ -21,6 +21,7 @@ from structlog.testing import capture_logs
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerPathError, LedgerTailMissing, LedgerWriteError
 from kitchener.ledger import verify_file
+from kitchener.ledger.disk.file_ops import FileOps
 from tests.ledger.conftest import QUICK_DISK
 from tests.ledger.support import Died, FaultFS, ShortWrites, fact, fill, forget_index, numbers, open_ledger, segments_of
 
@@ -289,14 +290,23 @@ async def test_what_could_not_be_written_is_logged_where_something_else_is_raise
     assert [log["event"] for log in logs] == ["ledger closed with entries that could not be written"]
 
 
-async def test_a_bug_in_a_commit_round_wakes_who_waits_and_is_not_hidden(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    woken = []
+class Buggy(FileOps):
+    """Fails as a disk never does, once it is told to."""
+
+    is_broken = False
+
+    def write(self, fd: int, data: bytes | memoryview) -> int:
+        if self.is_broken:
+            raise ZeroDivisionError
+        return super().write(fd, data)
+
+
+async def test_a_bug_in_a_commit_round_wakes_who_waits_and_is_not_hidden(tmp_path: Path) -> None:
+    woken, disk = [], Buggy()
 
     async def use() -> None:
-        async with open_ledger(tmp_path / "l.jsonl") as ledger:
-            monkeypatch.setattr("kitchener.ledger.write.journal.render_batch", lambda *_: 1 / 0)
+        async with open_ledger(tmp_path / "l.jsonl", file_ops=disk) as ledger:
+            disk.is_broken = True
             await ledger.write(fact(1))
             try:
                 with anyio.CancelScope(shield=True):
