@@ -16,7 +16,7 @@ import pytest
 
 from kitchener.ledger import verify_file
 from tests.faults.ledger_process import Worker, acknowledged, holds, only
-from tests.ledger.support import LEDGER, forget_index
+from tests.ledger.support import LEDGER, forget_index, index_of
 
 COMMITS = (1, 2, 3, 1)
 WRITTEN = sum(COMMITS)
@@ -129,12 +129,6 @@ def test_the_real_command_exits_with_6_and_names_the_place(place: Path, written:
 
 
 # --- what is derived ---------------------------------------------------------------------------------------------------------
-
-
-def index_of(path: Path) -> Path:
-    """The index's file."""
-    (file,) = (path.parent / "index").glob("*.sqlite")
-    return file
 
 
 def lose(path: Path, other: Path) -> None:

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from kitchener.errors import LedgerDamaged
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.memory import HO3Memory, MemoryReader
+from tests.ledger.support import CountedReads
 from tests.memory.kit import ADA, BO, SetClock, at, learned, open_memory, recur
 from tests.memory.oracle import Files, compare
 
@@ -127,20 +128,8 @@ async def test_an_index_that_breaks_while_it_is_open_costs_time_and_nothing_else
         await check(tmp_path)
 
 
-class Counted(FileOps):
-    """Counts the bytes that are read from ledgers."""
-
-    def __init__(self) -> None:
-        self.bytes_read = 0
-
-    def read(self, fd: int, size: int, offset: int) -> bytes:
-        data = super().read(fd, size, offset)
-        self.bytes_read += len(data)
-        return data
-
-
 async def test_reading_a_subject_does_not_read_the_others(tmp_path: Path) -> None:
-    disk = Counted()
+    disk = CountedReads()
     async with open_memory(tmp_path) as memory:
         await recur(memory, count=3, namespace=ADA)
         await busy(memory, 100)
@@ -161,7 +150,7 @@ async def test_reading_a_subject_does_not_read_the_others(tmp_path: Path) -> Non
 
 async def test_many_subjects_in_little_memory_come_back_as_they_were(tmp_path: Path) -> None:
     """The events of the last ones are in memory; those of the first have to be read again."""
-    disk = Counted()
+    disk = CountedReads()
     async with open_memory(tmp_path, resident_events=1_000, disk=disk) as memory:
         names = [f"ADMIN/many{n}" for n in range(60)]
         for n, namespace in enumerate(names * 3):
