@@ -63,7 +63,7 @@ def verdict(worker: Worker, path: Path) -> int:
     return int(only(worker.run("cli", arguments=["ledger", "verify", str(path)]), "said")["code"])
 
 
-@pytest.mark.parametrize("index", ["kept", "lost"])
+@pytest.mark.parametrize(("index", "anyio_backend"), [("kept", "asyncio"), ("lost", "trio")])
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edited_file_is_refused(
     worker: Worker, place: Path, anyio_backend: str, written: bytes, edit: str, index: str

@@ -420,7 +420,7 @@ def _ratio(call: Callable[[str], object], long: str, short: str) -> float:
 def _steady_cost(call: Callable[[str], object], text: str) -> float:
     """The mean of as many calls as make up for a coarse clock."""
     total, calls = 0.0, 0
-    while total < 3 * UNMEASURABLE_S:
+    while total < UNMEASURABLE_S:
         total += sum(_cost(call, text) for _ in range(calls or 1))
         calls += calls or 1
     return total / calls

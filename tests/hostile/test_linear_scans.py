@@ -24,6 +24,7 @@ TAKES_MORE_THAN_IT_SEEMS = {
 GROUPS = (*SCANS, EXPRESSIONS)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("groups", [GROUPS[n::4] for n in range(4)], ids="+".join)
 def test_eight_times_the_text_takes_about_eight_times_the_work(groups: tuple[str, ...]) -> None:
     """Measured in processor time of a process of its own: nothing counts the steps of an expression."""

@@ -376,7 +376,7 @@ async def test_failures_of_aborted_turns_are_put_away_however_many(tmp_path: Pat
 @pytest.mark.parametrize("before", ["off", "shadow"])
 async def test_enforce_adopts_what_was_before(tmp_path: Path, before: str, intent_mode: str) -> None:
     clock = FakeClock()
-    enforce = {"context_mode": "enforce", "intent_mode": intent_mode}
+    enforce: dict[str, Any] = {"context_mode": "enforce", "intent_mode": intent_mode}
     async with talking(tmp_path, clock, context_mode=before, intent_mode=intent_mode) as ada:
         await ada.say("apples", "pears")
     async with talking(tmp_path, clock, **enforce) as ada:

@@ -150,6 +150,7 @@ async def test_a_process_may_die_at_every_call(tmp_path: Path, config: LedgerCon
     assert at > 15
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the processes that are killed take turns with both
 @pytest.mark.parametrize(("durability", "segment_bytes"), [("fsync", 0), ("os", 0), ("fsync", 600)])
 async def test_a_process_that_is_killed_at_any_call_loses_nothing_it_acknowledged(
     tmp_path: Path, durability: str, segment_bytes: int
@@ -165,6 +166,7 @@ async def test_a_process_that_is_killed_at_any_call_loses_nothing_it_acknowledge
             await check(Path(outcome["path"]), outcome["acknowledged"], segments_of(segment_bytes or 10**9))
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # on which the process that is killed runs
 async def test_a_writer_killed_in_full_flight_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
     """Many writers at once, killed without warning after some thousands of entries."""
     path = tmp_path / "l.jsonl"
