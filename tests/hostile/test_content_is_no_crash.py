@@ -337,7 +337,11 @@ async def test_answers_that_one_subject_spoils_shut_no_provider_for_others(tmp_p
     def answer(request: PromptRequest) -> Any:
         return ProviderError("scripted", "malformed", "not JSON") if request.subject_id == "mallory" else echo(request)
 
-    async with open_scripted(tmp_path, ScriptedProvider(answer)) as runtime:
+    # Between attempts it waits for a thousandth of its time; the number of attempts is the usual one.
+    settings = ProviderConfig(kind="offline", backoff_initial_s=0.0005, backoff_max_s=0.02)
+    router = RouterConfig(default_provider="scripted", providers={"scripted": settings})
+    config = scripted_config(tmp_path).model_copy(update={"router": router})
+    async with open_runtime(config, providers={"scripted": ScriptedProvider(answer)}) as runtime:
         for number in range(8):
             result = await runtime.supervisor().handle_turn(f"attack {number}", subject_id="mallory")
             assert result.error is not None
