@@ -127,6 +127,12 @@ PUBLIC_NAMES = [
 ]
 """What `kitchener` exports. A name is added or removed here in the same change, with a line in the changelog."""
 
+TESTED_ELSEWHERE = {
+    "actors/turn": "a turn is seen from outside: tests/acceptance",
+    "replaying": "tests/replay",
+}
+"""Folders of the source whose tests stand in a folder of another name, and where."""
+
 UNLISTED_DIRECTORIES = {".git", ".venv", "__pycache__", "build", "dist", "node_modules"}
 
 # Put together at run time, so that this file does not contain them.
@@ -176,6 +182,10 @@ def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
+
+
+def modules(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("*.py") if path.name != "__init__.py"]
 
 
 def test_every_public_name_resolves_and_is_listed_once_and_in_order() -> None:
@@ -344,3 +354,18 @@ def test_nothing_in_the_source_is_left_to_do() -> None:
         if unfinished.search(line)
     ]
     assert found == []
+
+
+def test_tests_stand_in_a_folder_of_the_name_that_the_source_has() -> None:
+    """A folder of more than two modules has tests of its own, or says where they are."""
+    package, tests = ROOT / "src" / "kitchener", ROOT / "tests"
+    folders = (folder.relative_to(package).as_posix() for folder in package.rglob("*") if len(modules(folder)) > 2)
+    assert {folder for folder in folders if not any((tests / folder).glob("test_*.py"))} == TESTED_ELSEWHERE.keys()
+
+
+def test_no_folder_of_tests_is_named_after_source_that_has_gone() -> None:
+    package, tests = ROOT / "src" / "kitchener", ROOT / "tests"
+    found = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")}
+    rooms = {folder.name for folder in package.iterdir() if folder.is_dir()}
+    below = (folder.as_posix() for folder in found if folder.parts[:1] and folder.parts[0] in rooms)
+    assert [folder for folder in below if not (package / folder).is_dir()] == []

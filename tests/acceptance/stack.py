@@ -72,11 +72,11 @@ class ScriptedExecutor:
 
     def __init__(self, script: Script | None = None) -> None:
         self.given: list[WorkOrder] = []
-        self._script = script or fitting
+        self.script = script or fitting
 
     async def execute(self, work_order: WorkOrder) -> WorkOrder:
         self.given.append(work_order)
-        said = self._script(work_order)
+        said = self.script(work_order)
         if isinstance(said, Awaitable):
             said = await said
         if isinstance(said, BaseException):

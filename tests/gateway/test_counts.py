@@ -19,7 +19,7 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, read_all, scripted_config
 from tests.gateway.asking import Told, ask
 from tests.gateway.fake_server import completion
-from tests.gateway.test_models import served
+from tests.gateway.providers.test_models import served
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")
 

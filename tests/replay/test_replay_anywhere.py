@@ -114,12 +114,12 @@ async def test_programs_replay_on_both_loops(recorded: Mapping[str, Path], name:
 
 @pytest.mark.timeout(300)
 def test_programs_replay_in_another_process(recorded: Mapping[str, Path]) -> None:
-    """By the command line, with another hash seed than the one they were recorded with."""
-    for ran_on, name in zip(BACKENDS * 3, programs.TOOLS, strict=True):
+    """By the command line, with another hash seed than the one they were recorded with: the two longest."""
+    for ran_on, name in zip(BACKENDS, ("companion_bot", "demo"), strict=True):
         turns, learned = TURNS[name]
         last = replayed(recorded[ran_on] / name / programs.SETTINGS, *programs.TOOLS[name], seed=99)
         assert f"{turns} turn" in last
-        assert not learned or f" and {learned} consolidations identical" in last
+        assert f" and {learned} consolidations identical" in last
 
 
 @pytest.fixture(scope="module")

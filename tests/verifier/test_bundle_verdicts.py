@@ -24,6 +24,12 @@ pytestmark = needs_node
 
 
 @pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """A verdict is about files; that both event loops write the same ones is shown in `tests/replay`."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
 def proven(tmp_path_factory: pytest.TempPathFactory) -> Proven:
     return fill(tmp_path_factory.mktemp("proven"))
 

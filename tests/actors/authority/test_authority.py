@@ -308,8 +308,7 @@ async def test_recall_sees_nothing_newer_than_the_turn(tmp_path: Path) -> None:
             held.set()
             await release.wait()
 
-    async with talking(tmp_path, recall_scope="subject", **ENFORCE) as ada:
-        ada.provider._gate = hold
+    async with talking(tmp_path, recall_scope="subject", gate=hold, **ENFORCE) as ada:
         await ada.start(OTHER)
         await ada.say("the old harbour", session_id=OTHER)
         async with anyio.create_task_group() as tasks:
@@ -435,8 +434,7 @@ async def test_calls_wait_for_the_turn_before_them(tmp_path: Path) -> None:
             held.set()
             await release.wait()
 
-    async with talking(tmp_path, **ENFORCE) as ada:
-        ada.provider._gate = hold
+    async with talking(tmp_path, gate=hold, **ENFORCE) as ada:
         first = (await ada.say("apples")).intent_id
         assert first is not None
         with anyio.fail_after(10):
@@ -490,8 +488,7 @@ async def test_a_turn_that_is_cut_off_leaves_its_decision(tmp_path: Path) -> Non
             await anyio.sleep_forever()
 
     clock = FakeClock()
-    async with talking(tmp_path, clock, **ENFORCE) as ada:
-        ada.provider._gate = hang
+    async with talking(tmp_path, clock, gate=hang, **ENFORCE) as ada:
         first = await ada.say("apples")
         for message in ("[switch] hang", "[close] hang"):
             async with anyio.create_task_group() as tasks:

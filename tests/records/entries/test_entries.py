@@ -11,7 +11,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.records import events
 from kitchener.records.entries import ERASED, TurnStartedPayload, opened, payload_as, text_of
 from tests.erasure.kit import ADA, fill, running
-from tests.records.shapes import NOT_WRITTEN, misfits, shape_of, shaped_types
+from tests.records.entries.shapes import NOT_WRITTEN, misfits, shape_of, shaped_types
 from tests.replay import golden_roots
 
 SEALED: dict[str, Any] = {"$sealed": {"key_id": "k"}}
