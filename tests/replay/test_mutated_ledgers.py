@@ -136,7 +136,7 @@ async def told(
     }
 
     async def tape_of(_: str) -> Tape:
-        made = Tape(tape.session_id, entries, ho2m=tape.ho2m, names=tape.names)
+        made = Tape(tape.session_id, entries, ho2m=tape.ho2m, names=tape.names, signers=tape.signers)
         made.turns = [turn for turn in made.turns if turn_id in (None, turn.turn_id)]
         return made
 

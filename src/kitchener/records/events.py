@@ -45,6 +45,7 @@ INTENT_ABANDONED: Final = "INTENT_ABANDONED"
 INTENT_FORKED: Final = "INTENT_FORKED"
 LIFECYCLE_VOIDED: Final = "LIFECYCLE_VOIDED"
 SUBJECT_ERASED: Final = "SUBJECT_ERASED"
+SIGNER_DECLARED: Final = "SIGNER_DECLARED"
 PROJECTION_COMPUTED: Final = "PROJECTION_COMPUTED"
 CONFLICT_FLAG: Final = "CONFLICT_FLAG"
 INTENT_SHADOW_DECISION: Final = "INTENT_SHADOW_DECISION"
@@ -97,6 +98,8 @@ REF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 CONSOLIDATIONS_KEY: Final = "consolidations"
 """The index key of every planned consolidation."""
+SIGNERS_KEY: Final = "signers"
+"""The index key of every declared signer of projections."""
 
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -181,6 +184,8 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
         return ("sessions", external_index_key(None if is_anonymous else subject_id, str(external)))
     if entry_type == SUBJECT_ERASED:
         return (erased_index_key(str(subject_id)),)
+    if entry_type == SIGNER_DECLARED:
+        return (SIGNERS_KEY,)
     if entry_type in _OF_SHARED_INTENTS:
         is_shared = entry_type == LIFECYCLE_VOIDED or payload.get("scope") in SHARED_SCOPES
         return (SHARED_INTENTS, shared_intents_key(subject_id)) if is_shared and isinstance(subject_id, str) else ()
@@ -188,7 +193,7 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 _KEYED_TYPES: Final = frozenset(
-    (SESSION_START, TURN_STARTED, TURN_COMPLETED, WO_PLANNED, SUBJECT_ERASED, SESSION_END, *_OF_SHARED_INTENTS)
+    (SESSION_START, TURN_STARTED, TURN_COMPLETED, WO_PLANNED, SUBJECT_ERASED, SIGNER_DECLARED, SESSION_END, *_OF_SHARED_INTENTS)
 )
 
 

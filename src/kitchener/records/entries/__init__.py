@@ -72,6 +72,7 @@ from kitchener.records.entries.memory import (
 from kitchener.records.entries.sessions import (
     SessionEndPayload,
     SessionStartPayload,
+    SignerDeclaredPayload,
     SubjectErasedPayload,
 )
 from kitchener.records.entries.turns import (
@@ -189,6 +190,7 @@ __all__ = [
     "ShadowDecisionPayload",
     "ShadowEvent",
     "SignalPayload",
+    "SignerDeclaredPayload",
     "SubjectErasedPayload",
     "SuppressReason",
     "SuppressedPositions",
