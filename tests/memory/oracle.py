@@ -105,7 +105,7 @@ class Scan:
             elif record["type"] == "HO3_OVERLAY_DEACTIVATED":
                 found[key] |= {"enabled": False, "blocks": record.get("block_signal", False)}
             else:
-                found[key] |= {"enabled": True, "blocks": False, "weight": record["weight"]}
+                found[key] |= {"enabled": True, "blocks": False, "weight": record["new_weight"]}
         return list(found.values())
 
     def biases(self) -> list[str]:

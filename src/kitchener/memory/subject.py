@@ -122,7 +122,7 @@ class SubjectMemory:
                 keys.append(overlay.key)
         elif entry_type in (events.HO3_OVERLAY_DEACTIVATED, events.HO3_OVERLAY_WEIGHT_UPDATED):
             decision = payload_as(OverlayDeactivatedPayload, payload)
-            weight = payload_as(OverlayWeightPayload, payload).get("weight")
+            weight = payload_as(OverlayWeightPayload, payload).get("new_weight")
             reason, blocks = decision.get("reason"), decision.get("block_signal") is True
             text = reason if isinstance(reason, str) else why_erased(payload)
             record = OverlayRecord(seq, logged_us, entry_type, None, weight, blocks, text)

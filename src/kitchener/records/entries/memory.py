@@ -84,7 +84,7 @@ class OverlayWeightPayload(MemoryPayload):
 
     artifact_id: NotRequired[str]
     overlay_id: NotRequired[str]
-    weight: float | None
+    new_weight: float | None
     reason: SealedText
     event_ts: NotRequired[str]
 
