@@ -123,9 +123,19 @@ LISTED = {"ref": REF}
             },
         ),
         (events.HO3_OVERLAY_WEIGHT_UPDATED, {"weight": 0.5, "reason": "so"}, {"new_weight": 0.5, "reason": "so"}),
-        (events.HO3_OVERLAY_WEIGHT_UPDATED, {"weight": None}, {"new_weight": None}),
+        (
+            events.HO3_OVERLAY_WEIGHT_UPDATED,
+            {"weight": None, "event_ts": "2026-01-01T00:00:00+00:00"},
+            {"new_weight": None, "event_ts": "2026-01-01T00:00:00+00:00", "is_dated": False},
+        ),
+        (events.HO3_OVERLAY_DEACTIVATED, {"reason": "superseded"}, {"reason": "superseded"}),
+        (
+            events.HO3_OVERLAY_DEACTIVATED,
+            {"event_ts": "2026-01-01T00:00:00+00:00"},
+            {"event_ts": "2026-01-01T00:00:00+00:00", "is_dated": False},
+        ),
     ],
-    ids=["projection", "changed_projection", "conflict", "weight", "no_weight"],
+    ids=["projection", "changed_projection", "conflict", "weight", "no_weight", "renewed", "deactivated"],
 )
 def test_the_names_of_before_are_upgraded(entry_type: str, older: dict[str, Any], newest: dict[str, Any]) -> None:
     for version in ({"v": 1}, {}):

@@ -221,6 +221,7 @@ class OverlayOperations(ReadOperations):
 
     async def _deactivate(self, subject: SubjectMemory, overlay: Overlay, fields: OverlayDeactivatedPayload) -> None:
         fields["artifact_id"], fields["overlay_id"] = overlay.key, overlay.overlay_id
+        fields["v"] = events.VERSIONS[events.HO3_OVERLAY_DEACTIVATED]
         await self._append(subject, events.HO3_OVERLAY_DEACTIVATED, overlay.overlay_id, fields)
 
     async def _set_weight(self, subject: SubjectMemory, overlay: Overlay, fields: OverlayWeightPayload) -> None:

@@ -102,12 +102,18 @@ CONSOLIDATIONS_KEY: Final = "consolidations"
 SIGNERS_KEY: Final = "signers"
 """The index key of every declared signer of projections."""
 
-VERSIONS: Final[Mapping[str, int]] = {PROJECTION_COMPUTED: 2, CONFLICT_FLAG: 2, HO3_OVERLAY_WEIGHT_UPDATED: 2}
+VERSIONS: Final[Mapping[str, int]] = {
+    PROJECTION_COMPUTED: 2,
+    CONFLICT_FLAG: 2,
+    HO3_OVERLAY_DEACTIVATED: 2,
+    HO3_OVERLAY_WEIGHT_UPDATED: 2,
+}
 """The newest version of the types whose shape has changed."""
 
 UPGRADES: Mapping[tuple[str, int], upgrades.Upgrade] = {
     (PROJECTION_COMPUTED, 1): upgrades.name_projection,
     (CONFLICT_FLAG, 1): upgrades.name_conflict,
+    (HO3_OVERLAY_DEACTIVATED, 1): upgrades.keep_order,
     (HO3_OVERLAY_WEIGHT_UPDATED, 1): upgrades.name_weight,
 }
 """`(entry type, version)` to the function that turns such a payload into the next version's."""

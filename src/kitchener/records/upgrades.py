@@ -28,9 +28,14 @@ def name_conflict(payload: dict[str, Any]) -> dict[str, Any]:
     return upgraded
 
 
+def keep_order(payload: dict[str, Any]) -> dict[str, Any]:
+    """`HO3_OVERLAY_DEACTIVATED` 1 to 2: it took effect when it was written, whatever its `event_ts`; so its turns replay."""
+    return {**payload, "v": 2, "is_dated": False} if "event_ts" in payload else {**payload, "v": 2}
+
+
 def name_weight(payload: dict[str, Any]) -> dict[str, Any]:
-    """`HO3_OVERLAY_WEIGHT_UPDATED` 1 to 2: the field `weight` is called `new_weight`."""
-    upgraded = {**payload, "v": 2}
+    """`HO3_OVERLAY_WEIGHT_UPDATED` 1 to 2: as `keep_order`, and the field `weight` is called `new_weight`."""
+    upgraded = keep_order(payload)
     if "weight" in upgraded:
         upgraded["new_weight"] = upgraded.pop("weight")
     return upgraded
