@@ -79,6 +79,8 @@ class Components:
     background: BackgroundJobs | None
     """Runs automatic consolidations; None if `consolidation` is "manual"."""
     erasure: ErasureGuard
+    authority: ContextAuthority | None
+    """Decides what a model sees; None if `context_mode` is "off"."""
 
 
 def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documents them
@@ -150,6 +152,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         consolidator=consolidator,
         background=_background(config, host),
         erasure=ErasureGuard(sessions, admission, consolidator, authority, limits),
+        authority=authority,
     )
 
 

@@ -91,6 +91,7 @@ class HO2Supervisor:
         self._ledgers, self._sessions, self._admission = ledgers, parts.sessions, parts.admission
         self._limiter, self._keys, self._intents = parts.limiter, parts.keys, parts.intents
         self._runner, self._consolidator, self._background = parts.runner, parts.consolidator, parts.background
+        self._authority = parts.authority
         self._checks = RequestChecks(self._host.limits)
         self.erasure = parts.erasure
         """Stops and evicts a subject's sessions for an erasure. The runtime calls it."""
@@ -209,12 +210,16 @@ class HO2Supervisor:
             return await self._consolidator.run(signal_ids, namespace=namespace, gate_ts=gate_ts)
 
     async def recover(self) -> None:
-        """Ends the consolidations that a crash left open. A runtime calls this before its first turn.
+        """Ends the consolidations that a crash left open, and records who signs projections from now on.
+
+        A runtime calls this before its first turn.
 
         A turn that a crash left open is closed when its session is next activated.
         """
         if self._consolidator is not None:
             await self._consolidator.recover()
+        if self._authority is not None:
+            await self._authority.declare_signer()
 
     async def declare_intent(
         self,

@@ -167,8 +167,9 @@ class SignalOperations(OverlayOperations):
             traces = await find_traces(subject_id, sessions, namespaces, (self.signals, self.overlays), key_id=key_id)
             for namespace, key in traces.artifacts:
                 subject = await self._known(namespace)
-                history, found = subject.history(key), subject.overlay(key, self._cut(subject, None, None))
-                if found is not None and history[-1].entry_type != events.HO3_OVERLAY_DEACTIVATED:
+                now = self._cut(subject, None, None)
+                found = subject.overlay(key, now)
+                if found is not None and subject.history(key, now)[-1].entry_type != events.HO3_OVERLAY_DEACTIVATED:
                     await self._deactivate(subject, found, {"erased_subject": subject_id})
             for namespace, event_id in traces.foreign_events:
                 subject = await self._known(namespace)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from kitchener.config import HO3MemoryConfig
+from kitchener.ledger.format.lines import NO_END
 from kitchener.memory.gate import GateResult, is_within_window, judge, thresholds
 from kitchener.memory.overlays import Overlay, OverlayHistory, OverlayRecord, parse_overlay
 from kitchener.memory.signals import Cut, RecordedEvent, SignalAccumulator, SignalEvent, SignalLog
@@ -37,6 +38,7 @@ class Quarantine(NamedTuple):
 
 
 _NOTHING: frozenset[str] = frozenset()
+_EVERYTHING = Cut(NO_END, NO_END, NO_END)
 
 
 class SubjectMemory:
@@ -121,10 +123,13 @@ class SubjectMemory:
                 keys.append(overlay.key)
         elif entry_type in (events.HO3_OVERLAY_DEACTIVATED, events.HO3_OVERLAY_WEIGHT_UPDATED):
             decision = payload_as(OverlayDeactivatedPayload, payload)
-            weight = payload_as(OverlayWeightPayload, payload).get("weight")
+            weight = payload_as(OverlayWeightPayload, payload).get("new_weight")
             reason, blocks = decision.get("reason"), decision.get("block_signal") is True
             text = reason if isinstance(reason, str) else why_erased(payload)
-            record = OverlayRecord(seq, logged_us, entry_type, None, weight, blocks, text)
+            decided = decision.get("event_ts") if decision.get("is_dated", True) else None
+            effective_us = us_of(decided, "event_ts") if decided is not None else logged_us
+            cancels = "target" in decision or "erased_subject" in decision
+            record = OverlayRecord(seq, effective_us, entry_type, None, weight, blocks, text, cancels)
             self._record(decision["artifact_id"], record)
         elif entry_type == events.SUBJECT_ERASED:
             # The artifacts can still be listed, as erased, but no longer close a gate.
@@ -200,9 +205,9 @@ class SubjectMemory:
         found = None if history is None else history.at(cut)
         return self._erased[key].at(cut) if found is None and key in self._erased else found
 
-    def history(self, key: str) -> list[OverlayRecord]:
-        """All records of an artifact, oldest first."""
-        return [record for each in (self._erased, self._histories) if key in each for record in each[key].records]
+    def history(self, key: str, cut: Cut = _EVERYTHING) -> list[OverlayRecord]:
+        """The records of an artifact within a cut, in the order in which they took effect; without a cut, all."""
+        return [record for each in (self._erased, self._histories) if key in each for record in each[key].visible(cut)]
 
     def quarantined(self, cut: Cut) -> frozenset[str]:
         """Signal and event ids that do not count at a cut."""
@@ -248,7 +253,7 @@ class SubjectMemory:
             self._words.update(words)
 
     def _record(self, key: str, record: OverlayRecord) -> None:
-        self._histories.setdefault(key, OverlayHistory()).records.append(record)
+        self._histories.setdefault(key, OverlayHistory()).add(record)
 
 
 def _is_consolidated(history: OverlayHistory, cut: Cut, config: HO3MemoryConfig) -> bool:

@@ -5,14 +5,15 @@ every payload through `read_payload`, which refuses versions from the future and
 it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from kitchener.errors import EventVersionError
 from kitchener.ids import anonymous_subject
+from kitchener.records import upgrades
 
 VERSION: Final = 1
-"""Written into every payload as `v`; absent reads as 1."""
+"""Written into every payload as `v`, but for the types in `VERSIONS`; absent reads as 1."""
 
 SESSION_START: Final = "SESSION_START"
 SESSION_END: Final = "SESSION_END"
@@ -45,6 +46,7 @@ INTENT_ABANDONED: Final = "INTENT_ABANDONED"
 INTENT_FORKED: Final = "INTENT_FORKED"
 LIFECYCLE_VOIDED: Final = "LIFECYCLE_VOIDED"
 SUBJECT_ERASED: Final = "SUBJECT_ERASED"
+SIGNER_DECLARED: Final = "SIGNER_DECLARED"
 PROJECTION_COMPUTED: Final = "PROJECTION_COMPUTED"
 CONFLICT_FLAG: Final = "CONFLICT_FLAG"
 INTENT_SHADOW_DECISION: Final = "INTENT_SHADOW_DECISION"
@@ -98,11 +100,24 @@ or a tool."""
 
 CONSOLIDATIONS_KEY: Final = "consolidations"
 """The index key of every planned consolidation."""
+SIGNERS_KEY: Final = "signers"
+"""The index key of every declared signer of projections."""
 
-Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
+VERSIONS: Final[Mapping[str, int]] = {
+    PROJECTION_COMPUTED: 2,
+    CONFLICT_FLAG: 2,
+    HO3_OVERLAY_DEACTIVATED: 2,
+    HO3_OVERLAY_WEIGHT_UPDATED: 2,
+}
+"""The newest version of the types whose shape has changed."""
 
-UPGRADES: Mapping[tuple[str, int], Upgrade] = {}
-"""`(entry type, version)` to the function that turns such a payload into the next version's. Empty while 1 is the newest."""
+UPGRADES: Mapping[tuple[str, int], upgrades.Upgrade] = {
+    (PROJECTION_COMPUTED, 1): upgrades.name_projection,
+    (CONFLICT_FLAG, 1): upgrades.name_conflict,
+    (HO3_OVERLAY_DEACTIVATED, 1): upgrades.keep_order,
+    (HO3_OVERLAY_WEIGHT_UPDATED, 1): upgrades.name_weight,
+}
+"""`(entry type, version)` to the function that turns such a payload into the next version's."""
 
 
 def read_payload(entry_type: str, payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,13 +126,13 @@ def read_payload(entry_type: str, payload: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         EventVersionError: a newer version of Kitchener wrote it
     """
-    version = payload.get("v", 1)
-    if not isinstance(version, int) or version < 1 or version > VERSION:
+    version, newest = payload.get("v", 1), VERSIONS.get(entry_type, VERSION)
+    if not isinstance(version, int) or version < 1 or version > newest:
         raise EventVersionError(
-            f"{entry_type} has version {version!r}; this version of Kitchener reads up to {VERSION}, use a newer one"
+            f"{entry_type} has version {version!r}; this version of Kitchener reads up to {newest}, use a newer one"
         )
     current = dict(payload)
-    while version < VERSION:
+    while version < newest:
         current = UPGRADES[entry_type, version](current)
         version += 1
     return in_words(current)
@@ -182,6 +197,8 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
         return ("sessions", external_index_key(None if is_anonymous else subject_id, str(external)))
     if entry_type == SUBJECT_ERASED:
         return (erased_index_key(str(subject_id)),)
+    if entry_type == SIGNER_DECLARED:
+        return (SIGNERS_KEY,)
     if entry_type in _OF_SHARED_INTENTS:
         is_shared = entry_type == LIFECYCLE_VOIDED or payload.get("scope") in SHARED_SCOPES
         return (SHARED_INTENTS, shared_intents_key(subject_id)) if is_shared and isinstance(subject_id, str) else ()
@@ -189,7 +206,7 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 _KEYED_TYPES: Final = frozenset(
-    (SESSION_START, TURN_STARTED, TURN_COMPLETED, WO_PLANNED, SUBJECT_ERASED, SESSION_END, *_OF_SHARED_INTENTS)
+    (SESSION_START, TURN_STARTED, TURN_COMPLETED, WO_PLANNED, SUBJECT_ERASED, SIGNER_DECLARED, SESSION_END, *_OF_SHARED_INTENTS)
 )
 
 

@@ -27,6 +27,7 @@ from kitchener.errors import UnknownSession
 from kitchener.gateway.providers.recorded import RecordedProvider
 from kitchener.ids import memory_namespace
 from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, SessionStartPayload, payload_as, text_of
@@ -44,6 +45,7 @@ from kitchener.replaying.recorded_ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded_routes import Routes
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
+from kitchener.replaying.signatures import RecordedSigners
 from kitchener.replaying.tape import Diverged, Tape, TurnTape, providers_of
 from kitchener.runtime.agent import tools_of
 from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
@@ -92,6 +94,7 @@ class Replays:
         self._tools, self._prompts = tools, prompts
         self._identities: dict[bool, str] = {}
         """The identity of the policy, with and without long-term memory."""
+        self._signers: RecordedSigners | None = None
 
     async def sessions(self) -> list[str]:
         """The sessions on record, oldest first."""
@@ -160,7 +163,8 @@ class Replays:
         # HO2m first: a turn's end becomes durable after everything it depends on, so the other ledgers then have all of it.
         ledger_ids = (ho2m, *sorted(self.recorded.readers.keys() - {OVERLAYS, ho2m}))
         entries, subject_id = await self._read(session_id, ledger_ids)
-        return Tape(session_id, entries, ho2m=ho2m, names=await self._names(subject_id))
+        names, signers = await self._names(subject_id), await self._recorded_signers()
+        return Tape(session_id, entries, ho2m=ho2m, names=names, signers=signers)
 
     async def _read(self, session_id: str, ledger_ids: Iterable[str]) -> tuple[dict[str, Sequence[StoredEntry]], str]:
         """The session's entries by ledger id, and its subject."""
@@ -171,6 +175,15 @@ class Replays:
         if not (own := entries.get(self.recorded.ho2m)):
             raise UnknownSession(session_id, self.agent_class)
         return entries, payload_as(CommonPayload, own[0].payload)["subject_id"]
+
+    async def _recorded_signers(self) -> RecordedSigners:
+        """Who signed projections, from the ledgers. Read once, because a root has few signers."""
+        if self._signers is None:
+            readers, ho2m = self.recorded.readers.values(), self.recorded.readers[self.recorded.ho2m]
+            held = [await anyio.to_thread.run_sync(read_checkpoint, each.path) for each in readers]
+            declared = [entry async for entry in ho2m.read(key=events.SIGNERS_KEY)]
+            self._signers = RecordedSigners(declared, [head.public_key for head in held if head is not None])
+        return self._signers
 
     async def _overlays_of(self, subject_id: str) -> list[StoredEntry]:
         """The entries of the overlays ledger about a subject."""

@@ -32,6 +32,7 @@ from kitchener.records.prompt import Attempt
 from kitchener.records.ref import Ref
 from kitchener.replaying.comparison import Difference, first_difference, stems_from
 from kitchener.replaying.report import ReplayDivergence
+from kitchener.replaying.signatures import RecordedSigners
 
 NO_TIME: Final = "1970-01-01T00:00:00.000000+00:00"
 """The time of an entry where nothing has a time yet."""
@@ -109,6 +110,7 @@ class Tape:
         entries: its entries by ledger id, oldest first
         ho2m: the ledger id of the supervisor's ledger
         names: names for entries outside the session, such as learned lines, by ledger id and entry id
+        signers: check the signatures of projections; None: no signer is on record
     """
 
     def __init__(
@@ -118,6 +120,7 @@ class Tape:
         *,
         ho2m: str,
         names: Mapping[tuple[str, str], str] = MappingProxyType({}),
+        signers: RecordedSigners | None = None,
     ) -> None:
         self.session_id, self.entries, self.ho2m = session_id, entries, ho2m
         self.turns: list[TurnTape] = []
@@ -133,7 +136,7 @@ class Tape:
         self._left: dict[str, deque[StoredEntry]] = {}
         self._lists: dict[str, ProjectionLists] = {}
         self._by_ref = {(entry.ledger_id, entry.entry_id): entry for each in entries.values() for entry in each}
-        self.names = names
+        self.names, self.signers = names, signers or RecordedSigners()
         own = [entry.seq for entry in entries.get(ho2m, ())]
         self._before = dict(zip(own, [0, *own], strict=False))
         self._cut()
@@ -326,7 +329,10 @@ class Tape:
         if expected.entry_type == events.PROJECTION_COMPUTED and any(recorded.get(key) != payload.get(key) for key in _LISTS):
             # Equal lists can be written in several forms, and the form is not a decision.
             recorded, payload = self._written_out(recorded), self._written_out(payload)
-        return first_difference(expected.entry_type, recorded, payload, policy_differs=self.policy_differs)
+        found = first_difference(expected.entry_type, recorded, payload, policy_differs=self.policy_differs)
+        if found is None and expected.entry_type == events.PROJECTION_COMPUTED and self.turn is not None:
+            return self.signers.difference(expected.payload, self.turn.started.seq)
+        return found
 
     def _written_out(self, payload: Mapping[str, object]) -> dict[str, object]:
         lists = self.lists_of(payload_as(ProjectionPayload, payload))

@@ -78,9 +78,9 @@ class MemoryChange:
 
     def _entry_json(self) -> dict[str, object]:
         entry, payload = self.entry, events.read_payload(self.entry.entry_type, self.entry.payload)
-        facts: dict[str, object] = {
-            name: payload[name] for name in ("reason", "superseded_by", "target", "weight") if name in payload
-        }
+        facts: dict[str, object] = {name: payload[name] for name in ("reason", "superseded_by", "target") if name in payload}
+        if "new_weight" in payload:
+            facts["weight"] = payload["new_weight"]
         head = {"ledger_id": entry.ledger_id, "seq": entry.seq, "entry_id": entry.entry_id}
         return {**head, "entry_type": entry.entry_type, "at": entry.timestamp, **facts}
 

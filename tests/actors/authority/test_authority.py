@@ -279,7 +279,7 @@ async def test_recall_goes_as_far_as_its_scope(tmp_path: Path, scope: str, shown
         projected = (await ada.decisions(events.PROJECTION_COMPUTED))[-1].payload
         recalled = [key for key, reasons in projected["eligibility_reasons"].items() if "RECALLED" in reasons]
         assert len(recalled) == len(shown)
-        eligible = {ref["entry_id"] for ref in projected["eligible_refs"]}
+        eligible = {each["ref"]["entry_id"] for each in projected["eligible_refs"]}
         assert not eligible & {key.partition("/")[2] for key in recalled}
 
 
@@ -349,7 +349,7 @@ async def test_learned_lines_stand_once(tmp_path: Path) -> None:
         whole = "".join(message.content for message in ada.provider.requests[-1].messages if isinstance(message.content, str))
         assert whole.count(line) == 1
         projected = (await ada.decisions(events.PROJECTION_COMPUTED))[-1].payload
-        visible = {ref["ledger_id"] for ref in projected["visible_refs"]}
+        visible = {each["ref"]["ledger_id"] for each in projected["visible_refs"]}
         assert "OVERLAYS" in visible
     async with talking(tmp_path, FakeClock(1_767_226_600_000_000), context_budget=12, **EASY, **ENFORCE) as ada:
         await ada.say("[switch] plums")

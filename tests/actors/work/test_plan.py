@@ -209,6 +209,13 @@ def test_the_last_attempt_decides_the_outcome_and_all_of_them_used_their_tools()
     assert signals_of({}, [second, first]) == ["tool:send", "tool:look", "outcome:failed"]
 
 
+def test_a_reply_that_the_budget_does_not_cover_was_not_tried() -> None:
+    about = {"session_id": "SES-00000001", "turn_id": "T-00000001-000001", "created_at": "2026-01-01T00:00:00Z"}
+    refused = WorkOrder.create(number=2, wo_type="synthesize", **about).abandoned()
+    assert signals_of({}, [ended("classify"), refused]) == ["outcome:unknown"]
+    assert signals_of({}, [ended("synthesize", failed=True), refused]) == ["outcome:failed"]
+
+
 def test_a_verifier_has_no_outcome_of_its_own() -> None:
     assert signals_of({}, [ended("synthesize"), ended("verify", failed=True, number=2)]) == ["outcome:success"]
 

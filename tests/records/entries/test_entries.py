@@ -43,7 +43,10 @@ def misfits_under(root: Path) -> tuple[list[str], set[str]]:
     found, seen = list[str](), set[str]()
     for ledger_id, entry_type, payload in entries_under(root):
         seen.add(entry_type)
-        found += [f"{ledger_id} {entry_type}: {each}" for each in misfits(payload, shape_of(ledger_id, entry_type))]
+        found += [
+            f"{ledger_id} {entry_type}: {each}"
+            for each in misfits(events.read_payload(entry_type, payload), shape_of(ledger_id, entry_type))
+        ]
     return found, seen
 
 

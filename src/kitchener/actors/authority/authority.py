@@ -41,7 +41,7 @@ from kitchener.context.fold.lifecycle import first_intent_problem
 from kitchener.errors import InvalidLifecycle
 from kitchener.ledger import LedgerEntry, LedgerGroup, ReadableLedger, StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import CommonPayload, ProjectionMode, TransitionStep
+from kitchener.records.entries import CommonPayload, ProjectionMode, SignerDeclaredPayload, TransitionStep, payload_as
 from kitchener.records.ref import Ref
 from kitchener.signing import Signer
 
@@ -240,6 +240,20 @@ class ContextAuthority:
         self._indexes.used(thread.ranking.words)
         thread.projection = projection
         return projection, render(projection, self.projector.estimate, elsewhere=SHOWN_ELSEWHERE)
+
+    async def declare_signer(self) -> None:
+        """Writes `SIGNER_DECLARED` to HO2m if the last one names another signer. A runtime calls it before the first turn.
+
+        Without the entry nobody could check a signature who has no signed head, or notice that one was removed.
+        """
+        ho2m, signer = self._ledgers.ho2m, self._signer
+        last = await ho2m.last(key=events.SIGNERS_KEY)
+        declared = payload_as(SignerDeclaredPayload, last[0].payload)["signer"] if last else None
+        fields: SignerDeclaredPayload = {"v": events.VERSION, "signer": None, "public_key": None}
+        if signer is not None:
+            fields |= {"signer": signer.signer, "public_key": signer.public_key}
+        if declared != fields["signer"]:
+            await ho2m.write(LedgerEntry(events.SIGNER_DECLARED, fields["signer"] or "nobody", dict(fields)))
 
     async def record(
         self,

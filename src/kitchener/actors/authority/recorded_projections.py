@@ -13,6 +13,7 @@ from kitchener.context import BaseProjection
 from kitchener.context.projection.record import apply_edits, read_refs
 from kitchener.errors import origin_of
 from kitchener.ledger import StoredEntry
+from kitchener.records import events
 from kitchener.records.entries import AddedRefs, ProjectionPayload, payload_as
 from kitchener.records.ref import Ref
 
@@ -34,7 +35,8 @@ class RecordedProjections:
         """Reads a `PROJECTION_COMPUTED` entry. If its edits do not apply, the intent's next projection is written in full."""
         intent_id = entry.payload.get("intent_id")
         try:
-            eligible = self._eligible(payload_as(ProjectionPayload, entry.payload), self._last.get(intent_id))
+            payload = payload_as(ProjectionPayload, events.read_payload(entry.entry_type, entry.payload))
+            eligible = self._eligible(payload, self._last.get(intent_id))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             logger.warning("projection cannot be followed", entry_id=entry.entry_id, error=origin_of(error))
             self._last.pop(intent_id, None)

@@ -169,7 +169,7 @@ def signals_of(
     outcome = "unknown"
     for wo in chain:
         found += [f"tool:{tool_id}" for tool_id in wo.cost.tool_ids_used]
-        if wo.wo_type == "synthesize":
+        if wo.wo_type == "synthesize" and wo.state != "abandoned":  # the budget did not cover the attempt
             outcome = "success" if wo.state == "completed" else "failed"
     labels = labels_of(classification, vocabulary)
     found += [f"{kind}:{labels[kind]}" for kind in ("domain", "task") if kind in labels]

@@ -66,9 +66,11 @@ async def exported(place: AgentMemory, reader: MemoryReader, subjects: Iterable[
 
 
 def _record(entry: StoredEntry) -> dict[str, object]:
-    names = ("reason", "weight", "superseded_by", "target", "block_signal", "event_ts")
-    payload = events.in_words(entry.payload)
+    names = ("reason", "superseded_by", "target", "block_signal", "event_ts")
+    payload = events.read_payload(entry.entry_type, entry.payload)
     facts: dict[str, object] = {name: payload[name] for name in names if name in payload}
+    if "new_weight" in payload:
+        facts["weight"] = payload["new_weight"]
     return {"at": entry.timestamp, "entry_type": entry.entry_type, **facts}
 
 

@@ -158,7 +158,7 @@ def learned_view(overlay: Overlay, subject: SubjectMemory, cut: Cut, config: HO3
 
 
 def _last_reason(key: str, subject: SubjectMemory, cut: Cut) -> str:
-    visible = [each for each in subject.history(key) if each.seq <= cut.overlays_seq and each.logged_us <= cut.as_of_us]
+    visible = subject.history(key, cut)
     newest = visible[-1] if visible else None
     if newest is None or newest.entry_type != events.HO3_OVERLAY_DEACTIVATED:
         return "it came in disabled, or its text is sealed and cannot be opened"

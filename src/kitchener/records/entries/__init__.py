@@ -4,6 +4,7 @@ from kitchener.records.entries.common import (
     ERASED,
     CommonPayload,
     Json,
+    ListedRef,
     Payload,
     RefJson,
     Sealed,
@@ -72,6 +73,7 @@ from kitchener.records.entries.memory import (
 from kitchener.records.entries.sessions import (
     SessionEndPayload,
     SessionStartPayload,
+    SignerDeclaredPayload,
     SubjectErasedPayload,
 )
 from kitchener.records.entries.turns import (
@@ -165,6 +167,7 @@ __all__ = [
     "Json",
     "LaneName",
     "LifecycleVoidedPayload",
+    "ListedRef",
     "MemoryPayload",
     "ModelAnswer",
     "ModelCallPayload",
@@ -189,6 +192,7 @@ __all__ = [
     "ShadowDecisionPayload",
     "ShadowEvent",
     "SignalPayload",
+    "SignerDeclaredPayload",
     "SubjectErasedPayload",
     "SuppressReason",
     "SuppressedPositions",
