@@ -4,6 +4,8 @@ A work order is immutable and validated when it is created. Each change of state
 the table of legal transitions. `docs/work-orders.md` explains the states.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -45,6 +47,18 @@ class _Record(BaseModel):
         _set_extra(copy, None)
         _set_private(copy, None)
         return copy
+
+
+TYPE_TAGS: Mapping[WorkOrderType, str] = MappingProxyType(
+    {
+        "classify": "classification",
+        "tool_call": "tool",
+        "synthesize": "synthesis",
+        "verify": "verification",
+        "consolidate": "consolidation",
+    }
+)
+"""The domain tag that each type of work order carries."""
 
 
 class Constraints(_Record):

@@ -71,7 +71,8 @@ class RecordedGateway:
         if failure is None:
             response = await self._answer(request)
         attempts = self._tape.attempts(request.wo_id, request.call)
-        if (found := self._routes.difference(request, attempts)) is not None:
+        as_planned = request._replace(domain_tags=self._tape.domain_tags(request.wo_id))
+        if (found := self._routes.difference(as_planned, attempts)) is not None:
             about = (events.ATTEMPT_STARTED, request.wo_id, None)
             self._tape.diverge("route", *found, about, payload=found[0], now=found[1])
         for attempt in attempts:

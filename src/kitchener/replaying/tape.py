@@ -30,6 +30,7 @@ from kitchener.records.entries import (
 )
 from kitchener.records.prompt import Attempt
 from kitchener.records.ref import Ref
+from kitchener.records.work_order import TYPE_TAGS
 from kitchener.replaying.comparison import Difference, first_difference, stems_from
 from kitchener.replaying.report import ReplayDivergence
 
@@ -319,12 +320,22 @@ class Tape:
             return entry.entity_id
         return self.names.get((ref.ledger_id, ref.entry_id), ref.entry_id)
 
+    def domain_tags(self, wo_id: str) -> tuple[str, ...]:
+        """The tags by which a work order of this turn was routed; none where an older version planned it without its tag."""
+        for entry in self.of_turn(events.WO_PLANNED):
+            if entry.entity_id == wo_id:
+                constraints = payload_as(WorkOrderPlannedPayload, entry.payload)["constraints"]
+                return tuple(constraints.get("domain_tags") or ())
+        return ()
+
     def _difference(
         self, expected: StoredEntry, recorded: Mapping[str, object], payload: Mapping[str, object]
     ) -> Difference | None:
         if expected.entry_type == events.PROJECTION_COMPUTED and any(recorded.get(key) != payload.get(key) for key in _LISTS):
             # Equal lists can be written in several forms, and the form is not a decision.
             recorded, payload = self._written_out(recorded), self._written_out(payload)
+        if expected.entry_type == events.WO_PLANNED:
+            payload = _as_planned(payload_as(WorkOrderPlannedPayload, payload), payload_as(WorkOrderPlannedPayload, recorded))
         return first_difference(expected.entry_type, recorded, payload, policy_differs=self.policy_differs)
 
     def _written_out(self, payload: Mapping[str, object]) -> dict[str, object]:
@@ -363,3 +374,11 @@ class Tape:
                 if turn_id in found:
                     found[turn_id].entries.setdefault(ledger_id, []).append(entry)
         self.turns = list(found.values())
+
+
+def _as_planned(now: WorkOrderPlannedPayload, recorded: WorkOrderPlannedPayload) -> Mapping[str, object]:
+    """A plan as the recording version wrote it: an earlier one left out the tag of the type."""
+    tags = [TYPE_TAGS[now["wo_type"]]]
+    if "domain_tags" in recorded["constraints"] or now["constraints"].get("domain_tags") != tags:
+        return now
+    return {**now, "constraints": {key: value for key, value in now["constraints"].items() if key != "domain_tags"}}

@@ -5,6 +5,7 @@ The supervisor (`supervisor.py`) builds it once. Turns, their work-order chains 
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import anyio
@@ -15,7 +16,7 @@ from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn_memory import TurnMemory
 from kitchener.actors.work.budget import TokenBudgeter
-from kitchener.actors.work.plan import constraints_mapping, vocabulary_of
+from kitchener.actors.work.plan import constraints_for, constraints_mapping, vocabulary_of
 from kitchener.actors.work.quality import QualityGate
 from kitchener.clock import Clock, TimestampText, loop_clock, scope_class
 from kitchener.config import HO2Config
@@ -55,16 +56,17 @@ class TurnConstants:
         self.labels = vocabulary_of(config.labels_vocabulary)
         rules = "\n".join(f"- {rule}" for rule in config.standing_rules)
         self.instructions = "\n\n".join(part for part in (config.instructions, rules and f"Standing rules:\n{rules}") if part)
-        self.classify = Constraints(prompt_contract_id=config.classify_contract_id, token_budget=config.turn_budget)
-        self.synthesize = Constraints(prompt_contract_id=config.synthesize_contract_id, token_budget=config.turn_budget)
+        limits = partial(constraints_for, config, token_budget=config.turn_budget)
+        self.classify = limits("classify", contract_id=config.classify_contract_id)
+        self.synthesize = limits("synthesize", contract_id=config.synthesize_contract_id)
         self.with_tools = self.synthesize.model_copy(
             update={"turn_limit": config.tool_turn_limit, "allowed_tools": self.allowed_tools}
         )
         fetching = {"turn_limit": config.tool_turn_limit, "allowed_tools": (ITEM_TOOL,)}
         self.with_items = self.synthesize.model_copy(update=fetching)
         self.with_both = self.with_tools.model_copy(update={"allowed_tools": (*self.allowed_tools, ITEM_TOOL)})
-        self.tool_call = Constraints(allowed_tools=self.allowed_tools, token_budget=config.turn_budget)
-        self.verify = Constraints(prompt_contract_id=config.verify_contract_id, token_budget=config.turn_budget)
+        self.tool_call = limits("tool_call", contract_id=None).model_copy(update={"allowed_tools": self.allowed_tools})
+        self.verify = limits("verify", contract_id=config.verify_contract_id)
         known = (
             self.classify,
             self.synthesize,
