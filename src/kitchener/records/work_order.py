@@ -6,7 +6,7 @@ the table of legal transitions. `docs/work-orders.md` explains the states.
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -230,6 +230,28 @@ class WorkOrder(_Record):
 
 NO_COST = Cost()
 """Nothing was used."""
+
+
+class DirectReply(NamedTuple):
+    """What a direct call gave."""
+
+    text: str
+    """The reply; empty: the answer held none."""
+    cost: Cost | None
+    """What the call used; None: a replay made no call."""
+
+
+class DirectCall(Protocol):
+    """Asks the gateway for a reply where HO1 is broken. Each use is a governance violation, and is recorded as one."""
+
+    async def __call__(self, work_order: WorkOrder, *, calls_before: int) -> DirectReply:
+        """Returns the model's reply.
+
+        Args:
+            work_order: the broken work order, with what to ask as its `input_context` and the call's limits as `constraints`
+            calls_before: model calls that HO1 began in it
+        """
+        ...
 
 
 class HO1ExecutorProtocol(Protocol):

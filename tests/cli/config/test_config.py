@@ -102,8 +102,8 @@ def test_check_warns_of_a_route_that_no_work_order_takes(cli: Cli) -> None:
     assert (outcome.code, outcome.json["ok"]) == (0, True)
     misspelt, tool = outcome.json["warnings"]
     assert misspelt["key"] == "router.domain_tag_routes.clasification"
-    assert "'classification'" in misspelt["problem"]
-    assert "'night'" in misspelt["problem"]
+    known = "classification, consolidation, night, synthesis, verification"
+    assert misspelt["problem"] == f"no work order carries this tag; work orders carry: {known}"
     assert (tool["key"], tool["problem"]) == (
         "router.domain_tag_routes.tool",
         "a work order with this tag runs a tool and asks no model",
@@ -183,9 +183,9 @@ def test_schema_lists_every_setting_with_its_meaning(cli: Cli) -> None:
 
 def test_schema_shows_the_settings_of_an_agent_in_groups_of_at_most_fifteen(cli: Cli) -> None:
     text = cli("config", "schema").out
-    _, _, agent = text.partition("\n[agents.<class>]\n")
+    agent = text.partition("\n[agents.<class>]\n")[2].partition("\n[")[0]
     groups = [re.findall(r"^(\w+): ", group, flags=re.MULTILINE) for group in re.split(r"^# .+$", agent, flags=re.MULTILINE)]
-    assert sorted(key for group in groups for key in group) == sorted(HO2Config.model_fields)
+    assert sorted(key for group in groups for key in group) == sorted(HO2Config.model_fields.keys() - {"models"})
     assert max(map(len, groups)) <= 15
 
 

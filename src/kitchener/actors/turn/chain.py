@@ -19,16 +19,18 @@ from kitchener.actors.work.budget import Budget, BudgetScope
 from kitchener.actors.work.plan import cost_json, error_mapping
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
-from kitchener.errors import EntryRefused, ExecutorError, LedgerError, origin_of, words_of
+from kitchener.errors import EntryRefused, ExecutorError, LedgerError, Overloaded, ProviderError, origin_of, words_of
 from kitchener.ids import TurnId
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import (
     AbandonReason,
+    AttemptStartedPayload,
     CommonPayload,
     ConstraintsMapping,
     DegradationPayload,
     DegradedComponent,
+    DirectCost,
     GatheredContext,
     WorkOrderAbandonedPayload,
     WorkOrderCompletedPayload,
@@ -38,6 +40,7 @@ from kitchener.records.entries import (
     WorkOrderSupersededPayload,
     WorkOrderType,
     WrittenSummary,
+    payload_as,
 )
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import tokens_of_bytes
@@ -68,6 +71,7 @@ class WorkOrderChain:
         "_turn_id",
         "_update",
         "_wo_scope",
+        "direct_cost",
         "intent_id",
         "message_ref",
         "trace",
@@ -86,6 +90,8 @@ class WorkOrderChain:
         self._scope: BudgetScope = (session.session_id, turn_id)
         self._wo_scope: BudgetScope = self._scope
         self._costs: dict[str, orjson.Fragment] = {}
+        self.direct_cost: DirectCost = {}
+        """What a call of the gateway without HO1 used, for `TURN_COMPLETED`; empty: there was none."""
         self.message_ref: orjson.Fragment | None = None
         """The reference of the turn's `TURN_STARTED`, which holds the message; None before it is written."""
         self.intent_id: str | None = None
@@ -339,30 +345,68 @@ class WorkOrderChain:
                 del self._services.listeners[wo.wo_id]
 
     async def _degrade(self, wo: WorkOrder, error: BaseException) -> Reply:
-        """Records a broken HO1 as a governance violation. Returns the reply of the degraded call, or an apology."""
+        """Records a broken HO1 as a governance violation. Returns a reply that was made without HO1, or an apology."""
         detail = storable(words_of(error))
         logger.error("executor failed", wo_id=wo.wo_id, turn_id=self._turn_id, error=origin_of(error))
         failed = wo.failed(WorkOrderError(reason="EXECUTOR", detail=detail), at=self._services.now())
         await self.record_failure(failed)
         await self.record_degradation("HO1", error, violation_by=wo.wo_id)
         await self._tell(TextRetracted(wo.wo_id), WorkOrderFinished(wo.wo_id, wo.wo_type, "failed"))
-        return Reply(await self._reply_without_executor(), TurnError("EXECUTOR", detail, wo.wo_id))
+        # HO1 is not broken where it only had no time, no room or no provider.
+        is_broken = not isinstance(error, Overloaded | TimeoutError | ProviderError)
+        response = await self._reply_without_executor(wo) if is_broken else APOLOGY
+        return Reply(response, TurnError("EXECUTOR", detail, wo.wo_id))
 
-    async def _reply_without_executor(self) -> str:
+    async def _reply_without_executor(self, wo: WorkOrder) -> str:
         call, open_turn = self._services.degraded_call, self._session.state.open_turn
-        if call is None or open_turn is None:
+        if open_turn is None:
             return APOLOGY
         try:
-            text = await call(open_turn.user_message, session_id=self._session.session_id, deadline=self._deadline)
+            if call is not None:
+                text = await call(open_turn.user_message, session_id=self._session.session_id, deadline=self._deadline)
+            else:
+                text = await self._ask_gateway(wo, open_turn.user_message)
             text = str.__str__(text).strip()
             text.encode()  # raises for a lone surrogate, which no ledger entry can hold
             is_storable = self.can_record(text)
-        except BaseException as error:  # a user's function: its error must not abort the turn
+        except LedgerError:
+            raise
+        except BaseException as error:  # its error must not abort the turn
             if not is_own_failure(error):
                 raise
             logger.error("degraded call failed", turn_id=self._turn_id, error=origin_of(error))
             return APOLOGY
         return text if text and is_storable else APOLOGY
+
+    async def _ask_gateway(self, wo: WorkOrder, message: str) -> str:
+        """Asks the gateway for a reply to the message alone. Returns "" if that is not possible within the turn's budget."""
+        services, left = self._services, self.tokens_left
+        call, constants = services.direct_call, services.constants
+        needed = tokens_of_bytes(len(message.encode()) + len(constants.instructions.encode())) + services.config.reply_reserve
+        if call is None or (left is not None and left < needed):
+            return ""
+        limits = constants.synthesize
+        timeout_ms = max(0, int((self._deadline - services.loop_time()) * 1_000)) + 1
+        asked = wo.replaced(
+            {
+                "wo_type": "synthesize",
+                "input_context": {"user_message": message, "instructions": constants.instructions},
+                "prior_results": (),
+                "constraints": limits.replaced(
+                    {"timeout_ms": timeout_ms, "token_budget": min(limits.token_budget, left or limits.token_budget)}
+                ),
+            }
+        )
+        begun = [
+            payload_as(AttemptStartedPayload, entry.payload)["call"]
+            for entry in self.trace
+            if entry.entity_id == wo.wo_id and entry.entry_type == events.ATTEMPT_STARTED
+        ]
+        reply = await call(asked, calls_before=max(begun, default=0))
+        if reply.cost is not None:
+            self.work_orders[wo.wo_id] = self.work_orders[wo.wo_id].replaced({"cost": reply.cost})
+            self.direct_cost = {"direct_cost": self._cost_of(wo.wo_id, reply.cost)}
+        return reply.text
 
     async def _tell(self, *updates: TurnUpdate) -> None:
         if self._update is not None:

@@ -23,7 +23,7 @@ from kitchener.config import HO2Config
 from kitchener.ledger import LedgerGroup
 from kitchener.records.entries import ConstraintsMapping
 from kitchener.records.turn import UpdateListener
-from kitchener.records.work_order import Constraints, HO1ExecutorProtocol
+from kitchener.records.work_order import Constraints, DirectCall, HO1ExecutorProtocol
 
 
 class DegradedCall(Protocol):
@@ -101,6 +101,9 @@ class TurnServices:
     quality: QualityGate
     clock: Clock
     degraded_call: DegradedCall | None
+    """The program's own way to answer where HO1 is broken; None: `direct_call`."""
+    direct_call: DirectCall | None
+    """Asks the gateway where HO1 is broken; None: the turn replies with an apology."""
     listeners: dict[str, UpdateListener]
     """Listeners for streamed text, by work order id; shared with the executor."""
     constants: TurnConstants
