@@ -73,7 +73,15 @@ class Surroundings:
 
 
 class Execution:
-    """Runs the steps of one work order in the order of the calls."""
+    """Runs the steps of one work order in the order of the calls.
+
+    Args:
+        surroundings: the components that all executions share
+        work_order: the work order
+        reply: receives the streamed reply; None: the turn is not streamed
+        direct_after: for a call without HO1, which is recorded as a governance violation, the number of calls that HO1 began
+            in this work order; None: HO1 runs it
+    """
 
     __slots__ = (
         "_base",
@@ -108,12 +116,6 @@ class Execution:
         *,
         direct_after: int | None = None,
     ) -> None:
-        """Args:
-        surroundings: what all executions share
-        work_order: the work order
-        reply: receives the streamed reply; None: nobody watches
-        direct_after: for a direct call without HO1, a governance violation: calls of the work order before; None: HO1 runs it
-        """
         self._surroundings, self._wo, self._reply = surroundings, work_order, reply
         known = work_order.__dict__  # reading a field through the model takes five times as long
         self._wo_id, self._subject_id, self._limits = known["wo_id"], known["subject_id"], known["constraints"].__dict__
