@@ -31,7 +31,7 @@ from kitchener.errors import CallerError
 from kitchener.ids import IdSource, RandomIds
 from kitchener.ledger import LedgerGroup
 from kitchener.records.turn import UpdateListener
-from kitchener.records.work_order import HO1ExecutorProtocol
+from kitchener.records.work_order import DirectCall, HO1ExecutorProtocol
 from kitchener.signing import Signer
 
 
@@ -93,6 +93,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
     ho3_memory: LongTermMemory | None,
     attention: AttentionRetriever | None,
     degraded_call: DegradedCall | None,
+    direct_call: DirectCall | None,
     tools: ToolRegistry | None,
     context_items: ContextItems | None,
     clock: Clock | None,
@@ -133,6 +134,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         quality=QualityGate(config),
         clock=clock,
         degraded_call=degraded_call,
+        direct_call=direct_call,
         listeners=host.listeners,
         constants=TurnConstants(config, tools or ToolRegistry(), configuration_hash(config, memory_config), ruleset_hash),
         authority=authority,

@@ -32,7 +32,7 @@ from kitchener.errors import CallerError, RuntimeClosed
 from kitchener.ids import IdSource, IntentId, SessionId
 from kitchener.ledger import LedgerGroup
 from kitchener.records.turn import TurnCall, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
-from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
+from kitchener.records.work_order import DirectCall, HO1ExecutorProtocol, WorkOrder
 
 
 class HO2Supervisor:
@@ -46,7 +46,8 @@ class HO2Supervisor:
         config: policies and limits
         ho3_memory: long-term memory; used only if `ho3_enabled` is set
         attention: gathers context; None: from the session's own history, with the agent class's template
-        degraded_call: answers when HO1 is broken; None: the turn replies with an apology
+        degraded_call: answers when HO1 is broken; None: `direct_call` does
+        direct_call: asks the gateway when HO1 is broken; None: the turn replies with an apology
         tools: tools that the executor may run; None: no tools
         context_items: the executor's built-in tool that reads stubs in full; None: no such tool
         clock: time of day; None: the system clock
@@ -65,6 +66,7 @@ class HO2Supervisor:
         ho3_memory: LongTermMemory | None = None,
         attention: AttentionRetriever | None = None,
         degraded_call: DegradedCall | None = None,
+        direct_call: DirectCall | None = None,
         tools: ToolRegistry | None = None,
         context_items: ContextItems | None = None,
         clock: Clock | None = None,
@@ -81,6 +83,7 @@ class HO2Supervisor:
             ho3_memory=ho3_memory,
             attention=attention,
             degraded_call=degraded_call,
+            direct_call=direct_call,
             tools=tools,
             context_items=context_items,
             clock=clock,

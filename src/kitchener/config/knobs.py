@@ -210,7 +210,8 @@ class RouterConfig(Settings):
     providers: dict[Name, ProviderConfig] = Field(default_factory=lambda: {"offline": ProviderConfig(kind="offline")})
     """The providers by id. `offline` is always there."""
     domain_tag_routes: dict[Name, Route] = Field(default_factory=dict)
-    """Route of each domain tag, such as `consolidation` to a local model."""
+    """Route of each domain tag. Each work order carries the `domain_tags` of its agent class and the tag of its type:
+    `classification`, `synthesis`, `verification`, `consolidation` or `tool`."""
     fallbacks: dict[Name, tuple[Name, ...]] = Field(default_factory=dict)
     """Providers to ask in order after one has used up its retries. A caller's error never falls back."""
     prices: dict[Name, ModelPrice] = Field(default_factory=dict)
@@ -267,6 +268,28 @@ class PersonaConfig(Settings):
     """File of the supervisor's ledger. None: under `plane_root`."""
     ho1m_path: str | None = None
     """File of the executor's ledger. None: under `plane_root`."""
+
+
+ModelTask = Literal["classification", "synthesis", "verification", "consolidation"]
+"""A type of work order that asks a model, as settings and domain tags name it."""
+
+
+class ModelChoice(Settings):
+    """`[agents.<class>.models.<type>]`: the provider and model of one type of work order."""
+
+    provider: Name | None = None
+    """Provider to ask, whatever the routes say. None: the one that the routes give."""
+    model: Name | None = None
+    """Model to ask for, whatever the routes say. None: that of the route or of the provider."""
+
+
+class ModelsConfig(Settings):
+    """Models: which of them do the work of this class."""
+
+    domain_tags: tuple[Name, ...] = ()
+    """Tags of all work orders of this class, for `[router.domain_tag_routes]`. They come before the tag of the type."""
+    models: dict[ModelTask, ModelChoice] = Field(default_factory=dict)
+    """Provider and model of a type of work order: classification, synthesis, verification or consolidation."""
 
 
 class TurnConfig(Settings):
@@ -409,7 +432,7 @@ class ContextConfig(Settings):
 
 
 # The last base comes first in the order of fields.
-class HO2Config(ContextConfig, LearningConfig, AttentionConfig, SessionConfig, TurnConfig, PersonaConfig):
+class HO2Config(ContextConfig, LearningConfig, AttentionConfig, SessionConfig, TurnConfig, ModelsConfig, PersonaConfig):
     """`[agents.<class>]`: one agent class, its persona, tools, budgets and policies."""
 
     gone_keys: ClassVar[Mapping[str, str]] = {

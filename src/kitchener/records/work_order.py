@@ -4,7 +4,9 @@ A work order is immutable and validated when it is created. Each change of state
 the table of legal transitions. `docs/work-orders.md` explains the states.
 """
 
-from typing import Annotated, Any, Literal, Protocol, Self
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -45,6 +47,18 @@ class _Record(BaseModel):
         _set_extra(copy, None)
         _set_private(copy, None)
         return copy
+
+
+TYPE_TAGS: Mapping[WorkOrderType, str] = MappingProxyType(
+    {
+        "classify": "classification",
+        "tool_call": "tool",
+        "synthesize": "synthesis",
+        "verify": "verification",
+        "consolidate": "consolidation",
+    }
+)
+"""The domain tag that each type of work order carries."""
 
 
 class Constraints(_Record):
@@ -216,6 +230,28 @@ class WorkOrder(_Record):
 
 NO_COST = Cost()
 """The cost of a work order that used nothing."""
+
+
+class DirectReply(NamedTuple):
+    """What a direct call gave."""
+
+    text: str
+    """The reply; empty: the answer held none."""
+    cost: Cost | None
+    """What the call used; None: a replay made no call."""
+
+
+class DirectCall(Protocol):
+    """Asks the gateway for a reply where HO1 is broken. Each use is a governance violation, and is recorded as one."""
+
+    async def __call__(self, work_order: WorkOrder, *, calls_before: int) -> DirectReply:
+        """Returns the model's reply.
+
+        Args:
+            work_order: the broken work order, with what to ask as its `input_context` and the call's limits as `constraints`
+            calls_before: model calls that HO1 began in it
+        """
+        ...
 
 
 class HO1ExecutorProtocol(Protocol):

@@ -13,13 +13,13 @@ from typing import Final
 import anyio.to_thread
 
 from kitchener.actors.assembly import SharedResources
+from kitchener.actors.executor.direct_call import GatewayDirectCall
 from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import Tool, ToolRegistry
-from kitchener.actors.turn.services import DegradedCall
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.config import HO2Config, RuntimeConfig
@@ -35,6 +35,7 @@ from kitchener.records.prompt import PromptGateway, PromptRequest
 from kitchener.replaying.consolidations import PREFIX, ConsolidationTape
 from kitchener.replaying.doubles import (
     RecordedClock,
+    RecordedDirectCall,
     RecordedExecutor,
     RecordedGateway,
     RecordedLearning,
@@ -243,10 +244,11 @@ class Replays:
         agent = self.recorded.agent.model_copy(update=_NO_LIMIT)
         tools = RecordedTools(self._tools, tape)
         provider = RecordedProvider(tape.recordings(), request_hash=self._hashed_by(ledgers))
-        routes = Routes(self.settings.router, providers_of(tape.turns))
+        gateway = gateway or RecordedGateway(tape, provider, Routes(self.settings.router, providers_of(tape.turns)))
+        direct_call = GatewayDirectCall(ledgers=ledgers, gateway=gateway, prompts=self._prompts, clock=clock, config=agent)
         executor = HO1Executor(
             ledgers=ledgers,
-            gateway=gateway or RecordedGateway(tape, provider, routes),
+            gateway=gateway,
             prompts=self._prompts,
             tools=tools,
             clock=clock,
@@ -259,7 +261,7 @@ class Replays:
             token_budgeter=TokenBudgeter(),
             config=agent if memory is not None else agent.model_copy(update={"ho3_enabled": False}),
             ho3_memory=memory,
-            degraded_call=_recorded_reply(tape),
+            direct_call=RecordedDirectCall(direct_call, tape),
             tools=tools,
             clock=clock,
             host=SharedResources(limits=self.settings.limits, ruleset_hash=self.ruleset_hash(memory)),
@@ -321,15 +323,6 @@ def _known(agent: HO2Config, tools: Sequence[Callable[..., object]]) -> tuple[Ca
     """The tools given, without those that the settings load."""
     loaded = {name.rpartition(":")[2] for name in agent.tools or () if ":" in name}
     return tuple(each for each in tools if not (isinstance(each, Tool) and each.tool_id in loaded))
-
-
-def _recorded_reply(tape: Tape) -> DegradedCall:
-    async def degraded_call(message: str, *, session_id: str, deadline: float) -> str:
-        """The recorded reply to a turn in which HO1 was broken."""
-        end = tape.turn.end if tape.turn is not None else None
-        return str(end.payload.get("response", "")) if end is not None else ""
-
-    return degraded_call
 
 
 class _Replay:

@@ -30,6 +30,7 @@ from kitchener.records.entries import (
 )
 from kitchener.records.prompt import Attempt
 from kitchener.records.ref import Ref
+from kitchener.records.work_order import TYPE_TAGS
 from kitchener.replaying.comparison import Difference, first_difference, stems_from
 from kitchener.replaying.report import ReplayDivergence
 from kitchener.replaying.signatures import RecordedSigners
@@ -323,12 +324,24 @@ class Tape:
             return entry.entity_id
         return self.names.get((ref.ledger_id, ref.entry_id), ref.entry_id)
 
+    def is_tagged(self, wo_id: str) -> bool:
+        """Whether a work order of this turn carries domain tags. An older version planned it without the tag of its type."""
+        planned = [entry.payload for entry in self.of_turn(events.WO_PLANNED) if entry.entity_id == wo_id]
+        return any("domain_tags" in payload_as(WorkOrderPlannedPayload, each)["constraints"] for each in planned)
+
+    def direct_calls(self, wo_id: str) -> set[int]:
+        """The numbers of the calls that this turn made in a broken work order without HO1."""
+        attempts = [entry.payload for entry in self.of_turn(events.ATTEMPT_STARTED) if entry.entity_id == wo_id]
+        return {payload_as(AttemptStartedPayload, each)["call"] for each in attempts if each.get("governance_violation")}
+
     def _difference(
         self, expected: StoredEntry, recorded: Mapping[str, object], payload: Mapping[str, object]
     ) -> Difference | None:
         if expected.entry_type == events.PROJECTION_COMPUTED and any(recorded.get(key) != payload.get(key) for key in _LISTS):
             # Equal lists can be written in several forms, and the form is not a decision.
             recorded, payload = self._written_out(recorded), self._written_out(payload)
+        if expected.entry_type == events.WO_PLANNED:
+            payload = _as_planned(payload_as(WorkOrderPlannedPayload, payload), payload_as(WorkOrderPlannedPayload, recorded))
         found = first_difference(expected.entry_type, recorded, payload, policy_differs=self.policy_differs)
         if found is None and expected.entry_type == events.PROJECTION_COMPUTED and self.turn is not None:
             return self.signers.difference(expected.payload, self.turn.started.seq)
@@ -370,3 +383,11 @@ class Tape:
                 if turn_id in found:
                     found[turn_id].entries.setdefault(ledger_id, []).append(entry)
         self.turns = list(found.values())
+
+
+def _as_planned(now: WorkOrderPlannedPayload, recorded: WorkOrderPlannedPayload) -> Mapping[str, object]:
+    """A plan as the recording version wrote it: an earlier one left out the tag of the type."""
+    tags = [TYPE_TAGS[now["wo_type"]]]
+    if "domain_tags" in recorded["constraints"] or now["constraints"].get("domain_tags") != tags:
+        return now
+    return {**now, "constraints": {key: value for key, value in now["constraints"].items() if key != "domain_tags"}}

@@ -14,6 +14,7 @@ from anyio.abc import TaskGroup
 
 from kitchener.actors.assembly import SharedResources
 from kitchener.actors.consolidation.background import BackgroundJobs
+from kitchener.actors.executor.direct_call import GatewayDirectCall
 from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.mailbox.hosts import GatewayCall, HostedExecutor
@@ -100,10 +101,11 @@ class Agent:
             wait_open=self.ready,
             signer=shared.signer,
         )
+        prompts = PromptLibrary.load(config.prompt_dir)
         executor = HO1Executor(
             ledgers=self.ledgers,
             gateway=shared.gateway,
-            prompts=PromptLibrary.load(config.prompt_dir),
+            prompts=prompts,
             tools=tools,
             clock=injected.clock,
             config=config,
@@ -128,6 +130,9 @@ class Agent:
             config=config,
             ho3_memory=self._memory,
             degraded_call=injected.degraded_call,
+            direct_call=GatewayDirectCall(
+                ledgers=self.ledgers, gateway=shared.gateway, prompts=prompts, clock=injected.clock, config=config
+            ),
             tools=tools,
             context_items=items,
             clock=injected.clock,

@@ -35,6 +35,7 @@ from kitchener.gateway.providers.factory import MAX_KEY_BYTES
 from kitchener.gateway.providers.vendors import check_vendors
 from kitchener.gateway.routing import check_router
 from kitchener.ids import is_agent_class
+from kitchener.runtime.work_order_routes import check_model_choices
 from kitchener.small_files import read_regular
 
 PREFIX: Final = "KITCHENER_"
@@ -119,7 +120,7 @@ def check_config(
     given: Collection[str] = (),
     environ: Mapping[str, str] = os.environ,
 ) -> None:
-    """Checks what the settings refer to: agent classes, providers of routes, and the presence of API keys.
+    """Checks what the settings refer to: agent classes, providers of routes and work orders, and the presence of API keys.
 
     Keys are not asked for where model calls are forbidden, nor for providers that the program passes in itself.
 
@@ -137,6 +138,7 @@ def check_config(
         _check_agent_class(name, name if "agent_class" not in agent.model_fields_set else agent.agent_class, source)
     check_router(config.router, given=given, source=source)
     check_vendors(config.router, given=given, source=source)
+    check_model_choices(config, given=given, source=source)
     if not config.router.allow_model_calls:
         return
     for provider_id, provider in config.router.providers.items():

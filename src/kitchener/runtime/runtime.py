@@ -213,7 +213,8 @@ async def open_runtime(
         root: overrides `plane_root`
         tools: functions marked with `@tool`; each agent class's setting `tools` says which of them it may use
         providers: further providers by id, besides those in the configuration
-        degraded_call: answers a message when the executor itself fails; recorded as a violation
+        degraded_call: answers a message when the executor itself fails; recorded as a violation. None: the gateway is asked
+            directly
         clock: the time of day; None: the system clock
         ids: source of new session ids; None: random ids
 

@@ -79,6 +79,7 @@ class _PartialCall:
         self.tries: dict[int, PastAttempt] = {}
         self._tokens: Tokens | None = None
         self._state: CallOutcome = "cut off"
+        self._is_direct = False
 
     def answer(self, payload: ModelCallPayload) -> None:
         """A model answered."""
@@ -90,13 +91,14 @@ class _PartialCall:
         """An attempt began, or failed; one that only began gives no reason."""
         reason, has_begun = payload.get("reason"), payload.get("output_begun", False)
         provider_id, model_id, route = payload["provider_id"], payload["model_id"], payload["route_reason"]
+        self._is_direct = "governance_violation" in payload
         self.tries[payload["attempt"]] = PastAttempt(provider_id, model_id, route, reason, has_begun)
         self._state = "cut off" if reason is None else "failed"
 
     def made(self, constraints: ConstraintsMapping | None) -> RecordedCall:
         """The call, with what its work order asked for."""
         tries = tuple(self.tries[number] for number in sorted(self.tries))
-        asked = _implied(tries[0]) if constraints is None else constraints
+        asked = _implied(tries[0]) if constraints is None or self._is_direct else constraints
         return RecordedCall(
             wo_id=self._wo_id,
             wo_type=self._wo_type,

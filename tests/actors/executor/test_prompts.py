@@ -25,6 +25,7 @@ SHIPPED: Mapping[str, Mapping[str, Any]] = {
     "PRC-SYNTHESIZE-001": {**SYNTHESIZE, "prior_results": []},
     "PRC-VERIFY-001": VERIFY,
     "PRC-CONSOLIDATE-001": CONSOLIDATE,
+    "PRC-DIRECT-001": {"user_message": "hello", "instructions": "Be kind."},
 }
 CONTRACT: Mapping[str, Any] = {
     "contract_id": "PRC-MY-001",
@@ -82,7 +83,7 @@ def test_the_default_configuration_names_contracts_that_ship() -> None:
         config.verify_contract_id,
         config.consolidation_contract_id,
     }
-    assert named == set(LIBRARY.contract_ids) == set(SHIPPED)
+    assert named | {"PRC-DIRECT-001"} == set(LIBRARY.contract_ids) == set(SHIPPED)
 
 
 @pytest.mark.parametrize("contract_id", SHIPPED)

@@ -12,6 +12,7 @@ from kitchener.actors.work.plan import (
     UNCLASSIFIED,
     ChainPlan,
     ToolRequest,
+    constraints_for,
     cost_json,
     cost_mapping,
     labels_of,
@@ -23,8 +24,9 @@ from kitchener.actors.work.plan import (
     vocabulary_of,
 )
 from kitchener.canonical import MAX_INTEGER, canonical_bytes
+from kitchener.config import HO2Config
 from kitchener.records.entries import WorkOrderType
-from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError
+from kitchener.records.work_order import TYPE_TAGS, Constraints, Cost, WorkOrder, WorkOrderError
 
 LOOK, SEND = "look", "send"
 """A tool without effects, and one with."""
@@ -279,3 +281,20 @@ def test_labels_outside_the_vocabulary_are_none(labels: Mapping[str, Any], expec
     assert labels_of(classification, vocabulary) == expected
     kinds = [each.partition(":")[0] for each in signals_of(classification, [], vocabulary)]
     assert [each for each in kinds if each in ("domain", "task")] == list(expected)
+
+
+def test_each_type_gets_its_tag_and_the_model_of_its_class() -> None:
+    """Tags of the class come first, none stands twice, and a type without a choice is left to the routes."""
+    models: Any = {"consolidation": {"provider": "local", "model": "small"}, "synthesis": {"model": "large"}}
+    config = HO2Config.model_validate({"domain_tags": ["night", "synthesis"], "models": models})
+    found = {wo_type: constraints_for(config, wo_type, contract_id=None, token_budget=7) for wo_type in TYPE_TAGS}
+    assert {wo_type: each.domain_tags[2:] for wo_type, each in found.items()} == {
+        "classify": ("classification",),
+        "tool_call": ("tool",),
+        "synthesize": (),
+        "verify": ("verification",),
+        "consolidate": ("consolidation",),
+    }
+    assert {each.domain_tags[:2] for each in found.values()} == {("night", "synthesis")}
+    chosen = {wo_type: (each.provider_id, each.model_id) for wo_type, each in found.items() if each.model_id is not None}
+    assert chosen == {"synthesize": (None, "large"), "consolidate": ("local", "small")}

@@ -15,11 +15,12 @@ from kitchener.actors.sessions.requests import fits_entry
 from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.reply import APOLOGIES, APOLOGY, Reply
 from kitchener.actors.turn.services import TurnServices
+from kitchener.actors.turn.without_executor import reply_without_executor
 from kitchener.actors.work.budget import Budget, BudgetScope
 from kitchener.actors.work.plan import cost_json, error_mapping
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
-from kitchener.errors import EntryRefused, ExecutorError, LedgerError, origin_of, words_of
+from kitchener.errors import EntryRefused, ExecutorError, LedgerError, Overloaded, ProviderError, origin_of, words_of
 from kitchener.ids import TurnId
 from kitchener.ledger import StoredEntry, compute_trace_hash
 from kitchener.records import events
@@ -29,6 +30,7 @@ from kitchener.records.entries import (
     ConstraintsMapping,
     DegradationPayload,
     DegradedComponent,
+    DirectCost,
     GatheredContext,
     WorkOrderAbandonedPayload,
     WorkOrderCompletedPayload,
@@ -68,6 +70,7 @@ class WorkOrderChain:
         "_session",
         "_update",
         "_wo_scope",
+        "direct_cost",
         "intent_id",
         "message_ref",
         "trace",
@@ -88,6 +91,8 @@ class WorkOrderChain:
         self._wo_scope: BudgetScope = self._scope
         self._costs: dict[str, orjson.Fragment] = {}
         """The cost of each finished work order, kept because `TURN_COMPLETED` repeats it."""
+        self.direct_cost: DirectCost = {}
+        """What a call of the gateway without HO1 used, for `TURN_COMPLETED`; empty: there was none."""
         self.message_ref: orjson.Fragment | None = None
         """The reference of the turn's `TURN_STARTED`, which holds the message; None before it is written."""
         self.intent_id: str | None = None
@@ -349,15 +354,31 @@ class WorkOrderChain:
                 del self._services.listeners[wo.wo_id]
 
     async def _degrade(self, wo: WorkOrder, error: BaseException) -> Reply:
-        """Records a broken HO1 as a governance violation. Returns the reply of the degraded call, or an apology."""
+        """Records a broken HO1 as a governance violation. Returns a reply that was made without HO1, or an apology."""
         detail = storable(words_of(error))
         logger.error("executor failed", wo_id=wo.wo_id, turn_id=self.turn_id, error=origin_of(error))
         failed = wo.failed(WorkOrderError(reason="EXECUTOR", detail=detail), at=self._services.now())
         await self.record_failure(failed)
         await self.record_degradation("HO1", error, violation_by=wo.wo_id)
         await self._tell(TextRetracted(wo.wo_id), WorkOrderFinished(wo.wo_id, wo.wo_type, "failed"))
-        text = await _reply_without_executor(self._services, self._session, self._deadline)
-        return Reply(text if text and self.can_record(text) else APOLOGY, TurnError("EXECUTOR", detail, wo.wo_id))
+        open_turn = self._session.state.open_turn
+        # HO1 is not broken where it only had no time, no room or no provider.
+        if open_turn is None or isinstance(error, Overloaded | TimeoutError | ProviderError):
+            return Reply(APOLOGY, TurnError("EXECUTOR", detail, wo.wo_id))
+        reply = await reply_without_executor(
+            self._services,
+            wo,
+            open_turn.user_message,
+            deadline=self._deadline,
+            tokens_left=self.tokens_left,
+            trace=self.trace,
+        )
+        if reply.cost is not None:
+            self.work_orders[wo.wo_id] = self.work_orders[wo.wo_id].replaced({"cost": reply.cost})
+            cost = self._costs[wo.wo_id] = cost_json(reply.cost)
+            self.direct_cost = {"direct_cost": cost}
+        text = reply.text if reply.text and self.can_record(reply.text) else APOLOGY
+        return Reply(text, TurnError("EXECUTOR", detail, wo.wo_id))
 
     async def _tell(self, *updates: TurnUpdate) -> None:
         if self._update is not None:
@@ -377,20 +398,3 @@ def _as_ended(done: object, wo: WorkOrder) -> WorkOrder:
             return done
     found = f"{done.wo_id} in state {done.state!r}" if isinstance(done, WorkOrder) else type(done).__name__
     raise ExecutorError(f"the executor returned {found}, expected {wo.wo_id} completed with its output, or failed")
-
-
-async def _reply_without_executor(services: TurnServices, session: SessionManager, deadline: float) -> str:
-    """Returns the reply of the degraded call; "" if there is none or it failed."""
-    call, open_turn = services.degraded_call, session.state.open_turn
-    if call is None or open_turn is None:
-        return ""
-    try:
-        text = await call(open_turn.user_message, session_id=session.session_id, deadline=deadline)
-        text = str.__str__(text).strip()
-        text.encode()  # raises for a lone surrogate, which no ledger entry can hold
-    except BaseException as error:  # a user's function: its error must not abort the turn
-        if not is_own_failure(error):
-            raise
-        logger.error("degraded call failed", turn_id=open_turn.turn_id, error=origin_of(error))
-        return ""
-    return text

@@ -370,6 +370,7 @@ class Turn:
         payload: TurnCompletedPayload = {
             **result.as_payload(),
             "wo_chain_summary": self._chain.summary(),
+            **self._chain.direct_cost,
             "user_message_ref": self._chain.message_ref,
             "gate_ts": gates.gate_ts if gates is not None else None,
             "read_positions": gates.positions if gates is not None else self._positions,

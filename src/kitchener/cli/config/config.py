@@ -14,6 +14,7 @@ from kitchener.config import RuntimeConfig, Settings, described_key, without_sec
 from kitchener.errors import ConfigError
 from kitchener.gateway.routing import check_router
 from kitchener.runtime.loading import check_config
+from kitchener.runtime.work_order_routes import unreachable_routes
 
 app = App(name="config", help="Check and show settings.")
 
@@ -24,7 +25,7 @@ _EVERYTHING = Options()
 def check(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     """Say whether the settings are right: keys, values, routes, and the keys that references name.
 
-    Exits with 2 at the first setting that is wrong, and names it.
+    Exits with 2 at the first setting that is wrong, and names it. A route that no work order can take is a warning.
 
     For example:
 
@@ -42,10 +43,14 @@ def check(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
         return USAGE
     config = loaded.config
     agents, providers = sorted(config.agents), [described_key(each) for each in sorted(config.router.providers)]
+    unreachable = list(unreachable_routes(config))
     if json:
-        print_json({"ok": True, "source": loaded.source, "agents": agents, "providers": providers})
+        warnings = [{"key": key, "problem": problem} for key, problem in unreachable]
+        print_json({"ok": True, "source": loaded.source, "agents": agents, "providers": providers, "warnings": warnings})
     else:
         print_text(f"ok: {loaded.source}")
+        for key, problem in unreachable:
+            print_text(f"warning: {key}: {problem}")
         print_text(f"agents: {', '.join(agents) or 'ADMIN, with the defaults'}; providers: {', '.join(providers)}")
     return OK
 
@@ -116,7 +121,7 @@ def _group_of(model: type[Settings], key: str) -> str:
     return next((" ".join((each.__doc__ or "").split()) for each in groups if key in each.model_fields), "")
 
 
-_NAMES = {"agents": "class", "domain_tag_routes": "tag", "gate_overrides": "kind"}
+_NAMES = {"agents": "class", "domain_tag_routes": "tag", "gate_overrides": "kind", "models": "type"}
 
 
 def _settings_in(annotation: Any) -> type[Settings] | None:
