@@ -145,6 +145,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.unclear_policy": Policy("RESIDENT:declare", "continue", "PROJECTION_COMPUTED", "intent_id"),
     "agents.*.intent_min_confidence": Policy("RESIDENT:ask", 0.5, "PROJECTION_COMPUTED", "entry"),
     "agents.*.intent_max_failures": Policy("ADMIN", 3, "CONFLICT_FLAG", "entry"),
+    "agents.*.repeated_failure_policy": Policy("ADMIN", "defer", "TURN_COMPLETED", "entry"),
     "agents.*.invalid_lifecycle_policy": Policy("RESIDENT:ask", "ignore_event", "CONFLICT_FLAG", "intent_id"),
     "agents.*.recall_scope": Policy("ADMIN", "intent", "PROJECTION_COMPUTED", "visible"),
     "agents.*.ranking_postings": Policy("ADMIN", 1, "PROJECTION_COMPUTED", "visible"),

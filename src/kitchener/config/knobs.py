@@ -337,6 +337,9 @@ class AttentionConfig(Settings):
     """Newest turns of the session that are always gathered."""
     classify_recent_turns: Annotated[int, Field(ge=0, le=100)] = 3
     """Newest turns of the session that classification sees."""
+    ranking_postings: Annotated[int, Field(ge=1, le=1_000_000)] = 1_024
+    """Postings (a word in a turn) that lexical admission reads in one turn, the newest of each word first. It bounds the time
+    that a long history takes."""
 
 
 class LearningConfig(Settings):
@@ -386,7 +389,10 @@ class ContextConfig(Settings):
     intent_min_confidence: Annotated[float, Field(ge=0, le=1)] = 0.6
     """Confidence of the classifier below which a relation counts as unclear."""
     intent_max_failures: Positive = 3
-    """Failed turns of one intent in a row, after which each further one is flagged."""
+    """Failed turns of one intent in a row from which `repeated_failure_policy` applies."""
+    repeated_failure_policy: Literal["flag", "defer"] = "flag"
+    """What to do after repeated failures. `flag`: record a flag for a person. `defer`: also defer the intent, until a message
+    continues it; only with `intent_mode = "classified"`."""
     invalid_lifecycle_policy: Literal["ignore_event", "block"] = "ignore_event"
     """What to do with an impossible life-cycle event. `ignore_event`: leave it out and flag it. `block`: show nothing until the
     event is voided."""
@@ -403,9 +409,6 @@ class ContextConfig(Settings):
     """Items that do not fit and are mentioned by a stub."""
     max_failed_items: Annotated[int, Field(ge=0, le=1_000)] = 5
     """Failed work orders shown in full. Further ones share one stub with their number."""
-    ranking_postings: Annotated[int, Field(ge=1, le=1_000_000)] = 1_024
-    """Postings (a word in a turn) that lexical admission reads in one turn, the newest of each word first. It bounds the time
-    that a long history takes."""
 
 
 # The last base comes first in the order of fields.

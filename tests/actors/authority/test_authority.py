@@ -188,6 +188,31 @@ async def test_repeated_failure_is_flagged_whatever_failed(tmp_path: Path) -> No
         assert await ada.flags() == ["REPEATED_FAILURE"]
 
 
+async def test_a_repeated_failure_defers_the_intent_until_a_message_continues_it(tmp_path: Path) -> None:
+    async with talking(tmp_path, intent_max_failures=2, repeated_failure_policy="defer", **ENFORCE) as ada:
+        first = await ada.say("apples", "[fail] a", "[fail] b")
+        assert await ada.flags() == ["REPEATED_FAILURE"]
+        assert actions(await ada.intents()) == ["DECLARED", "DEFERRED"]
+        again = await ada.say("on")
+        assert again.intent_id == first.intent_id
+        assert actions(await ada.intents())[2:] == ["REOPENED"]
+        await ada.say("[fail] c", "[fail] d")
+        other = await ada.say("[switch] pears")
+        assert other.intent_id != first.intent_id
+        assert actions(await ada.intents())[3:] == ["DEFERRED", "DECLARED"]
+        later = await ada.say("on")
+        assert later.intent_id == other.intent_id
+        back = await ada.say("[back] apples")
+        assert back.intent_id == first.intent_id
+
+
+async def test_a_conversation_of_one_intent_is_never_deferred(tmp_path: Path) -> None:
+    async with talking(tmp_path, intent_max_failures=1, repeated_failure_policy="defer", **BRIDGE) as ada:
+        await ada.say("apples", "[fail] a", "on")
+        assert await ada.flags() == ["REPEATED_FAILURE"]
+        assert actions(await ada.intents()) == ["DECLARED"]
+
+
 async def test_failing_before_anything_is_decided_counts_too(tmp_path: Path) -> None:
     async with talking(tmp_path, intent_max_failures=2, budget_ceiling=1_200, **BRIDGE) as ada:
         for n in range(12):

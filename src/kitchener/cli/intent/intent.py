@@ -40,7 +40,8 @@ _OF_INTENTS = (
     events.INTENT_REOPENED,
     events.INTENT_CLOSED,
     events.INTENT_ABANDONED,
-    "INTENT_DEFERRED",
+    events.INTENT_RETIRED,
+    events.INTENT_DEFERRED,
     events.INTENT_FORKED,
     events.LIFECYCLE_VOIDED,
     events.TURN_STARTED,
@@ -190,7 +191,7 @@ def abandon(
 def reopen(
     intent: IntentId, /, *, options: Options = _EVERYTHING, session: SessionOf = None, reason: Reason, json: Json = False
 ) -> int:
-    """Reopen an intent that was closed, abandoned or superseded. The model sees its turns again.
+    """Reopen an intent that ended or was deferred. The model sees its turns again.
 
     For example:
 
