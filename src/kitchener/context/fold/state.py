@@ -298,8 +298,12 @@ class ContextState:
 
     def is_own_session(self, record: IntentRecord) -> bool:
         """Whether it is a SESSION intent of this session."""
+        return record.facts.scope == "SESSION" and self.is_declared_here(record)
+
+    def is_declared_here(self, record: IntentRecord) -> bool:
+        """Whether this session declared it, whatever its scope."""
         owner = record.facts.session_id
-        return record.facts.scope == "SESSION" and (owner is None or self.session_id is None or owner == self.session_id)
+        return owner is None or self.session_id is None or owner == self.session_id
 
     def snapshot(self) -> dict[str, object]:
         """The whole state as plain values. Equal states have equal snapshots."""
