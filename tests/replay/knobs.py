@@ -111,6 +111,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.synthesize_contract_id": Policy("ADMIN", "PRC-VERIFY-001", "WO_PLANNED", "constraints.prompt_contract_id"),
     "agents.*.verify_contract_id": Policy("RESIDENT:ask", "PRC-CLASSIFY-001", "WO_PLANNED", "constraints.prompt_contract_id"),
     "agents.*.consolidation_contract_id": Policy("ADMIN", "PRC-VERIFY-001", "WO_PLANNED", "constraints.prompt_contract_id"),
+    "agents.*.acceptance": Policy("ADMIN", ("max_chars:99999",), "WO_PLANNED", "acceptance"),
     "agents.*.verify_with_model": Policy("RESIDENT:ask", False, "WO_PLANNED", "entry"),
     "agents.*.labels_vocabulary": Policy("ADMIN", {"domain": ("garden",)}, "WO_PLANNED", "input_hash"),
     "agents.*.attention_budget_tokens": Policy("RESIDENT:off", 30, "WO_PLANNED", "attention.cut_by"),

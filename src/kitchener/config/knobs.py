@@ -9,10 +9,11 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from kitchener.config.parsing import Settings, dotted_key, parse_settings, read_settings_file
 from kitchener.config.shown import described_name, described_names
+from kitchener.criteria import MAX_CRITERIA, criterion_problem
 from kitchener.errors import ConfigError
 
 Positive = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
@@ -20,6 +21,16 @@ Tokens = Annotated[int, Field(ge=0, le=1_000_000_000_000)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+
+
+def _known_criterion(criterion: str) -> str:
+    problem = criterion_problem(criterion)
+    if problem is not None:
+        raise ValueError(problem)
+    return criterion
+
+
+Criterion = Annotated[str, AfterValidator(_known_criterion)]
 
 
 class LedgerConfig(Settings):
@@ -296,6 +307,8 @@ class TurnConfig(Settings):
     """Contract of synthesize work orders."""
     verify_contract_id: Name = "PRC-VERIFY-001"
     """Contract of verify work orders."""
+    acceptance: Annotated[tuple[Criterion, ...], Field(max_length=MAX_CRITERIA)] = ()
+    """Criteria that every reply must meet: `min_chars:N`, `max_chars:N`, `contains:TEXT`, `not_contains:TEXT`."""
     verify_with_model: bool = False
     """Whether a model judges each reply, besides the fixed checks. It costs one model call for each reply."""
     labels_vocabulary: dict[Literal["domain", "task"], tuple[Name, ...]] = Field(default_factory=dict)

@@ -59,7 +59,7 @@ HO3_OVERLAY_WEIGHT_UPDATED: Final = "HO3_OVERLAY_WEIGHT_UPDATED"
 HO3_QUARANTINED: Final = "HO3_QUARANTINED"
 
 SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
-    TURN_STARTED: ("user_message",),
+    TURN_STARTED: ("user_message", "acceptance"),
     TURN_REJECTED: ("user_message",),
     TURN_COMPLETED: ("response", "error"),
     WO_PLANNED: ("targets", "acceptance"),

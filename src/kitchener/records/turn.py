@@ -29,6 +29,8 @@ class TurnCall(NamedTuple):
     """Whether long-term memory may be read and written."""
     deadline: float | None = None
     """On the event loop's clock, seconds; None: the configured limit once the turn runs."""
+    acceptance: tuple[str, ...] = ()
+    """Criteria that the reply must meet."""
 
 
 @dataclass(frozen=True, slots=True)

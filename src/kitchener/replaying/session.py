@@ -29,7 +29,7 @@ from kitchener.ids import memory_namespace
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory.index import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
-from kitchener.records.entries import CommonPayload, SessionStartPayload, payload_as, text_of
+from kitchener.records.entries import CommonPayload, SessionStartPayload, opened, payload_as, text_of
 from kitchener.records.prompt import PromptGateway, PromptRequest
 from kitchener.replaying.consolidations import PREFIX, ConsolidationTape
 from kitchener.replaying.doubles import (
@@ -382,6 +382,7 @@ class _Replay:
             text_of(started["user_message"]),
             session_id=tape.session_id,
             memory=started.get("memory", True),
+            acceptance=opened(started.get("acceptance", ())) or (),
             deadline=DEADLINE_S,
         )
         tape.finish()

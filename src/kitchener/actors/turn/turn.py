@@ -22,10 +22,12 @@ from kitchener.actors.work.plan import (
     ChainPlan,
     ToolRequest,
     labels_of,
+    plan_acceptance,
     plan_chain,
     signals_of,
     summarize,
     tighter,
+    told_criteria,
     total_cost,
 )
 from kitchener.actors.work.quality import QualityGateResult
@@ -72,6 +74,7 @@ class Turn:
     """
 
     __slots__ = (
+        "_acceptance",
         "_authority",
         "_chain",
         "_classification",
@@ -106,6 +109,7 @@ class Turn:
         self._authority: TurnAuthority | None = None
         self._output: Mapping[str, object] = {}
         self._is_over = False
+        self._acceptance = services.constants.acceptance
         self._hashed = (-1, "")
 
     async def start(self, call: TurnCall) -> None:
@@ -130,6 +134,9 @@ class Turn:
         if call.idempotency_key is not None:
             fields["idempotency_key"] = call.idempotency_key
             fields["idempotency_scope"] = "session" if call.session_id is not None else "subject"
+        if call.acceptance:
+            fields["acceptance"] = list(call.acceptance)
+            self._acceptance += call.acceptance
         started = await self._session.write(
             events.TURN_STARTED, self.turn_id, fields, turn=self.turn_id, expected_head=self._session.state.head
         )
@@ -314,12 +321,21 @@ class Turn:
             "assembled_context": context.as_assembled(),
             "instructions": constants.instructions,
         }
+        acceptance = plan_acceptance(self._acceptance, plan.tool_request, constants.tool_acceptance)
+        if acceptance:
+            inputs["instructions"] = told_criteria(constants.instructions, acceptance)
         prior = [dict(classification), *results]
         rejected: list[WorkOrder] = []
         while True:
             parent = rejected[-1].wo_id if rejected else None
             wo = await self._chain.dispatch(
-                "synthesize", inputs, constraints, prior_results=prior, parent=parent, context=context
+                "synthesize",
+                inputs,
+                constraints,
+                prior_results=prior,
+                parent=parent,
+                context=context,
+                acceptance=acceptance,
             )
             if isinstance(wo, Reply):
                 return wo
@@ -337,6 +353,9 @@ class Turn:
             if apology is not None:
                 return apology
             constraints = tighter(constraints, len(rejected))
+            if acceptance:
+                told = told_criteria(constants.instructions, acceptance, verdict.unmet)
+                inputs = {**inputs, "instructions": told}
 
     async def _judge(self, wo: WorkOrder) -> QualityGateResult | Reply:
         """Step 4: judges one attempt, and records the verdict with the hash of the trace so far."""

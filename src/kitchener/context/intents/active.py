@@ -3,7 +3,7 @@
 An agent has at most one active intent per session. The candidates are the session's own live intents. An ancestor of a
 candidate does not compete with it, and a fork may name the child that continues. If several candidates remain, the ruleset
 decides whether to ask the user or to take the newest. A turn always runs under an intent of its session. An inspection may ask
-for a shared intent where the session has no intent of its own. `transitions.py` decides how a message changes the active intent.
+for a shared intent where the session has no intent of its own. `transitions.py` decides how a message changes it.
 """
 
 from collections.abc import Iterator, Mapping
