@@ -1,5 +1,6 @@
 """Whether a reply may stand: the verdict itself, and what follows from it in a turn."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from kitchener.errors import CallerError, ToolError
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.work_order import WorkOrder, WorkOrderError
+from kitchener.replaying import replay_session
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime, OpenStack
-from tests.acceptance.stack import QUESTION, Said, ScriptedExecutor, echo, fitting, read_all, synthesizes
+from tests.acceptance.stack import QUESTION, Said, ScriptedExecutor, echo, fitting, read_all, scripted_config, synthesizes
 
 WO = "WO-SES-00000001-002"
 
@@ -246,8 +248,8 @@ async def test_criteria_of_the_class_and_of_the_caller_are_planned_and_a_retry_i
     assert retry == f"{first}\n\nThe last reply was rejected, because it did not meet these criteria:\n- max_chars:6"
 
 
-async def test_criteria_of_the_tool_that_runs_before_the_reply_are_planned(scripted: OpenRuntime) -> None:
-    """Only in a turn that runs the tool."""
+async def test_criteria_of_the_tool_that_runs_before_the_reply_are_planned(scripted: OpenRuntime, tmp_path: Path) -> None:
+    """Only in a turn that runs the tool. Criteria of tool and caller replay identical; a tool without its own diverges."""
 
     @tool(read_only=True, acceptance=["contains:EUR"])
     def price() -> str:
@@ -264,8 +266,14 @@ async def test_criteria_of_the_tool_that_runs_before_the_reply_are_planned(scrip
     async with scripted(ScriptedProvider(model), tools=[price]) as runtime:
         supervisor = runtime.supervisor()
         bought = await supervisor.handle_turn("price?")
-        other = await supervisor.handle_turn("hello?")
+        other = await supervisor.handle_turn("hello?", session_id=bought.session_id, acceptance=["contains:elv"])
     assert (bought.response, other.response) == ("12 EUR", "twelve")
+    report = await replay_session(bought.session_id, config=scripted_config(tmp_path), tools=[price])
+    assert report.is_identical, report.text()
+    price.acceptance = ()
+    report = await replay_session(bought.session_id, config=scripted_config(tmp_path), tools=[price])
+    assert report.divergence is not None
+    assert report.divergence.field == "acceptance"
 
 
 @pytest.mark.parametrize("criterion", UNKNOWN)
