@@ -168,13 +168,14 @@ async def test_the_page_of_entries_lists_what_is_written(tmp_path: Path) -> None
     later = {
         each for each in listed() if each[0] in ("SIGNALS", "context") or each[1].startswith(("INTENT", "LIFECYCLE", "SUBJECT"))
     }
-    assert set(listed()) - written - later == {("HO1m", events.WO_DEFERRED)}
+    foreign = {("HO2m", each) for each in (events.WO_RETIRED, events.WO_DEFERRED, events.WO_REOPENED)}
+    assert set(listed()) - written - later == {("HO1m", events.WO_DEFERRED)} | foreign
 
 
 async def test_the_page_of_entries_lists_what_memory_and_intents_write(tmp_path: Path) -> None:
     """The same for a class that learns and decides by intents, and for one whose intents are a shadow."""
     config: dict[str, Any] = {"ho3_enabled": True, "intent_mode": "classified", "ho3_gate_count_threshold": 2}
-    config |= {"ho3_gate_session_threshold": 1}
+    config |= {"ho3_gate_session_threshold": 1, "intent_max_failures": 1, "repeated_failure_policy": "defer"}
     entries: dict[str, list[Any]] = {"HO1m": [], "HO2m": [], "context": [], "SIGNALS": []}
     with anyio.fail_after(30):
         for mode in ("enforce", "shadow"):
@@ -186,6 +187,7 @@ async def test_the_page_of_entries_lists_what_memory_and_intents_write(tmp_path:
                     await runtime.drain()
                 if mode == "enforce":
                     await have_a_say(supervisor, session_id)
+                    await supervisor.handle_turn("fails", session_id=session_id)
                     learned = (await memory.read_overlays(namespace="ADMIN/ada"))[0]
                     assert learned.artifact_id is not None
                     at = "2026-01-01T00:00:00+00:00"
@@ -197,7 +199,7 @@ async def test_the_page_of_entries_lists_what_memory_and_intents_write(tmp_path:
                 entries["context"] += await read_all(ledgers.context)
                 entries["SIGNALS"] += [*await read_all(memory.signals), *await read_all(memory.overlays)]
     missing = {each for each in listed() if each[0] in ("SIGNALS", "context") or each[1].startswith("INTENT")}
-    assert missing - checked(entries) == {("SIGNALS", events.SUBJECT_ERASED)}
+    assert missing - checked(entries) == {("SIGNALS", events.SUBJECT_ERASED), ("HO2m", events.INTENT_RETIRED)}
 
 
 async def test_the_page_of_entries_lists_what_an_erasure_writes(tmp_path: Path) -> None:
@@ -234,9 +236,11 @@ def learning(request: PromptRequest) -> Any:
         note = {"bias": "Asks a lot.", "category": "topic_affinity", "salience_weight": 0.8, "decay_modifier": 0.5}
         return note | {"labels": {"domain": [], "task": []}, "context_line": "Asks a lot."}
     if request.wo_type == "classify":
-        relation = {"one": "continue", "two": "switch", "three": "unclear"}[str(request.variables["user_message"])]
+        relation = {"one": "continue", "two": "switch", "three": "unclear", "fails": "continue"}[
+            str(request.variables["user_message"])
+        ]
         return {**QUESTION, "intent_relation": relation}
-    return echo(request)
+    return ProviderError("scripted", "refused", "no") if request.variables["user_message"] == "fails" else echo(request)
 
 
 async def have_a_say(supervisor: HO2Supervisor, session_id: str) -> None:

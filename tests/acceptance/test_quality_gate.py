@@ -1,16 +1,21 @@
 """Whether a reply may stand: the verdict itself, and what follows from it in a turn."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from kitchener import HO2Config, QualityGate
+from kitchener import HO2Config, QualityGate, tool
 from kitchener.actors.work.quality import QualityGateResult
+from kitchener.errors import CallerError, ToolError
 from kitchener.records import events
+from kitchener.records.prompt import PromptRequest
 from kitchener.records.work_order import WorkOrder, WorkOrderError
+from kitchener.replaying import replay_session
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime, OpenStack
-from tests.acceptance.stack import QUESTION, Said, ScriptedExecutor, echo, fitting, read_all, synthesizes
+from tests.acceptance.stack import QUESTION, Said, ScriptedExecutor, echo, fitting, read_all, scripted_config, synthesizes
 
 WO = "WO-SES-00000001-002"
 
@@ -59,7 +64,10 @@ def test_quality_gate_reject_no_response_text(output: dict[str, Any]) -> None:
         ("contains:xyz", False),
         ("not_contains:xyz", True),
         ("not_contains:ell", False),
-        ("be kind", True),
+        ("be kind", False),
+        ("min_chars:", False),
+        ("min_chars:many", False),
+        ("contains:", False),
     ],
 )
 def test_quality_gate_applies_the_work_orders_own_criteria(criterion: str, accepted: bool) -> None:
@@ -211,3 +219,77 @@ async def test_a_classification_that_fails_does_not_stop_the_reply(by_hand: Open
     assert (result.response, result.error) == ("re: hello", None)
     assert failed["reason"] == "OUTPUT_SCHEMA"
     assert stack.executor.given[1].prior_results[0]["speech_act"] != QUESTION["speech_act"]
+
+
+UNKNOWN = ["be kind", "contains:", "max_chars:-1", "max_chars:1234567890", "MIN_CHARS:3", ""]
+
+
+def test_the_gate_names_all_criteria_that_were_not_met() -> None:
+    verdict = judged({"response_text": "hello"}, "max_chars:9", "contains:EUR", "be kind")
+    assert verdict.unmet == ("contains:EUR", "be kind")
+    assert verdict.reason == "acceptance criteria not met: contains:EUR; be kind"
+
+
+async def test_criteria_of_the_class_and_of_the_caller_are_planned_and_a_retry_is_told_which_failed(by_hand: OpenStack) -> None:
+    """The retry meets both; the attempt before met one, so that one is not told."""
+    executor = ScriptedExecutor(synthesizes({"response_text": "EUR 12, my friend"}, {"response_text": "EUR 12"}))
+    async with by_hand(executor, settings={"acceptance": ["max_chars:6"], "instructions": "Be brief."}) as stack:
+        result = await stack.supervisor.handle_turn("what does it cost?", acceptance=["contains:EUR", "max_chars:6"])
+        planned = [each for each in await stack.payloads(events.WO_PLANNED) if each["wo_type"] == "synthesize"]
+        (started,) = await stack.payloads(events.TURN_STARTED)
+        plain = await stack.supervisor.handle_turn("and now?", session_id=result.session_id)
+        starts = await stack.payloads(events.TURN_STARTED)
+    assert (result.response, result.quality_gate_passed, plain.quality_gate_passed) == ("EUR 12", True, True)
+    assert [each["acceptance"] for each in planned] == [["max_chars:6", "contains:EUR"]] * 2
+    assert started["acceptance"] == ["contains:EUR", "max_chars:6"]
+    assert "acceptance" not in starts[1]
+    first, retry = [wo.input_context["instructions"] for wo in executor.given if wo.wo_type == "synthesize"][:2]
+    assert first == "Be brief.\n\nThe reply is accepted only if it meets each of these criteria:\n- max_chars:6\n- contains:EUR"
+    assert retry == f"{first}\n\nThe last reply was rejected, because it did not meet these criteria:\n- max_chars:6"
+
+
+async def test_criteria_of_the_tool_that_runs_before_the_reply_are_planned(scripted: OpenRuntime, tmp_path: Path) -> None:
+    """Only in a turn that runs the tool. Criteria of tool and caller replay identical; a tool without its own diverges."""
+
+    @tool(read_only=True, acceptance=["contains:EUR"])
+    def price() -> str:
+        """The price."""
+        return "12"
+
+    def model(request: PromptRequest) -> dict[str, Any]:
+        if request.wo_type == "classify":
+            wants = request.variables["user_message"] == "price?"
+            return {**QUESTION, **({"tool_request": {"tool_id": "price", "arguments": {}}} if wants else {})}
+        told = request.variables["instructions"]
+        return {"response_text": "12 EUR" if "did not meet these criteria:\n- contains:EUR" in told else "twelve"}
+
+    async with scripted(ScriptedProvider(model), tools=[price]) as runtime:
+        supervisor = runtime.supervisor()
+        bought = await supervisor.handle_turn("price?")
+        other = await supervisor.handle_turn("hello?", session_id=bought.session_id, acceptance=["contains:elv"])
+    assert (bought.response, other.response) == ("12 EUR", "twelve")
+    report = await replay_session(bought.session_id, config=scripted_config(tmp_path), tools=[price])
+    assert report.is_identical, report.text()
+    price.acceptance = ()
+    report = await replay_session(bought.session_id, config=scripted_config(tmp_path), tools=[price])
+    assert report.divergence is not None
+    assert report.divergence.field == "acceptance"
+
+
+@pytest.mark.parametrize("criterion", UNKNOWN)
+async def test_a_criterion_that_nobody_could_apply_is_refused_by_whoever_takes_it(by_hand: OpenStack, criterion: str) -> None:
+    with pytest.raises(ToolError, match="acceptance"):
+        tool(acceptance=[criterion])(print)
+    with pytest.raises(ValidationError, match="acceptance"):
+        HO2Config.model_validate({"acceptance": [criterion]})
+    async with by_hand(ScriptedExecutor(fitting)) as stack:
+        with pytest.raises(CallerError, match="acceptance"):
+            await stack.supervisor.handle_turn("hello", acceptance=[criterion])
+        assert await stack.types() == []
+
+
+@pytest.mark.parametrize("wrong", ["contains:a", [7], ["contains:a"] * 51])
+async def test_criteria_are_a_list_of_texts(by_hand: OpenStack, wrong: Any) -> None:
+    async with by_hand(ScriptedExecutor(fitting)) as stack:
+        with pytest.raises(CallerError, match="acceptance"):
+            await stack.supervisor.handle_turn("hello", acceptance=wrong)

@@ -134,6 +134,7 @@ def facts(draw: st.DrawFn) -> tuple[str, str, dict[str, Any]]:
             "INTENT_REOPENED",
             "INTENT_CLOSED",
             "INTENT_ABANDONED",
+            "INTENT_RETIRED",
             "INTENT_DEFERRED",
         ]
         return draw(st.sampled_from(what)), draw(_INTENTS), {"superseded_by_intent_id": draw(_INTENTS)}
@@ -151,7 +152,16 @@ def facts(draw: st.DrawFn) -> tuple[str, str, dict[str, Any]]:
             {"intent_id": draw(st.none() | _INTENTS), "blocked_by": draw(st.lists(_WORK, max_size=1))},
         )
     if kind == "work":
-        what = ["WO_COMPLETED", "WO_FAILED", "WO_FAILED", "WO_SUPERSEDED", "WO_ABANDONED", "WO_DEFERRED"]
+        what = [
+            "WO_COMPLETED",
+            "WO_FAILED",
+            "WO_FAILED",
+            "WO_SUPERSEDED",
+            "WO_ABANDONED",
+            "WO_DEFERRED",
+            "WO_RETIRED",
+            "WO_REOPENED",
+        ]
         return draw(st.sampled_from(what)), draw(_WORK), {"superseded_by_wo_id": draw(_WORK), "reason": draw(_TEXT)}
     if kind == "turn":
         if draw(st.booleans()):

@@ -104,7 +104,7 @@ class IntentCalls:
         await self._write(session_id, lambda intents, _: [abandoned(intent_id, reason)])
 
     async def reopen(self, session_id: str, intent_id: str, reason: str) -> None:
-        """Reopens an intent that was closed or superseded."""
+        """Reopens an intent that ended or was deferred."""
         check_name("intent_id", intent_id)
         check_text("reason", reason)
         await self._write(session_id, lambda intents, _: [reopened(intent_id, reason)])

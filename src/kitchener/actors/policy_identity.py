@@ -30,6 +30,7 @@ POLICY_MODULES: Final = (
     "kitchener.actors.authority.ranking",
     "kitchener.actors.sessions.state",
     "kitchener.canonical",
+    "kitchener.criteria",
     "kitchener.gateway.routing",
     "kitchener.ids",
     "kitchener.memory.bias",

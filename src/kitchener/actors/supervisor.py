@@ -162,6 +162,7 @@ class HO2Supervisor:
         idempotency_key: str | None = None,
         memory: bool = True,
         deadline: float | None = None,
+        acceptance: Sequence[str] = (),
     ) -> TurnResult:
         """Returns the reply to a message after its record is durable.
 
@@ -174,6 +175,8 @@ class HO2Supervisor:
             idempotency_key: a message sent again with the same key runs one turn only, also after a restart
             memory: False: this turn neither reads nor writes long-term memory
             deadline: seconds from now for the whole call, including time in queues; None: `turn_deadline_s` from its start
+            acceptance: criteria that the reply must meet, besides those of the agent class: `min_chars:N`, `max_chars:N`,
+                `contains:TEXT` or `not_contains:TEXT`. A reply that fails one is retried, and the retry is told which
 
         Raises:
             CallerError: an argument is wrong (its subclasses say why); nothing was started
@@ -183,7 +186,7 @@ class HO2Supervisor:
             ActorStopped: a part that the turn called was cancelled, but not by the caller
         """
         with raises_cut_off("the turn"):
-            call = self._checks.call(session_id, subject_id, idempotency_key, memory, deadline)
+            call = self._checks.call(session_id, subject_id, idempotency_key, memory, deadline, acceptance)
             outcome = await self._handle(message, call, None)
         self._consolidate_after(outcome)
         return outcome.result
@@ -285,6 +288,7 @@ class HO2Supervisor:
         idempotency_key: str | None = None,
         memory: bool = True,
         deadline: float | None = None,
+        acceptance: Sequence[str] = (),
     ) -> AsyncIterator[TurnUpdate]:
         """Runs a turn like `handle_turn` and yields its updates; the last one is `TurnCompleted`.
 
@@ -293,7 +297,7 @@ class HO2Supervisor:
         """
         if self._host.tasks is None:
             raise CallerError("stream_turn needs a runtime (open_runtime); a supervisor assembled by hand has handle_turn")
-        call = self._checks.call(session_id, subject_id, idempotency_key, memory, deadline)
+        call = self._checks.call(session_id, subject_id, idempotency_key, memory, deadline, acceptance)
 
         async def run(tell: UpdateListener) -> None:
             outcome = await self._handle(message, call, tell)

@@ -64,7 +64,7 @@ def _version() -> str:
 
 
 _COMMANDS: Final = (
-    ("init", "config.init:init", "Write a `kitchener.toml` with the ten settings that matter."),
+    ("init", "config.init:init", "Write a `kitchener.toml` with the settings that matter."),
     ("chat", "chat.chat:chat", "Talk to an agent."),
     ("run", "run.run:run", "Run the conversations of a file."),
     ("context", "context.context:app", "Show what the model sees, and why."),

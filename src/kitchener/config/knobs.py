@@ -9,10 +9,11 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from kitchener.config.settings import Settings, dotted_key, parse_settings, read_settings_file
 from kitchener.config.shown import described_name, described_names
+from kitchener.criteria import MAX_CRITERIA, criterion_problem
 from kitchener.errors import ConfigError
 
 Positive = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
@@ -20,6 +21,16 @@ TokenCount = Annotated[int, Field(ge=0, le=1_000_000_000_000)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+
+
+def _known_criterion(criterion: str) -> str:
+    problem = criterion_problem(criterion)
+    if problem is not None:
+        raise ValueError(problem)
+    return criterion
+
+
+Criterion = Annotated[str, AfterValidator(_known_criterion)]
 
 
 class LedgerConfig(Settings):
@@ -319,6 +330,8 @@ class TurnConfig(Settings):
     """Contract of synthesize work orders."""
     verify_contract_id: Name = "PRC-VERIFY-001"
     """Contract of verify work orders."""
+    acceptance: Annotated[tuple[Criterion, ...], Field(max_length=MAX_CRITERIA)] = ()
+    """Criteria that every reply must meet: `min_chars:N`, `max_chars:N`, `contains:TEXT`, `not_contains:TEXT`."""
     verify_with_model: bool = False
     """Whether a model judges each reply, besides the fixed checks. It costs one model call for each reply."""
     labels_vocabulary: dict[Literal["domain", "task"], tuple[Name, ...]] = Field(default_factory=dict)
@@ -360,6 +373,9 @@ class AttentionConfig(Settings):
     """Newest turns of the session that are always gathered."""
     classify_recent_turns: Annotated[int, Field(ge=0, le=100)] = 3
     """Newest turns of the session that classification sees."""
+    ranking_postings: Annotated[int, Field(ge=1, le=1_000_000)] = 1_024
+    """Postings (a word in a turn) that lexical admission reads in one turn, the newest of each word first. It bounds the time
+    that a long history takes."""
 
 
 class LearningConfig(Settings):
@@ -409,7 +425,10 @@ class ContextConfig(Settings):
     intent_min_confidence: Annotated[float, Field(ge=0, le=1)] = 0.6
     """Confidence of the classifier below which a relation counts as unclear."""
     intent_max_failures: Positive = 3
-    """Failed turns of one intent in a row, after which each further one is flagged."""
+    """Failed turns of one intent in a row from which `repeated_failure_policy` applies."""
+    repeated_failure_policy: Literal["flag", "defer"] = "flag"
+    """What to do after repeated failures. `flag`: record a flag for a person. `defer`: also defer the intent, until a message
+    continues it; only with `intent_mode = "classified"`."""
     invalid_lifecycle_policy: Literal["ignore_event", "block"] = "ignore_event"
     """What to do with an impossible life-cycle event. `ignore_event`: leave it out and flag it. `block`: show nothing until the
     event is voided."""
@@ -426,9 +445,6 @@ class ContextConfig(Settings):
     """Items that do not fit and are mentioned by a stub."""
     max_failed_items: Annotated[int, Field(ge=0, le=1_000)] = 5
     """Failed work orders shown in full. Further ones share one stub with their number."""
-    ranking_postings: Annotated[int, Field(ge=1, le=1_000_000)] = 1_024
-    """Postings (a word in a turn) that lexical admission reads in one turn, the newest of each word first. It bounds the time
-    that a long history takes."""
 
 
 # The last base comes first in the order of fields.

@@ -17,6 +17,7 @@ ConflictPolicy = Literal["block", "most_recent_wins"]
 UnclearPolicy = Literal["continue_and_flag", "continue", "declare", "ask"]
 InvalidLifecyclePolicy = Literal["ignore_event", "block"]
 RecallScope = Literal["intent", "session", "subject"]
+RepeatedFailurePolicy = Literal["flag", "defer"]
 AdmissionOrder = Literal["lexical", "newest_first"]
 
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
@@ -24,6 +25,7 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "intent_conflict_policy": get_args(ConflictPolicy),
     "unclear_policy": get_args(UnclearPolicy),
     "invalid_lifecycle_policy": get_args(InvalidLifecyclePolicy),
+    "repeated_failure_policy": get_args(RepeatedFailurePolicy),
     "recall_scope": get_args(RecallScope),
     "admission": get_args(AdmissionOrder),
 }
@@ -56,7 +58,9 @@ class Ruleset:
     intent_min_confidence: float = 0.6
     """Least confidence of a relation, 0 to 1; below it, the relation counts as unclear."""
     intent_max_failures: int = 3
-    """Number of failed turns of one intent in a row from which each is flagged."""
+    """Number of failed turns of one intent in a row from which `repeated_failure_policy` applies."""
+    repeated_failure_policy: RepeatedFailurePolicy = "flag"
+    """What follows repeated failures: `flag` flags them; `defer` also defers the intent, in `classified` mode."""
     invalid_lifecycle_policy: InvalidLifecyclePolicy = "ignore_event"
     """If an event contradicts earlier ones: `ignore_event` ignores and flags it; `block` shows nothing until it is voided."""
     recall_scope: RecallScope = "intent"

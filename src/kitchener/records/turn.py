@@ -29,6 +29,8 @@ class TurnCall(NamedTuple):
     """Whether the turn may read and write long-term memory."""
     deadline: float | None = None
     """On the event loop's clock, seconds; None: `turn_deadline_s` from when the turn starts to run."""
+    acceptance: tuple[str, ...] = ()
+    """Criteria that the reply must meet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,6 +139,10 @@ class RecordedTools(ToolRegistry):
         """See `ToolRegistry`."""
         return self._registry.is_read_only(tool_id)
 
+    def acceptance_of(self, tool_id: str) -> tuple[str, ...]:
+        """See `ToolRegistry`."""
+        return self._registry.acceptance_of(tool_id)
+
     def toolset(self, allowed: tuple[str, ...]) -> Toolset:
         """See `ToolRegistry`."""
         return self._registry.toolset(allowed)

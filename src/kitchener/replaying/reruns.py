@@ -15,7 +15,7 @@ from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.memory.signals import normalise
 from kitchener.memory.subject_cache import OVERLAYS
 from kitchener.records import events
-from kitchener.records.entries import ProjectionPayload, payload_as, text_of
+from kitchener.records.entries import ProjectionPayload, opened, payload_as, text_of
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
@@ -230,6 +230,7 @@ class Rerun:
             text_of(started["user_message"]),
             session_id=tape.session_id,
             memory=started.get("memory", True),
+            acceptance=opened(started.get("acceptance", ())) or (),
             deadline=DEADLINE_S,
         )
         return _shown(tape, self._gateway.context or {}, before, self._replays.recorded.agent.token_estimator)

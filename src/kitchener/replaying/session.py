@@ -30,7 +30,7 @@ from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
-from kitchener.records.entries import CommonPayload, SessionStartPayload, payload_as, text_of
+from kitchener.records.entries import CommonPayload, SessionStartPayload, opened, payload_as, text_of
 from kitchener.records.prompt import PromptGateway, PromptRequest
 from kitchener.replaying.consolidations import PREFIX, ConsolidationTape
 from kitchener.replaying.doubles import (
@@ -388,6 +388,7 @@ class _Replay:
             text_of(started["user_message"]),
             session_id=tape.session_id,
             memory=started.get("memory", True),
+            acceptance=opened(started.get("acceptance", ())) or (),
             deadline=DEADLINE_S,
         )
         tape.finish()

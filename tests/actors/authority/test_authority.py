@@ -15,10 +15,11 @@ from kitchener.context import base_ref
 from kitchener.errors import CallerError, InvalidLifecycle, ReentrantTurn, SessionEnded, UnknownSession
 from kitchener.ledger import LedgerEntry, open_ledgers
 from kitchener.records import events
+from kitchener.replaying import replay_session
 from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.context.context_kit import BRIDGE, ENFORCE, OTHER, SHADOW, SID, Talk, actions, talk, talking
 from tests.acceptance.memory.remembering import EASY
-from tests.acceptance.stack import QUICK, open_scripted, places, read_all
+from tests.acceptance.stack import QUICK, open_scripted, places, read_all, scripted_config
 
 THIRD = "SES-0000000c"
 
@@ -186,6 +187,34 @@ async def test_repeated_failure_is_flagged_whatever_failed(tmp_path: Path) -> No
         assert await ada.flags() == ["REPEATED_FAILURE"]
         await ada.say("good", "[fail] d")
         assert await ada.flags() == ["REPEATED_FAILURE"]
+
+
+async def test_a_repeated_failure_defers_the_intent_until_a_message_continues_it(tmp_path: Path) -> None:
+    async with talking(tmp_path, intent_max_failures=2, repeated_failure_policy="defer", **ENFORCE) as ada:
+        first = await ada.say("apples", "[fail] a", "[fail] b")
+        assert await ada.flags() == ["REPEATED_FAILURE"]
+        assert actions(await ada.intents()) == ["DECLARED", "DEFERRED"]
+        again = await ada.say("on")
+        assert again.intent_id == first.intent_id
+        assert actions(await ada.intents())[2:] == ["REOPENED"]
+        await ada.say("[fail] c", "[fail] d")
+        other = await ada.say("[switch] pears")
+        assert other.intent_id != first.intent_id
+        assert actions(await ada.intents())[3:] == ["DEFERRED", "DECLARED"]
+        later = await ada.say("on")
+        assert later.intent_id == other.intent_id
+        back = await ada.say("[back] apples")
+        assert back.intent_id == first.intent_id
+    policy = {"intent_max_failures": 2, "repeated_failure_policy": "defer", **ENFORCE}
+    report = await replay_session(SID, config=scripted_config(tmp_path, **policy))
+    assert report.is_identical, report.text()
+
+
+async def test_a_conversation_of_one_intent_is_never_deferred(tmp_path: Path) -> None:
+    async with talking(tmp_path, intent_max_failures=1, repeated_failure_policy="defer", **BRIDGE) as ada:
+        await ada.say("apples", "[fail] a", "on")
+        assert await ada.flags() == ["REPEATED_FAILURE"]
+        assert actions(await ada.intents()) == ["DECLARED"]
 
 
 async def test_failing_before_anything_is_decided_counts_too(tmp_path: Path) -> None:

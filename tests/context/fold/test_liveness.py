@@ -5,10 +5,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kitchener.context import ContextState, Projector, SourceEvent, fold, make_event, read_event, resolve_active
+from kitchener.context import (
+    ContextState,
+    Projector,
+    SourceEvent,
+    eligible,
+    explain,
+    fold,
+    make_event,
+    read_event,
+    resolve_active,
+)
 from kitchener.context.fold.lifecycle import first_intent_problem
 from kitchener.context.ruleset import Ruleset
-from tests.context.history import ESTIMATE, SESSION, History, entry_ref, event, event_lists, facts
+from tests.context.history import ESTIMATE, SESSION, History, entry_ref, event, event_lists, facts, shown, text_of
 
 
 def problems(history: History) -> list[str]:
@@ -102,6 +112,75 @@ def test_a_waiting_work_order_may_go_on_and_end() -> None:
     assert problems(history) == []
     history.open("WO-1", "INT-1")
     assert problems(history) == ["work order WO-1 was opened before"]
+
+
+@pytest.mark.parametrize("end", ["WO_CLOSED", "WO_FAILED", "WO_SUPERSEDED", "WO_ABANDONED", "WO_RETIRED", "WO_DEFERRED"])
+def test_a_reopened_work_order_is_open_whatever_became_of_it(end: str) -> None:
+    history = History()
+    history.declare("INT-1")
+    for name in ("WO-1", "WO-2"):
+        history.open(name, "INT-1", targets=["a.txt"], acceptance=["contains:pear"])
+    assert history.state().work_orders["WO-1"].is_live
+    history.add(end, "WO-1", superseded_by_wo_id="WO-2", reason="because")
+    history.add("WO_REOPENED", "WO-1", reason="after all")
+    state = history.state()
+    assert problems(history) == []
+    assert (state.work_orders["WO-1"].status, state.work_orders["WO-1"].superseded_by) == ("open", None)
+    assert list(state.attached("INT-1").work_orders) == ["WO-1", "WO-2"]
+    assert eligible(state, "INT-1")["WO-1"] == ("OPEN_WO", "REACHABLE_FROM_INTENT")
+    text = text_of(history.project()).text
+    assert "Work order WO-1 (synthesize) open: after all\nTargets: a.txt\nAccepted when: contains:pear" in text
+    history.add("WO_REOPENED", "WO-1", reason="again")
+    assert problems(history) == ["work order WO-1 is open and cannot be reopened"]
+
+
+def test_a_retired_work_order_is_gone_even_after_a_failure() -> None:
+    history = History()
+    history.declare("INT-1")
+    history.open("WO-1", "INT-1")
+    history.fail("WO-1")
+    assert "WO-1" in shown(history.project())
+    history.add("WO_RETIRED", "WO-1", reason="no use")
+    history.add("WO_CLOSED", "WO-1", result="success")
+    assert problems(history) == ["work order WO-1 was retired before"]
+    assert "WO-1" not in eligible(history.state(), "INT-1")
+
+
+def test_a_retired_intent_takes_its_items_along_until_it_is_reopened() -> None:
+    history = History()
+    history.declare("INT-1")
+    history.turn("T-1", "INT-1")
+    history.add("INTENT_RETIRED", "INT-1", reason="no use")
+    assert (history.resolve().active, eligible(history.state(), "INT-1")) == (None, {})
+    history.close("INT-1")
+    assert problems(history) == ["intent INT-1 was retired before"]
+    history.add("INTENT_REOPENED", "INT-1", reason="after all")
+    assert history.resolve().active == "INT-1"
+    assert shown(history.project()) == ["INT-1", "T-1"]
+
+
+def test_a_deferred_intent_is_live_but_never_active_until_it_is_reopened() -> None:
+    history = History()
+    history.declare("INT-1")
+    history.add("INTENT_DEFERRED", "INT-1", reason="later")
+    assert (history.resolve().active, history.state().intents["INT-1"].is_live) == (None, True)
+    history.add("INTENT_REOPENED", "INT-1", reason="now")
+    assert problems(history) == []
+    assert history.resolve().active == "INT-1"
+
+
+@pytest.mark.parametrize(("end", "more"), [("WO_CLOSED", {"result": "failed"}), ("WO_CLOSED", {}), ("WO_COMPLETED", {})])
+def test_the_evidence_of_a_result_is_explained(end: str, more: dict[str, str]) -> None:
+    history = History()
+    history.declare("INT-1")
+    history.open("WO-1", "INT-1")
+    proof = entry_ref(77)
+    history.add(end, "WO-1", **more, evidence_refs=[proof.as_mapping(), {"ledger_id": "only"}, "text", 7])
+    found = explain("WO-1", history.state(), history.project())
+    assert found.evidence == (proof,)
+    assert found.text.endswith(f"; evidence: {proof.ledger_id} {proof.entry_id}")
+    history.add("WO_REOPENED" if not more else "WO_RETIRED", "WO-1", reason="over")
+    assert explain("WO-1", history.state(), history.project()).evidence == ()
 
 
 def test_a_turn_is_completed_once_and_work_may_be_planned_under_anything() -> None:

@@ -282,13 +282,15 @@ def test_intents_above_each_other_end_nowhere_but_hang_nobody() -> None:
     assert root_of(history.state().intents, "INT-1") == "INT-2"
 
 
-def test_one_intent_can_be_looked_at_whatever_else_is_live() -> None:
+def test_one_intent_can_be_looked_at_unless_intents_compete() -> None:
     history = History()
     history.declare("INT-1")
-    history.declare("INT-2")
-    state = history.state()
-    assert resolve_active(state, CLASSIFIED, intent_id="INT-1") == ("INT-1", None, (), ())
-    assert resolve_active(state, CLASSIFIED, intent_id="INT-9").active is None
+    history.declare("INT-2", "INT-1")
+    assert resolve_active(history.state(), CLASSIFIED, intent_id="INT-1") == ("INT-1", None, (), ())
+    assert resolve_active(history.state(), CLASSIFIED, intent_id="INT-9").active is None
+    history.declare("INT-3")
+    blocked = resolve_active(history.state(), CLASSIFIED, intent_id="INT-1")
+    assert (blocked.active, blocked.blocked_by, blocked.competing) == (None, "COMPETING_INTENTS", ("INT-2", "INT-3"))
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,9 @@ _EVERYWHERE: Final[dict[str, Shape]] = {
     events.WO_FAILED: entries.WorkOrderFailedPayload,
     events.WO_SUPERSEDED: entries.WorkOrderSupersededPayload,
     events.WO_ABANDONED: entries.WorkOrderAbandonedPayload,
+    events.WO_RETIRED: entries.WorkOrderRetiredPayload,
+    events.WO_DEFERRED: entries.WorkOrderDeferredPayload,
+    events.WO_REOPENED: entries.WorkOrderReopenedPayload,
     events.WO_QUALITY_GATE: entries.QualityGatePayload,
     events.WO_CHAIN_COMPLETE: entries.ChainCompletePayload,
     events.ESCALATION: entries.EscalationPayload,
@@ -40,6 +43,8 @@ _EVERYWHERE: Final[dict[str, Shape]] = {
     events.INTENT_REOPENED: entries.IntentReopenedPayload,
     events.INTENT_CLOSED: entries.IntentClosedPayload,
     events.INTENT_ABANDONED: entries.IntentAbandonedPayload,
+    events.INTENT_RETIRED: entries.IntentRetiredPayload,
+    events.INTENT_DEFERRED: entries.IntentDeferredPayload,
     events.INTENT_FORKED: entries.IntentForkedPayload,
     events.LIFECYCLE_VOIDED: entries.LifecycleVoidedPayload,
     events.SUBJECT_ERASED: entries.SubjectErasedPayload,
@@ -57,8 +62,6 @@ _IN_HO1M: Final[dict[str, Shape]] = {
     events.WO_COMPLETED: entries.ExecutionCompletedPayload,
     events.WO_FAILED: entries.ExecutionFailedPayload,
 }
-NOT_WRITTEN: Final = frozenset((events.WO_DEFERRED,))
-"""Reserved types, without a payload of their own yet."""
 
 
 def shape_of(ledger_id: str, entry_type: str) -> Shape:

@@ -48,7 +48,13 @@ from kitchener.signing import Signer
 SHOWN_ELSEWHERE: Final = ("rule", "bias")
 """Kinds of items that a prompt shows outside the context: rules in the instructions, learned lines in a block of their own."""
 _OF_A_TURN: Final = (events.WO_PLANNED, events.TURN_COMPLETED)
-_LEAVES: Final = (events.INTENT_SUPERSEDED, events.INTENT_CLOSED, events.INTENT_ABANDONED)
+_LEAVES: Final = (
+    events.INTENT_SUPERSEDED,
+    events.INTENT_CLOSED,
+    events.INTENT_ABANDONED,
+    events.INTENT_RETIRED,
+    events.INTENT_DEFERRED,
+)
 
 
 class SessionThread:
@@ -81,7 +87,7 @@ class SessionThread:
         self.intent_id: str | None = None
         """The intent of the running turn; None without an active intent."""
         self.last_left: str | None = None
-        """The intent that was closed, abandoned or superseded last; None if there is none."""
+        """The intent that ended or was deferred last; None if there is none."""
         self.projection: Projection | None = None
         """The projection of the running turn; None before it is computed."""
         self.ranking = TurnRanking(ruleset)
@@ -92,7 +98,7 @@ class SessionThread:
     def prior_intent_id(self) -> str | None:
         """The intent that was left last, which a message may reopen; None if it is live again or there is none."""
         record = self.state.intents.get(self.last_left or "")
-        return self.last_left if record is not None and not record.is_live else None
+        return self.last_left if record is not None and record.status != "live" else None
 
     def apply(self, entry_type: str, entity_id: str, timestamp: str, payload: Mapping[str, object], ref: Ref) -> None:
         """Applies an entry of the session when it is written or read back."""
@@ -346,6 +352,7 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "") -> Ruleset:
         unclear_policy=config.unclear_policy,
         intent_min_confidence=config.intent_min_confidence,
         intent_max_failures=config.intent_max_failures,
+        repeated_failure_policy=config.repeated_failure_policy,
         invalid_lifecycle_policy=config.invalid_lifecycle_policy,
         recall_scope=config.recall_scope,
         admission=config.admission,

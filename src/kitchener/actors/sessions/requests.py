@@ -12,6 +12,7 @@ from kitchener.actors.mailbox.calling_chain import calling_chain
 from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.canonical import canonical_bytes
 from kitchener.config import LedgerConfig, LimitsConfig
+from kitchener.criteria import MAX_CRITERIA, criterion_problem
 from kitchener.errors import CallerError, InvalidMessage, ReentrantTurn
 from kitchener.ids import check_caller
 from kitchener.plain_names import quoted
@@ -102,7 +103,13 @@ class RequestChecks:
         check_not_inside(session_id, "ends it")
 
     def call(
-        self, session_id: str | None, subject_id: str | None, idempotency_key: str | None, memory: bool, seconds: float | None
+        self,
+        session_id: str | None,
+        subject_id: str | None,
+        idempotency_key: str | None,
+        memory: bool,
+        seconds: float | None,
+        acceptance: Sequence[str] = (),
     ) -> TurnCall:
         """Returns the validated options of a call, with the deadline on the event loop's clock.
 
@@ -112,6 +119,7 @@ class RequestChecks:
             idempotency_key: 1 to 256 printable characters; None: no key
             memory: whether the turn may use long-term memory
             seconds: the caller's deadline, seconds from now; None: no deadline
+            acceptance: criteria that the reply must meet
 
         Raises:
             CallerError: an argument is wrong
@@ -131,7 +139,21 @@ class RequestChecks:
         if idempotency_key is not None:
             check_name("idempotency_key", idempotency_key)
         deadline = None if seconds is None else anyio.current_time() + seconds
-        return TurnCall(session_id, subject_id, idempotency_key, memory, deadline)
+        return TurnCall(session_id, subject_id, idempotency_key, memory, deadline, check_criteria(acceptance))
+
+
+def check_criteria(acceptance: Sequence[str]) -> tuple[str, ...]:
+    """Returns the acceptance criteria; raises CallerError unless they are texts that the quality gate can apply."""
+    if acceptance == ():
+        return ()
+    check_list("acceptance", acceptance)
+    if len(acceptance) > MAX_CRITERIA:
+        raise CallerError(f"acceptance has {len(acceptance)} criteria: expected at most {MAX_CRITERIA}")
+    for each in acceptance:
+        problem = criterion_problem(each)
+        if problem is not None:
+            raise CallerError(f"acceptance = {quoted(each)}: {problem}")
+    return tuple(acceptance)
 
 
 def check_is_text(what: str, value: object) -> None:

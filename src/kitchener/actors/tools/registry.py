@@ -8,7 +8,7 @@ and no model. Explained in `docs/tools.md`.
 import importlib
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial, update_wrapper
@@ -25,8 +25,9 @@ from kitchener.actors.tools.results import ToolOutcome, failure, outcome_of
 from kitchener.actors.tools.schema import code_of, read_signature, summary
 from kitchener.cancellation import is_scope_cancelled
 from kitchener.canonical import canonical_digest
+from kitchener.criteria import criterion_problem
 from kitchener.errors import ToolError
-from kitchener.plain_names import counted, is_plain_name
+from kitchener.plain_names import counted, is_plain_name, quoted
 from kitchener.records.prompt import ToolSpec
 
 P = ParamSpec("P")
@@ -62,6 +63,7 @@ class Tool(Generic[P, R]):
         parameters: JSON schema of the arguments
         is_read_only: whether the tool has no effect, so that it may run again and needs no durable record before it starts
         timeout_s: longest run, seconds; None: the registry's limit
+        acceptance: criteria that the reply must meet if the turn runs this tool before the reply
     """
 
     def __init__(
@@ -72,12 +74,14 @@ class Tool(Generic[P, R]):
         description: str | None = None,
         read_only: bool = False,
         timeout_s: float | None = None,
+        acceptance: Sequence[str] = (),
     ) -> None:
         self.tool_id = name if name is not None else getattr(function, "__name__", "")
         if not _TOOL_ID.fullmatch(self.tool_id):
             raise ToolError(f"tool name {self.tool_id!r}: expected 1 to 64 letters, digits, '_', '.' or '-'; give name=…")
         if timeout_s is not None and not 0 < timeout_s < float("inf"):
             raise ToolError(f"tool {self.tool_id!r}: timeout_s: expected seconds above 0, found {timeout_s!r}")
+        self.acceptance = _checked_criteria(self.tool_id, acceptance)
         called = code_of(function)
         if inspect.isasyncgenfunction(called) or inspect.isgeneratorfunction(called):
             raise ToolError(f"tool {self.tool_id!r}: is a generator; return a list instead")
@@ -124,6 +128,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     timeout_s: float | None = None,
+    acceptance: Sequence[str] = (),
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(
     function: Callable[..., object] | None = None,
@@ -133,6 +138,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     timeout_s: float | None = None,
+    acceptance: Sequence[str] = (),
 ) -> Any:
     """Turns a function into a tool. Use the decorator with or without arguments.
 
@@ -141,12 +147,24 @@ def tool(
         name: the tool's name for the model; default: the function's name
         description: what the tool does; default: the docstring up to its first section
         timeout_s: longest run, seconds; default: the agent class's `tool_timeout_s`
+        acceptance: criteria that the reply must meet if a message makes the turn run the tool before the reply, such as
+            `contains:EUR`; not applied where the model calls the tool while it writes the reply
 
     Raises:
-        ToolError: the name, a parameter or the timeout is invalid
+        ToolError: the name, a parameter, the timeout or a criterion is invalid
     """
-    declare = partial(Tool, name=name, description=description, read_only=read_only, timeout_s=timeout_s)
+    declare = partial(Tool, name=name, description=description, read_only=read_only, timeout_s=timeout_s, acceptance=acceptance)
     return declare if function is None else declare(function)
+
+
+def _checked_criteria(tool_id: str, acceptance: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(acceptance, str) or not all(isinstance(each, str) for each in acceptance):
+        raise ToolError(f"tool {tool_id!r}: acceptance: expected a list of texts")
+    for each in acceptance:
+        problem = criterion_problem(each)
+        if problem is not None:
+            raise ToolError(f"tool {tool_id!r}: acceptance: {quoted(each)}: {problem}")
+    return tuple(acceptance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +244,11 @@ class ToolRegistry:
         """Whether the tool exists and has no effects."""
         found = self._tools.get(tool_id)
         return found is not None and found.is_read_only
+
+    def acceptance_of(self, tool_id: str) -> tuple[str, ...]:
+        """The criteria that a reply must meet after the tool ran; none for an unknown tool."""
+        found = self._tools.get(tool_id)
+        return found.acceptance if found is not None else ()
 
     def toolset(self, allowed: tuple[str, ...]) -> Toolset:
         """The existing tools among `allowed`, in that order. Cached for each combination."""

@@ -144,6 +144,7 @@ class WorkOrderChain:
         parent: str | None = None,
         input_refs: Sequence[orjson.Fragment | None] = (),
         context: AttentionContext | None = None,
+        acceptance: tuple[str, ...] = (),
     ) -> WorkOrder | Reply:
         """Executes one work order and returns it, completed or failed. A failure is already recorded.
 
@@ -167,6 +168,7 @@ class WorkOrderChain:
             prior_results=prior,
             constraints=constraints.replaced({"timeout_ms": left_ms}),
             parent_wo_id=parent,
+            acceptance=acceptance,
         )
         wo_id, budgeter = wo.wo_id, services.budgeter
         limits: ConstraintsMapping = {**services.constants.mapping_of(constraints), "timeout_ms": left_ms}

@@ -52,6 +52,8 @@ class TurnConstants:
             {"tool_id": spec.tool_id, "description": spec.description, "parameters": dict(spec.parameters)}
             for spec in tools.specs(self.allowed_tools)
         ]
+        self.acceptance = config.acceptance
+        self.tool_acceptance = {tool_id: found for tool_id in tools.tool_ids if (found := tools.acceptance_of(tool_id))}
         self.vocabulary = {kind: list(labels) for kind, labels in config.labels_vocabulary.items()}
         self.labels = vocabulary_of(config.labels_vocabulary)
         rules = "\n".join(f"- {rule}" for rule in config.standing_rules)

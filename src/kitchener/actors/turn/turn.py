@@ -24,10 +24,12 @@ from kitchener.actors.work.plan import (
     ChainPlan,
     ToolRequest,
     labels_of,
+    plan_acceptance,
     plan_chain,
     signals_of,
     summarize,
     tighter,
+    told_criteria,
     total_cost,
 )
 from kitchener.cancellation import is_own_failure
@@ -70,6 +72,7 @@ class Turn:
     """
 
     __slots__ = (
+        "_acceptance",
         "_authority",
         "_chain",
         "_classification",
@@ -103,6 +106,7 @@ class Turn:
         self._authority: TurnAuthority | None = None
         self._output: Mapping[str, object] = {}
         self._is_over = False
+        self._acceptance = services.constants.acceptance
 
     async def start(self, call: TurnCall) -> None:
         """Writes `TURN_STARTED` with the message and the ledger positions that the turn may read.
@@ -126,6 +130,9 @@ class Turn:
         if call.idempotency_key is not None:
             fields["idempotency_key"] = call.idempotency_key
             fields["idempotency_scope"] = "session" if call.session_id is not None else "subject"
+        if call.acceptance:
+            fields["acceptance"] = list(call.acceptance)
+            self._acceptance += call.acceptance
         started = await self._session.write(
             events.TURN_STARTED, self.turn_id, fields, turn=self.turn_id, expected_head=self._session.state.head
         )
@@ -307,12 +314,21 @@ class Turn:
             "assembled_context": context.as_assembled(),
             "instructions": constants.instructions,
         }
+        acceptance = plan_acceptance(self._acceptance, plan.tool_request, constants.tool_acceptance)
+        if acceptance:
+            inputs["instructions"] = told_criteria(constants.instructions, acceptance)
         prior = [dict(classification), *results]
         rejected: list[WorkOrder] = []
         while True:
             parent = rejected[-1].wo_id if rejected else None
             wo = await self._chain.dispatch(
-                "synthesize", inputs, constraints, prior_results=prior, parent=parent, context=context
+                "synthesize",
+                inputs,
+                constraints,
+                prior_results=prior,
+                parent=parent,
+                context=context,
+                acceptance=acceptance,
             )
             if isinstance(wo, Reply):
                 return wo
@@ -335,6 +351,9 @@ class Turn:
             if apology is not None:
                 return apology
             constraints = tighter(constraints, len(rejected))
+            if acceptance:
+                told = told_criteria(constants.instructions, acceptance, verdict.unmet)
+                inputs = {**inputs, "instructions": told}
 
     async def _complete(self, reply: Reply) -> TurnOutcome:
         """Writes the totals of the chain, then `TURN_COMPLETED`. After that nothing aborts the turn."""

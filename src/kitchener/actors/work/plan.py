@@ -4,7 +4,7 @@ A turn is a short chain: classify, then at most one tool call that the classific
 (`turn.py`) calls this module, which knows no ledgers, models or time. Explained in `docs/work-orders.md`.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, cast
@@ -93,6 +93,36 @@ def constraints_for(config: HO2Config, wo_type: WorkOrderType, *, contract_id: s
         provider_id=chosen.provider,
         model_id=chosen.model,
     )
+
+
+def plan_acceptance(
+    given: tuple[str, ...], request: ToolRequest | None, of_tools: Mapping[str, tuple[str, ...]]
+) -> tuple[str, ...]:
+    """Returns the acceptance criteria of the reply, each once, in order.
+
+    Args:
+        given: criteria of the agent class, then of the caller
+        request: the tool that runs before the reply; None: no tool does
+        of_tools: the criteria of tools that have any, by tool id
+    """
+    planned = of_tools.get(request.tool_id, ()) if request is not None else ()
+    return tuple(dict.fromkeys((*given, *planned))) if given or planned else ()
+
+
+def told_criteria(instructions: str, acceptance: Sequence[str], unmet: Sequence[str] = ()) -> str:
+    """Returns the instructions of a reply with its acceptance criteria, and on a retry with those that the last reply failed.
+
+    They are part of the instructions, so that prompt packs of users need no field for them.
+    """
+    parts = [instructions] if instructions else []
+    parts.append("The reply is accepted only if it meets each of these criteria:\n" + _listed(acceptance))
+    if unmet:
+        parts.append("The last reply was rejected, because it did not meet these criteria:\n" + _listed(unmet))
+    return "\n\n".join(parts)
+
+
+def _listed(criteria: Sequence[str]) -> str:
+    return "\n".join([f"- {each}" for each in criteria])
 
 
 def tighter(constraints: Constraints, attempt: int) -> Constraints:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kitchener.config import HO2Config
+from kitchener.criteria import is_met
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +18,10 @@ class QualityGateResult:
 
     decision: Literal["accept", "reject"]
     reason: str
-    """Why; names the first criterion that was not met."""
+    """Why; names all criteria that were not met."""
     wo_id: str
+    unmet: tuple[str, ...] = ()
+    """The acceptance criteria that were not met, in the order given."""
 
     @property
     def is_accepted(self) -> bool:
@@ -30,7 +33,7 @@ class QualityGate:
     """Judges outputs by fixed rules.
 
     Acceptance criteria are texts of the form `min_chars:N`, `max_chars:N`, `contains:TEXT` or `not_contains:TEXT`, applied
-    to the reply. Any other criterion passes here and is left to a model's verdict (`verify_with_model`).
+    to the reply. Any other criterion is never met; settings, tools and `handle_turn` refuse it.
     """
 
     def __init__(self, config: HO2Config) -> None:
@@ -41,11 +44,14 @@ class QualityGate:
     ) -> QualityGateResult:
         """Accepts or rejects the output of a synthesize work order."""
         problem = _problem(output_result)
-        for criterion in acceptance_criteria:
-            problem = problem or _unmet(criterion, output_result or {})
-        if problem is None:
+        if problem is not None or not acceptance_criteria:
+            return QualityGateResult("reject" if problem else "accept", problem or "all checks passed", wo_id)
+        text = str((output_result or {}).get("response_text", ""))
+        unmet = tuple([each for each in acceptance_criteria if not is_met(each, text)])
+        if not unmet:
             return QualityGateResult("accept", "all checks passed", wo_id)
-        return QualityGateResult("reject", problem, wo_id)
+        what = "criterion" if len(unmet) == 1 else "criteria"
+        return QualityGateResult("reject", f"acceptance {what} not met: {'; '.join(unmet)}", wo_id, unmet)
 
 
 def _problem(output: Mapping[str, object] | None) -> str | None:
@@ -59,22 +65,3 @@ def _problem(output: Mapping[str, object] | None) -> str | None:
     if not isinstance(text, str) or not text.strip():
         return "the output has no response_text"
     return None
-
-
-_MAX_DIGITS = 9
-
-
-def _unmet(criterion: str, output: Mapping[str, object]) -> str | None:
-    kind, _, operand = criterion.partition(":")
-    text = str(output.get("response_text", ""))
-    met = True
-    is_number = operand.isdecimal() and len(operand) <= _MAX_DIGITS
-    if kind == "min_chars" and is_number:
-        met = len(text) >= int(operand)
-    elif kind == "max_chars" and is_number:
-        met = len(text) <= int(operand)
-    elif kind == "contains":
-        met = operand in text
-    elif kind == "not_contains":
-        met = operand not in text
-    return None if met else f"acceptance criterion not met: {criterion}"

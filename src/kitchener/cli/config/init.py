@@ -1,4 +1,4 @@
-"""`kitchener init`: writes a settings file with the ten settings that matter, their meanings and their defaults."""
+"""`kitchener init`: writes a settings file with the settings that matter, their meanings and their defaults."""
 
 import os
 import textwrap
@@ -19,7 +19,7 @@ from kitchener.errors import ConfigError
 _WIDTH: Final = 120
 
 _HEAD: Final = """\
-# The ten settings of Kitchener that matter. A line that begins with `# key =` shows a default, or an example where nothing is
+# The settings of Kitchener that matter. A line that begins with `# key =` shows a default, or an example where nothing is
 # set; remove the `#` to change it. `kitchener config schema` lists all settings, and `kitchener config check` checks this file.
 # An environment variable such as KITCHENER_LEDGER__DURABILITY=os overrides it.
 """
@@ -38,7 +38,7 @@ def init(
     *,
     force: Annotated[bool, Parameter(negative="", help="Overwrite a file that is there.")] = False,
 ) -> int:
-    """Write a `kitchener.toml` with the ten settings that matter.
+    """Write a `kitchener.toml` with the settings that matter.
 
     It needs no network and no key: the offline provider answers, ledgers go to `.kitchener` beside the file, long-term memory
     is on, and the Context Authority decides what the model sees. `kitchener config schema` lists all settings.
@@ -76,6 +76,7 @@ def settings_text() -> str:
         *_setting(HO2Config, "ho3_enabled", True),
         *_setting(HO2Config, "context_mode", "enforce"),
         *_setting(HO2Config, "intent_mode", "classified"),
+        *_setting(HO2Config, "repeated_failure_policy", "defer"),
     ]
     return "\n".join(parts)
 

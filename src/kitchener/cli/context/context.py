@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from kitchener.cli.context.project import ProjectionPreview, ProjectOptions, project_session, record
-from kitchener.cli.context.recorded_session import read_past
+from kitchener.cli.context.recorded_session import find_past, read_past
 from kitchener.cli.context.recorded_turn import TurnView, read_turn
 from kitchener.cli.context.shadow import read_shadow
 from kitchener.cli.context.text import conflict_lines, flag_lines, invalid_lines, projected_lines
@@ -17,7 +17,7 @@ from kitchener.cli.exits import BLOCKED, INVALID, NEGATIVE, OK
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.context.ruleset import ConflictPolicy
-from kitchener.errors import LedgerLocked
+from kitchener.errors import CallerError, LedgerLocked
 from kitchener.memory.timestamps import iso_of, us_of
 
 app = App(name="context", help="Show what the model sees, and why.")
@@ -31,7 +31,9 @@ _EVERYTHING = Options()
 def project(  # noqa: PLR0913  options of a command, all by keyword
     *,
     options: Options = _EVERYTHING,
-    session: Annotated[str, Parameter(help="A session id, such as SES-0a1b2c3d.")],
+    session: Annotated[
+        str | None, Parameter(help="A session id, such as SES-0a1b2c3d. Default: the session that declared `--intent`.")
+    ] = None,
     intent: Annotated[str | None, Parameter(help="Project this intent in place of the active one.")] = None,
     budget: Annotated[int | None, Parameter(validator=Number(gte=0), help="Tokens. Overrides `context_budget`.")] = None,
     as_of: Annotated[str | None, Parameter(help="Use only what was on record at this time: ISO time with a zone.")] = None,
@@ -49,15 +51,19 @@ def project(  # noqa: PLR0913  options of a command, all by keyword
 ) -> int:
     """Show which intents, work orders and turns the model would see in a session's next turn, and why.
 
-    Appends the decision to the context ledger, unless `--dry-run` is given or another process is writing there. Exits with 3
-    if several intents compete, and with 4 if an entry cannot follow the entries before it.
+    Appends the decision to the context ledger, unless `--dry-run` is given or another process is writing there. Several intents
+    that compete block the projection until one of them is kept, even with `--intent`: the command then appends only the flag,
+    and exits with 3. It exits with 4 if an entry cannot follow the entries before it.
 
     For example:
 
         kitchener context project --session SES-0a1b2c3d
+        kitchener context project --intent INT-0a1b2c3d4e5f6071 --budget 2400
         kitchener context project --session SES-0a1b2c3d --budget 300 --dry-run --json
         kitchener context project --session SES-0a1b2c3d --as-of 2026-02-18T10:30:00+00:00
     """
+    if session is None and intent is None:
+        raise CallerError("expected --session or --intent: name the session, or an intent that it declared")
     moment = iso_of(us_of(as_of, "--as-of")) if as_of is not None else None
     chosen = ProjectOptions(intent, budget, conflict_policy, message)
     return anyio.run(_project, options, session, ledger, moment, chosen, dry_run, json)
@@ -161,7 +167,7 @@ async def _view(options: Options, turn: str) -> TurnView:
 
 async def _project(
     options: Options,
-    session: str,
+    session: str | None,
     ledger: Path | None,
     as_of: str | None,
     chosen: ProjectOptions,
@@ -169,7 +175,10 @@ async def _project(
     is_json: bool,
 ) -> int:
     paths = LedgerPaths(options.load().config)
-    past = await read_past(paths, session, options.agent, ledger)
+    if session is not None:
+        past = await read_past(paths, session, options.agent, ledger)
+    else:
+        past = await find_past(paths, chosen.intent_id or "", options.agent, ledger)
     projected = await project_session(paths, past if as_of is None else past.as_of(as_of), chosen)
     note = "dry run: nothing was recorded" if is_dry else await _recorded(paths, projected, is_given=ledger is not None)
     if is_json:

@@ -124,8 +124,8 @@ async def project_session(paths: LedgerPaths, past: RecordedSession, chosen: Pro
     state = await state_of(paths, past)
     if chosen.intent_id is not None and chosen.intent_id not in state.intents:
         known = f"it has {', '.join(state.intents)}" if state.intents else "it has none"
-        raise NotOnRecord(f"--intent {chosen.intent_id!r}: no intent of session {past.session_id}; {known}")
-    resolution = resolve_active(state, ruleset, intent_id=chosen.intent_id)
+        raise NotOnRecord(f"--intent {chosen.intent_id!r}: no intent of {past.name}; {known}")
+    resolution = resolve_active(state, ruleset, intent_id=chosen.intent_id, with_shared=True)
     projection = None
     if resolution.blocked_by is None:
         ranking = TurnRanking(ruleset)
@@ -153,7 +153,7 @@ async def record(paths: LedgerPaths, projected: ProjectionPreview) -> Ref | None
         sealer=paths.sealer(),
     )
     timestamp = to_datetime(SystemClock().time_us()).isoformat(timespec="microseconds")
-    base = past.common_fields()
+    base, about = past.common_fields(), past.session_id or projected.resolution.active or "none"
     async with opened as ledger:
         for flag in projected.resolution.flags:
             flagged = conflict_flag_payload(
@@ -162,7 +162,7 @@ async def record(paths: LedgerPaths, projected: ProjectionPreview) -> Ref | None
                 intent_id=projected.resolution.active,
                 ruleset_hash=projected.ruleset.ruleset_hash,
             )
-            await ledger.write(LedgerEntry(events.CONFLICT_FLAG, past.session_id, {**base, **flagged}))
+            await ledger.write(LedgerEntry(events.CONFLICT_FLAG, about, {**base, **flagged}))
         ref = None
         if projection is not None:
             rendering = render(projection, projected.state.estimate, elsewhere=SHOWN_ELSEWHERE)
@@ -170,8 +170,6 @@ async def record(paths: LedgerPaths, projected: ProjectionPreview) -> Ref | None
             if past.subject_id is not None and not past.is_erased:  # who is erased has no key, and must not get another here
                 hashed = partial(ledger.content_digest, past.subject_id)
             fields = projection_payload(projection, rendering, timestamp=timestamp, turn_id=None, hashed=hashed)
-            ref = await ledger.write(
-                LedgerEntry(events.PROJECTION_COMPUTED, past.session_id, {**base, "turn_id": None, **fields})
-            )
+            ref = await ledger.write(LedgerEntry(events.PROJECTION_COMPUTED, about, {**base, "turn_id": None, **fields}))
         await ledger.commit()
     return ref

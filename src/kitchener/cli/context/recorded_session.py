@@ -26,6 +26,7 @@ class RecordedSession:
     """What the supervisor's ledger holds about one session."""
 
     session_id: str
+    """"": the entries of another program that name no session."""
     agent_class: str
     config: HO2Config
     """The settings of that class, as they are now."""
@@ -54,9 +55,16 @@ class RecordedSession:
         """Whether what its subject said and was answered cannot be read any more."""
         return any(is_sealed(value) for each in self.entries for value in each.payload.values())
 
+    @property
+    def name(self) -> str:
+        """The session for a reader."""
+        return f"session {self.session_id}" if self.session_id else f"what names no session in {self.path}"
+
     def common_fields(self) -> CommonPayload:
         """What every entry that is written about the session holds."""
-        fields: CommonPayload = {"v": events.VERSION, "session_id": self.session_id}
+        fields: CommonPayload = {"v": events.VERSION}
+        if self.session_id:
+            fields["session_id"] = self.session_id
         if self.subject_id is not None:
             fields["subject_id"] = self.subject_id
         return fields
@@ -130,6 +138,37 @@ async def read_past(paths: LedgerPaths, session_id: str, preferred: str, path: P
                 return replace(past, shared=tuple(await _shared(paths, past)))
     check_session_id(session_id)
     raise UnknownSession(session_id, preferred)
+
+
+async def find_past(paths: LedgerPaths, intent_id: str, preferred: str, path: Path | None = None) -> RecordedSession:
+    """Everything on record about the session that declared an intent. Reads whole ledgers.
+
+    Args:
+        paths: where ledgers are
+        intent_id: the intent
+        preferred: the agent class to look at first
+        path: a supervisor's ledger to read in place of those under the root
+
+    Raises:
+        NotOnRecord: no ledger has a declaration of the intent
+        CallerError: there is no such ledger
+        LedgerDamaged: a line is not what was written
+    """
+    classes = [preferred, *[name for name in paths.agent_classes() if name != preferred and path is None]]
+    for name in classes:
+        ho2m = path if path is not None else paths.ledger(name, "ho2m")
+        async with open_reader(paths, ho2m, is_ho2m=True) as reader:
+            if reader is None and path is not None:
+                raise CallerError(f"{path}: there is no such ledger")
+            declarations = reader.read(entity_id=intent_id, entry_type=events.INTENT_DECLARED) if reader is not None else None
+            found = [entry async for entry in declarations] if declarations is not None else []
+            if not found or reader is None:
+                continue
+            if found[0].session_id is not None:
+                return await read_past(paths, found[0].session_id, name, path)
+            unnamed = tuple([entry async for entry in reader.read() if entry.session_id is None])
+            return RecordedSession("", name, paths.agent(name), ho2m, ho2m.with_name("context.jsonl"), unnamed)
+    raise NotOnRecord(f"--intent {intent_id!r} was never declared; `kitchener intent list` shows those there are")
 
 
 async def _entries(paths: LedgerPaths, path: Path, session_id: str, *, is_only: bool) -> list[StoredEntry]:

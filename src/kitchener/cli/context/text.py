@@ -63,7 +63,7 @@ def projected_lines(projected: ProjectionPreview) -> Iterator[str]:
     """The whole answer of `context project`, where nothing stands in the way."""
     past, state, projection = projected.past, projected.state, projected.projection
     assert projection is not None
-    yield f"session {past.session_id} ({past.agent_class}): {counted(len(state.turns), 'turn')} on record"
+    yield f"{past.name} ({past.agent_class}): {counted(len(state.turns), 'turn')} on record"
     yield f"active intent: {intent_words(state, projected.resolution.active)}"
     if not state.intents:
         hint = f"; {how_to_turn_on(past.agent_class)}" if past.config.context_mode == "off" else ""
@@ -75,11 +75,13 @@ def projected_lines(projected: ProjectionPreview) -> Iterator[str]:
 
 def conflict_lines(state: ContextState, competing: Sequence[str], session_id: str) -> Iterator[str]:
     """The numbered threads, and how to choose one of them."""
-    yield f"blocked: {len(competing)} intents of {session_id} are live and none gave way to another; nothing is projected"
+    session_id = session_id or "SES-…"
+    yield f"blocked: {len(competing)} intents of {session_id} are live and none gave way to another"
+    yield "  this blocks projection until it is resolved; nothing is projected"
     yield from thread_lines([state.intents[each] for each in competing], state)
     yield "  = choose: kitchener chat --session " + session_id + ", then /intents keep N, or answer with its number"
     yield f"  = or end the others: kitchener intent close {competing[0]} --session {session_id}"
-    yield f"  = or look at one of them: kitchener context project --session {session_id} --intent {competing[0]}"
+    yield "  = or look past it: kitchener context project --intent " + competing[0] + " --conflict-policy most_recent_wins"
 
 
 def thread_lines(records: Iterable[IntentRecord], state: ContextState) -> Iterator[str]:

@@ -27,6 +27,7 @@ def explanation_json(found: Explanation) -> dict[str, object]:
         "suppressed_by": found.suppressed_by,
         "short_by": found.short_by,
         "since": found.since.as_mapping() if found.since is not None else None,
+        "evidence_refs": [ref.as_mapping() for ref in found.evidence],
     }
 
 

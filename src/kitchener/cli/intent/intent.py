@@ -39,7 +39,8 @@ _OF_INTENTS = (
     events.INTENT_REOPENED,
     events.INTENT_CLOSED,
     events.INTENT_ABANDONED,
-    "INTENT_DEFERRED",
+    events.INTENT_RETIRED,
+    events.INTENT_DEFERRED,
     events.INTENT_FORKED,
     events.LIFECYCLE_VOIDED,
     events.TURN_STARTED,
@@ -201,7 +202,7 @@ def reopen(
     reason: ReasonOption,
     json: JsonFlag = False,
 ) -> int:
-    """Reopen an intent that was closed, abandoned or superseded. The model sees its turns again.
+    """Reopen an intent that ended or was deferred. The model sees its turns again.
 
     For example:
 

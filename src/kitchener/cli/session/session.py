@@ -46,6 +46,8 @@ _WORK_ORDER_STATES = {
     events.WO_COMPLETED: "completed",
     events.WO_FAILED: "failed",
     events.WO_DEFERRED: "deferred",
+    events.WO_REOPENED: "planned",
+    events.WO_RETIRED: "retired",
     events.WO_SUPERSEDED: "superseded",
     events.WO_ABANDONED: "abandoned",
 }

@@ -18,13 +18,16 @@ INTENT_SUPERSEDED: Final = "INTENT_SUPERSEDED"
 INTENT_REOPENED: Final = "INTENT_REOPENED"
 INTENT_CLOSED: Final = "INTENT_CLOSED"
 INTENT_ABANDONED: Final = "INTENT_ABANDONED"
+INTENT_RETIRED: Final = "INTENT_RETIRED"
 INTENT_DEFERRED: Final = "INTENT_DEFERRED"
 INTENT_FORKED: Final = "INTENT_FORKED"
 WO_OPENED: Final = "WO_OPENED"
 WO_CLOSED: Final = "WO_CLOSED"
 WO_SUPERSEDED: Final = "WO_SUPERSEDED"
 WO_ABANDONED: Final = "WO_ABANDONED"
+WO_RETIRED: Final = "WO_RETIRED"
 WO_DEFERRED: Final = "WO_DEFERRED"
+WO_REOPENED: Final = "WO_REOPENED"
 TURN_STARTED: Final = "TURN_STARTED"
 TURN_COMPLETED: Final = "TURN_COMPLETED"
 TURN_ABORTED: Final = "TURN_ABORTED"
@@ -72,7 +75,7 @@ class Superseded(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """An intent was reopened, closed or abandoned, or a work order abandoned."""
+    """An intent was closed, or an intent or a work order was reopened, abandoned or retired."""
 
     detail: str
 
@@ -99,6 +102,8 @@ class Closed(NamedTuple):
 
     is_failed: bool
     detail: str
+    evidence: tuple[Ref, ...] = ()
+    """The entries that prove the result, as the event names them."""
 
 
 class Deferred(NamedTuple):
@@ -240,7 +245,7 @@ def _opened(payload: Mapping[str, object]) -> Opened:
 
 
 def _completed(payload: Mapping[str, object]) -> Closed:
-    return _SUCCEEDED
+    return _SUCCEEDED if "evidence_refs" not in payload else Closed(False, "", _refs(payload["evidence_refs"]))
 
 
 _SUCCEEDED: Final = Closed(is_failed=False, detail="")
@@ -251,11 +256,23 @@ def _failed(payload: Mapping[str, object]) -> Closed:
     detail = text_of(error)
     if isinstance(error, Mapping) and not detail:
         detail = text_of(error.get("detail")) or text_of(error.get("message"))
-    return Closed(True, ": ".join([part for part in (text_of(payload.get("reason")), detail) if part]))
+    why = ": ".join([part for part in (text_of(payload.get("reason")), detail) if part])
+    return Closed(True, why, _refs(payload.get("evidence_refs")))
 
 
 def _closed(payload: Mapping[str, object]) -> Closed:
-    return _failed(payload) if payload.get("result") == "failed" else _SUCCEEDED
+    return _failed(payload) if payload.get("result") == "failed" else _completed(payload)
+
+
+def _refs(value: object) -> tuple[Ref, ...]:
+    found = [_ref(each) for each in value] if isinstance(value, list | tuple) and value else ()
+    return tuple([each for each in found if each is not None])
+
+
+def _ref(value: object) -> Ref | None:
+    parts = [value.get(each) for each in Ref._fields] if isinstance(value, Mapping) else []
+    texts = [each for each in parts if isinstance(each, str)]
+    return Ref(*texts) if len(texts) == len(Ref._fields) else None
 
 
 def _deferred(payload: Mapping[str, object]) -> Deferred:
@@ -304,6 +321,7 @@ _READERS: Final[Mapping[str, tuple[str, str, _Reader]]] = {
     "INTENT_REOPENED": (INTENT_REOPENED, "intent_id", _ended),
     "INTENT_CLOSED": (INTENT_CLOSED, "intent_id", _ended),
     "INTENT_ABANDONED": (INTENT_ABANDONED, "intent_id", _ended),
+    "INTENT_RETIRED": (INTENT_RETIRED, "intent_id", _ended),
     "INTENT_DEFERRED": (INTENT_DEFERRED, "intent_id", _deferred),
     "INTENT_FORKED": (INTENT_FORKED, "parent_intent_id", _forked),
     "WO_PLANNED": (WO_OPENED, "wo_id", _opened),
@@ -313,6 +331,8 @@ _READERS: Final[Mapping[str, tuple[str, str, _Reader]]] = {
     "WO_CLOSED": (WO_CLOSED, "wo_id", _closed),
     "WO_SUPERSEDED": (WO_SUPERSEDED, "wo_id", _superseded_work_order),
     "WO_ABANDONED": (WO_ABANDONED, "wo_id", _ended),
+    "WO_RETIRED": (WO_RETIRED, "wo_id", _ended),
+    "WO_REOPENED": (WO_REOPENED, "wo_id", _ended),
     "WO_DEFERRED": (WO_DEFERRED, "wo_id", _deferred),
     "TURN_STARTED": (TURN_STARTED, "turn_id", _asked),
     "TURN_COMPLETED": (TURN_COMPLETED, "turn_id", _answered),

@@ -145,8 +145,8 @@ _WO_FORMS: Final[dict[str, tuple[str, int, Reasons]]] = {
 
 
 def work_order_item(event: SourceEvent, facts: Opened, status: str, detail: str, last: Ref, estimate: Estimator) -> Item:
-    """A live work order: open, waiting or failed."""
-    word, tier, reasons = _WO_FORMS[status]
+    """A work order: open, waiting or failed; or ended, which is never eligible and only explained."""
+    word, tier, reasons = _WO_FORMS.get(status) or (status, TIER_OPEN, ())
     head = f"Work order {event.entity_id}{f' ({facts.wo_type})' if facts.wo_type else ''} {word}"
     stub = f"[{head}{f': {shortened(detail)}' if detail else ''}]"
     lines = [f"{head}: {as_said(detail)}" if detail else head]

@@ -1,7 +1,8 @@
 """Defines the states of intents and work orders, and which events are invalid in each state.
 
-A failed work order stays live until it is superseded or abandoned, because the next attempt needs to know of the failure. The
-fold that updates the records is in `state.py`.
+The latest event decides. A failed work order stays live until it is superseded, abandoned or retired, because the next attempt
+needs to know of the failure. A reopening makes an ended, deferred or failed entity live again. The fold that updates the
+records is in `state.py`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,10 +12,11 @@ from typing import Literal, NamedTuple
 from kitchener.context.fold import events as ev
 from kitchener.context.fold.events import SourceEvent
 from kitchener.context.fold.items import Item, intent_item, work_order_item
+from kitchener.records.ref import Ref
 from kitchener.records.tokens import Estimator
 
-IntentStatus = Literal["live", "deferred", "closed", "superseded", "abandoned"]
-WorkOrderStatus = Literal["open", "deferred", "failed", "closed", "superseded", "abandoned"]
+IntentStatus = Literal["live", "deferred", "closed", "superseded", "abandoned", "retired"]
+WorkOrderStatus = Literal["open", "deferred", "failed", "closed", "superseded", "abandoned", "retired"]
 
 
 class IntentRecord:
@@ -63,7 +65,7 @@ class IntentRecord:
 class WorkOrderRecord:
     """The state of one work order after its events. Only the fold changes it."""
 
-    __slots__ = ("_item", "blocked_by", "detail", "facts", "last", "opened", "status", "superseded_by", "wo_id")
+    __slots__ = ("_item", "blocked_by", "detail", "evidence", "facts", "last", "opened", "status", "superseded_by", "wo_id")
 
     def __init__(self, event: SourceEvent, facts: ev.Opened) -> None:
         self.wo_id = event.entity_id
@@ -78,12 +80,14 @@ class WorkOrderRecord:
         """Why it failed, was deferred, superseded or abandoned; "": no reason was given."""
         self.blocked_by = facts.blocked_by
         """Ids of what it waits for, as its events name them."""
+        self.evidence: tuple[Ref, ...] = ()
+        """The entries that prove its result, as its end names them."""
         self.superseded_by: str | None = None
         self._item: Item | None = None
 
     @property
     def is_live(self) -> bool:
-        """Whether it is open, deferred, or failed and not yet superseded or abandoned."""
+        """Whether it is open, deferred, or failed and not yet superseded, abandoned or retired."""
         return self.status in _LIVE_WORK
 
     def item(self, estimate: Estimator) -> Item:
@@ -95,6 +99,8 @@ class WorkOrderRecord:
     def become(self, status: WorkOrderStatus, event: SourceEvent, detail: str) -> None:
         """Sets the status that an event led to."""
         self.status, self.last, self.detail, self._item = status, event, detail, None
+        self.evidence = event.facts.evidence if isinstance(event.facts, ev.Closed) else ()
+        self.superseded_by = event.facts.by if isinstance(event.facts, ev.Superseded) else None
 
 
 _LIVE_WORK = frozenset(("open", "deferred", "failed"))
@@ -133,19 +139,41 @@ OF_INTENTS = frozenset(
         ev.INTENT_REOPENED,
         ev.INTENT_CLOSED,
         ev.INTENT_ABANDONED,
+        ev.INTENT_RETIRED,
         ev.INTENT_DEFERRED,
         ev.INTENT_FORKED,
     )
 )
-OF_WORK_ORDERS = frozenset((ev.WO_OPENED, ev.WO_CLOSED, ev.WO_SUPERSEDED, ev.WO_ABANDONED, ev.WO_DEFERRED))
+OF_WORK_ORDERS = frozenset(
+    (
+        ev.WO_OPENED,
+        ev.WO_CLOSED,
+        ev.WO_SUPERSEDED,
+        ev.WO_ABANDONED,
+        ev.WO_RETIRED,
+        ev.WO_DEFERRED,
+        ev.WO_REOPENED,
+    )
+)
 INTENT_STATUS: Mapping[str, IntentStatus] = {
     ev.INTENT_REOPENED: "live",
     ev.INTENT_DEFERRED: "deferred",
     ev.INTENT_CLOSED: "closed",
     ev.INTENT_ABANDONED: "abandoned",
+    ev.INTENT_RETIRED: "retired",
     ev.INTENT_SUPERSEDED: "superseded",
 }
 """Kind of event to the status of the intent after it."""
+WORK_ORDER_STATUS: Mapping[str, WorkOrderStatus] = {
+    ev.WO_REOPENED: "open",
+    ev.WO_DEFERRED: "deferred",
+    ev.WO_CLOSED: "closed",
+    ev.WO_SUPERSEDED: "superseded",
+    ev.WO_ABANDONED: "abandoned",
+    ev.WO_RETIRED: "retired",
+}
+"""Kind of event to the status of the work order after it; a failure is a `WO_CLOSED` of its own."""
+_AFTER_FAILURE = frozenset((ev.WO_SUPERSEDED, ev.WO_ABANDONED, ev.WO_RETIRED, ev.WO_REOPENED))
 
 
 def intent_problem(event: SourceEvent, intents: Mapping[str, IntentRecord]) -> str | None:
@@ -157,7 +185,7 @@ def intent_problem(event: SourceEvent, intents: Mapping[str, IntentRecord]) -> s
     if record is None:
         return f"intent {intent_id} was never declared"
     if event.kind == ev.INTENT_REOPENED:
-        return f"intent {intent_id} is live and cannot be reopened" if record.is_live else None
+        return f"intent {intent_id} is live and cannot be reopened" if record.status == "live" else None
     if not record.is_live:
         return f"intent {intent_id} was {record.status} before"
     if isinstance(facts, ev.Forked):
@@ -194,10 +222,12 @@ def work_order_problem(event: SourceEvent, work_orders: Mapping[str, WorkOrderRe
         return None if record is None else f"work order {wo_id} was opened before"
     if record is None:
         return f"work order {wo_id} was never opened"
+    if event.kind == ev.WO_REOPENED:
+        return f"work order {wo_id} is open and cannot be reopened" if record.status == "open" else None
     if not record.is_live:
         return f"work order {wo_id} was {record.status} before"
-    if record.status == "failed" and event.kind not in (ev.WO_SUPERSEDED, ev.WO_ABANDONED):
-        return f"work order {wo_id} has failed; it can only be superseded or abandoned"
+    if record.status == "failed" and event.kind not in _AFTER_FAILURE:
+        return f"work order {wo_id} has failed; it can only be superseded, abandoned, retired or reopened"
     if isinstance(facts, ev.Superseded) and facts.by is not None:
         return _cycle(wo_id, facts.by, work_orders)
     return None

@@ -16,6 +16,7 @@ from kitchener.context.fold.lifecycle import (
     NOTHING,
     OF_INTENTS,
     OF_WORK_ORDERS,
+    WORK_ORDER_STATUS,
     Attached,
     IntentRecord,
     InvalidEvent,
@@ -110,16 +111,18 @@ class FoldedEvents:
         record = self.work_orders[wo_id]
         if isinstance(facts, ev.Closed):
             record.become("failed" if facts.is_failed else "closed", event, facts.detail)
-        elif isinstance(facts, ev.Deferred):
-            record.become("deferred", event, facts.detail)
-            record.blocked_by = facts.blocked_by or record.blocked_by
-        elif isinstance(facts, ev.Superseded):
-            record.become("superseded", event, facts.detail)
-            record.superseded_by = facts.by
-        elif isinstance(facts, ev.Ended):
-            record.become("abandoned", event, facts.detail)
-        if not record.is_live and record.facts.intent_id is not None:
-            self._attached_to(record.facts.intent_id).work_orders.pop(wo_id, None)
+        elif isinstance(facts, ev.Deferred | ev.Superseded | ev.Ended):
+            record.become(WORK_ORDER_STATUS[event.kind], event, facts.detail)
+            if isinstance(facts, ev.Deferred):
+                record.blocked_by = facts.blocked_by or record.blocked_by
+        if record.facts.intent_id is None:
+            return
+        attached = self._attached_to(record.facts.intent_id)
+        if not record.is_live:
+            attached.work_orders.pop(wo_id, None)
+        elif wo_id not in attached.work_orders:  # it was reopened: back to its place among those opened before and after it
+            found = sorted([*attached.work_orders.values(), record], key=lambda each: each.opened.key)
+            attached.work_orders = {each.wo_id: each for each in found}
 
     def _step_turn(self, event: SourceEvent, facts: ev.Answered) -> None:
         asked = self.messages.pop(event.entity_id, "")
@@ -172,8 +175,12 @@ class FoldedEvents:
 
     def is_own_session(self, record: IntentRecord) -> bool:
         """Whether it is a SESSION intent of this session."""
+        return record.facts.scope == "SESSION" and self.is_declared_here(record)
+
+    def is_declared_here(self, record: IntentRecord) -> bool:
+        """Whether this session declared it, whatever its scope."""
         owner = record.facts.session_id
-        return record.facts.scope == "SESSION" and (owner is None or self.session_id is None or owner == self.session_id)
+        return owner is None or self.session_id is None or owner == self.session_id
 
     def snapshot(self) -> dict[str, object]:
         """The whole state as plain values."""
@@ -184,7 +191,7 @@ class FoldedEvents:
             },
             "live_intents": sorted(self.live_intents),
             "work_orders": {
-                key: (each.opened, each.last, each.status, each.detail, each.blocked_by, each.superseded_by)
+                key: (each.opened, each.last, each.status, each.detail, each.blocked_by, each.evidence, each.superseded_by)
                 for key, each in self.work_orders.items()
             },
             "turns": dict(self.turns),
@@ -332,6 +339,10 @@ class ContextState:
     def is_own_session(self, record: IntentRecord) -> bool:
         """Whether it is a SESSION intent of this session."""
         return self._folded.is_own_session(record)
+
+    def is_declared_here(self, record: IntentRecord) -> bool:
+        """Whether this session declared it, whatever its scope."""
+        return self._folded.is_declared_here(record)
 
     def snapshot(self) -> dict[str, object]:
         """The whole state as plain values. Equal states have equal snapshots."""

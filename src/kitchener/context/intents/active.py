@@ -2,7 +2,8 @@
 
 An agent has at most one active intent per session. The candidates are the session's own live intents. An ancestor of a
 candidate does not compete with it, and a fork may name the child that continues. If several candidates remain, the ruleset
-decides whether to ask the user or to take the newest. `transitions.py` decides how a message changes the active intent.
+decides whether to ask the user or to take the newest. A turn always runs under an intent of its session. An inspection may ask
+for a shared intent where the session has no intent of its own. `transitions.py` decides how a message changes it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,29 +31,32 @@ class Resolution(NamedTuple):
     """Conflicts that a person should look at."""
 
 
-def resolve_active(state: ContextState, ruleset: Ruleset, *, intent_id: str | None = None) -> Resolution:
+def resolve_active(
+    state: ContextState, ruleset: Ruleset, *, intent_id: str | None = None, with_shared: bool = False
+) -> Resolution:
     """The active intent of the next turn.
 
     Args:
         state: the session's state
         ruleset: decides about conflicts and invalid events
-        intent_id: use this intent if it is live, and ignore all others; only for inspecting a session. None: resolve it
+        intent_id: use this intent if it is live, unless something blocks the session; only for inspecting. None: resolve it
+        with_shared: if no SESSION intent is live, take the shared intents that this session declared; only for inspecting
     """
     flags = _invalid_flags(state)
     if flags and ruleset.invalid_lifecycle_policy == "block":
         return Resolution(None, "INVALID_LIFECYCLE", (), flags)
-    if intent_id is not None:
-        return Resolution(intent_id if intent_id in state.live_intents else None, None, (), flags)
-    candidates = _candidates(state)
+    candidates = _candidates(state, with_shared=with_shared)
+    chosen = intent_id if intent_id in state.live_intents else None
     if len(candidates) <= 1:
-        return Resolution(candidates[0].intent_id if candidates else None, None, (), flags)
+        active = chosen if intent_id is not None else candidates[0].intent_id if candidates else None
+        return Resolution(active, None, (), flags)
     names = tuple([each.intent_id for each in candidates])
     refs = tuple([each.declared.ref for each in candidates])
     detail = f"{len(names)} intents are live and none gave way: {', '.join(names)}; keep one of them"
     flags = (*flags, Flag("COMPETING_INTENTS", detail, refs[-1], refs[-MAX_INVOLVED:]))
     if ruleset.intent_conflict_policy == "block":
         return Resolution(None, "COMPETING_INTENTS", names, flags)
-    return Resolution(names[-1], None, names, flags)
+    return Resolution(names[-1] if intent_id is None else chosen, None, names, flags)
 
 
 def ancestors(intents: Mapping[str, IntentRecord], intent_id: str) -> Iterator[IntentRecord]:
@@ -85,9 +89,11 @@ def successor(intents: Mapping[str, IntentRecord], intent_id: str) -> IntentReco
     return record
 
 
-def _candidates(state: ContextState) -> list[IntentRecord]:
+def _candidates(state: ContextState, *, with_shared: bool) -> list[IntentRecord]:
     """The session's competing live intents, in the order of their declarations."""
     live = [each for each in state.live_intents.values() if each.status == "live" and state.is_own_session(each)]
+    if with_shared and not live:
+        live = [each for each in state.live_intents.values() if each.status == "live" and state.is_declared_here(each)]
     if len(live) <= 1:
         return live
     intents = state.intents

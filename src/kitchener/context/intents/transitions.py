@@ -17,6 +17,7 @@ from kitchener.records.entries import (
     IntentAbandonedPayload,
     IntentClosedPayload,
     IntentDeclaredPayload,
+    IntentDeferredPayload,
     IntentForkedPayload,
     IntentReopenedPayload,
     IntentSupersededPayload,
@@ -65,7 +66,7 @@ class TransitionDecision(NamedTuple):
 
     action: TransitionAction
     """`SUPERSEDE` replaces the active intent by a new one, `REOPEN` by an earlier one; `KEEP` chooses one of several competing
-    intents."""
+    intents; `DEFER` leaves the session without an active intent."""
     events: tuple[IntentEvent, ...]
     """The entries to write, in this order."""
     flags: tuple[Flag, ...]
@@ -78,12 +79,15 @@ class TransitionDecision(NamedTuple):
     @property
     def before_turn(self) -> tuple[IntentEvent, ...]:
         """The entries to write before the turn's projection."""
-        return () if self.action == "CLOSE" else self.events
+        return () if self.action in _AFTER_TURN else self.events
 
     @property
     def after_turn(self) -> tuple[IntentEvent, ...]:
-        """The entries to write after the reply was verified, because a closing turn still sees its intent."""
-        return self.events if self.action == "CLOSE" else ()
+        """The entries to write after the reply was verified, because a turn sees its intent to the end."""
+        return self.events if self.action in _AFTER_TURN else ()
+
+
+_AFTER_TURN: Final = ("CLOSE", "DEFER")
 
 
 class Suggestion(NamedTuple):
@@ -160,6 +164,9 @@ def resolve_intent_transition(
     if active_intent is None:
         if relation == "close":
             return TransitionDecision("NOOP", (), (), "close: no intent is active", None)
+        put_off = _newest_deferred(session_intents) if relation == "continue" else None
+        if put_off is not None:
+            return TransitionDecision("REOPEN", (reopened(put_off, "continue"),), (), f"continue {put_off}", put_off)
         return _declare(None, suggestion, message, session_intents, f"{relation}: no intent is active")
     if relation == "continue":
         return TransitionDecision("CONTINUE", (), (), "continue", active_intent)
@@ -190,7 +197,15 @@ def _cannot_reopen(prior: str, session: SessionIntents) -> str:
         return "was never declared"
     if record.facts.scope != "SESSION" or record.facts.session_id not in (None, session.session_id):
         return "is no intent of this session"
-    return "is live" if record.is_live else ""
+    return "is live" if record.status == "live" else ""
+
+
+def _newest_deferred(session: SessionIntents) -> str | None:
+    """The intent that the session put off last, if it put one off after all that happened to its other intents."""
+    own = [each for each in session.intents.values() if each.facts.session_id in (None, session.session_id)]
+    newest = max(own, key=lambda each: each.last.key, default=None)
+    is_resumable = newest is not None and newest.status == "deferred" and newest.facts.scope == "SESSION"
+    return newest.intent_id if newest is not None and is_resumable else None
 
 
 def _unclear(
@@ -229,13 +244,14 @@ def resolve_after_turn(
 ) -> TransitionDecision:
     """Decides the effect of a verified turn on its intent; not for a turn whose message closes the intent.
 
-    After a success the intent continues, and failures in a row are flagged. A reply that completes the intent closes it, except
-    in bridge mode, where the intent belongs to the whole session.
+    After a success the intent continues. Repeated failures are flagged, and with `repeated_failure_policy = "defer"` the intent
+    is also deferred, until a message continues it or somebody reopens it. A reply that completes the intent closes it. In
+    bridge mode no intent is closed or deferred, because it belongs to the whole session.
 
     Args:
         active_intent: the turn's intent; None: it has none
         synthesize_result: the accepted output; {}: there is none
-        ruleset: mode, and the number of failures to flag
+        ruleset: mode, and the number of failures to flag or defer
         is_failed: whether the turn failed
         failures_before: number of failed turns of this intent directly before, `Attached.failures_in_row`
         intents: `ContextState.intents`
@@ -248,8 +264,11 @@ def resolve_after_turn(
         refs = (record.declared.ref,) if record is not None else ()
         detail = f"{failures} turns of {active_intent} failed in a row"
         flag = Flag("REPEATED_FAILURE", detail, None, refs)
-        flags = (flag,) if failures >= ruleset.intent_max_failures else ()
-        return TransitionDecision("CONTINUE", (), flags, "the turn failed", active_intent)
+        if failures < ruleset.intent_max_failures:
+            return TransitionDecision("CONTINUE", (), (), "the turn failed", active_intent)
+        if ruleset.repeated_failure_policy == "defer" and ruleset.intent_mode == "classified":
+            return TransitionDecision("DEFER", (deferred(active_intent, detail),), (flag,), detail, active_intent)
+        return TransitionDecision("CONTINUE", (), (flag,), "the turn failed", active_intent)
     if synthesize_result.get("completes_intent") is True and ruleset.intent_mode == "classified":
         closing = closed(active_intent, "completed")
         return TransitionDecision("CLOSE", (closing,), (), "the reply completes it", active_intent)
@@ -365,6 +384,12 @@ def abandoned(intent_id: str, reason: str) -> IntentEvent:
     """`INTENT_ABANDONED`"""
     payload: IntentAbandonedPayload = {"intent_id": intent_id, "reason": reason}
     return IntentEvent(ev.INTENT_ABANDONED, intent_id, payload)
+
+
+def deferred(intent_id: str, reason: str) -> IntentEvent:
+    """`INTENT_DEFERRED`"""
+    payload: IntentDeferredPayload = {"intent_id": intent_id, "reason": reason}
+    return IntentEvent(ev.INTENT_DEFERRED, intent_id, payload)
 
 
 def forked(intent_id: str, children: Sequence[str], active: str | None, reason: str) -> IntentEvent:

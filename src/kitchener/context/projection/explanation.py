@@ -38,6 +38,8 @@ class Explanation(NamedTuple):
     """Tokens that were missing to show it in full; 0: tokens were not the cause."""
     since: Ref | None = None
     """The entry that decided; None: there is none."""
+    evidence: tuple[Ref, ...] = ()
+    """The entries that prove the result of a work order, as its end names them."""
 
 
 def explain(name: str, state: ContextState, projection: Projection) -> Explanation:
@@ -55,7 +57,8 @@ def explain(name: str, state: ContextState, projection: Projection) -> Explanati
             return _of_invalid(state.invalid[event.ref])
         name = event.entity_id
         placed = find_placed(projection, name)
-    return _of_placed(placed, projection) if placed is not None else _of_others(name, state, projection)
+    found = _of_placed(placed, projection) if placed is not None else _of_others(name, state, projection)
+    return _with_evidence(found, state)
 
 
 def explain_all(state: ContextState, projection: Projection) -> Iterator[Explanation]:
@@ -67,12 +70,20 @@ def explain_all(state: ContextState, projection: Projection) -> Iterator[Explana
     taken: set[str] = set()
     for placed in (*projection.visible, *projection.suppressed()):
         taken.add(placed.item.entity_id)
-        yield _of_placed(placed, projection)
+        yield _with_evidence(_of_placed(placed, projection), state)
     for name in (*state.intents, *state.work_orders, *state.turns):
         if name not in taken:
-            yield _of_others(name, state, projection)
+            yield _with_evidence(_of_others(name, state, projection), state)
     for invalid in state.invalid.values():
         yield _of_invalid(invalid)
+
+
+def _with_evidence(found: Explanation, state: ContextState) -> Explanation:
+    work = state.work_orders.get(found.entity_id)
+    if work is None or not work.evidence:
+        return found
+    names = ", ".join([f"{ref.ledger_id} {ref.entry_id}" for ref in work.evidence])
+    return found._replace(text=f"{found.text}; evidence: {names}", evidence=work.evidence)
 
 
 def _of_invalid(invalid: InvalidEvent) -> Explanation:

@@ -6,7 +6,7 @@ from typing import Literal, NotRequired, TypedDict
 from kitchener.records.entries.common import CommonPayload, ListedRef, RefJson, Sealed
 
 ProjectionMode = Literal["enforce", "shadow"]
-TransitionAction = Literal["DECLARE", "CONTINUE", "SUPERSEDE", "REOPEN", "CLOSE", "NOOP", "ASK", "KEEP"]
+TransitionAction = Literal["DECLARE", "CONTINUE", "SUPERSEDE", "REOPEN", "CLOSE", "NOOP", "ASK", "KEEP", "DEFER"]
 TransitionStep = Literal["before", "after"]
 FlagKind = Literal[
     "COMPETING_INTENTS",

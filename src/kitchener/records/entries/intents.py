@@ -57,6 +57,22 @@ class IntentAbandonedPayload(CommonPayload):
     scope: NotRequired[str]
 
 
+class IntentRetiredPayload(CommonPayload):
+    """`INTENT_RETIRED`: the intent is of no use any more. Kitchener reads it and does not write it."""
+
+    intent_id: str
+    reason: SealedText
+    scope: NotRequired[str]
+
+
+class IntentDeferredPayload(CommonPayload):
+    """`INTENT_DEFERRED`: the intent stays live and is shown as a stub at most, until it is reopened."""
+
+    intent_id: str
+    reason: SealedText
+    scope: NotRequired[str]
+
+
 class IntentForkedPayload(CommonPayload):
     """`INTENT_FORKED`; the children are declared by entries of their own before it."""
 
@@ -81,6 +97,8 @@ IntentPayload = (
     | IntentReopenedPayload
     | IntentClosedPayload
     | IntentAbandonedPayload
+    | IntentRetiredPayload
+    | IntentDeferredPayload
     | IntentForkedPayload
 )
 """What may happen to an intent."""

@@ -79,6 +79,8 @@ class TurnStartedPayload(CommonPayload):
     overlap: OverlapPolicy
     idempotency_key: NotRequired[str]
     idempotency_scope: NotRequired[Literal["session", "subject"]]
+    acceptance: NotRequired[list[str] | Sealed]
+    """Criteria that the caller gave for the reply."""
 
 
 class TurnRejectedPayload(CommonPayload):

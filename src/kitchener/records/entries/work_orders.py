@@ -133,6 +133,29 @@ class WorkOrderAbandonedPayload(CommonPayload):
     reason: AbandonReason
 
 
+class WorkOrderRetiredPayload(CommonPayload):
+    """`WO_RETIRED`: the work order is of no use any more. Kitchener reads it and does not write it."""
+
+    wo_id: NotRequired[str]
+    reason: str
+
+
+class WorkOrderDeferredPayload(CommonPayload):
+    """`WO_DEFERRED`: the work order waits, and is shown as a stub at most. Kitchener reads it and does not write it."""
+
+    wo_id: NotRequired[str]
+    reason: str
+    blocked_by: NotRequired[list[str]]
+    """Ids of the work orders that it waits for."""
+
+
+class WorkOrderReopenedPayload(CommonPayload):
+    """`WO_REOPENED`: the work order is open again. Kitchener reads it and does not write it."""
+
+    wo_id: NotRequired[str]
+    reason: str
+
+
 class QualityGatePayload(CommonPayload):
     """`WO_QUALITY_GATE`"""
 

@@ -1,0 +1,40 @@
+"""Reads acceptance criteria: short texts that say what a reply must be like, such as `max_chars:200`. Pure.
+
+Settings, tools and callers give criteria, and refuse unknown ones with `criterion_problem`. The quality gate applies them to a
+reply with `is_met`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+_MAX_DIGITS: Final = 9
+_MAX_CHARS: Final = 2_000
+MAX_CRITERIA: Final = 50
+"""Most criteria that one source may give."""
+_NUMBERS: Final[Mapping[str, Callable[[int, int], bool]]] = {
+    "min_chars": lambda length, limit: length >= limit,
+    "max_chars": lambda length, limit: length <= limit,
+}
+_TEXTS: Final[Mapping[str, Callable[[str, str], bool]]] = {
+    "contains": lambda text, part: part in text,
+    "not_contains": lambda text, part: part not in text,
+}
+EXPECTED: Final = "expected min_chars:N, max_chars:N, contains:TEXT or not_contains:TEXT"
+
+
+def criterion_problem(criterion: str) -> str | None:
+    """What is wrong with a criterion, for a reader; None: the quality gate can apply it."""
+    kind, _, operand = criterion.partition(":")
+    if kind in _NUMBERS and operand.isascii() and operand.isdecimal() and len(operand) <= _MAX_DIGITS:
+        return None
+    if kind in _TEXTS and operand and len(operand) <= _MAX_CHARS and not any("\ud800" <= each <= "\udfff" for each in operand):
+        return None
+    return f"{EXPECTED}, where N has at most {_MAX_DIGITS} digits and TEXT 1 to {_MAX_CHARS:,} characters"
+
+
+def is_met(criterion: str, text: str) -> bool:
+    """Whether a text meets a criterion. A criterion with a problem is never met."""
+    kind, _, operand = criterion.partition(":")
+    if criterion_problem(criterion) is not None:
+        return False
+    return _NUMBERS[kind](len(text), int(operand)) if kind in _NUMBERS else _TEXTS[kind](text, operand)
