@@ -86,6 +86,7 @@ GIVEN: Mapping[tuple[str, str], str] = {
     ("WO_PLANNED", "constraints.timeout_ms"): _TIME,
     ("WO_COMPLETED", "cost.elapsed_ms"): _TIME,
     ("WO_FAILED", "cost.elapsed_ms"): _TIME,
+    ("TURN_COMPLETED", "direct_cost.elapsed_ms"): _TIME,
 }
 """Fields that may say something else without a replay telling, and why."""
 
