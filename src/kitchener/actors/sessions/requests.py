@@ -139,13 +139,12 @@ class RequestChecks:
         if idempotency_key is not None:
             check_name("idempotency_key", idempotency_key)
         deadline = None if seconds is None else anyio.current_time() + seconds
-        return TurnCall(session_id, subject_id, idempotency_key, memory, deadline, check_criteria(acceptance))
+        criteria = check_criteria(acceptance) if acceptance != () else ()
+        return TurnCall(session_id, subject_id, idempotency_key, memory, deadline, criteria)
 
 
 def check_criteria(acceptance: Sequence[str]) -> tuple[str, ...]:
     """Returns the acceptance criteria; raises CallerError unless they are texts that the quality gate can apply."""
-    if acceptance == ():
-        return ()
     check_list("acceptance", acceptance)
     if len(acceptance) > MAX_CRITERIA:
         raise CallerError(f"acceptance has {len(acceptance)} criteria: expected at most {MAX_CRITERIA}")

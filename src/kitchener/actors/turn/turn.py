@@ -132,7 +132,7 @@ class Turn:
             fields["idempotency_scope"] = "session" if call.session_id is not None else "subject"
         if call.acceptance:
             fields["acceptance"] = list(call.acceptance)
-            self._acceptance += call.acceptance
+            self._acceptance = plan_acceptance(self._acceptance, call.acceptance)
         started = await self._session.write(
             events.TURN_STARTED, self.turn_id, fields, turn=self.turn_id, expected_head=self._session.state.head
         )
@@ -314,7 +314,9 @@ class Turn:
             "assembled_context": context.as_assembled(),
             "instructions": constants.instructions,
         }
-        acceptance = plan_acceptance(self._acceptance, plan.tool_request, constants.tool_acceptance)
+        acceptance = self._acceptance
+        if plan.tool_request is not None:
+            acceptance = plan_acceptance(acceptance, constants.tool_acceptance.get(plan.tool_request.tool_id, ()))
         if acceptance:
             inputs["instructions"] = told_criteria(constants.instructions, acceptance)
         prior = [dict(classification), *results]

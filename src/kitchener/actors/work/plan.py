@@ -95,18 +95,9 @@ def constraints_for(config: HO2Config, wo_type: WorkOrderType, *, contract_id: s
     )
 
 
-def plan_acceptance(
-    given: tuple[str, ...], request: ToolRequest | None, of_tools: Mapping[str, tuple[str, ...]]
-) -> tuple[str, ...]:
-    """Returns the acceptance criteria of the reply, each once, in order.
-
-    Args:
-        given: criteria of the agent class, then of the caller
-        request: the tool that runs before the reply; None: no tool does
-        of_tools: the criteria of tools that have any, by tool id
-    """
-    planned = of_tools.get(request.tool_id, ()) if request is not None else ()
-    return tuple(dict.fromkeys((*given, *planned))) if given or planned else ()
+def plan_acceptance(planned: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the acceptance criteria of a reply with those of a further source, each once, in order."""
+    return tuple(dict.fromkeys((*planned, *more)))
 
 
 def told_criteria(instructions: str, acceptance: Sequence[str], unmet: Sequence[str] = ()) -> str:
