@@ -28,7 +28,7 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.actors.sessions.idempotency.IdempotencyKeys.use": "waits for a turn, and compares the message once",
     "kitchener.actors.tools.registry._load": "names of tools in the settings",
     "kitchener.cli.chat.chat._Talk._stream": "the pieces of the reply, each added once",
-    "kitchener.cli.context.rebuild.rebuild": "goes through items",
+    "kitchener.cli.context.turns.rebuild": "goes through items",
     "kitchener.cli.memory.tune._values": "what the operator types",
     "kitchener.cli.terminal.typed_lines._from_terminal": "the prompt is the library's own",
     "kitchener.context.fold.lifecycle._cycle": "goes from id to id",

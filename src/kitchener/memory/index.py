@@ -13,6 +13,7 @@ import anyio
 
 from kitchener.ledger import StoredEntry
 from kitchener.memory.subject import SubjectMemory
+from kitchener.records.entries import SignalPayload, payload_as
 from kitchener.records.events import SUBJECT_ERASED, read_payload
 
 SIGNALS: Final = "SIGNALS"
@@ -65,7 +66,8 @@ async def fold_subject(namespace: str, signals: Readable, overlays: Readable) ->
         if entry.entry_type == SUBJECT_ERASED:
             subject.forget_signals()
         else:
-            subject.apply_signal(entry.seq, entry.timestamp, read_payload(entry.entry_type, entry.payload))
+            signal = payload_as(SignalPayload, read_payload(entry.entry_type, entry.payload))
+            subject.apply_signal(entry.seq, entry.timestamp, signal)
     async for entry in overlays.read(key=key, up_to_seq=overlays_end):
         payload = read_payload(entry.entry_type, entry.payload)
         subject.apply_overlay(entry.seq, entry.timestamp, entry.entry_type, payload, entry.ref)

@@ -82,16 +82,15 @@ class SubjectMemory:
         """The words of a keyed signal id. Other ids, and keyed ids whose words were erased, stay unchanged."""
         return self._words.get(signal_id, signal_id)
 
-    def apply_signal(self, seq: int, timestamp: str, payload: Mapping[str, object]) -> None:
+    def apply_signal(self, seq: int, timestamp: str, signal: SignalPayload) -> None:
         """Applies an entry of the signals ledger, in words. Ignores a known event id."""
-        signal = payload_as(SignalPayload, payload)
         logged_us = us_of(timestamp, "timestamp")
         if logged_us > self.last_us:
             self.last_us = logged_us
         event_id = signal["event_id"]
         if event_id in self._events:
             return
-        self._note_words(payload)
+        self._note_words(signal)
         metadata = signal.get("metadata")
         turn_id = metadata.get("turn_id") if isinstance(metadata, dict) else None
         signal_id = sys.intern(signal["signal_id"])
