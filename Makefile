@@ -64,7 +64,7 @@ peers: $(DEV) .venv-peers/.stamp ## measure a turn beside LangGraph and AutoGen
 	@.venv-peers/bin/python -m pip --disable-pip-version-check --no-input install -qq --require-hashes -r requirements/peers.txt
 	@touch $@
 
-soak: $(DEV) ## run the tests that take minutes
+soak: $(DEV) ## run the tests that take minutes, count steps or reach into internals
 	@$(BIN)/python -m pytest -m soak -o faulthandler_timeout=0 --timeout=3600 $(ARGS)
 
 lock: $(BIN)/python ## compile requirements/*.txt anew; ARGS=--upgrade for newer versions

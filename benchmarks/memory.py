@@ -23,9 +23,9 @@ import anyio
 import psutil
 
 from kitchener import HO3Memory, LedgerClient, LedgerConfig, LedgerEntry
-from kitchener.memory.index import SIGNALS, signal_keys
 from kitchener.memory.reader import SIGNALS_FILE
 from kitchener.memory.signals import event_id
+from kitchener.memory.subject_cache import SIGNALS, signal_keys
 
 SIGNALS_OF_A_TURN = ("intent:question", "domain:travel", "task:planning", "outcome:success")
 TURNS_OF_A_SESSION, TURNS_OF_A_COMMIT = 5, 128

@@ -20,6 +20,28 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 80
+MAX_METHODS = 20
+MANY_METHODS = {"HO2Supervisor"}
+"""The one public client: what an application may ask of an agent stands in one place."""
+
+SAME_MODULE_NAMES = {
+    "accept_head": "the command, and what it does to a ledger",
+    "context": "the command group, and the payloads of its entries",
+    "erasure": "the same erasure, in the supervisor, in memory and in the whole runtime",
+    "events": "the types of entries, and entries read for context decisions",
+    "execution": "the executions of the executor, and the payloads of their entries",
+    "gateway": "the command group, and the gateway",
+    "index": "the index of a ledger on disk, and the lexical index of turns",
+    "ledger": "the command group, and the protocols of ledgers",
+    "memory": "the command group, and the payloads of its entries",
+    "reader": "reads of ledgers, and reads of a memory, without a lock",
+    "recovery": "what follows a crash, in ledgers and in consolidations",
+    "session": "the command group, and the replay of one session",
+    "state": "the state of a session, folded for its turns and for context decisions",
+    "subject": "the command group, and the memory of one subject",
+    "turn": "a turn as it runs, and the values that a turn takes and returns",
+}
+"""File names that several folders have, each with what they have in common."""
 
 PUBLIC_STUB = ROOT / "src" / "kitchener" / "__init__.pyi"
 PUBLIC_NAMES = [
@@ -105,6 +127,12 @@ PUBLIC_NAMES = [
 ]
 """What `kitchener` exports. A name is added or removed here in the same change, with a line in the changelog."""
 
+TESTED_ELSEWHERE = {
+    "actors/turn": "a turn is seen from outside: tests/acceptance",
+    "replaying": "tests/replay",
+}
+"""Folders of the source whose tests stand in a folder of another name, and where."""
+
 UNLISTED_DIRECTORIES = {".git", ".venv", "__pycache__", "build", "dist", "node_modules"}
 
 # Put together at run time, so that this file does not contain them.
@@ -156,6 +184,10 @@ def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
             yield node
 
 
+def modules(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+
+
 def test_every_public_name_resolves_and_is_listed_once_and_in_order() -> None:
     names = list(kitchener.__all__)
     assert [name for name in names if not hasattr(kitchener, name)] == []
@@ -205,6 +237,114 @@ def test_functions_fit_on_a_screen() -> None:
     assert {where: length for where, length in lengths.items() if length >= MAX_FUNCTION_LINES} == {}
 
 
+def test_classes_have_few_methods() -> None:
+    counts = {
+        node.name: sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    }
+    assert {name for name, count in counts.items() if count > MAX_METHODS} == MANY_METHODS
+
+
+def types_of(path: Path) -> Iterator[str]:
+    """Yield the classes and type aliases that a module defines, without a leading underscore."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef):
+            yield node.name.lstrip("_")
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id.lstrip("_")
+            if name[:1].isupper() and not name.isupper():
+                yield name
+
+
+def test_no_two_classes_or_type_aliases_have_one_name() -> None:
+    places: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for name in types_of(path):
+            places.setdefault(name, []).append(relative(path))
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+def test_modules_of_one_name_are_listed_with_what_they_have_in_common() -> None:
+    places: dict[str, list[str]] = {}
+    for path in SOURCES:
+        places.setdefault(path.stem, []).append(relative(path))
+    assert {name for name, paths in places.items() if len(paths) > 1} - {"__init__"} == set(SAME_MODULE_NAMES)
+
+
+PROSE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PATH_IN_PROSE = re.compile(r"(?<![\w./<>*~-])((?:[\w.-]+/)*[\w-]+\.(?:py|mjs))\b")
+MODULE_PATH_IN_PROSE = re.compile(
+    r"(?<![\w./-])((?:actors|cli|config|context|gateway|ledger|memory|records|replaying|runtime|tuning)(?:/\w+)+)(?![\w./*<{])"
+)
+DOTTED_NAME = re.compile(r"(?<![\w/])kitchener(?:\.[A-Za-z_]\w*)+")
+NOT_IN_THE_CODE = {"None", "Task", "Local"}
+"""A constant of the language, a class of asyncio, and a provider in an example."""
+FILES_OF_A_USER = {"kitchener.toml", "kitchener.schema.json"}
+CLASS_IN_PROSE = re.compile(r"`(?:\w+\.)*(_?[A-Z][a-z]+[A-Za-z0-9]*)\b(?![-: ])")
+
+
+def prose_of(path: Path) -> str:
+    """The text of a page; of a module, its docstrings and comments."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        return text
+    strings = (
+        node.value.value
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    )
+    return "\n".join((*strings, *re.findall(r"# .*", text)))
+
+
+def identifiers(path: Path) -> Iterator[str]:
+    """Yield the names in a module's code."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) | ast.ClassDef(name=name):
+                yield name
+
+
+def resolves(dotted: str) -> bool:
+    """Whether a dotted name is a module, or a name in one."""
+    parts = dotted.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:length]))
+        except ImportError:
+            continue
+        for name in parts[length:]:
+            if not hasattr(found, name):
+                return False
+            found = getattr(found, name)
+        return True
+    return False
+
+
+def test_documents_and_docstrings_name_only_what_exists() -> None:
+    files = [f"/{relative(path)}" for path in repository_files()]
+    names = {name for path in repository_files() if path.suffix == ".py" for name in identifiers(path)}
+    package = ROOT / "src" / "kitchener"
+    missing = []
+    for path in (*PROSE, *SOURCES):
+        text = prose_of(path)
+        missing += [
+            f"{relative(path)}: {name}"
+            for name in sorted(
+                {each for each in PATH_IN_PROSE.findall(text) if not any(file.endswith(f"/{each}") for file in files)}
+                | {
+                    each
+                    for each in MODULE_PATH_IN_PROSE.findall(text)
+                    if not (package / each).is_dir() and not (package / f"{each}.py").is_file()
+                }
+                | {each for each in DOTTED_NAME.findall(text) if each not in FILES_OF_A_USER and not resolves(each)}
+                | {each for each in CLASS_IN_PROSE.findall(text) if each not in names | NOT_IN_THE_CODE}
+            )
+        ]
+    assert missing == []
+
+
 def test_nothing_in_the_source_is_left_to_do() -> None:
     unfinished = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
     found = [
@@ -214,3 +354,18 @@ def test_nothing_in_the_source_is_left_to_do() -> None:
         if unfinished.search(line)
     ]
     assert found == []
+
+
+def test_tests_stand_in_a_folder_of_the_name_that_the_source_has() -> None:
+    """A folder of more than two modules has tests of its own, or says where they are."""
+    package, tests = ROOT / "src" / "kitchener", ROOT / "tests"
+    folders = (folder.relative_to(package).as_posix() for folder in package.rglob("*") if len(modules(folder)) > 2)
+    assert {folder for folder in folders if not any((tests / folder).glob("test_*.py"))} == TESTED_ELSEWHERE.keys()
+
+
+def test_no_folder_of_tests_is_named_after_source_that_has_gone() -> None:
+    package, tests = ROOT / "src" / "kitchener", ROOT / "tests"
+    found = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")}
+    rooms = {folder.name for folder in package.iterdir() if folder.is_dir()}
+    below = (folder.as_posix() for folder in found if folder.parts[:1] and folder.parts[0] in rooms)
+    assert [folder for folder in below if not (package / folder).is_dir()] == []

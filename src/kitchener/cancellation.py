@@ -1,8 +1,8 @@
 """Tells a failure of code that was called from a cancellation of its caller.
 
-On asyncio, a tool or a provider that awaits a task which somebody else cancels raises the very exception that a cancelled
-caller gets, and a task group whose task ends with it closes in silence. So whoever calls foreign code asks here what the
-exception means before letting it pass. Explained in `docs/actors.md`.
+On asyncio, a tool or provider that awaits a task raises `CancelledError` if something else cancels that task. A cancelled
+caller gets the same exception. A task group closes without an error if one of its tasks ends with it. So every caller of
+foreign code checks here what the exception means. Explained in `docs/actors.md`.
 """
 
 from collections.abc import Iterator
@@ -15,20 +15,20 @@ from kitchener.errors import ActorStopped
 
 
 def is_scope_cancelled() -> bool:
-    """Whether a cancel scope around the running task is cancelled, so that a cancellation is to be expected here."""
+    """Whether a cancel scope around the running code is cancelled."""
     return anyio.current_effective_deadline() == float("-inf")
 
 
 def is_cancellation(error: BaseException) -> bool:
-    """Whether an event loop cancels by this exception: the running one, or the other one in a thread of somebody's own."""
+    """Whether this is the cancellation of asyncio or of trio. Foreign code may run the other event loop in a thread."""
     return not isinstance(error, Exception) and type(error).__module__.partition(".")[0] in ("asyncio", "trio")
 
 
 def is_own_failure(error: BaseException) -> bool:
-    """Whether the code that was called failed by itself, whatever it raised.
+    """Whether an exception is a failure of the called code itself.
 
-    False where the caller is meant, and the error has to pass: one of its cancel scopes is cancelled, its task was
-    cancelled by whoever holds it, or somebody pressed Ctrl-C.
+    False if the exception is meant for the caller and must pass: one of its cancel scopes is cancelled, its task was
+    cancelled, or a user pressed Ctrl-C.
     """
     if isinstance(error, Exception):
         return True
@@ -40,11 +40,11 @@ def is_own_failure(error: BaseException) -> bool:
 
 
 def cut_off(what: str, error: BaseException) -> ActorStopped:
-    """What somebody is told whose own task goes on: something that was called raised what would have ended that task.
+    """Returns an `ActorStopped` in place of an exception of called code that would have ended the caller's task.
 
     Args:
-        what: which work was cut off
-        error: a cancellation of something else, or what tells a program to exit; `is_own_failure` is true of it
+        what: the work that was cut off
+        error: a cancellation of something else, or an exit; `is_own_failure` is true for it
     """
     stopped = ActorStopped(f"{what} was cut off: {type(error).__name__} from something that it called")
     stopped.__cause__ = error
@@ -52,7 +52,7 @@ def cut_off(what: str, error: BaseException) -> ActorStopped:
 
 
 class raises_cut_off:
-    """A context manager that lets no cancellation reach a caller who was not cancelled.
+    """A context manager that raises `ActorStopped` instead of a cancellation that is not the caller's.
 
     A class, because entering a generator costs every turn four times as much.
 
@@ -60,7 +60,7 @@ class raises_cut_off:
         what: the work inside, for the error
 
     Raises:
-        ActorStopped: something that was called raised a cancellation of something else
+        ActorStopped: the block raised a cancellation of something else
     """
 
     __slots__ = ("_what",)
@@ -84,7 +84,7 @@ def ends_when_told(what: str) -> Iterator[None]:
         what: the task, for the error
 
     Raises:
-        ActorStopped: something else cancelled the task; left as it is, its task group would close in silence
+        ActorStopped: something else cancelled the task; otherwise the task group would close without an error
     """
     try:
         yield
@@ -99,7 +99,7 @@ def _is_caller_cancelled() -> bool:
         return True
     if not anyio.get_cancelled_exc_class().__module__.startswith("asyncio"):
         return False
-    # Where this runs, asyncio is loaded already; on trio it stays unloaded. No interface of anyio tells this.
+    # asyncio is already loaded if it runs; on trio it is not loaded. anyio has no interface for this.
     from asyncio import current_task  # noqa: TID251 - whether the task was cancelled by `Task.cancel`
 
     task = current_task()

@@ -1,6 +1,6 @@
-"""The only place that reads the time of day.
+"""Reads the time of day. No other module does.
 
-Everything else is handed a `Clock`. Deadlines do not use it: they run on the event loop's own clock.
+Other modules get a `Clock` as an argument. Deadlines use the event loop's own clock instead.
 """
 
 import time
@@ -12,7 +12,7 @@ import anyio
 from anyio.lowlevel import current_token
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # Linux: CLOCK_MONOTONIC stands still during sleep
+_ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # on Linux, CLOCK_MONOTONIC stops while the machine sleeps
 
 
 class Clock(Protocol):
@@ -32,7 +32,7 @@ class SystemClock:
 
 
 def elapsed_us() -> int:
-    """Microseconds on a clock that nobody sets and that goes on while the machine sleeps. Only differences mean anything."""
+    """Returns microseconds on a clock that cannot be set and runs while the machine sleeps. Only differences have a meaning."""
     return time.clock_gettime_ns(_ELAPSED) // 1_000
 
 
@@ -64,12 +64,12 @@ def scope_class() -> type[anyio.CancelScope]:
 
 
 def to_datetime(time_us: int) -> datetime:
-    """The aware UTC datetime of a number of microseconds since the epoch (exact, no float in between)."""
+    """Returns the aware UTC datetime of microseconds since the epoch, without rounding."""
     return _EPOCH + timedelta(microseconds=time_us)
 
 
 def to_us(moment: datetime) -> int:
-    """Microseconds since the epoch of an aware datetime."""
+    """Returns the microseconds since the epoch of an aware datetime."""
     delta = moment - _EPOCH
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
 
@@ -102,5 +102,5 @@ class TimestampText:
 
 
 def iso(time_us: int) -> str:
-    """The ISO text of a moment, as it stands in a ledger."""
+    """Returns the ISO text of a time, in the form that ledgers use."""
     return to_datetime(time_us).isoformat(timespec="microseconds")

@@ -7,28 +7,28 @@
     │   ├── UnknownSession          no such session in this agent class's ledger
     │   ├── SessionEnded            the session was ended and takes no more turns
     │   ├── SubjectErased           the session's subject was erased, or is being erased
-    │   ├── UnknownSubject          there is nothing of this subject to erase
+    │   ├── UnknownSubject          the subject has no key, session or memory to erase
     │   ├── SessionMismatch         the session belongs to another agent class or another subject
     │   ├── SessionBusy             a turn is running and the overlap policy is "reject"
     │   ├── ReentrantTurn           a tool called back into a session of its own calling chain
     │   ├── IdempotencyConflict     the key was used before with another message
     │   ├── OutcomeUnknown          the key's turn stopped while a tool with effects was running
-    │   ├── InvalidTransition       a work order cannot go from this state to that one
-    │   ├── InvalidLifecycle        an intent cannot be declared, closed, reopened … as it stands
-    │   ├── InvalidSignal           a signal id of an unknown kind or without a value
-    │   ├── InvalidTimestamp        a moment without a zone, or no moment at all (a ValueError too)
+    │   ├── InvalidTransition       a work order cannot change from one state to another
+    │   ├── InvalidLifecycle        an intent cannot be declared, closed, reopened … in its present state
+    │   ├── InvalidSignal           a signal id has an unknown kind or no value
+    │   ├── InvalidTimestamp        a time is invalid or has no time zone (also a ValueError)
     │   ├── OverlayRefused          a field of an overlay is missing or wrong: names field, value and what was expected
     │   │   └── ProvenanceError     its sources are empty, unknown, or another subject's
-    │   └── UnknownArtifact         no artifact of this id belongs to the subject (a ValueError too)
-    ├── NotOnRecord                 the ledgers have nothing of what was asked about: no such turn, no signals yet
+    │   └── UnknownArtifact         no artifact of this id belongs to the subject (also a ValueError)
+    ├── NotOnRecord                 the ledgers do not contain what was asked for, e.g. a turn
     ├── Overloaded                  a bounded queue was full until the admission deadline; nothing was started
     ├── TurnTimeout                 the turn passed its deadline and was aborted
     ├── TurnReplaced                a newer message of the session replaced this turn
     ├── RuntimeClosed               the runtime is shutting down or has stopped
     ├── ActorStopped                an actor ended before it could reply
     ├── LedgerError
-    │   ├── LedgerDamaged           bytes that do not verify: names file, line, offset, field, expected, found
-    │   │   └── LedgerTailMissing   the journal ends before what its index had seen as durable
+    │   ├── LedgerDamaged           stored bytes do not verify: names file, line, offset, field, expected, found
+    │   │   └── LedgerTailMissing   the file ends before an entry that its index knows as durable
     │   ├── LedgerLocked            another writer holds the file
     │   ├── LedgerPathError         the path cannot hold a ledger (permission, directory, symlink, swapped file)
     │   ├── LedgerWriteError        a write or fsync failed; the ledger takes no more entries
@@ -40,7 +40,7 @@
     │   ├── EventVersionError       the payload was written by a newer version of Kitchener
     │   └── StaleHead               the session's last entry is not the one the caller expected
     ├── SealingError                a value cannot be sealed or opened (no key, wrong key, changed bytes)
-    ├── SigningError                no key to sign with: not configured, not there, not private, not an Ed25519 key
+    ├── SigningError                a signing or public key is not configured, missing or invalid
     ├── PromptError                 a contract or prompt pack is missing, changed, or lacks a variable
     ├── ToolError                   a tool is unknown, not allowed, or was declared wrongly
     ├── ProviderError               a model call failed; carries the reason and whether a retry can help
@@ -56,13 +56,13 @@ from typing import Final, Literal
 from kitchener.plain_names import quoted
 
 _CAUSES: Final = 8
-"""How many causes of an error are named."""
+"""Most causes of an error that are named."""
 
 
 def origin_of(error: BaseException) -> str:
-    """The class of an error and where in the code it was raised, then those of what caused it: what a log may say of it.
+    """Returns the class of an error and where it was raised, and the same of its causes, for logs.
 
-    Its words stay out. They may quote a message, an argument or an answer, and are on record or go to the caller.
+    Omits the error's text, which may quote a message, an argument or an answer. The text is recorded or goes to the caller.
     """
     found, each = list[str](), error
     while len(found) < _CAUSES:
@@ -77,7 +77,7 @@ def origin_of(error: BaseException) -> str:
 
 
 def words_of(error: BaseException) -> str:
-    """The class of an error and its text, for a record; also of one whose text cannot be had."""
+    """Returns the class and the text of an error, for a record. Never raises, even if the error has no readable text."""
     try:
         return f"{type(error).__name__}: {error}"
     except KeyboardInterrupt:
@@ -94,10 +94,10 @@ class ConfigError(KitchenerError):
     """A setting is wrong.
 
     Attributes:
-        source: file, environment variable or argument that holds the setting
-        key: dotted key inside the source, or "" for the whole source
+        source: the file, environment variable or argument with the setting
+        key: dotted key inside the source; "": the whole source
         value: the value found, shortened; never a secret
-        expected: what would have been right
+        expected: a description of valid values
     """
 
     def __init__(self, source: str, key: str, value: str, expected: str) -> None:
@@ -108,7 +108,7 @@ class ConfigError(KitchenerError):
 
 
 class CallerError(KitchenerError):
-    """The call cannot be right, whatever the state of the system."""
+    """The call is wrong: its arguments are invalid, or do not fit the state of the session."""
 
 
 class InvalidMessage(CallerError):
@@ -135,7 +135,7 @@ class SessionEnded(CallerError):
 
 
 class SubjectErased(CallerError):
-    """What was said in this session is erased, and it takes no more turns; or its subject is being erased just now."""
+    """The session's text was erased and it takes no more turns, or its subject is being erased now."""
 
     def __init__(self, subject_id: str, session_id: str | None = None) -> None:
         self.subject_id, self.session_id = subject_id, session_id
@@ -147,7 +147,7 @@ class SubjectErased(CallerError):
 
 
 class UnknownSubject(CallerError):
-    """No key, session or memory of a subject of this id is there."""
+    """No subject of this id has a key, a session or a memory."""
 
     def __init__(self, subject_id: str, problem: str) -> None:
         self.subject_id, self.problem = subject_id, problem
@@ -155,7 +155,7 @@ class UnknownSubject(CallerError):
 
 
 class SessionMismatch(CallerError):
-    """The session does not belong to the agent class or the subject that the caller named. Whose it is, is not told."""
+    """The session does not belong to the agent class or the subject that the caller named. The error omits the owner."""
 
     def __init__(self, session_id: str, what: str, expected: str) -> None:
         self.session_id, self.what, self.expected = session_id, what, expected
@@ -173,7 +173,7 @@ class SessionBusy(CallerError):
 
 
 class ReentrantTurn(CallerError):
-    """A tool called `handle_turn` for a session that waits for this very tool, or nested too deep."""
+    """A tool called `handle_turn` for a session that waits for this tool, or turns nest too deep."""
 
 
 class IdempotencyConflict(CallerError):
@@ -185,7 +185,7 @@ class IdempotencyConflict(CallerError):
 
 
 class OutcomeUnknown(CallerError):
-    """The key's turn was aborted while a tool with effects ran; whether the effect happened is not known."""
+    """The key's turn was aborted while a tool with effects ran. Whether the effect happened is unknown."""
 
     def __init__(self, key: str, turn_id: str, tool_id: str) -> None:
         self.key, self.turn_id, self.tool_id = key, turn_id, tool_id
@@ -196,7 +196,7 @@ class OutcomeUnknown(CallerError):
 
 
 class InvalidTransition(CallerError):
-    """A work order cannot go from its state to the one asked for."""
+    """A work order cannot change from its state to the requested one."""
 
     def __init__(self, wo_id: str, state: str, to: str) -> None:
         self.wo_id, self.state, self.to = wo_id, state, to
@@ -204,7 +204,7 @@ class InvalidTransition(CallerError):
 
 
 class InvalidLifecycle(CallerError):
-    """What was asked of an intent cannot follow what became of it so far."""
+    """The requested change is not possible in the intent's present state."""
 
     def __init__(self, intent_id: str, problem: str) -> None:
         self.intent_id, self.problem = intent_id, problem
@@ -213,7 +213,7 @@ class InvalidLifecycle(CallerError):
 
 
 class InvalidSignal(CallerError):
-    """The signal id is none: `kind:value` with a known kind."""
+    """The signal id is not `kind:value` with a known kind."""
 
     def __init__(self, signal_id: str, expected: str) -> None:
         self.signal_id, self.expected = signal_id, expected
@@ -221,7 +221,7 @@ class InvalidSignal(CallerError):
 
 
 class InvalidTimestamp(CallerError, ValueError):
-    """A moment has no zone, or is none."""
+    """A time is invalid or has no time zone."""
 
     def __init__(self, what: str, value: object) -> None:
         self.what, self.value = what, value
@@ -240,7 +240,7 @@ class OverlayRefused(CallerError):
 
 
 class ProvenanceError(OverlayRefused):
-    """An overlay names no source events, or such as its subject's memory does not hold."""
+    """An overlay names no source events, or events that are not in its subject's memory."""
 
 
 class UnknownArtifact(CallerError, ValueError):
@@ -254,7 +254,7 @@ class UnknownArtifact(CallerError, ValueError):
 
 
 class NotOnRecord(KitchenerError):
-    """The ledgers have nothing of what was asked about; names it, and where to see what there is."""
+    """The ledgers do not contain what was asked for. The error says where to see what they contain."""
 
 
 class Overloaded(KitchenerError):
@@ -300,8 +300,8 @@ class LedgerDamaged(LedgerError):
         path: the file
         line: 1-based line number of the first fault
         offset: byte offset of that line
-        field: what is wrong (`entry_hash`, `seq`, `framing` …)
-        expected, found: as text, shortened
+        field: the part that is wrong (`entry_hash`, `seq`, `framing` …)
+        expected, found: the values as text, shortened
     """
 
     def __init__(self, path: str, *, line: int, offset: int, field: str, expected: str, found: str) -> None:
@@ -313,7 +313,7 @@ class LedgerDamaged(LedgerError):
 
 
 class LedgerTailMissing(LedgerDamaged):
-    """The journal ends before entries that were durable once: cut off, or an old copy was restored."""
+    """The ledger ends before entries that were durable. It was cut off, or an old copy was restored."""
 
 
 class LedgerLocked(LedgerError):
@@ -333,7 +333,7 @@ class LedgerPathError(LedgerError):
 
 
 class LedgerWriteError(LedgerError):
-    """A write or fsync failed. What was waiting may or may not be stored; the ledger takes no more entries."""
+    """A write or fsync failed. Waiting entries may or may not be stored; the ledger takes no more entries."""
 
     def __init__(self, path: str, problem: str) -> None:
         self.path, self.problem = path, problem
@@ -341,7 +341,7 @@ class LedgerWriteError(LedgerError):
 
 
 class CommitUnknown(LedgerError):
-    """The turn is complete and recorded, but the disk did not answer in time: the record may or may not be durable."""
+    """The turn is complete, but the disk did not answer in time. The turn's record may or may not be durable."""
 
     def __init__(self, turn_id: str) -> None:
         self.turn_id = turn_id
@@ -362,8 +362,8 @@ class EntryRefused(LedgerError):
     """A value has no canonical form, so it cannot enter a ledger.
 
     Attributes:
-        path: where in the value, e.g. `payload.arguments[2]`
-        problem: what is wrong there
+        path: the path to the wrong part, e.g. `payload.arguments[2]`
+        problem: what is wrong with that part
     """
 
     def __init__(self, path: str, problem: str) -> None:
@@ -384,7 +384,7 @@ class EventVersionError(LedgerError):
 
 
 class StaleHead(LedgerError):
-    """The session's last entry is not the one the writer expected: somebody else wrote to the session."""
+    """The session's last entry is not the one that the writer expected, because another writer added entries."""
 
     def __init__(self, ledger_id: str, session_id: str, expected: str, found: str) -> None:
         self.ledger_id, self.session_id, self.expected, self.found = ledger_id, session_id, expected, found
@@ -396,11 +396,11 @@ class SealingError(KitchenerError):
 
 
 class SigningError(KitchenerError):
-    """There is no key to sign with, or none to check a signature with. Its text never shows a key."""
+    """A key to sign or to check signatures with is missing or invalid. The error never shows a key."""
 
 
 class PromptError(KitchenerError):
-    """A contract or prompt pack is missing, has another hash than its manifest says, or lacks a variable."""
+    """A contract or prompt pack is missing, does not match its hash in the manifest, or lacks a variable."""
 
 
 class ToolError(KitchenerError):
@@ -422,7 +422,7 @@ ProviderReason = Literal[
     "exhausted",
     "not_recorded",
 ]
-"""Why a model call failed. The first six are worth a retry; the others are not."""
+"""Why a model call failed. A retry may help with the first six only."""
 
 RETRYABLE_REASONS: frozenset[ProviderReason] = frozenset(
     ("rate_limited", "server_error", "connection", "timeout", "malformed", "empty")
@@ -433,11 +433,11 @@ class ProviderError(KitchenerError):
     """A model call failed.
 
     Attributes:
-        provider_id: which provider
-        reason: one of `ProviderReason`
+        provider_id: the provider
+        reason: a `ProviderReason`
         status: HTTP status, if there was one
-        retry_after_s: how long the provider asked us to wait, in seconds
-        output_begun: whether some text had already been streamed
+        retry_after_s: the pause that the provider asked for, seconds; None: it asked for none
+        output_begun: whether text had already been streamed
     """
 
     def __init__(
@@ -456,7 +456,7 @@ class ProviderError(KitchenerError):
 
     @property
     def is_retryable(self) -> bool:
-        """Whether the same request may succeed a moment later."""
+        """Whether the same request may succeed later."""
         return self.reason in RETRYABLE_REASONS
 
 

@@ -1,4 +1,4 @@
-"""The ids of everything on record: their types, their formats, and the one source of fresh randomness.
+"""Defines the types and formats of all ids, and makes them.
 
 Only session ids are random; every other id is derived from the ledger, so that a replay reproduces it.
 """
@@ -22,7 +22,7 @@ WorkOrderId = NewType("WorkOrderId", str)
 IntentId = NewType("IntentId", str)
 """`INT-` and 16 hex digits derived from session, turn and ordinal."""
 SubjectId = NewType("SubjectId", str)
-"""Whose conversation and memory it is; `anon-{session_id}` where none was given."""
+"""The person or team of a conversation and a memory; `anon-{session_id}` if the caller named none."""
 EntryId = NewType("EntryId", str)
 """`E-YYYY-MM-DD-{seq:012d}`; sorts as text in append order within a ledger."""
 
@@ -35,25 +35,25 @@ _AGENT_CLASS = re.compile(r"ADMIN|RESIDENT:[^\x00-\x1f\x7f/|\ud800-\udfff]{1,64}
 
 
 class IdSource(Protocol):
-    """Where fresh session ids come from. Tests and replays pass their own."""
+    """A source of fresh session ids. Tests and replays pass their own."""
 
     def session_id(self) -> SessionId:
-        """A session id that is new with overwhelming probability; the caller checks for collisions."""
+        """Returns a random session id. The caller checks that no session has it yet."""
         ...
 
 
 class RandomIds:
-    """Session ids from uuid4.
+    """Random session ids, from `uuid4`.
 
     Args:
-        digits: hex digits of a session id, 8 to 32
+        digits: number of hex digits of a session id, 8 to 32
     """
 
     def __init__(self, digits: int = 8) -> None:
         self._digits = digits
 
     def session_id(self) -> SessionId:
-        """A fresh random session id."""
+        """Returns a random session id."""
         return SessionId(f"SES-{uuid4().hex[: self._digits]}")
 
 
@@ -101,35 +101,35 @@ def work_order_id(session_id: str, number: int) -> WorkOrderId:
 
 
 def intent_id(session_id: str, turn: str, ordinal: int) -> IntentId:
-    """The id of an intent: derived, so that a replay finds the same.
+    """Returns the id of an intent. It is derived, so a replay gets the same id.
 
     Args:
-        session_id: the session that declares it
-        turn: the turn that declares it, or "" where it is declared outside a turn
-        ordinal: counted from 1 among those that share session and turn
+        session_id: the session that declares the intent
+        turn: the turn that declares the intent; "": it is declared outside a turn
+        ordinal: the intent's number, from 1, among those of this session and turn
     """
     return IntentId(f"INT-{hashlib.sha256(f'{session_id}|{turn}|{ordinal}'.encode()).hexdigest()[:16]}")
 
 
 def anonymous_subject(session_id: str) -> SubjectId:
-    """The subject of a session that was started without one: nobody else's."""
+    """Returns the subject of a session that was started without one. No other session has it."""
     return SubjectId(f"anon-{session_id}")
 
 
 def check_subject_id(subject_id: object) -> None:
-    """Raises CallerError unless this can be the id of a subject. Every door asks here, so what one takes, all take."""
+    """Raises CallerError unless this can be the id of a subject. All interfaces use this check."""
     if not isinstance(subject_id, str) or not 1 <= len(subject_id) <= _MAX_SUBJECT or not subject_id.isprintable():
         raise CallerError(f"subject_id = {subject_id!r:.80}: expected 1 to {_MAX_SUBJECT} printable characters")
 
 
 def check_caller(subject_id: str, session_id: str | None) -> None:
-    """Raises CallerError unless a caller may be this subject: one with a proper id that is no anonymous subject's.
+    """Raises CallerError unless a caller may name this subject.
 
-    `anon-SES-…` is the subject of a session that was started without one. It is taken together with that very session alone.
+    `anon-SES-…` is the subject of a session that was started without one. A caller may name it only together with that session.
 
     Args:
-        subject_id: who the caller says it is
-        session_id: the session that the call names
+        subject_id: the subject that the caller names
+        session_id: the session that the caller names
     """
     check_subject_id(subject_id)
     if subject_id.startswith(_ANONYMOUS) and (session_id is None or subject_id != anonymous_subject(session_id)):
@@ -140,9 +140,9 @@ def check_caller(subject_id: str, session_id: str | None) -> None:
 
 
 def check_recorded_subject(subject_id: object) -> None:
-    """Raises CallerError unless this can be the id of a subject on record, whose older ids nobody checked.
+    """Raises CallerError unless this can be the id of a recorded subject. Earlier versions did not check ids.
 
-    For those who look after a root: whatever is on record about a subject can be read and erased.
+    For operators, who can read and erase all that is recorded about a subject.
     """
     if isinstance(subject_id, str) and 1 <= len(subject_id) <= _MAX_RECORDED_SUBJECT and _is_unicode(subject_id):
         return
@@ -150,40 +150,40 @@ def check_recorded_subject(subject_id: object) -> None:
 
 
 def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= char <= "\udfff" for char in text)  # half of a pair has no UTF-8
+    return not any("\ud800" <= char <= "\udfff" for char in text)  # half of a surrogate pair has no UTF-8 form
 
 
 def tool_idempotency_key(
     turn: str, wo_id: str, call: int, tool_id: str, arguments: bytes, digest: Callable[[bytes], str] = plain_digest
 ) -> str:
-    """A stable key for one tool call: the same turn, position, tool and canonical arguments give the same key.
+    """Returns a stable key for one tool call. Equal arguments of this function give equal keys.
 
     Args:
-        turn, wo_id, call: its position
+        turn, wo_id, call: the position of the call
         tool_id: the tool
-        arguments: canonical JSON
-        digest: a hash with a prefix and a colon; keyed where arguments are sealed, since short ones could be guessed
+        arguments: the tool's arguments as canonical JSON
+        digest: returns a hash with a prefix and a colon; keyed if arguments are sealed, because short ones could be guessed
     """
     text = f"{turn}|{wo_id}|{call}|{tool_id}|".encode() + arguments
     return f"TK-{digest(text).partition(':')[2][:32]}"
 
 
 def path_part(text: str) -> str:
-    """`text` percent-encoded for use as one directory name or inside a ledger id."""
+    """Returns `text` percent-encoded, for use as a directory name or inside a ledger id."""
     return quote(text, safe="")
 
 
 def memory_namespace(agent_class: str, subject_id: str) -> str:
-    """The namespace of a subject's memory with an agent class: `agent_class/subject_id`, both percent-encoded."""
+    """Returns the namespace of a subject's memory: `agent_class/subject_id`, both percent-encoded."""
     return f"{path_part(agent_class)}/{path_part(subject_id)}"
 
 
 def split_namespace(namespace: str) -> tuple[str | None, str]:
-    """Agent class and subject of a namespace; one without a slash is a subject of no agent class."""
+    """Returns agent class and subject of a namespace. A namespace without a slash is a subject without an agent class."""
     agent_class, slash, subject = namespace.partition("/")
     return (unquote(agent_class), unquote(subject)) if slash else (None, namespace)
 
 
 def consolidation_session(namespace: str, signal_id: str, window_key: str) -> SessionId:
-    """The pseudo-session of a signal's consolidation in a window: it belongs to no conversation and never changes."""
+    """Returns the session id of a signal's consolidation in a window. It is derived and belongs to no conversation."""
     return SessionId(f"CONS-{hashlib.sha256(f'{namespace}|{signal_id}|{window_key}'.encode()).hexdigest()[:16]}")

@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 
-from kitchener.actors.assembly import Host
+from kitchener.actors.assembly import SharedResources
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.work.budget import TokenBudgeter
@@ -72,11 +72,11 @@ class ScriptedExecutor:
 
     def __init__(self, script: Script | None = None) -> None:
         self.given: list[WorkOrder] = []
-        self._script = script or fitting
+        self.script = script or fitting
 
     async def execute(self, work_order: WorkOrder) -> WorkOrder:
         self.given.append(work_order)
-        said = self._script(work_order)
+        said = self.script(work_order)
         if isinstance(said, Awaitable):
             said = await said
         if isinstance(said, BaseException):
@@ -171,7 +171,7 @@ async def open_by_hand(
             token_budgeter=budgeter or TokenBudgeter(),
             config=HO2Config(agent_class=agent_class, **(settings or {})),
             clock=clock,
-            host=Host(limits=limits or LimitsConfig()),
+            host=SharedResources(limits=limits or LimitsConfig()),
             **parts,
         )
         yield Stack(supervisor, ledgers, executor)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kitchener import CallerError, HO2Config, HO3Memory, RuntimeConfig, open_runtime, select_biases, tool
-from kitchener.records.turn import Candidate, Candidates
+from kitchener.records.turn import ConsolidationCandidate, ConsolidationCandidates
 from kitchener.testing import FakeClock
 from tests.acceptance.memory.remembering import ADA, LESSON, MANUAL, QUESTIONS, say, student
 from tests.acceptance.stack import scripted_config
@@ -76,7 +76,7 @@ async def test_a_repeated_message_gets_candidates_that_know_their_namespace_too(
         async with open_runtime(config, providers={"scripted": student()}) as runtime:
             supervisor = runtime.supervisor()
             result = await supervisor.handle_turn("hello", subject_id="ada", idempotency_key="once")
-    assert [(each, each.namespace) for each in result.consolidation_candidates if isinstance(each, Candidate)] == [
+    assert [(each, each.namespace) for each in result.consolidation_candidates if isinstance(each, ConsolidationCandidate)] == [
         (QUESTIONS, ADA)
     ]
 
@@ -96,15 +96,15 @@ async def test_a_signal_that_names_no_memory_or_another_is_refused(tmp_path: Pat
 
 def test_candidates_are_plain_text_on_record_and_survive_a_copy() -> None:
     """So a program can store a result as it likes."""
-    found = Candidates.of([QUESTIONS], ADA)
+    found = ConsolidationCandidates.of([QUESTIONS], ADA)
     assert found == [QUESTIONS] == found == (QUESTIONS,)
     assert found not in ([], QUESTIONS)
-    assert Candidates() == []
-    assert [] == Candidates() == ()
+    assert ConsolidationCandidates() == []
+    assert [] == ConsolidationCandidates() == ()
     assert hash(found) == hash((QUESTIONS,))
     assert json.dumps(found) == f'["{QUESTIONS}"]'
     for (each,) in (pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
-        assert isinstance(each, Candidate)
+        assert isinstance(each, ConsolidationCandidate)
         assert (each, each.namespace) == (QUESTIONS, ADA)
 
 

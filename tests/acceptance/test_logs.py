@@ -15,7 +15,7 @@ import structlog
 
 from kitchener.actors.tools.registry import tool
 from kitchener.errors import KitchenerError, ProviderError, origin_of
-from kitchener.gateway.providers.scripted import Answer
+from kitchener.gateway.providers.scripted import ScriptedAnswer
 from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider, use_tool
@@ -32,7 +32,7 @@ BUGGY = {"bug in the model": "synthesize", "bug in classification": "classify", 
 """At what kind of work a provider has a bug."""
 
 
-def said_by_a_model(fault: str, request: PromptRequest) -> Answer:
+def said_by_a_model(fault: str, request: PromptRequest) -> ScriptedAnswer:
     """What the model answers where this is wrong with it; the marker is in all of it."""
     kind, is_first = request.wo_type, request.call == 1
     if BUGGY.get(fault) == kind:

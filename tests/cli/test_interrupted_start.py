@@ -61,7 +61,7 @@ class Stopped:
 
 @pytest.mark.parametrize(
     "module",
-    ["kitchener.cli.app", "cyclopts", "kitchener.errors", "kitchener.cli.run.files", "pydantic", "kitchener.runtime"],
+    ["kitchener.cli.app", "cyclopts", "kitchener.errors", "kitchener.cli.run.message_files", "pydantic", "kitchener.runtime"],
 )
 def test_an_interrupt_while_modules_are_imported_ends_the_command(tmp_path: Path, module: str) -> None:
     write_messages(tmp_path / "in.jsonl", ("a", "hello"))

@@ -14,7 +14,7 @@ from kitchener.actors.mailbox.mailbox import INTERACTIVE, LaneLimits, Mailbox
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ActorStopped, LedgerClosed, ProviderError
 from kitchener.gateway import LLMGateway
-from kitchener.gateway.traits import Traits
+from kitchener.gateway.traits import ProviderTraits
 from kitchener.records.prompt import (
     Attempt,
     PromptGateway,
@@ -61,7 +61,7 @@ class Pieces:
     """Awaited with its number before each word."""
     given: int = 0
     closed: int = 0
-    traits: Traits = field(default_factory=lambda: Traits(built_in=True, needs_timeout=False, model_id="m"))
+    traits: ProviderTraits = field(default_factory=lambda: ProviderTraits(built_in=True, needs_timeout=False, model_id="m"))
 
     async def complete(self, request: PromptRequest) -> PromptResponse:
         async with aclosing(self.stream(request)) as items:

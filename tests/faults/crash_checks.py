@@ -13,8 +13,8 @@ from typing import Any, Final
 from kitchener.context import ContextState, estimator, fold, make_event
 from kitchener.ids import consolidation_session
 from kitchener.ledger import LedgerReader, StoredEntry, compute_trace_hash, verify_file
-from kitchener.memory.index import overlay_keys, signal_keys
 from kitchener.memory.overlays import gate_window_key
+from kitchener.memory.subject_cache import overlay_keys, signal_keys
 from kitchener.records import events
 from kitchener.runtime import Runtime
 from tests.acceptance.stack import places

@@ -18,7 +18,7 @@ import anyio
 from kitchener.actors.tools.registry import Tool, tool
 from kitchener.config import LedgerConfig, RuntimeConfig
 from kitchener.errors import OutcomeUnknown
-from kitchener.gateway.providers.scripted import Answer
+from kitchener.gateway.providers.scripted import ScriptedAnswer
 from kitchener.ids import SessionId, memory_namespace
 from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import Runtime, open_runtime
@@ -85,7 +85,7 @@ def digest_of(reply: str) -> str:
     return hashlib.sha256(reply.encode()).hexdigest()[:16]
 
 
-def model(request: PromptRequest) -> Answer:
+def model(request: PromptRequest) -> ScriptedAnswer:
     """The model: classifies by the message's first word, asks for tools, and repeats the message."""
     if request.wo_type == "consolidate":
         return LESSON

@@ -35,7 +35,7 @@ from kitchener.config import LedgerConfig
 from kitchener.errors import KitchenerError
 from kitchener.ledger import LedgerClient, LedgerReader
 from kitchener.ledger.disk.file_ops import FileOps
-from tests.ledger.support import NOON, FaultFS, ShortWrites, fact, open_ledger
+from tests.ledger.support import NOON, FaultFS, Killing, ShortWrites, fact, open_ledger
 
 Job = Mapping[str, Any]
 NOBODY = 65_534
@@ -65,15 +65,6 @@ class Recording(FaultFS):
     def _tell(self, kind: str, fd: int, **facts: Any) -> None:
         if self._names[fd].endswith(".jsonl"):
             tell("disk", kind=kind, **facts)
-
-
-class Killing(FaultFS):
-    """Ends this process for good at the n-th call."""
-
-    def _pass(self, kind: str, name: str) -> None:
-        self.calls += 1
-        if self.calls == self.at:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Interrupted(FileOps):

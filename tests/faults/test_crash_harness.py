@@ -40,14 +40,14 @@ def check(summary: dict[str, Any], kills: int, segment_bytes: int | None = None)
 @pytest.mark.timeout(180)
 async def test_a_runtime_that_is_killed_keeps_what_it_promised(anyio_backend: str) -> None:
     """A sample: a few places of a turn with all that belongs to it, and a few moments under load."""
-    check(await killed(anyio_backend, 16, "--seed", "20260101"), 16)
+    check(await killed(anyio_backend, 10, "--seed", "20260101"), 10)
 
 
 @pytest.mark.timeout(180)
 async def test_ledgers_whose_files_are_finished_meanwhile_keep_it_too(anyio_backend: str) -> None:
     """A file is full every few turns, so kills come while one is sealed and the next takes its name."""
     options = ("--seed", "20260101", "--segment-bytes", "16384")
-    check(await killed(anyio_backend, 16, *options), 16, 16_384)
+    check(await killed(anyio_backend, 10, *options), 10, 16_384)
 
 
 @pytest.mark.soak

@@ -16,7 +16,7 @@ import pytest
 
 from kitchener.ledger import verify_file
 from tests.faults.ledger_process import Worker, acknowledged, holds, only
-from tests.ledger.support import LEDGER, forget_index
+from tests.ledger.support import LEDGER, forget_index, index_of
 
 COMMITS = (1, 2, 3, 1)
 WRITTEN = sum(COMMITS)
@@ -63,7 +63,7 @@ def verdict(worker: Worker, path: Path) -> int:
     return int(only(worker.run("cli", arguments=["ledger", "verify", str(path)]), "said")["code"])
 
 
-@pytest.mark.parametrize("index", ["kept", "lost"])
+@pytest.mark.parametrize(("index", "anyio_backend"), [("kept", "asyncio"), ("lost", "trio")])
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edited_file_is_refused(
     worker: Worker, place: Path, anyio_backend: str, written: bytes, edit: str, index: str
@@ -129,12 +129,6 @@ def test_the_real_command_exits_with_6_and_names_the_place(place: Path, written:
 
 
 # --- what is derived ---------------------------------------------------------------------------------------------------------
-
-
-def index_of(path: Path) -> Path:
-    """The index's file."""
-    (file,) = (path.parent / "index").glob("*.sqlite")
-    return file
 
 
 def lose(path: Path, other: Path) -> None:

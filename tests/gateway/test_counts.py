@@ -11,7 +11,7 @@ import pytest
 
 from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError
-from kitchener.gateway.traits import Traits
+from kitchener.gateway.traits import ProviderTraits
 from kitchener.records import events
 from kitchener.records.prompt import MOST_TOKENS, PromptRequest, PromptResponse, TextPiece, Usage
 from kitchener.runtime import Runtime, open_runtime
@@ -19,7 +19,7 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, read_all, scripted_config
 from tests.gateway.asking import Told, ask
 from tests.gateway.fake_server import completion
-from tests.gateway.test_models import served
+from tests.gateway.providers.test_models import served
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")
 
@@ -30,7 +30,7 @@ SID = "SES-0000000a"
 class Miscounting:
     """A scripted provider whose answers to one kind of work order have these counts."""
 
-    traits = Traits(built_in=True, needs_timeout=False, model_id="scripted-1")
+    traits = ProviderTraits(built_in=True, needs_timeout=False, model_id="scripted-1")
 
     def __init__(self, wo_type: str, **counts: Any) -> None:
         self._inner, self._wo_type, self._counts = ScriptedProvider(echo), wo_type, counts

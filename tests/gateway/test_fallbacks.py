@@ -31,7 +31,7 @@ def test_repeated_failure_opens_the_circuit_and_one_probe_closes_it() -> None:
             with pytest.raises(ProviderError, match="server_error"):
                 await gateway.complete(ask(), on_attempt=Told())
         told = Told()
-        with pytest.raises(ProviderError, match=r"left alone for another 30\.0 s") as caught:
+        with pytest.raises(ProviderError, match=r"tried again in 30\.0 s") as caught:
             await gateway.complete(ask(), on_attempt=told)
         assert caught.value.reason == "breaker_open"
         assert (told.attempts, len(provider.requests)) == ([], 2)

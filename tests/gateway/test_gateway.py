@@ -12,7 +12,7 @@ import trio.testing
 from kitchener.config import RouterConfig
 from kitchener.errors import RETRYABLE_REASONS, ProviderError, ProviderReason
 from kitchener.gateway import LLMGateway
-from kitchener.gateway.traits import Traits
+from kitchener.gateway.traits import ProviderTraits
 from kitchener.records.prompt import PromptRequest, PromptResponse, Usage
 from kitchener.testing import ScriptedProvider, forbid_model_calls
 from tests.gateway.asking import Script, Told, ask, failure, gateway_of, in_virtual_time
@@ -322,5 +322,5 @@ async def test_a_bug_in_a_provider_is_its_failure_and_frees_its_slot() -> None:
 
 
 def test_traits_are_those_of_a_remote_service_unless_stated() -> None:
-    assert ScriptedProvider([]).traits == Traits(built_in=True, needs_timeout=False, model_id="scripted-1")
+    assert ScriptedProvider([]).traits == ProviderTraits(built_in=True, needs_timeout=False, model_id="scripted-1")
     assert ScriptedProvider([], latency_s=1.0).traits.needs_timeout

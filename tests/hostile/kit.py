@@ -16,7 +16,7 @@ from anyio.abc import TaskStatus
 
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.records.prompt import PromptRequest
-from kitchener.records.turn import TurnResult
+from kitchener.records.turn import TurnCompleted, TurnResult
 from kitchener.runtime import Runtime
 from tests.acceptance.stack import echo, read_all
 
@@ -33,6 +33,14 @@ def unless_bystander(attack: Callable[[PromptRequest], Any]) -> Callable[[Prompt
         return echo(request) if request.subject_id == BYSTANDER else attack(request)
 
     return answer
+
+
+async def streamed_turn(runtime: Runtime, message: str, **options: Any) -> TurnResult:
+    """A turn that is read to its end as it happens."""
+    updates = [update async for update in runtime.supervisor().stream_turn(message, **options)]
+    last = updates[-1]
+    assert isinstance(last, TurnCompleted)
+    return last.result
 
 
 @dataclass

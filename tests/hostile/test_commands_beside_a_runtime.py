@@ -1,7 +1,8 @@
 """Somebody attacks by way of commands and files while a runtime serves a second subject from the very same root.
 
 Each command runs in a process of its own as turns go on. What takes the ledgers' place cannot happen under a running writer:
-there the attack comes between two runtimes, and the second subject is served by both.
+there the attack comes between two runtimes, and the second subject is served by both. The runtime stands on asyncio alone:
+a command's process knows nothing of its event loop.
 """
 
 import hashlib
@@ -37,6 +38,11 @@ from tests.ledger.support import forget_index
 
 DAMAGED: Final = 6
 IN_USE: Final = 7
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 @asynccontextmanager

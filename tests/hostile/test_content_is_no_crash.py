@@ -20,13 +20,13 @@ from kitchener.errors import InvalidMessage, ProviderError
 from kitchener.gateway import build_providers
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
-from kitchener.records.turn import TurnCompleted, TurnResult
+from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import ScriptedExecutor, echo, open_by_hand, open_scripted, read_all, scripted_config
 from tests.gateway.fake_server import Answer, completion, error, fake_server
 from tests.gateway.fake_server import events as stream_of
-from tests.hostile.kit import BYSTANDER, bystander, unless_bystander
+from tests.hostile.kit import BYSTANDER, bystander, streamed_turn, unless_bystander
 
 FEW = {"max_restarts": 3}
 """An actor that stops at its third failure, so that a story can be short."""
@@ -56,13 +56,6 @@ def on_reply(said: Any) -> Any:
         return said if request.wo_type == "synthesize" else echo(request)
 
     return unless_bystander(answer)
-
-
-async def streamed_turn(runtime: Runtime, message: str, **options: Any) -> TurnResult:
-    updates = [update async for update in runtime.supervisor().stream_turn(message, **options)]
-    last = updates[-1]
-    assert isinstance(last, TurnCompleted)
-    return last.result
 
 
 async def fail_often(runtime: Runtime, kind: str, *, times: int = 6, streams: bool = False) -> TurnResult:
@@ -344,7 +337,11 @@ async def test_answers_that_one_subject_spoils_shut_no_provider_for_others(tmp_p
     def answer(request: PromptRequest) -> Any:
         return ProviderError("scripted", "malformed", "not JSON") if request.subject_id == "mallory" else echo(request)
 
-    async with open_scripted(tmp_path, ScriptedProvider(answer)) as runtime:
+    # Between attempts it waits for a thousandth of its time; the number of attempts is the usual one.
+    settings = ProviderConfig(kind="offline", backoff_initial_s=0.0005, backoff_max_s=0.02)
+    router = RouterConfig(default_provider="scripted", providers={"scripted": settings})
+    config = scripted_config(tmp_path).model_copy(update={"router": router})
+    async with open_runtime(config, providers={"scripted": ScriptedProvider(answer)}) as runtime:
         for number in range(8):
             result = await runtime.supervisor().handle_turn(f"attack {number}", subject_id="mallory")
             assert result.error is not None

@@ -30,7 +30,7 @@ from kitchener.signing import make_key
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, open_scripted
 from tests.hostile.kit import bystander
-from tests.ledger.support import damaged_copies, fact, forget_index, numbers, open_ledger, segments_of
+from tests.ledger.support import damaged_copies, fact, forget_index, index_of, numbers, open_ledger, segments_of
 from tests.verifier.kit import NODE, needs_node, node, refused, relinked, rewritten
 
 QUICK = LedgerConfig(durability="os")
@@ -76,11 +76,6 @@ def rewrite(path: Path, how: Edit, place: int) -> None:
     lines = [line.rstrip(b"\n") for line in path.read_bytes().splitlines(keepends=True)]
     path.chmod(stat.S_IRUSR | stat.S_IWUSR)
     path.write_bytes(b"".join(line + b"\n" for line in how(lines, place)))
-
-
-def index_of(path: Path) -> Path:
-    [file] = (path.parent / "index").glob("*.sqlite")
-    return file
 
 
 def add_row(index: Path, key: str, like: str) -> None:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
-from kitchener.context.lexical.turns import MAX_TERMS, MAX_TERMS_PER_TURN
+from kitchener.context.lexical.postings import MAX_TERMS, MAX_TERMS_PER_TURN
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.testing import ScriptedProvider

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from kitchener.actors.executor.answers import Unreadable, is_stored_by_text, read_answer
+from kitchener.actors.executor.answers import UnreadableAnswer, is_stored_by_text, read_answer
 from kitchener.actors.executor.replies import ReplyText
 from kitchener.errors import KitchenerError
 from kitchener.ledger.audit.bundle_check import verify_bundle
@@ -68,7 +68,7 @@ def check_answer(text: str, cuts: Sequence[int], folder: Path) -> None:
     """Read whole, it is an object or unreadable; read in pieces, it says the same, however it was cut."""
     answer = response(text)
     outputs = [read_answer(answer, plain_text=plain_text) for plain_text in (True, False)]
-    assert all(isinstance(each, dict | Unreadable) for each in outputs)
+    assert all(isinstance(each, dict | UnreadableAnswer) for each in outputs)
     assert is_stored_by_text(answer) is True
     whole, parts = ReplyText(), ReplyText()
     whole.feed(text)

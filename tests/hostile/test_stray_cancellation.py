@@ -19,11 +19,10 @@ from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ActorStopped, KitchenerError
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest, PromptResponse
-from kitchener.records.turn import TurnCompleted, TurnResult
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import ScriptedExecutor, echo, open_by_hand, open_scripted, read_all, scripted_config
-from tests.hostile.kit import BYSTANDER, bystander, unless_bystander
+from tests.hostile.kit import BYSTANDER, bystander, streamed_turn, unless_bystander
 from tests.hostile.strays import Stray, of_its_own_task, on_asyncio, with_strays
 
 FEW = {"max_restarts": 3}
@@ -31,13 +30,6 @@ FEW = {"max_restarts": 3}
 
 def tool_first(request: PromptRequest) -> Any:
     return use_tool("wait") if request.wo_type == "synthesize" and request.call == 1 else echo(request)
-
-
-async def streamed_turn(runtime: Runtime, message: str, **options: Any) -> TurnResult:
-    updates = [update async for update in runtime.supervisor().stream_turn(message, **options)]
-    last = updates[-1]
-    assert isinstance(last, TurnCompleted)
-    return last.result
 
 
 @with_strays

@@ -286,9 +286,9 @@ def test_a_reply_on_a_terminal_is_text_also_where_an_escape_comes_in_two_pieces(
 
 def test_a_bug_is_told_with_its_traceback_and_without_escapes(tmp_path: Path) -> None:
     program = (
-        "import kitchener.cli.app as c, kitchener.cli.config.doctor as d\n"
+        "import importlib.metadata, kitchener.cli.app as c\n"
         "def broken(*a, **k):\n    secret = 'a value of a variable'\n    raise ValueError('\\x1b[31m\\u202e bug')\n"
-        "d._versions = broken\nc.run(['doctor'])\n"
+        "importlib.metadata.version = broken\nc.run(['doctor'])\n"
     )
     run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment(), capture_output=True, check=False)
     told = run.stderr.decode()

@@ -15,7 +15,7 @@ import httpx2
 import orjson
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
-from kitchener.cli.run.files import Messages
+from kitchener.cli.run.message_files import Messages
 from kitchener.cli.terminal.output import print_json
 from kitchener.gateway.providers.bodies import BoundedBody
 from kitchener.gateway.providers.model_messages import response_from

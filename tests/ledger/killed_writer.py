@@ -8,7 +8,6 @@ killed_writer.py FILE stream            many writers; prints each number that wa
 
 import json
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -18,22 +17,13 @@ import anyio
 
 from kitchener.config import LedgerConfig
 from kitchener.ledger import LedgerClient
-from tests.ledger.support import FaultFS, fact, open_ledger, segments_of
+from tests.ledger.support import Killing, fact, open_ledger, segments_of
 
 COMMITS = (1, 3, 2)
 
 
-class KillingFS(FaultFS):
-    """Ends this process for good at the n-th call."""
-
-    def _pass(self, kind: str, name: str) -> None:
-        self.calls += 1
-        if self.calls == self.at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
 async def write_until_killed(path: Path, at: int, config: LedgerConfig, acknowledged: int) -> None:
-    async with open_ledger(path, file_ops=KillingFS(at), config=config) as ledger:
+    async with open_ledger(path, file_ops=Killing(at), config=config) as ledger:
         for size in COMMITS:
             for _ in range(size):
                 await ledger.write(fact(ledger.position + 1))

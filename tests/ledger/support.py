@@ -1,6 +1,7 @@
 """What the ledger's tests stand on: a clock that is set, a file system that fails on demand, and ledgers written with them."""
 
 import os
+import signal
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -137,6 +138,27 @@ class FaultFS(FileOps):
         super().close(fd)
 
 
+class Killing(FaultFS):
+    """Ends this process for good at the n-th call."""
+
+    def _pass(self, kind: str, name: str) -> None:
+        self.calls += 1
+        if self.calls == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class CountedReads(FileOps):
+    """Counts the bytes that are read from ledgers."""
+
+    def __init__(self) -> None:
+        self.bytes_read = 0
+
+    def read(self, fd: int, size: int, offset: int) -> bytes:
+        data = super().read(fd, size, offset)
+        self.bytes_read += len(data)
+        return data
+
+
 class ShortWrites(FileOps):
     """Takes a few bytes of each write."""
 
@@ -150,6 +172,12 @@ class ShortWrites(FileOps):
 def open_ledger(path: Path, **options: Any) -> AbstractAsyncContextManager[LedgerClient]:
     """A ledger with a clock that stands at noon."""
     return LedgerClient.open(path, **{"ledger_id": LEDGER, "clock": SetClock(), **options})
+
+
+def index_of(path: Path) -> Path:
+    """The file of the index of the one ledger in a directory."""
+    (file,) = (path.parent / "index").glob("*.sqlite")
+    return file
 
 
 def fact(number: int, session_id: str = "SES-0a1b2c3d", **payload: Any) -> LedgerEntry:

@@ -38,6 +38,8 @@ class Scan:
 
     signals: list[Line]
     overlays: list[Line]
+    changes: list[Line]
+    """The records of overlays up to the place, those with a later time too: a change may count as of before it was written."""
     as_of: datetime
     config: HO3MemoryConfig
 
@@ -51,9 +53,13 @@ class Scan:
         def kept(name: str, lines: list[Line]) -> list[Line]:
             last = (up_to or {}).get(name, math.inf)
             own = [line for line in lines if line["entry"]["payload"]["namespace"] == namespace]
-            return [line for line in own if line["seq"] <= last and line["moment"] <= moment]
+            return [line for line in own if line["seq"] <= last]
 
-        return cls(kept("SIGNALS", files.signals), kept("OVERLAYS", files.overlays), moment, config)
+        changes = kept("OVERLAYS", files.overlays)
+        signals, overlays = (
+            [line for line in lines if line["moment"] <= moment] for lines in (kept("SIGNALS", files.signals), changes)
+        )
+        return cls(signals, overlays, changes, moment, config)
 
     def faded(self, since: str) -> float:
         """The share that is left since a moment."""
@@ -95,17 +101,46 @@ class Scan:
             found.append((signal_id, len(events), newest, sessions, ids, rounded(self.faded(newest))))
         return found
 
+    def dated(self) -> list[Line]:
+        """The records of overlays that count, in the order in which they took effect.
+
+        A change takes effect at its `event_ts`, or else when it was written, but not before its overlay. A quarantine cancels
+        what was decided before it for later.
+        """
+        begun: dict[str, datetime] = {}
+        found: list[Line] = []
+        for line in self.changes:
+            payload, entry_type = line["entry"]["payload"], line["entry"]["entry_type"]
+            if entry_type not in ("HO3_OVERLAY", "HO3_OVERLAY_DEACTIVATED", "HO3_OVERLAY_WEIGHT_UPDATED"):
+                continue
+            key, when = payload.get("artifact_id") or payload["overlay_id"], line["moment"]
+            if entry_type == "HO3_OVERLAY":
+                begun[key] = when
+            elif "event_ts" in payload:
+                when = max(begun[key], datetime.fromisoformat(payload["event_ts"]))
+            found.append({**payload, "type": entry_type, "key": key, "when": when, "seq": line["seq"]})
+        counting = [each for each in found if each["when"] <= self.as_of]
+        last = [each for each in counting if "target" in each]
+        return sorted(
+            (
+                each
+                for each in counting
+                if not any(q["key"] == each["key"] and q["seq"] > each["seq"] and q["when"] < each["when"] for q in last)
+            ),
+            key=lambda each: (each["when"], each["seq"]),
+        )
+
     def artifacts(self) -> list[Line]:
         """The overlays with their latest weight and state."""
         found: dict[str, Line] = {}
-        for record in self.of_type("HO3_OVERLAY", "HO3_OVERLAY_DEACTIVATED", "HO3_OVERLAY_WEIGHT_UPDATED"):
-            key = record.get("artifact_id") or record["overlay_id"]
+        for record in self.dated():
+            key = record["key"]
             if record["type"] == "HO3_OVERLAY":
                 found[key] = {"blocks": False, **record}
             elif record["type"] == "HO3_OVERLAY_DEACTIVATED":
                 found[key] |= {"enabled": False, "blocks": record.get("block_signal", False)}
             else:
-                found[key] |= {"enabled": True, "blocks": False, "weight": record["weight"]}
+                found[key] |= {"enabled": True, "blocks": False, "weight": record["new_weight"]}
         return list(found.values())
 
     def biases(self) -> list[str]:

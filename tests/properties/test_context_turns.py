@@ -137,8 +137,7 @@ async def test_a_session_keeps_what_its_ledger_says(
     clock, left = FakeClock(), list(conversation)
     with TemporaryDirectory() as root:
         while left:
-            async with talking(Path(root), clock, context_mode="enforce", **config) as ada:
-                ada.provider._gate = hold
+            async with talking(Path(root), clock, context_mode="enforce", gate=hold, **config) as ada:
                 await ada.start(OTHER)
                 await check(ada)
                 while left and (step := left.pop(0))[0] != "restart":
@@ -152,8 +151,7 @@ async def run(config: Mapping[str, Any], conversation: Sequence[Step], *, restar
     clock, left, shown, kept = FakeClock(), list(conversation), list[Any](), None
     with TemporaryDirectory() as root:
         while left:
-            async with talking(Path(root), clock, **config) as ada:
-                ada.provider._gate = hold
+            async with talking(Path(root), clock, gate=hold, **config) as ada:
                 while left:
                     step = left.pop(0)
                     if step[0] != "restart":

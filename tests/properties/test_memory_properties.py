@@ -38,6 +38,8 @@ steps = st.lists(
         st.tuples(st.just("overlay"), subjects, signals, st.sampled_from([0.2, 0.5, 1.0]), st.sampled_from([None, 5, 50])),
         st.tuples(st.just("deactivate"), subjects, st.integers(0, 3), st.booleans()),
         st.tuples(st.just("weight"), subjects, st.integers(0, 3), st.sampled_from([0.0, 0.4, 1.0])),
+        st.tuples(st.just("deactivate at"), subjects, st.integers(0, 3), st.sampled_from([-60, -2, 3, 40])),
+        st.tuples(st.just("weight at"), subjects, st.integers(0, 3), st.sampled_from([-60, -2, 3, 40])),
         st.tuples(st.just("quarantine"), subjects, st.sampled_from([*SIGNALS, "EVT-1", "EVT-2"])),
         st.tuples(st.just("wait"), st.sampled_from([1, 7, 23, 60])),
         st.tuples(st.just("step back"), st.sampled_from([1, 30])),
@@ -45,6 +47,19 @@ steps = st.lists(
     min_size=1,
     max_size=40,
 )
+
+
+async def decide(memory: HO3Memory, decision: str, artifact_id: str, hours: float, value: Any, namespace: str) -> None:
+    """One decision about an artifact; `value` of one with "at" says how many hours from now it takes effect."""
+    match decision:
+        case "deactivate":
+            await memory.deactivate_overlay(artifact_id, "tested", at(hours), block=value, namespace=namespace)
+        case "weight":
+            await memory.update_overlay_weight(artifact_id, value, "tested", at(hours), namespace=namespace)
+        case "deactivate at":
+            await memory.deactivate_overlay(artifact_id, "tested", at(hours + value), namespace=namespace)
+        case _:
+            await memory.update_overlay_weight(artifact_id, 0.7, "tested", at(hours + value), namespace=namespace)
 
 
 async def live(memory: HO3Memory, clock: SetClock, life: list[tuple[Any, ...]]) -> list[tuple[str, Mapping[str, int]]]:
@@ -73,11 +88,7 @@ async def live(memory: HO3Memory, clock: SetClock, life: list[tuple[Any, ...]]) 
                 every = await memory.read_overlays(active_only=False, namespace=namespace)
                 if number >= len(every):
                     continue
-                artifact_id = every[number].artifact_id or ""
-                if decision == "deactivate":
-                    await memory.deactivate_overlay(artifact_id, "tested", at(hours), block=value, namespace=namespace)
-                else:
-                    await memory.update_overlay_weight(artifact_id, value, "tested", at(hours), namespace=namespace)
+                await decide(memory, decision, every[number].artifact_id or "", hours, value, namespace)
         moment = max(memory.signals.last_timestamp, memory.overlays.last_timestamp)
         stops.append((moment, {"SIGNALS": memory.signals.position, "OVERLAYS": memory.overlays.position}))
     return stops
@@ -93,6 +104,8 @@ async def test_folded_along_folded_anew_and_a_plain_scan_agree_at_every_cut(life
             await memory.commit()
             end = at((clock.now - NOON) / HOUR + 30)
             cuts = [*[(moment, up_to) for moment, up_to in stops], *[(moment, None) for moment, _ in stops], (end, None)]
+            half = [up_to for _, up_to in stops[len(stops) // 2 :][:1]]
+            cuts += [(at((clock.now - NOON) / HOUR + hours), up_to) for hours in (-30, -1, 2, 5, 50) for up_to in (None, *half)]
             files = Files(root)
             for as_of, up_to in cuts:
                 for namespace in (ADA, BO):

@@ -71,6 +71,86 @@ def test_older_versions_are_upgraded_step_by_step(monkeypatch: pytest.MonkeyPatc
     assert events.read_payload(events.TURN_STARTED, {"v": 3}) == {"v": 3}
 
 
+REF = {"ledger_id": "HO2M:ADMIN", "entry_id": "E-1", "entry_hash": "sha256:00"}
+LISTED = {"ref": REF}
+
+
+@pytest.mark.parametrize(
+    ("entry_type", "older", "newest"),
+    [
+        (
+            events.PROJECTION_COMPUTED,
+            {
+                "overlay_type": "PROJECTION",
+                "eligible_refs": [REF, REF],
+                "visible_refs": [REF],
+                "suppressed_refs": [{"ref": REF, "reason": "DEFERRED"}],
+                "proof_refs": [],
+                "flags": [{"kind": "UNCLEAR_INTENT", "details_ref": REF}],
+            },
+            {
+                "overlay_type": "PROJECTION_COMPUTED",
+                "eligible_refs": [LISTED, LISTED],
+                "visible_refs": [LISTED],
+                "suppressed_refs": [{"ref": REF, "reason": "DEFERRED"}],
+                "proof_refs": [],
+                "flags": [{"kind": "UNCLEAR_INTENT", "details_ref": REF}],
+            },
+        ),
+        (
+            events.PROJECTION_COMPUTED,
+            {
+                "overlay_type": "PROJECTION",
+                "eligible_refs": {"base": REF, "edits": [[0, 3], {"add": [REF]}]},
+                "visible_refs": {"eligible": [[0, 2]], "recalled": [REF]},
+                "proof_refs": [REF],
+            },
+            {
+                "overlay_type": "PROJECTION_COMPUTED",
+                "eligible_refs": {"base": REF, "edits": [[0, 3], {"add": [LISTED]}]},
+                "visible_refs": {"eligible": [[0, 2]], "recalled": [LISTED]},
+                "proof_refs": [LISTED],
+            },
+        ),
+        (
+            events.CONFLICT_FLAG,
+            {"kind": "COMPETING_INTENTS", "involved_refs": [REF], "proof_refs": [REF]},
+            {
+                "kind": "COMPETING_INTENTS",
+                "overlay_type": "CONFLICT_FLAG",
+                "involved_refs": [LISTED],
+                "proof_refs": [LISTED],
+            },
+        ),
+        (events.HO3_OVERLAY_WEIGHT_UPDATED, {"weight": 0.5, "reason": "so"}, {"new_weight": 0.5, "reason": "so"}),
+        (
+            events.HO3_OVERLAY_WEIGHT_UPDATED,
+            {"weight": None, "event_ts": "2026-01-01T00:00:00+00:00"},
+            {"new_weight": None, "event_ts": "2026-01-01T00:00:00+00:00", "is_dated": False},
+        ),
+        (events.HO3_OVERLAY_DEACTIVATED, {"reason": "superseded"}, {"reason": "superseded"}),
+        (
+            events.HO3_OVERLAY_DEACTIVATED,
+            {"event_ts": "2026-01-01T00:00:00+00:00"},
+            {"event_ts": "2026-01-01T00:00:00+00:00", "is_dated": False},
+        ),
+    ],
+    ids=["projection", "changed_projection", "conflict", "weight", "no_weight", "renewed", "deactivated"],
+)
+def test_the_names_of_before_are_upgraded(entry_type: str, older: dict[str, Any], newest: dict[str, Any]) -> None:
+    for version in ({"v": 1}, {}):
+        assert events.read_payload(entry_type, {**older, **version}) == {**newest, "v": 2}
+    assert events.read_payload(entry_type, {**newest, "v": 2}) == {**newest, "v": 2}
+    with pytest.raises(EventVersionError, match="has version 3; this version of Kitchener reads up to 2"):
+        events.read_payload(entry_type, {**newest, "v": 3})
+
+
+@pytest.mark.parametrize("odd", [None, 7, "text", [], [None, 3, "x"], {"base": 1}, {"edits": None}])
+def test_what_has_no_known_form_passes_the_upgrade(odd: Any) -> None:
+    for entry_type in (events.PROJECTION_COMPUTED, events.CONFLICT_FLAG):
+        assert events.read_payload(entry_type, {"proof_refs": odd})["proof_refs"] == odd
+
+
 def started(subject: str, key: str | None, *, scope: str = "subject", session: str = SESSION) -> dict[str, Any]:
     payload = {"session_id": session, "subject_id": subject}
     return payload if key is None else {**payload, "idempotency_key": key, "idempotency_scope": scope}
@@ -114,12 +194,24 @@ def test_consolidations_are_found_by_being_some() -> None:
     assert events.index_keys(events.WO_DISPATCHED, payload) == ()
 
 
+def test_the_signers_are_found_by_being_some() -> None:
+    assert events.index_keys(events.SIGNER_DECLARED, {"signer": None, "public_key": None}) == (events.SIGNERS_KEY,)
+
+
 def test_an_erasure_is_found_by_its_subject() -> None:
     payload = {"subject_id": SUBJECT, "key_id": "0a"}
     assert events.index_keys(events.SUBJECT_ERASED, payload) == (events.erased_index_key(SUBJECT),)
 
 
-KEYED = {"SESSION_START", "SESSION_END", "TURN_STARTED", "TURN_COMPLETED", "SUBJECT_ERASED", "LIFECYCLE_VOIDED"}
+KEYED = {
+    "SIGNER_DECLARED",
+    "SESSION_START",
+    "SESSION_END",
+    "TURN_STARTED",
+    "TURN_COMPLETED",
+    "SUBJECT_ERASED",
+    "LIFECYCLE_VOIDED",
+}
 
 
 @pytest.mark.parametrize("entry_type", sorted(set(ENTRY_TYPES) - KEYED))

@@ -19,6 +19,7 @@ from kitchener.errors import ProviderError, TurnTimeout
 from kitchener.ledger import LedgerEntry
 from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import Runtime, open_runtime
+from kitchener.signing import make_key
 from kitchener.testing import FakeClock, ScriptedProvider
 from tests.replay.corpus_model import asked, model
 
@@ -110,6 +111,7 @@ async def record(root: Path, chapters: Sequence[Chapter] | None = None) -> None:
     """The sessions of some chapters, or of all, in a directory that becomes a root of its own."""
     root.mkdir(parents=True, exist_ok=True)
     shutil.copy(SETTINGS, root / SETTINGS.name)
+    make_key(root / "signing.pem")
     story = Story(root)
     for chapter in CHAPTERS if chapters is None else chapters:
         async with story.open() as runtime:

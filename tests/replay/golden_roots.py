@@ -4,6 +4,7 @@
 
 A root is kept as `golden/<version>.tar.xz`: settings and ledgers, without the index, which is derived. `0.1.0` was recorded
 before a policy had one identity, `0.1.0-identity` after; both replay identical, the first as recorded under another policy.
+`0.1.0-signed` has signed projections, and the public key on record; the private key is not kept.
 """
 
 import argparse

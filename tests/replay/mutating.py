@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import anyio
 
@@ -88,25 +88,11 @@ NO_POLICY: Final[Mapping[str, str]] = {
     "ledger.format.lines": "makes the hashes that verify recomputes; see test_mutated_ledgers.py",
 }
 """Pure modules that are left out, and why."""
-KEPT: Final = Path(__file__).with_name("kept_mutants.json")
-"""Mutants that diverged once, for the test suite."""
-_KEPT_OF_EACH: Final = 3
 _MOST: Final = 6
 """Sessions that are tried for one mutant: of each agent class the quickest that reaches it."""
 _CPU_S, _WALL_S, _BYTES = 15, 40, 4 << 30
 """What a child may use; one that takes more does not end."""
 _CAUGHT: Final = ("diverged", "failed", "endless")
-
-
-class Kept(NamedTuple):
-    """A mutant that diverged, told by what its line says, so that it is found again wherever that line has moved to."""
-
-    module: str
-    line: str
-    kind: str
-    text: str
-    agent_class: str
-    """Whose sessions told it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,26 +121,20 @@ class Laboratory:
 
     Args:
         root: with `corpus.toml` and an index
-        knows_reach: False: it does not learn which session reaches which line, so `attempt` must be told whose to try
     """
 
-    def __init__(self, root: Path, *, knows_reach: bool = True) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = root
         sources = {name: _path(name).read_text(encoding="utf-8") for name in POLICY}
-        self._lines = {name: text.splitlines() for name, text in sources.items()}
         self._trees = {name: ast.parse(text) for name, text in sources.items()}
         self._cost = rerun.sessions_of(root)
         self._functions = _ready_to_fork()
         self._reach: dict[Session, frozenset[tuple[str, int]]] = {}
         """The lines of policy files that a session's replay runs through."""
-        for each in self._cost if knows_reach else ():
+        for each in self._cost:
             verdict, found = _in_child(functools.partial(_traced, root, each))
             assert verdict == "done", found
             self._reach[each] = found
-
-    def name_of(self, module: str, mutant: Mutant) -> tuple[str, str, str, str]:
-        """Module, text of the line, kind and change; several mutants may share them."""
-        return module, self._lines[module][mutant.line - 1].strip(), mutant.kind, mutant.text
 
     def mutants(self, modules: Iterable[str] = POLICY) -> list[tuple[str, Mutant]]:
         """All mutants of some modules."""
@@ -172,10 +152,9 @@ class Laboratory:
         first = sorted(quickest.values(), key=lambda each: (self._cost[each], each))
         return [*dict.fromkeys((*first, *found[-1:], *found))][:most]
 
-    def attempt(self, module: str, mutant: Mutant, most: int = _MOST, *, agent_class: str | None = None) -> Outcome:
-        """Tries one mutant in at most so many sessions that reach it, or in all of an agent class."""
-        theirs = (each for each in sorted(self._cost, key=lambda each: (self._cost[each], each)) if each[0] == agent_class)
-        sessions = self.reaching(module, mutant, most) if agent_class is None else list(theirs)
+    def attempt(self, module: str, mutant: Mutant, most: int = _MOST) -> Outcome:
+        """Tries one mutant in at most so many sessions that reach it."""
+        sessions = self.reaching(module, mutant, most)
         if not sessions:
             return Outcome(module, mutant, "unreached")
         verdict, by = _in_child(functools.partial(self._replayed, module, mutant, sessions))
@@ -297,21 +276,6 @@ def _as_child(work: Callable[[], Any], writing: int) -> None:
         os._exit(0)
 
 
-def try_kept(root: str) -> None:
-    """Tries the kept mutants again and prints, as one JSON value, which were caught and whose lines are gone."""
-    laboratory = Laboratory(Path(root).absolute(), knows_reach=False)
-    there = {laboratory.name_of(name, mutant): mutant for name, mutant in laboratory.mutants()}
-    tried, gone = [], []
-    for row in (Kept(*each) for each in json.loads(KEPT.read_text(encoding="utf-8"))):
-        mutant = there.get(row[:4])
-        if mutant is None:
-            gone.append(row)
-        else:
-            outcome = laboratory.attempt(row.module, mutant, agent_class=row.agent_class)
-            tried.append({"caught": outcome.is_caught, "mutant": outcome.text()})
-    sys.stdout.write(f"{json.dumps({'tried': tried, 'gone': gone})}\n")
-
-
 def share_caught(root: str, size: int) -> float:
     """Of a fixed sample, the share of mutants that are caught among those that are reached."""
     laboratory = Laboratory(Path(root).absolute())
@@ -350,7 +314,6 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=_MOST, help="sessions that are tried for one mutant")
     parser.add_argument("--survivors", action="store_true", help="name those that were not caught")
     parser.add_argument("--json", type=Path, help="write every outcome to this file")
-    parser.add_argument("--keep", action="store_true", help=f"write some that diverged to {KEPT.name}, for the test suite")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         root = given.root or Path(folder)
@@ -368,21 +331,6 @@ def main() -> None:
     if given.json:
         rows = [(each.module, each.mutant.line, each.mutant.text, each.verdict, each.by) for each in outcomes]
         given.json.write_text(json.dumps(rows), encoding="utf-8")
-    if given.keep:
-        keep(laboratory, outcomes)
-
-
-def keep(laboratory: Laboratory, outcomes: Sequence[Outcome]) -> None:
-    """Writes some mutants that diverged, of each module alike, so that the test suite can try them again."""
-    rows, counts = list[Kept](), Counter[str]()
-    named = Counter(laboratory.name_of(*each) for each in laboratory.mutants())
-    for each in random.Random(1).sample(outcomes, len(outcomes)):
-        name = laboratory.name_of(each.module, each.mutant)
-        if each.verdict == "diverged" and each.mutant.function and named[name] == 1 and counts[each.module] < _KEPT_OF_EACH:
-            counts[each.module] += 1
-            rows.append(Kept(*name, each.by.partition(" ")[0]))
-    text = ",\n".join(json.dumps(row, ensure_ascii=False) for row in sorted(rows))
-    KEPT.write_text(f"[\n{text}\n]\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,15 +6,17 @@ from typing import Any
 
 import anyio
 
-from kitchener.config import RuntimeConfig
+from kitchener.config import LedgerConfig, RuntimeConfig
 from kitchener.errors import ProviderError
 from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import Runtime, open_runtime
+from kitchener.signing import make_key
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.memory.remembering import LESSON
-from tests.acceptance.stack import QUESTION, Hold, scripted_config
+from tests.acceptance.stack import QUESTION, QUICK, Hold, scripted_config
 from tests.replay.tools import break_down, list_packages
 
+KEY = "signing.pem"
 MESSAGES = ("hello there", "which packages are there?", "new: plan the garden", "and the weather?", "thanks, that is all")
 
 
@@ -47,10 +49,17 @@ async def record(
     sessions: int = 1,
     provider: ScriptedProvider | None = None,
     tools: Sequence[Callable[..., Any]] = TOOLS,
+    ledger: LedgerConfig = QUICK,
+    is_signed: bool = True,
     **admin: Any,
 ) -> tuple[RuntimeConfig, list[str]]:
-    """Sessions of one subject with these messages, and the configuration they ran under."""
-    config = scripted_config(root, **admin)
+    """Sessions of one subject with these messages, and the configuration they ran under; with a signing key in the root."""
+    key = root / KEY
+    if is_signed:
+        if not key.exists():
+            make_key(key)
+        ledger = ledger.model_copy(update={"signing_key": str(key)})
+    config = scripted_config(root, ledger=ledger, **admin)
     made: list[str] = []
     providers = {"scripted": provider or ScriptedProvider(model)}
     async with open_runtime(config, providers=providers, tools=tools) as runtime:

@@ -12,9 +12,11 @@ from kitchener.ledger.verify.verification import verify_file
 from kitchener.replaying import Replays, open_replays
 from kitchener.replaying.tape import Tape
 from kitchener.runtime.ledger_paths import settings_of
+from kitchener.signing import Signer, load_signer
 from tests.replay import corpus
-from tests.replay.recording import record
+from tests.replay.recording import KEY, record
 from tests.replay.test_replay_diverges import CONTEXT, ENFORCE, HO1M, HO2M, LEARNING, SIGNALS
+from tests.replay.test_replay_signed import signed_by
 
 OVERLAYS = SIGNALS.with_name("overlays.jsonl")
 EVERY = {HO1M: 7, HO2M: 7, CONTEXT: 1, SIGNALS: 1, OVERLAYS: 1}
@@ -109,13 +111,18 @@ def another(value: Any) -> Any:
     return {**value, "more": 1} if isinstance(value, dict) else "something"
 
 
-def forged(entry: StoredEntry, path: Sequence[str]) -> StoredEntry:
-    """The entry with another value in one field; its place, id and hash are as they were."""
+def forged(entry: StoredEntry, path: Sequence[str], signer: Signer) -> StoredEntry:
+    """The entry with another value in one field; its place, id and hash are as they were.
+
+    A projection is signed again with its own key, so that something else than the signature must tell.
+    """
     text = json.loads(entry.body)
     holder = text["payload"]
     for key in path[:-1]:
         holder = holder[key]
     holder[path[-1]] = another(holder[path[-1]])
+    if entry.entry_type == "PROJECTION_COMPUTED" and path[0] != "authority":
+        signed_by(text["payload"], signer)
     body = json.dumps(text).encode()
     what = (entry.entry_type, entry.entity_id, entry.timestamp, body, entry.session_id, entry.keys, None)
     return StoredEntry(entry.ledger_id, entry.seq, entry.entry_id, entry.entry_hash, *what)
@@ -126,17 +133,18 @@ async def told(
     tape: Tape,
     forgery: tuple[StoredEntry, tuple[str, ...]],
     patch: pytest.MonkeyPatch,
+    signer: Signer,
     turn_id: str | None = None,
 ) -> bool:
     """Whether the replay of a session, or of one turn of it, tells that one field of one entry is not what was decided."""
     entry, path = forgery
     entries = {
-        ledger_id: [forged(each, path) if each is entry else each for each in known]
+        ledger_id: [forged(each, path, signer) if each is entry else each for each in known]
         for ledger_id, known in tape.entries.items()
     }
 
     async def tape_of(_: str) -> Tape:
-        made = Tape(tape.session_id, entries, ho2m=tape.ho2m, names=tape.names)
+        made = Tape(tape.session_id, entries, ho2m=tape.ho2m, names=tape.names, signers=tape.signers)
         made.turns = [turn for turn in made.turns if turn_id in (None, turn.turn_id)]
         return made
 
@@ -161,6 +169,7 @@ def entries_of(tape: Tape) -> Iterator[tuple[StoredEntry, str]]:
 async def test_forged_field_is_told_by_replay(recorded_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each field of each type of entry that a session writes, once."""
     settings = settings_of(recorded_root / corpus.SETTINGS.name, None)
+    signer = load_signer(recorded_root / KEY)
     tried, missed = set[tuple[str, str]](), dict[tuple[str, str], str]()
     for agent_class in ("RESIDENT:off", "RESIDENT:ask", "RESIDENT:shadow", "RESIDENT:declare", "RESIDENT:bridge", "ADMIN"):
         async with open_replays(settings, agent_class, verify=False) as replays:
@@ -170,9 +179,9 @@ async def test_forged_field_is_told_by_replay(recorded_root: Path, monkeypatch: 
                     new = [path for path in fields_of(entry.payload) if (entry.entry_type, ".".join(path)) not in tried]
                     for path in new:
                         tried.add((entry.entry_type, ".".join(path)))
-                        if await told(replays, tape, (entry, path), monkeypatch, turn_id):
+                        if await told(replays, tape, (entry, path), monkeypatch, signer, turn_id):
                             continue
-                        if not await told(replays, tape, (entry, path), monkeypatch):
+                        if not await told(replays, tape, (entry, path), monkeypatch, signer):
                             missed[entry.entry_type, ".".join(path)] = f"{tape.session_id} {entry.entry_id}"
     assert missed.keys() == GIVEN.keys(), {key: missed.get(key) for key in missed.keys() ^ GIVEN.keys()}
     assert len(tried) > 200

@@ -22,6 +22,7 @@ from kitchener.ledger.verify.verification import verify_file
 from kitchener.replaying import ReplayReport, open_replays
 from kitchener.runtime.ledger_paths import agent_classes, settings_of
 from kitchener.runtime.loading import load_config
+from kitchener.signing import make_key
 from tests.replay import corpus, golden_roots, programs
 
 ROOT: Final = Path(__file__).parents[2]
@@ -114,12 +115,12 @@ async def test_programs_replay_on_both_loops(recorded: Mapping[str, Path], name:
 
 @pytest.mark.timeout(300)
 def test_programs_replay_in_another_process(recorded: Mapping[str, Path]) -> None:
-    """By the command line, with another hash seed than the one they were recorded with."""
-    for ran_on, name in zip(BACKENDS * 3, programs.TOOLS, strict=True):
+    """By the command line, with another hash seed than the one they were recorded with: the two longest."""
+    for ran_on, name in zip(BACKENDS, ("companion_bot", "demo"), strict=True):
         turns, learned = TURNS[name]
         last = replayed(recorded[ran_on] / name / programs.SETTINGS, *programs.TOOLS[name], seed=99)
         assert f"{turns} turn" in last
-        assert not learned or f" and {learned} consolidations identical" in last
+        assert f" and {learned} consolidations identical" in last
 
 
 @pytest.fixture(scope="module")
@@ -202,6 +203,9 @@ async def test_dialogues_replay_identical(tmp_path_factory: pytest.TempPathFacto
     if not root.exists():
         root.mkdir()
         assert process("kitchener", "init", root)[0] == 0
+        make_key(root / "signing.pem")
+        settings = root / "kitchener.toml"
+        settings.write_text(settings.read_text().replace("[ledger]\n", '[ledger]\nsigning_key = "signing.pem"\n', 1))
         code, _, err = process(
             "kitchener", "run", DIALOGUES, "-o", root / "out.json", "--config", root / "kitchener.toml", timeout=1_500
         )

@@ -218,8 +218,8 @@ async def test_edited_byte_is_damage(tmp_path: Path, ledger: Path) -> None:
     """A ledger is verified from its first entry on before anything of it is replayed, whichever session the entry is of."""
     config, (_, session_id) = await record(tmp_path, ("hello there",), sessions=2, **ENFORCE, **LEARNING)
     data = (tmp_path / ledger).read_bytes()
-    at = data.index(b'"v":1') + 4
-    (tmp_path / ledger).write_bytes(data[:at] + b"2" + data[at + 1 :])
+    at = data.index(b'"v":') + 4
+    (tmp_path / ledger).write_bytes(data[:at] + b"9" + data[at + 1 :])
     with pytest.raises(LedgerDamaged, match=ledger.name):
         await replay_session(session_id, config=config, tools=TOOLS)
 

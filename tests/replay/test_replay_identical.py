@@ -1,5 +1,6 @@
 """What was recorded comes out again: in every mode, with memory, tools, failures, retries, aborted turns and restarts."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -88,6 +89,27 @@ async def test_intents_of_a_user_are_taken_as_given(tmp_path: Path) -> None:
     report = await replay_session(session_id, config=config, tools=TOOLS)
     assert report.is_identical, report.text()
     assert other in report.visible[report.turns[-1]]
+
+
+async def test_decisions_about_lines_that_are_dated_back_or_ahead_replay_identical(tmp_path: Path) -> None:
+    """Each turn sees the lines that were active at its moment, by the decisions that were written before it."""
+    config, (session_id,) = await record(tmp_path, **MODES[2], **LEARNING)
+    shown = []
+    async with open_runtime(config, providers={"scripted": ScriptedProvider(model)}, tools=TOOLS) as runtime:
+        memory, namespace = runtime.memory(), "ADMIN/ada"
+        learned = [each.key for each in await memory.read_active_biases(namespace=namespace)]
+        assert len(learned) >= 2
+        now = datetime.now(UTC)
+        for days in (1, -30):
+            for key in learned:
+                await memory.deactivate_overlay(key, "tested", now + timedelta(days=days), namespace=namespace)
+            await say_all(runtime, session_id, ["again", "and again"])
+            shown.append(bool(await memory.read_active_biases(namespace=namespace)))
+        await memory.update_overlay_weight(learned[0], 0.9, "tested", now - timedelta(days=10), namespace=namespace)
+        await say_all(runtime, session_id, ["once more"])
+    report = await replay_session(session_id, config=config, tools=TOOLS)
+    assert report.is_identical, report.text()
+    assert (len(report.turns), shown[0]) == (len(MESSAGES) + 5, True)
 
 
 async def test_bug_in_a_provider_fails_the_step_again(tmp_path: Path) -> None:

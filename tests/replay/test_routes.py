@@ -5,14 +5,16 @@ from typing import Any
 
 import pytest
 
-from kitchener.config import ProviderConfig, RouterConfig, RuntimeConfig
+from kitchener.config import ProviderConfig, Route, RouterConfig, RuntimeConfig
 from kitchener.errors import ProviderError
 from kitchener.records.prompt import Attempt
-from kitchener.replaying import replay_session
+from kitchener.replaying import open_replays, replay_session
 from kitchener.replaying.recorded_routes import Routes
 from kitchener.runtime import open_runtime
+from kitchener.runtime.ledger_paths import settings_of
 from kitchener.testing import ScriptedProvider, prompt_request
 from tests.acceptance.stack import echo, scripted_config
+from tests.replay import corpus, golden_roots
 from tests.replay.test_replay_diverges import found_in
 
 ROUTER = RouterConfig(
@@ -84,3 +86,20 @@ async def test_attempts_in_the_order_of_the_plan() -> None:
     explicit = routes.difference(prompt_request("hi", provider_id="main", model_id="x"), (first,))
     assert explicit is not None
     assert explicit[1] == {"provider_id": "main", "model_id": "x", "route_reason": "explicit"}
+
+
+@pytest.mark.parametrize("archive", sorted(golden_roots.FOLDER.glob("*.tar.xz")), ids=lambda path: path.name)
+async def test_a_route_by_type_changes_nothing_in_older_records(tmp_path: Path, archive: Path) -> None:
+    """Their work orders carried no tag, so the route had no effect then; the tags on record decide in a replay."""
+    root = golden_roots.unpacked(archive, tmp_path)
+    settings = settings_of(root / corpus.SETTINGS.name, None)
+    routes = {tag: Route(provider_id="spare") for tag in ("classification", "synthesis", "verification")}
+    router = settings.router.model_copy(update={"domain_tag_routes": settings.router.domain_tag_routes | routes})
+    replayed = 0
+    for agent_class in settings.agents:
+        async with open_replays(settings.model_copy(update={"router": router}), agent_class, verify=False) as replays:
+            for session_id in await replays.sessions():
+                report = await replays.replay(session_id)
+                assert report.is_identical, report.text()
+                replayed += len(report.turns)
+    assert replayed > 0

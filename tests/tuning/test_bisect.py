@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kitchener.config import LedgerConfig, RuntimeConfig
 from kitchener.errors import CallerError, LedgerDamaged, NotOnRecord, UnknownSession
 from kitchener.memory import MemoryReader, select_biases
-from kitchener.memory.index import OVERLAYS
+from kitchener.memory.subject_cache import OVERLAYS
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import open_replays

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kitchener.canonical import canonical_bytes
-from kitchener.ledger.audit.bundle import Selection, write_bundle
+from kitchener.ledger.audit.bundle import BundleSelection, write_bundle
 from kitchener.ledger.format.lines import NO_HASH
 from kitchener.ledger.verify.checkpoint import checkpoint_path, sign_ledger
 from kitchener.signing import Signer, make_key
@@ -241,7 +241,7 @@ def test_the_bundle_of_a_body_that_is_no_text_is_refused(tmp_path: Path) -> None
     lines[1] = fresh(lines[1].replace(b'"scope":"SESSION"', b'"scope":"\xff"'))
     lines = relinked(lines, NO_HASH)
     path, pieces = write(tmp_path / "ledger.jsonl", [line + b"\n" for line in lines]), list[bytes]()
-    wanted = Selection(path, "HO2M:ADMIN", (2,), (8, json.loads(lines[7])["chain_hash"]))
+    wanted = BundleSelection(path, "HO2M:ADMIN", (2,), (8, json.loads(lines[7])["chain_hash"]))
     write_bundle(pieces.append, "T-1", "SES-1", [wanted], max_bytes=100_000)
     other = write(tmp_path / "bundle.json", pieces)
     assert refused([other]) == [other]

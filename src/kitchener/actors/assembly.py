@@ -31,12 +31,12 @@ from kitchener.errors import CallerError
 from kitchener.ids import IdSource, RandomIds
 from kitchener.ledger import LedgerGroup
 from kitchener.records.turn import UpdateListener
-from kitchener.records.work_order import HO1ExecutorProtocol
+from kitchener.records.work_order import DirectCall, HO1ExecutorProtocol
 from kitchener.signing import Signer
 
 
 @dataclass(slots=True)
-class Host:
+class SharedResources:
     """The resources that a runtime shares with its supervisors. A supervisor assembled by hand uses the defaults.
 
     Attributes:
@@ -79,6 +79,8 @@ class Components:
     background: BackgroundJobs | None
     """Runs automatic consolidations; None if `consolidation` is "manual"."""
     erasure: ErasureGuard
+    authority: ContextAuthority | None
+    """Decides what a model sees; None if `context_mode` is "off"."""
 
 
 def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documents them
@@ -91,11 +93,12 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
     ho3_memory: LongTermMemory | None,
     attention: AttentionRetriever | None,
     degraded_call: DegradedCall | None,
+    direct_call: DirectCall | None,
     tools: ToolRegistry | None,
     context_items: ContextItems | None,
     clock: Clock | None,
     ids: IdSource | None,
-    host: Host,
+    host: SharedResources,
 ) -> Components:
     """Builds the components of a supervisor.
 
@@ -131,6 +134,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         quality=QualityGate(config),
         clock=clock,
         degraded_call=degraded_call,
+        direct_call=direct_call,
         listeners=host.listeners,
         constants=TurnConstants(config, tools or ToolRegistry(), configuration_hash(config, memory_config), ruleset_hash),
         authority=authority,
@@ -150,6 +154,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         consolidator=consolidator,
         background=_background(config, host),
         erasure=ErasureGuard(sessions, admission, consolidator, authority, limits),
+        authority=authority,
     )
 
 
@@ -166,7 +171,7 @@ def _turn_memory(agent_class: str, config: HO2Config, ledgers: LedgerGroup, memo
     return TurnMemory(memory, ledgers, agent_class, config, frozenset((*SIGNAL_KINDS, *memory.config.custom_kinds)))
 
 
-def _background(config: HO2Config, host: Host) -> BackgroundJobs | None:
+def _background(config: HO2Config, host: SharedResources) -> BackgroundJobs | None:
     if config.consolidation == "auto" and host.background is None:
         raise CallerError('consolidation = "auto" needs a runtime (open_runtime); by hand there is run_consolidation')
     return None if config.consolidation == "manual" else host.background

@@ -117,8 +117,8 @@ class IntentCalls:
             assert self._authority is not None
             competing = self._authority.resolve(thread).competing
             if intent_id not in competing:
-                there_are = f"those that compete are {', '.join(competing)}" if competing else "no intents compete"
-                raise InvalidLifecycle(intent_id, f"intent {intent_id} is not one to choose: {there_are}")
+                there_are = f"the competing intents are {', '.join(competing)}" if competing else "no intents compete"
+                raise InvalidLifecycle(intent_id, f"intent {intent_id} is not a competing intent: {there_are}")
             return list(keep_intent(intent_id, competing))
 
         await self._write(session_id, made)

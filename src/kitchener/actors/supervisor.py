@@ -12,7 +12,7 @@ from functools import partial
 
 import anyio
 
-from kitchener.actors.assembly import Host, assemble
+from kitchener.actors.assembly import SharedResources, assemble
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.mailbox.calling_chain import CALLING_CHAIN, live_links
 from kitchener.actors.sessions.directory import SessionManager
@@ -32,7 +32,7 @@ from kitchener.errors import CallerError, RuntimeClosed
 from kitchener.ids import IdSource, IntentId, SessionId
 from kitchener.ledger import LedgerGroup
 from kitchener.records.turn import TurnCall, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
-from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
+from kitchener.records.work_order import DirectCall, HO1ExecutorProtocol, WorkOrder
 
 
 class HO2Supervisor:
@@ -46,12 +46,13 @@ class HO2Supervisor:
         config: policies and limits
         ho3_memory: long-term memory; used only if `ho3_enabled` is set
         attention: gathers context; None: from the session's own history, with the agent class's template
-        degraded_call: answers when HO1 is broken; None: the turn replies with an apology
+        degraded_call: answers when HO1 is broken; None: `direct_call` does
+        direct_call: asks the gateway when HO1 is broken; None: the turn replies with an apology
         tools: tools that the executor may run; None: no tools
         context_items: the executor's built-in tool that reads stubs in full; None: no such tool
         clock: time of day; None: the system clock
         ids: source of new session ids; None: random ids
-        host: resources shared by the runtime; None: the defaults of `Host`
+        host: resources shared by the runtime; None: the defaults of `SharedResources`
     """
 
     def __init__(  # noqa: PLR0913  assembled in one place by the runtime, by hand in tests; all by keyword
@@ -65,13 +66,14 @@ class HO2Supervisor:
         ho3_memory: LongTermMemory | None = None,
         attention: AttentionRetriever | None = None,
         degraded_call: DegradedCall | None = None,
+        direct_call: DirectCall | None = None,
         tools: ToolRegistry | None = None,
         context_items: ContextItems | None = None,
         clock: Clock | None = None,
         ids: IdSource | None = None,
-        host: Host | None = None,
+        host: SharedResources | None = None,
     ) -> None:
-        self._host = host or Host()
+        self._host = host or SharedResources()
         parts = assemble(
             agent_class=agent_class,
             ho1_executor=ho1_executor,
@@ -81,6 +83,7 @@ class HO2Supervisor:
             ho3_memory=ho3_memory,
             attention=attention,
             degraded_call=degraded_call,
+            direct_call=direct_call,
             tools=tools,
             context_items=context_items,
             clock=clock,
@@ -91,6 +94,7 @@ class HO2Supervisor:
         self._ledgers, self._sessions, self._admission = ledgers, parts.sessions, parts.admission
         self._limiter, self._keys, self._intents = parts.limiter, parts.keys, parts.intents
         self._runner, self._consolidator, self._background = parts.runner, parts.consolidator, parts.background
+        self._authority = parts.authority
         self._checks = RequestChecks(self._host.limits)
         self.erasure = parts.erasure
         """Stops and evicts a subject's sessions for an erasure. The runtime calls it."""
@@ -213,12 +217,16 @@ class HO2Supervisor:
         return [wo for done in runs for wo in done]
 
     async def recover(self) -> None:
-        """Ends the consolidations that a crash left open. A runtime calls this before its first turn.
+        """Ends the consolidations that a crash left open, and records who signs projections from now on.
+
+        A runtime calls this before its first turn.
 
         A turn that a crash left open is closed when its session is next activated.
         """
         if self._consolidator is not None:
             await self._consolidator.recover()
+        if self._authority is not None:
+            await self._authority.declare_signer()
 
     async def declare_intent(
         self,

@@ -23,7 +23,7 @@ from kitchener.memory.signals import RecordedEvent, SignalAccumulator, event_id,
 from kitchener.records.entries import Json
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
-from kitchener.records.turn import NO_CANDIDATES, Candidates
+from kitchener.records.turn import NO_CANDIDATES, ConsolidationCandidates
 
 logger = structlog.get_logger(__name__)
 
@@ -124,9 +124,9 @@ class OpenGates(NamedTuple):
     """Ledger positions up to which the gates were read."""
 
     @property
-    def candidates(self) -> Candidates:
+    def candidates(self) -> ConsolidationCandidates:
         """The signals with their namespace, for a caller."""
-        return Candidates.of(self.signal_ids, self.namespace) if self.signal_ids else NO_CANDIDATES
+        return ConsolidationCandidates.of(self.signal_ids, self.namespace) if self.signal_ids else NO_CANDIDATES
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import anyio.to_thread
 from cyclopts import App, Parameter
 
 from kitchener.cli.exits import OK
-from kitchener.cli.options import Json, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text
 from kitchener.cli.terminal.progress import progress_bar
@@ -45,7 +45,7 @@ def what_if(
     with_config: Annotated[Path, Parameter(help="Settings file with the other [router].")],
     session: Annotated[str | None, Parameter(help="Only this session, of any agent class.")] = None,
     changed: Annotated[bool, Parameter(negative="", help="List each call that would have gone elsewhere.")] = False,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Route recorded model calls by other settings, and show which provider would have answered and at what cost.
 

@@ -63,7 +63,8 @@ class Options:
         return text + (f" --config {self.config}" if self.config else "")
 
 
-Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON value and nothing else.")]
+JsonFlag = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON value and nothing else.")]
+ReasonOption = Annotated[str, Parameter(name="--reason", help="The reason. It is recorded.")]
 
 
 @dataclass(frozen=True, slots=True)

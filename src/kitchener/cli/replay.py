@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from kitchener.actors.tools.registry import load_tools
 from kitchener.cli.exits import DIVERGED, OK
-from kitchener.cli.options import Json, Options
+from kitchener.cli.options import JsonFlag, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import counted, print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
@@ -52,7 +52,7 @@ def replay(
         Path | None,
         Parameter(help="Settings of another policy: show what the model would have seen under it. Calls no model."),
     ] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Run recorded turns again, and report where they differ from the record.
 
@@ -78,7 +78,7 @@ def replay(
     return run_to_end(partial(_replay, options, session, tools, same_policy=same_policy, is_json=json))
 
 
-class _Work(NamedTuple, Generic[R]):
+class _ReplayJob(NamedTuple, Generic[R]):
     """What is to be done with the sessions of an agent class."""
 
     sessions: Callable[[], Awaitable[list[str]]]
@@ -104,9 +104,9 @@ async def _what_if(options: Options, session: str | None, tools: Sequence[str], 
     config, given = await anyio.to_thread.run_sync(settings_and_tools, options, tools)
     policy = await anyio.to_thread.run_sync(settings_of, other, config.plane_root)
 
-    async def compare(agent_class: str, opened: AsyncExitStack) -> _Work[WhatIfReport]:
+    async def compare(agent_class: str, opened: AsyncExitStack) -> _ReplayJob[WhatIfReport]:
         what_if = await opened.enter_async_context(open_what_if(config, policy, agent_class, tools=given))
-        return _Work(what_if.sessions, what_if.compare)
+        return _ReplayJob(what_if.sessions, what_if.compare)
 
     reports = [report async for report in _worked(config, options.agent, session, compare, is_json=is_json)]
     if is_json:
@@ -121,13 +121,13 @@ async def _reports(
 ) -> AsyncIterator[ReplayReport]:
     """A report of each session, told as it comes."""
 
-    async def replays(agent_class: str, opened: AsyncExitStack) -> _Work[ReplayReport]:
+    async def replays(agent_class: str, opened: AsyncExitStack) -> _ReplayJob[ReplayReport]:
         found = await opened.enter_async_context(open_replays(config, agent_class, tools=tools))
 
         async def everything() -> list[str]:
             return [*await found.sessions(), *await found.consolidations()]
 
-        return _Work(everything, found.replay)
+        return _ReplayJob(everything, found.replay)
 
     async for report in _worked(config, preferred, session, replays, is_json=is_json):
         yield report
@@ -137,7 +137,7 @@ async def _worked(
     config: RuntimeConfig,
     preferred: str,
     session: str | None,
-    open_work: Callable[[str, AsyncExitStack], Awaitable[_Work[R]]],
+    open_work: Callable[[str, AsyncExitStack], Awaitable[_ReplayJob[R]]],
     *,
     is_json: bool,
 ) -> AsyncIterator[R]:

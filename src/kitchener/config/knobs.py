@@ -11,12 +11,12 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
-from kitchener.config.parsing import Settings, dotted_key, parse_settings, read_settings_file
+from kitchener.config.settings import Settings, dotted_key, parse_settings, read_settings_file
 from kitchener.config.shown import described_name, described_names
 from kitchener.errors import ConfigError
 
 Positive = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
-Tokens = Annotated[int, Field(ge=0, le=1_000_000_000_000)]
+TokenCount = Annotated[int, Field(ge=0, le=1_000_000_000_000)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -210,7 +210,8 @@ class RouterConfig(Settings):
     providers: dict[Name, ProviderConfig] = Field(default_factory=lambda: {"offline": ProviderConfig(kind="offline")})
     """The providers by id. `offline` is always there."""
     domain_tag_routes: dict[Name, Route] = Field(default_factory=dict)
-    """Route of each domain tag, such as `consolidation` to a local model."""
+    """Route of each domain tag. Each work order carries the `domain_tags` of its agent class and the tag of its type:
+    `classification`, `synthesis`, `verification`, `consolidation` or `tool`."""
     fallbacks: dict[Name, tuple[Name, ...]] = Field(default_factory=dict)
     """Providers to ask in order after one has used up its retries. A caller's error never falls back."""
     prices: dict[Name, ModelPrice] = Field(default_factory=dict)
@@ -267,6 +268,28 @@ class PersonaConfig(Settings):
     """File of the supervisor's ledger. None: under `plane_root`."""
     ho1m_path: str | None = None
     """File of the executor's ledger. None: under `plane_root`."""
+
+
+ModelTask = Literal["classification", "synthesis", "verification", "consolidation"]
+"""A type of work order that asks a model, as settings and domain tags name it."""
+
+
+class ModelChoice(Settings):
+    """`[agents.<class>.models.<type>]`: the provider and model of one type of work order."""
+
+    provider: Name | None = None
+    """Provider to ask, whatever the routes say. None: the one that the routes give."""
+    model: Name | None = None
+    """Model to ask for, whatever the routes say. None: that of the route or of the provider."""
+
+
+class ModelsConfig(Settings):
+    """Models: which of them do the work of this class."""
+
+    domain_tags: tuple[Name, ...] = ()
+    """Tags of all work orders of this class, for `[router.domain_tag_routes]`. They come before the tag of the type."""
+    models: dict[ModelTask, ModelChoice] = Field(default_factory=dict)
+    """Provider and model of a type of work order: classification, synthesis, verification or consolidation."""
 
 
 class TurnConfig(Settings):
@@ -352,7 +375,7 @@ class LearningConfig(Settings):
     """Overrides `[memory] gate_session_threshold` for this class. Where it is left out, that of `[memory]` holds."""
     ho3_gate_window_hours: Annotated[int, Field(ge=1, le=87_600)] = 168
     """Overrides `[memory] gate_window_hours` for this class. Where it is left out, that of `[memory]` holds."""
-    ho3_bias_budget: Tokens = 2_000
+    ho3_bias_budget: TokenCount = 2_000
     """Tokens of learned lines shown in one turn, four characters to the token."""
     consolidation: Literal["auto", "manual"] | None = None
     """Who starts consolidation. `auto`: the runtime, after the reply. `manual`: the program, by `run_consolidation`. None:
@@ -373,7 +396,7 @@ class ContextConfig(Settings):
     context_mode: Literal["off", "shadow", "enforce"] = "off"
     """Who decides what the model sees. `off`: attention alone. `enforce`: the Context Authority, by intents and a token budget.
     `shadow`: attention, while the Authority records what it would have shown."""
-    context_budget: Tokens = 2_400
+    context_budget: TokenCount = 2_400
     """Tokens of context that the Authority shows in one turn."""
     intent_mode: Literal["bridge", "classified"] = "bridge"
     """`bridge`: one intent for each session. `classified`: messages continue, switch or close intents, as their
@@ -409,7 +432,7 @@ class ContextConfig(Settings):
 
 
 # The last base comes first in the order of fields.
-class HO2Config(ContextConfig, LearningConfig, AttentionConfig, SessionConfig, TurnConfig, PersonaConfig):
+class HO2Config(ContextConfig, LearningConfig, AttentionConfig, SessionConfig, TurnConfig, ModelsConfig, PersonaConfig):
     """`[agents.<class>]`: one agent class, its persona, tools, budgets and policies."""
 
     gone_keys: ClassVar[Mapping[str, str]] = {

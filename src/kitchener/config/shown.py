@@ -30,7 +30,7 @@ _PATHS: Final = frozenset(
         "ho2m_path",
     )
 )
-"""Settings that hold a path which may lead nowhere."""
+"""Settings whose value is a path that may not exist."""
 _MAX_BITS: Final = 64
 HIDDEN: Final = "(not shown)"
 """Replaces a malformed reference, which may be a key."""
@@ -39,12 +39,12 @@ REFERENCE: Final = "must be a reference, `env:NAME` or `file:/path`, never the k
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text has the form of a reference: `env:` and the name of a variable, or `file:` and a path."""
+    """Whether a text has the form of a reference: `env:` with a variable's name, or `file:` with a path."""
     return _REFERENCE.fullmatch(text) is not None
 
 
 def shown_reference(reference: str) -> str:
-    """The reference where it can be nothing else: an upper-case variable's name, or the path of a file that is there."""
+    """Returns the reference if it cannot be a secret: an upper-case variable name, or the path of an existing file."""
     kind, _, name = reference.partition(":")
     if not is_reference(reference):
         return HIDDEN
@@ -54,13 +54,13 @@ def shown_reference(reference: str) -> str:
 
 
 def address_problem(url: str) -> str | None:
-    """What is wrong with the address of an endpoint, in words that do not quote it; None if it is right."""
+    """Returns what is wrong with the address of an endpoint, without quoting it; None: it is valid."""
     if "@" in url:
         return "must not hold a user or password; use `api_key` with a reference"
     try:
         parts = urlsplit(url)
         is_whole = parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:  # half a pair of brackets
+    except ValueError:  # an unclosed bracket
         is_whole = False
     if not is_whole or _NOT_IN_ADDRESS.search(url):
         return "must begin with http:// or https:// and a host, and have no blanks"
@@ -70,12 +70,12 @@ def address_problem(url: str) -> str | None:
 
 
 def shown_address(url: str) -> str:
-    """The address of an endpoint, if nothing is wrong with it: then it has no place for a secret."""
+    """Returns the address of an endpoint if it is valid. A valid address contains no secret."""
     return HIDDEN if address_problem(url) else url
 
 
 def described(value: object) -> str:
-    """A value as an error may tell it: what kind it is, and the value itself only where it cannot be a key."""
+    """Describes a value for an error: its type, and the value itself only if it cannot be a key."""
     if isinstance(value, str):
         return json.dumps(value) if _HARMLESS.fullmatch(value) else f"a text of {counted(len(value), 'character')}"
     if isinstance(value, Mapping):
@@ -90,24 +90,24 @@ def described(value: object) -> str:
 
 
 def described_name(name: str) -> str:
-    """A name that leads nowhere, such as a provider's: in quotes if it is a short word."""
+    """Describes an unknown name, such as that of a provider: in quotes if it is a short word, otherwise by its length."""
     return repr(name) if _HARMLESS.fullmatch(name) else described(name)
 
 
 def described_key(key: str) -> str:
-    """An unknown key, or what may be said of it."""
+    """Describes an unknown key: in quotes if it is a plain name, otherwise by its length."""
     return key if is_plain_name(key) else f"a key of {counted(len(key), 'character')}"
 
 
 def described_names(names: Iterable[str]) -> str:
-    """The names that there are, in order, each as `described_key` has it."""
+    """Lists known names in alphabetical order, each described by `described_key`."""
     return ", ".join(map(described_key, sorted(names)))
 
 
 def shown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as JSON types, whole or a table of them, as they may be shown.
+    """Returns settings as JSON types without secrets, of a whole file or of one table.
 
-    Of the whole, names and paths are shown by the rules for errors; of the router alone, references and addresses.
+    In the whole settings, names and paths follow the rules for errors; in the router's table, references and addresses do.
     """
     shown = dict(settings)
     if "router" in settings:
@@ -120,7 +120,7 @@ def shown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shown_table(value: Any, key: str = "") -> Any:
-    """A table with the paths and the names of tools in it as they may be shown."""
+    """Returns a table with its paths and tool names replaced where they may be secrets."""
     if isinstance(value, Mapping):
         return {name: _shown_table(each, name) for name, each in value.items()}
     if key in _PATHS and value is not None:
@@ -129,7 +129,7 @@ def _shown_table(value: Any, key: str = "") -> Any:
 
 
 def _with_shown_names(value: Any) -> Any:
-    """A table whose names the user chose, with those that may be shown; the others are told apart by numbers."""
+    """Returns a table whose names the user chose. Names that may be secrets are replaced by numbered texts."""
     if not isinstance(value, Mapping):
         return value
     shown: dict[str, Any] = {}
@@ -151,7 +151,7 @@ def _shown_provider(provider: Mapping[str, Any]) -> dict[str, Any]:
 def _has_possible_port(parts: SplitResult) -> bool:
     try:
         return parts.port != 0
-    except ValueError:  # no number, or one beyond 65535
+    except ValueError:  # not a number, or above 65535
         return False
 
 

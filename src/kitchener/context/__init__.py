@@ -18,10 +18,10 @@ from kitchener.context.intents.transitions import (
     resolve_intent_transition,
 )
 from kitchener.context.projection.explanation import Explanation, ProjectionDiff, diff_projections, explain
-from kitchener.context.projection.packing import Placed
+from kitchener.context.projection.packer import PlacedItem
 from kitchener.context.projection.projection import Projection, Projector
 from kitchener.context.projection.record import (
-    Base,
+    BaseProjection,
     ProjectionLists,
     base_of,
     base_of_lists,
@@ -35,13 +35,13 @@ from kitchener.context.projection.rendering import Rendering, render
 from kitchener.context.ruleset import Ruleset
 
 __all__ = [
-    "Base",
+    "BaseProjection",
     "ContextState",
     "Explanation",
     "Flag",
     "IntentEvent",
     "Item",
-    "Placed",
+    "PlacedItem",
     "Projection",
     "ProjectionDiff",
     "ProjectionLists",

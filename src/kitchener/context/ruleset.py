@@ -17,7 +17,7 @@ ConflictPolicy = Literal["block", "most_recent_wins"]
 UnclearPolicy = Literal["continue_and_flag", "continue", "declare", "ask"]
 InvalidLifecyclePolicy = Literal["ignore_event", "block"]
 RecallScope = Literal["intent", "session", "subject"]
-Admission = Literal["lexical", "newest_first"]
+AdmissionOrder = Literal["lexical", "newest_first"]
 
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "intent_mode": get_args(IntentMode),
@@ -25,7 +25,7 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "unclear_policy": get_args(UnclearPolicy),
     "invalid_lifecycle_policy": get_args(InvalidLifecyclePolicy),
     "recall_scope": get_args(RecallScope),
-    "admission": get_args(Admission),
+    "admission": get_args(AdmissionOrder),
 }
 _LEAST: Final[dict[str, int]] = {
     "intent_max_failures": 1,
@@ -61,7 +61,7 @@ class Ruleset:
     """If an event contradicts earlier ones: `ignore_event` ignores and flags it; `block` shows nothing until it is voided."""
     recall_scope: RecallScope = "intent"
     """Where evidence may be recalled from: only the intent, the session, or all sessions of the subject."""
-    admission: Admission = "lexical"
+    admission: AdmissionOrder = "lexical"
     """Which turns are admitted: those that match the message best, or the newest."""
     newest_turns: int = 3
     """Number of newest turns that `lexical` admits before ranked ones, and that a turn without an intent recalls."""

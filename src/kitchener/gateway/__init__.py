@@ -1,6 +1,6 @@
 """The gateway: turns one prompt request into one model response."""
 
 from kitchener.gateway.gateway import LLMGateway
-from kitchener.gateway.providers.opening import build_providers
+from kitchener.gateway.providers.factory import build_providers
 
 __all__ = ["LLMGateway", "build_providers"]

@@ -15,7 +15,7 @@ from kitchener.errors import ProviderError
 from kitchener.gateway.resilience import CircuitBreaker, FairLimiter, backoff
 from kitchener.gateway.routing import Candidate
 from kitchener.gateway.switch import model_calls_forbidden
-from kitchener.gateway.traits import Traits
+from kitchener.gateway.traits import ProviderTraits
 from kitchener.records.prompt import Attempt, OnAttempt, PromptRequest, PromptResponse, Provider
 from kitchener.records.tokens import tokens_of_bytes
 
@@ -24,7 +24,7 @@ _OF_THE_ANSWER: Final = ("malformed", "empty")
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class GuardedProvider:
     """One provider with its limiter and circuit breaker."""
 
     provider_id: str
@@ -32,16 +32,16 @@ class Lane:
     config: ProviderConfig
     timeout_s: float
     """Longest attempt, seconds."""
-    traits: Traits
+    traits: ProviderTraits
     limiter: FairLimiter
     breaker: CircuitBreaker
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class PlannedAttempt:
     """One step of a call's plan: a provider to try and the model to request."""
 
-    lane: Lane
+    lane: GuardedProvider
     model_id: str | None
     """The model to request; None: the provider's own."""
     model_name: str
@@ -50,7 +50,7 @@ class Way:
     """`explicit`, `domain_tag:<tag>`, `default` or `fallback`."""
 
     @classmethod
-    def of(cls, candidate: Candidate, lanes: Mapping[str, Lane]) -> "Way":
+    def of(cls, candidate: Candidate, lanes: Mapping[str, GuardedProvider]) -> "PlannedAttempt":
         """Returns the step for a candidate of a route plan."""
         lane = lanes[candidate.provider_id]
         model_name = candidate.model_id or lane.traits.model_id or lane.provider_id
@@ -58,10 +58,10 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class CallSettings:
     """The providers and settings that apply to every call of a gateway."""
 
-    lanes: Mapping[str, Lane]
+    lanes: Mapping[str, GuardedProvider]
     """The providers by id."""
     allow_model_calls: bool
     """False: only built-in providers may be called."""
@@ -93,7 +93,7 @@ class Attempts:
         "stop_at",
     )
 
-    lane: Lane
+    lane: GuardedProvider
     """The provider of the current attempt."""
     request: PromptRequest
     """The request for the current provider, with the routed model."""
@@ -104,7 +104,9 @@ class Attempts:
     output_begun: bool
     """Whether a reader has text that was not withdrawn. `LLMGateway.stream` sets it."""
 
-    def __init__(self, request: PromptRequest, ways: Sequence[Way], on_attempt: OnAttempt, rules: Rules) -> None:
+    def __init__(
+        self, request: PromptRequest, ways: Sequence[PlannedAttempt], on_attempt: OnAttempt, rules: CallSettings
+    ) -> None:
         self._request, self._ways, self._on_attempt, self._rules = request, ways, on_attempt, rules
         self.number = self._next = 0
         self.output_begun = False
@@ -112,7 +114,7 @@ class Attempts:
         self._last: tuple[str, ProviderError] | None = None
         self._take_next()
 
-    async def begin(self) -> Lane:
+    async def begin(self) -> GuardedProvider:
         """Waits until the next attempt may start, and reports its start through `on_attempt`.
 
         Raises:
@@ -293,7 +295,7 @@ class Attempts:
         return ProviderError(
             lane.provider_id,
             "breaker_open",
-            f"it failed {lane.config.breaker_failures} times in a row and is left alone for another {seconds:.1f} s",
+            f"it failed {lane.config.breaker_failures} times in a row; it is tried again in {seconds:.1f} s",
         )
 
     def _final(self, error: ProviderError) -> ProviderError:

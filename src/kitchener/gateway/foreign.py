@@ -68,11 +68,11 @@ def check_response(provider_id: str, response: object) -> None:
     if response.tool_uses:
         for use in response.tool_uses:
             if not _is_tool_use(use):
-                raise ProviderError(provider_id, "malformed", "the answer asks for a tool in a way that is no ToolUse")
+                raise ProviderError(provider_id, "malformed", "the answer's tool requests are not all ToolUse")
     if type(response.usage) is not Usage:
         raise ProviderError(provider_id, "malformed", f"the answer's usage is {type(response.usage).__name__}: expected Usage")
     if type(response.provider_id) is not str or type(response.model_id) is not str:
-        raise ProviderError(provider_id, "malformed", "the answer's provider_id or model_id is no text")
+        raise ProviderError(provider_id, "malformed", "the answer's provider_id or model_id is not a str")
     if (problem := response.usage.problem()) is not None:
         raise ProviderError(provider_id, "malformed", problem)
 

@@ -17,7 +17,7 @@ from kitchener.cancellation import is_own_failure
 from kitchener.clock import loop_clock
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError
-from kitchener.gateway.attempts import Attempts, Lane, Rules, Way
+from kitchener.gateway.attempts import Attempts, CallSettings, GuardedProvider, PlannedAttempt
 from kitchener.gateway.foreign import check_response, checked_failure, checked_item, provider_failure, translated_failures
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.resilience import CircuitBreaker, FairLimiter, LimiterStatistics
@@ -67,7 +67,7 @@ class LLMGateway:
         routed = config.model_copy(update={"providers": known})
         check_router(routed, given=objects.keys(), source="LLMGateway")
         lanes = {
-            each: Lane(
+            each: GuardedProvider(
                 each,
                 provider,
                 known[each],
@@ -78,12 +78,12 @@ class LLMGateway:
             )
             for each, provider in objects.items()
         }
-        self._rules = Rules(lanes, config.allow_model_calls, now, jitter or random.Random().random)
+        self._rules = CallSettings(lanes, config.allow_model_calls, now, jitter or random.Random().random)
 
         @lru_cache(_REMEMBERED_PLANS)
-        def plan(provider_id: str | None, model_id: str | None, domain_tags: tuple[str, ...]) -> tuple[Way, ...]:
+        def plan(provider_id: str | None, model_id: str | None, domain_tags: tuple[str, ...]) -> tuple[PlannedAttempt, ...]:
             candidates = plan_route(provider_id, model_id, domain_tags, routed).candidates
-            return tuple([Way.of(candidate, lanes) for candidate in candidates])
+            return tuple([PlannedAttempt.of(candidate, lanes) for candidate in candidates])
 
         self._plan = plan
 

@@ -119,7 +119,7 @@ class Rate:
 _AWAKE = float("-inf")
 
 
-class _Waiter:
+class _WaitingCall:
     """One waiting call. Its task awaits `event`, which is set if the call is served or refused, or becomes the timekeeper."""
 
     __slots__ = ("alarm", "deadline", "event", "outcome", "subject_id", "tokens")
@@ -174,8 +174,8 @@ class FairLimiter:
         """Running calls of each subject; a subject without running calls is absent."""
         self._waiting = 0
         # Subjects in the order in which they are served, each with its waiters in order. Removal takes constant time.
-        self._queues: OrderedDict[str, OrderedDict[_Waiter, None]] = OrderedDict()
-        self._timekeeper: _Waiter | None = None
+        self._queues: OrderedDict[str, OrderedDict[_WaitingCall, None]] = OrderedDict()
+        self._timekeeper: _WaitingCall | None = None
         self._due = float("inf")
 
     def statistics(self) -> LimiterStatistics:
@@ -276,19 +276,19 @@ class FairLimiter:
         if self._tokens is not None:
             self._tokens.take(tokens, now)
 
-    def _enqueue(self, subject_id: str, tokens: int, deadline: float) -> _Waiter:
+    def _enqueue(self, subject_id: str, tokens: int, deadline: float) -> _WaitingCall:
         if self._waiting >= self._max_waiting:
             raise ProviderError(
                 self._provider_id,
                 "rate_limited",
                 f"{self._waiting} calls wait for this provider already, and no more may; send again later",
             )
-        waiter = _Waiter(subject_id, tokens, deadline)
+        waiter = _WaitingCall(subject_id, tokens, deadline)
         self._queues.setdefault(subject_id, OrderedDict())[waiter] = None
         self._waiting += 1
         return waiter
 
-    def _forget(self, waiter: _Waiter, outcome: str) -> None:
+    def _forget(self, waiter: _WaitingCall, outcome: str) -> None:
         waiter.outcome = outcome
         queue = self._queues[waiter.subject_id]
         del queue[waiter]
@@ -319,14 +319,14 @@ class FairLimiter:
                     self._queues.move_to_end(subject_id)
             waiter.event.set()
 
-    def _hand_over(self, waiter: _Waiter) -> None:
+    def _hand_over(self, waiter: _WaitingCall) -> None:
         """Passes a leaving waiter's slot or its role as timekeeper to the next waiter."""
         if self._timekeeper is waiter:
             self._timekeeper = None
         if self._waiting:
             self._serve()
 
-    async def _sleep(self, waiter: _Waiter) -> None:
+    async def _sleep(self, waiter: _WaitingCall) -> None:
         """Waits until the call is served or sent away, becomes the timekeeper, or its alarm or deadline passes."""
         waiter.alarm = min(waiter.deadline, self._due) if self._timekeeper is waiter else waiter.deadline
         if not waiter.event.is_set():

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from kitchener.config import (
     REFERENCE,
-    Location,
     ProviderConfig,
     RouterConfig,
+    SettingPath,
     address_problem,
     described,
     described_name,
@@ -117,7 +117,7 @@ def _own_model(provider_id: str, config: RouterConfig) -> str | None:
 
 
 def check_router(
-    config: RouterConfig, *, given: Collection[str] = (), source: str = "configuration", at: Location = ("router",)
+    config: RouterConfig, *, given: Collection[str] = (), source: str = "configuration", at: SettingPath = ("router",)
 ) -> None:
     """Checks what a schema cannot: that named providers exist and that each provider has the settings that its kind needs.
 
@@ -142,7 +142,7 @@ def check_router(
     _check_models(config, given, source, at)
 
 
-def _check_fallbacks(config: RouterConfig, source: str, at: Location) -> None:
+def _check_fallbacks(config: RouterConfig, source: str, at: SettingPath) -> None:
     for provider_id, others in config.fallbacks.items():
         for number, other in enumerate(others):
             key = dotted_key((*at, "fallbacks", provider_id, number))
@@ -152,7 +152,7 @@ def _check_fallbacks(config: RouterConfig, source: str, at: Location) -> None:
                 raise ConfigError(source, key, described_name(other), "stands in this list twice")
 
 
-def _check_provider(provider: ProviderConfig, source: str, at: Location) -> None:
+def _check_provider(provider: ProviderConfig, source: str, at: SettingPath) -> None:
     if provider.api_key is not None and not is_reference(provider.api_key):
         # The value is not shown, because it is probably the key itself.
         raise ConfigError(source, dotted_key((*at, "api_key")), "", REFERENCE)
@@ -169,9 +169,9 @@ def _check_provider(provider: ProviderConfig, source: str, at: Location) -> None
         raise ConfigError(source, dotted_key((*at, "base_url")), "", URL_NOT_TAKEN.format(provider.model))
 
 
-def _check_models(config: RouterConfig, given: Collection[str], source: str, at: Location) -> None:
+def _check_models(config: RouterConfig, given: Collection[str], source: str, at: SettingPath) -> None:
     """Checks that each route to an OpenAI-compatible provider has a model. Otherwise its first request would fail."""
-    ways: list[tuple[Location, str, str | None]] = [(("default_provider",), config.default_provider, config.default_model)]
+    ways: list[tuple[SettingPath, str, str | None]] = [(("default_provider",), config.default_provider, config.default_model)]
     ways += [(("domain_tag_routes", tag), by.provider_id, by.model_id) for tag, by in config.domain_tag_routes.items()]
     ways += [(("fallbacks", first), other, None) for first, others in config.fallbacks.items() for other in others]
     for way, provider_id, model_id in ways:

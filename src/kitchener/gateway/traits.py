@@ -9,7 +9,7 @@ from kitchener.records.prompt import Provider
 
 
 @dataclass(frozen=True, slots=True)
-class Traits:
+class ProviderTraits:
     """The properties of a provider."""
 
     built_in: bool = False
@@ -20,10 +20,10 @@ class Traits:
     """Name of the model if the request names none; None: the provider's id."""
 
 
-_REMOTE = Traits()
+_REMOTE = ProviderTraits()
 
 
-def traits_of(provider: Provider) -> Traits:
+def traits_of(provider: Provider) -> ProviderTraits:
     """Returns the provider's own traits, or those of a remote service."""
     traits = getattr(provider, "traits", _REMOTE)
-    return traits if isinstance(traits, Traits) else _REMOTE
+    return traits if isinstance(traits, ProviderTraits) else _REMOTE

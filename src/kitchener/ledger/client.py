@@ -29,14 +29,14 @@ from kitchener.errors import (
 )
 from kitchener.ids import EntryId
 from kitchener.ledger.disk.file_ops import FileOps
-from kitchener.ledger.disk.forking import watch
+from kitchener.ledger.disk.fork_guard import watch
 from kitchener.ledger.format.lines import ENVELOPE_BYTES, NO_END, IndexKeys, LedgerEntry, StoredEntry, is_ledger_id, session_of
 from kitchener.ledger.reads import LedgerReads, Snapshot
 from kitchener.ledger.verify.checkpoint import Checkpoint, sign_ledger
 from kitchener.ledger.verify.recovery import Recovered
 from kitchener.ledger.write.commit_group import CommitGroup, plain_task_group
+from kitchener.ledger.write.stamper import Stamper
 from kitchener.ledger.write.storage import Storage, open_storage
-from kitchener.ledger.write.timestamps import Stamper
 from kitchener.records.ref import Ref
 from kitchener.sealing import Sealer
 from kitchener.signing import load_signer

@@ -18,9 +18,9 @@ from kitchener.errors import LedgerDamaged, LedgerPathError
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.disk.scan import ledger_id_of, verify_range
 from kitchener.ledger.disk.volume import open_volume
-from kitchener.ledger.format.checks import Batch, Verifier
+from kitchener.ledger.format.checks import LineBatch, Verifier
 from kitchener.ledger.format.lines import NO_END, OPENING, START, BadLine, IndexKeys, Mark, other_bytes
-from kitchener.ledger.index.index import FAULTS, IndexSnapshot, Known, index_path, keys_name
+from kitchener.ledger.index.index import FAULTS, IndexedState, IndexSnapshot, index_path, keys_name
 from kitchener.ledger.index.query import EntrySearch
 from kitchener.ledger.index.tail import Tail
 from kitchener.ledger.reads import LedgerReads, Snapshot
@@ -163,7 +163,7 @@ class _File:
             if not self.ledger_id:
                 return None
             self._search = EntrySearch(self._volume, self.ledger_id, self, self._index_keys, self._opener)
-        known = Known()
+        known = IndexedState()
         if self.end.seq == 0:
             signed = self._signed_seq()  # read before the file, because a writer may extend both
             known = self._read_index()
@@ -181,13 +181,13 @@ class _File:
         self.end = verifier.whole
         return self._search
 
-    def _add_commit(self, after: Mark, entries: Batch) -> None:
+    def _add_commit(self, after: Mark, entries: LineBatch) -> None:
         if self.tail is not None:
             self.tail.extend_from_file(entries, self._index_keys, after)
             if len(self.tail) > _TAIL_ENTRIES or self.tail.is_full:
                 self.tail = None
 
-    def ask(self, question: Callable[[sqlite3.Connection, Known], T]) -> T | None:
+    def ask(self, question: Callable[[sqlite3.Connection, IndexedState], T]) -> T | None:
         """The index's answer; None: no index matches the file."""
         for snapshot in self._snapshots() if self._asks_index else ():
             with suppress(*FAULTS, OSError), snapshot:
@@ -206,7 +206,7 @@ class _File:
             return signed_seq(read_checkpoint(self.path), self.path, self.ledger_id)
         return 0
 
-    def _read_index(self) -> Known:
+    def _read_index(self) -> IndexedState:
         """The facts in the index; without its position where the file does not contain that position."""
         for snapshot in self._snapshots():
             with suppress(*FAULTS, OSError), snapshot:
@@ -214,8 +214,8 @@ class _File:
                 if holds(self._volume.read, self.ledger_id, known):
                     return known
                 check_seen(self._volume, known)
-                return Known(durable_seq=known.durable_seq)
-        return Known()
+                return IndexedState(durable_seq=known.durable_seq)
+        return IndexedState()
 
     def _snapshots(self) -> Iterator[IndexSnapshot]:
         for directory in self._index_dirs:

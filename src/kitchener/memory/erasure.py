@@ -13,7 +13,7 @@ from kitchener.ledger import Ledger
 from kitchener.records import events
 
 
-class Erased(NamedTuple):
+class ErasureCounts(NamedTuple):
     """The counts of an erasure."""
 
     artifacts: int
@@ -23,7 +23,7 @@ class Erased(NamedTuple):
 
 
 @dataclass(slots=True)
-class Traces:
+class SubjectTraces:
     """The entries in the memory's ledgers that concern a subject."""
 
     signals: Ledger
@@ -48,9 +48,9 @@ class Traces:
                     yield ledger, namespace, counts
 
     @property
-    def found(self) -> Erased:
+    def found(self) -> ErasureCounts:
         """Number of artifacts and number of the subject's own events."""
-        return Erased(len(self.artifacts), sum(map(len, self.events.values())))
+        return ErasureCounts(len(self.artifacts), sum(map(len, self.events.values())))
 
 
 async def find_traces(
@@ -60,7 +60,7 @@ async def find_traces(
     ledgers: tuple[Ledger, Ledger],
     *,
     key_id: str,
-) -> Traces:
+) -> SubjectTraces:
     """Finds a subject's entries in the memory. Reads every overlay, and the subject's own signals.
 
     Args:
@@ -71,7 +71,7 @@ async def find_traces(
         key_id: kid of the destroyed key
     """
     signals, overlays = ledgers
-    traces = Traces(signals, overlays, key_id)
+    traces = SubjectTraces(signals, overlays, key_id)
     own = set(namespaces)
     if split_namespace(subject_id) == (None, subject_id):  # a namespace without an agent class belongs to a subject too
         own.add(subject_id)
@@ -104,7 +104,7 @@ async def find_traces(
     return traces
 
 
-async def _events_in(namespace: str, traces: Traces) -> set[str]:
+async def _events_in(namespace: str, traces: SubjectTraces) -> set[str]:
     """Ids of the events in one of the subject's namespaces since an earlier erasure; notes records of this erasure."""
     found: set[str] = set()
     types = (events.HO3_SIGNAL, events.SUBJECT_ERASED)

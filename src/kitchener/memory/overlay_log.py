@@ -76,7 +76,7 @@ class OverlayOperations(ReadOperations):
             existing = subject.overlay(learned.key, cut)
             if existing is not None and not existing.is_erased:
                 if not existing.enabled:
-                    await self._set_weight(subject, existing, {"weight": learned.weight, "reason": "logged again"})
+                    await self._set_weight(subject, existing, {"new_weight": learned.weight, "reason": "logged again"})
                 return existing.overlay_id
             earlier = [
                 each for each in subject.overlays(cut, learned.signal_id) if each.enabled and each.artifact_id is not None
@@ -126,7 +126,7 @@ class OverlayOperations(ReadOperations):
         event_time = iso_of(us_of(event_ts, "event_ts"))
         async with self._changing:
             subject, found = await self._find(namespace, artifact_id)
-            await self._set_weight(subject, found, {"weight": new_weight, "reason": reason, "event_ts": event_time})
+            await self._set_weight(subject, found, {"new_weight": new_weight, "reason": reason, "event_ts": event_time})
             return found.overlay_id
 
     async def quarantine(self, target: str, reason: str, *, namespace: str = DEFAULT_NAMESPACE) -> list[Overlay]:
@@ -221,10 +221,12 @@ class OverlayOperations(ReadOperations):
 
     async def _deactivate(self, subject: SubjectMemory, overlay: Overlay, fields: OverlayDeactivatedPayload) -> None:
         fields["artifact_id"], fields["overlay_id"] = overlay.key, overlay.overlay_id
+        fields["v"] = events.VERSIONS[events.HO3_OVERLAY_DEACTIVATED]
         await self._append(subject, events.HO3_OVERLAY_DEACTIVATED, overlay.overlay_id, fields)
 
     async def _set_weight(self, subject: SubjectMemory, overlay: Overlay, fields: OverlayWeightPayload) -> None:
         fields["artifact_id"], fields["overlay_id"] = overlay.key, overlay.overlay_id
+        fields["v"] = events.VERSIONS[events.HO3_OVERLAY_WEIGHT_UPDATED]
         await self._append(subject, events.HO3_OVERLAY_WEIGHT_UPDATED, overlay.overlay_id, fields)
 
     async def _quarantine(self, subject: SubjectMemory, fields: QuarantinePayload) -> None:

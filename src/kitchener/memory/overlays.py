@@ -6,8 +6,10 @@ in `docs/memory.md`.
 """
 
 import hashlib
+from bisect import insort_right
 from collections.abc import Mapping
 from datetime import timedelta
+from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -242,8 +244,9 @@ class OverlayRecord(NamedTuple):
 
     seq: int
     """Number of the entry in the overlays ledger."""
-    logged_us: int
-    """Timestamp of the entry, microseconds since the epoch."""
+    effective_us: int
+    """When it took effect, microseconds since the epoch: its `event_ts`, but not before the overlay that it changes; without an
+    `event_ts`, the time of its entry."""
     entry_type: str
     """`HO3_OVERLAY`, or the type of a later change."""
     overlay: Overlay | None
@@ -254,15 +257,33 @@ class OverlayRecord(NamedTuple):
     """Whether consolidation must not learn from the signal again."""
     reason: str
     """The given reason; "": there is none."""
+    cancels: bool = False
+    """Whether it cancels changes that were written before it and would take effect after it, because it must last: a
+    quarantine, or an erasure."""
+
+
+_effective = attrgetter("effective_us")
 
 
 class OverlayHistory:
-    """The records of one artifact, in the order of the ledger."""
+    """The records of one artifact, in the order in which they took effect; those of one moment in the order of the ledger."""
 
-    __slots__ = ("records",)
+    __slots__ = ("_begun_us", "records")
 
     def __init__(self) -> None:
         self.records: list[OverlayRecord] = []
+        self._begun_us = 0
+
+    def add(self, record: OverlayRecord) -> None:
+        """Adds the record that comes next in the ledger.
+
+        A change that was dated before its overlay takes effect with the overlay; otherwise the overlay would undo it.
+        """
+        if record.overlay is not None:
+            self._begun_us = record.effective_us
+        elif record.effective_us < self._begun_us:
+            record = record._replace(effective_us=self._begun_us)
+        insort_right(self.records, record, key=_effective)
 
     def at(self, cut: Cut) -> Overlay | None:
         """The artifact as of a cut: the latest overlay with the latest weight; None: it does not exist yet.
@@ -292,4 +313,7 @@ class OverlayHistory:
 
     def visible(self, cut: Cut) -> list[OverlayRecord]:
         """The records within a cut."""
-        return [each for each in self.records if each.seq <= cut.overlays_seq and each.logged_us <= cut.as_of_us]
+        found = [each for each in self.records if each.seq <= cut.overlays_seq and each.effective_us <= cut.as_of_us]
+        for last in [each for each in found if each.cancels]:
+            found = [each for each in found if each.seq >= last.seq or each.effective_us <= last.effective_us]
+        return found

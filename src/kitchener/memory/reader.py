@@ -19,10 +19,10 @@ from kitchener.ids import check_subject_id, split_namespace
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.ledger.format.lines import NO_END
 from kitchener.memory.gate import GateResult
-from kitchener.memory.index import OVERLAYS, SIGNALS, artifact_key, fold_subject, overlay_keys, signal_keys
 from kitchener.memory.overlays import Overlay
 from kitchener.memory.signals import Cut, RecordedEvent, SignalAccumulator, normalise
 from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, artifact_key, fold_subject, overlay_keys, signal_keys
 from kitchener.memory.timestamps import us_of
 from kitchener.plain_names import quoted
 from kitchener.records.events import HO3_QUARANTINED

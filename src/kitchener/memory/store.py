@@ -1,7 +1,7 @@
 """Appends signals to the long-term memory and opens its two ledgers: `HO3Memory`, one object with READ and LOG.
 
 LOG appends and returns; nothing here starts a task or calls a model. `overlay_log.py` logs learned lines, `subject.py`
-folds entries, and `index.py` caches the folds. Explained in `docs/memory.md`.
+folds entries, and `subject_cache.py` caches the folds. Explained in `docs/memory.md`.
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -16,8 +16,7 @@ from kitchener.config import HO3MemoryConfig, LedgerConfig
 from kitchener.errors import CallerError
 from kitchener.ledger import Ledger, LedgerClient, LedgerEntry
 from kitchener.ledger.disk.file_ops import FileOps
-from kitchener.memory.erasure import Erased, find_traces
-from kitchener.memory.index import OVERLAYS, SIGNALS, SubjectCache, fold_subject, overlay_keys, signal_keys
+from kitchener.memory.erasure import ErasureCounts, find_traces
 from kitchener.memory.overlay_log import OverlayOperations, entry_base, subject_of
 from kitchener.memory.reader import (
     DEFAULT_NAMESPACE,
@@ -29,6 +28,7 @@ from kitchener.memory.reader import (
 from kitchener.memory.signals import event_id as event_id_of
 from kitchener.memory.signals import has_closed_words, keyed_id, known_id, normalise, plain_id
 from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, SubjectCache, fold_subject, overlay_keys, signal_keys
 from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.entries import Json, SignalPayload
@@ -151,7 +151,7 @@ class SignalOperations(OverlayOperations):
 
     async def erase_subject(
         self, subject_id: str, *, key_id: str, erased_at: str, sessions: Collection[str] = (), namespaces: Collection[str] = ()
-    ) -> Erased:
+    ) -> ErasureCounts:
         """Records that a subject was erased, and deactivates what was learned from the subject. Durable when it returns.
 
         Call it after the subject's key was destroyed. Does not repeat records that an interrupted erasure has written.
@@ -167,8 +167,9 @@ class SignalOperations(OverlayOperations):
             traces = await find_traces(subject_id, sessions, namespaces, (self.signals, self.overlays), key_id=key_id)
             for namespace, key in traces.artifacts:
                 subject = await self._known(namespace)
-                history, found = subject.history(key), subject.overlay(key, self._cut(subject, None, None))
-                if found is not None and history[-1].entry_type != events.HO3_OVERLAY_DEACTIVATED:
+                now = self._cut(subject, None, None)
+                found = subject.overlay(key, now)
+                if found is not None and subject.history(key, now)[-1].entry_type != events.HO3_OVERLAY_DEACTIVATED:
                     await self._deactivate(subject, found, {"erased_subject": subject_id})
             for namespace, event_id in traces.foreign_events:
                 subject = await self._known(namespace)

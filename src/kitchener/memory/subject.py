@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from kitchener.config import HO3MemoryConfig
+from kitchener.ledger.format.lines import NO_END
 from kitchener.memory.gate import GateResult, is_within_window, judge, thresholds
 from kitchener.memory.overlays import Overlay, OverlayHistory, OverlayRecord, parse_overlay
 from kitchener.memory.signals import Cut, RecordedEvent, SignalAccumulator, SignalEvent, SignalLog
@@ -37,6 +38,7 @@ class Quarantine(NamedTuple):
 
 
 _NOTHING: frozenset[str] = frozenset()
+_EVERYTHING = Cut(NO_END, NO_END, NO_END)
 
 
 class SubjectMemory:
@@ -121,10 +123,13 @@ class SubjectMemory:
                 keys.append(overlay.key)
         elif entry_type in (events.HO3_OVERLAY_DEACTIVATED, events.HO3_OVERLAY_WEIGHT_UPDATED):
             decision = payload_as(OverlayDeactivatedPayload, payload)
-            weight = payload_as(OverlayWeightPayload, payload).get("weight")
+            weight = payload_as(OverlayWeightPayload, payload).get("new_weight")
             reason, blocks = decision.get("reason"), decision.get("block_signal") is True
             text = reason if isinstance(reason, str) else why_erased(payload)
-            record = OverlayRecord(seq, logged_us, entry_type, None, weight, blocks, text)
+            decided = decision.get("event_ts") if decision.get("is_dated", True) else None
+            effective_us = us_of(decided, "event_ts") if decided is not None else logged_us
+            cancels = "target" in decision or "erased_subject" in decision
+            record = OverlayRecord(seq, effective_us, entry_type, None, weight, blocks, text, cancels)
             self._record(decision["artifact_id"], record)
         elif entry_type == events.SUBJECT_ERASED:
             # The artifacts can still be listed, as erased, but no longer close a gate.
@@ -182,7 +187,7 @@ class SubjectMemory:
             signal_id,
             (0, 0) if log is None or is_quarantined else log.tally(cut, without),
             config,
-            is_consolidated=bool(histories) and any(self._is_consolidated(each, cut, config) for each in histories),
+            is_consolidated=bool(histories) and any(_is_consolidated(each, cut, config) for each in histories),
             is_blocked=bool(histories) and any(each.is_blocked(cut) for each in histories),
             is_quarantined=is_quarantined,
         )
@@ -200,9 +205,9 @@ class SubjectMemory:
         found = None if history is None else history.at(cut)
         return self._erased[key].at(cut) if found is None and key in self._erased else found
 
-    def history(self, key: str) -> list[OverlayRecord]:
-        """All records of an artifact, oldest first."""
-        return [record for each in (self._erased, self._histories) if key in each for record in each[key].records]
+    def history(self, key: str, cut: Cut = _EVERYTHING) -> list[OverlayRecord]:
+        """The records of an artifact within a cut, in the order in which they took effect; without a cut, all."""
+        return [record for each in (self._erased, self._histories) if key in each for record in each[key].visible(cut)]
 
     def quarantined(self, cut: Cut) -> frozenset[str]:
         """Signal and event ids that do not count at a cut."""
@@ -229,7 +234,7 @@ class SubjectMemory:
         found = sorted(
             ((signal, event) for signal, event in filter(None, map(self.event, event_ids))), key=lambda pair: pair[1].seq
         )
-        beside = self._signals_of_turns((event.turn_id for _, event in found), cut)
+        beside = _signals_of_turns(self._logs, (event.turn_id for _, event in found), cut)
         return [
             RecordedEvent(
                 event.event_id,
@@ -242,28 +247,29 @@ class SubjectMemory:
             for signal, event in found
         ]
 
-    def _signals_of_turns(self, turns: Iterable[str], cut: Cut) -> dict[str, list[str]]:
-        """The signals of some turns, by turn, in alphabetical order."""
-        found: dict[str, list[str]] = {turn: [] for turn in turns if turn}
-        for signal_id in self.signal_ids():
-            for turn in dict.fromkeys(event.turn_id for event in self._logs[signal_id].events(cut)):
-                if turn in found:
-                    found[turn].append(signal_id)
-        return found
-
     def _note_words(self, payload: Mapping[str, object]) -> None:
         words = payload.get("words")
         if isinstance(words, dict) and not is_sealed(words):
             self._words.update(words)
 
     def _record(self, key: str, record: OverlayRecord) -> None:
-        self._histories.setdefault(key, OverlayHistory()).records.append(record)
+        self._histories.setdefault(key, OverlayHistory()).add(record)
 
-    @staticmethod
-    def _is_consolidated(history: OverlayHistory, cut: Cut, config: HO3MemoryConfig) -> bool:
-        """Whether an overlay was logged within the window, even a deactivated one, so the next turn does not relearn it."""
-        ends = (each.overlay.window_end for each in history.visible(cut) if each.overlay is not None)
-        return any(end is not None and is_within_window(us_of(end, "window_end"), cut.as_of_us, config) for end in ends)
+
+def _is_consolidated(history: OverlayHistory, cut: Cut, config: HO3MemoryConfig) -> bool:
+    """Whether an overlay was logged within the window, even a deactivated one, so the next turn does not relearn it."""
+    ends = (each.overlay.window_end for each in history.visible(cut) if each.overlay is not None)
+    return any(end is not None and is_within_window(us_of(end, "window_end"), cut.as_of_us, config) for end in ends)
+
+
+def _signals_of_turns(logs: Mapping[str, SignalLog], turns: Iterable[str], cut: Cut) -> dict[str, list[str]]:
+    """The signals of some turns, by turn, in alphabetical order."""
+    found: dict[str, list[str]] = {turn: [] for turn in turns if turn}
+    for signal_id in sorted(logs):
+        for turn in dict.fromkeys(event.turn_id for event in logs[signal_id].events(cut)):
+            if turn in found:
+                found[turn].append(signal_id)
+    return found
 
 
 def why_erased(payload: Mapping[str, object]) -> str:

@@ -1,18 +1,19 @@
-"""The entries of the ledgers: their types, versions, and which of their fields hold what a subject said.
+"""The entry types of the ledgers, their versions, their index keys, and their fields with words of a subject.
 
 The payload of each type is a `TypedDict` of `kitchener.records.entries`, described in `docs/ledger-entries.md`. Readers pass
 every payload through `read_payload`, which refuses versions from the future and upgrades older ones, before any other code sees
 it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from kitchener.errors import EventVersionError
 from kitchener.ids import anonymous_subject
+from kitchener.records import upgrades
 
 VERSION: Final = 1
-"""Written into every payload as `v`; absent reads as 1."""
+"""Written into every payload as `v`, but for the types in `VERSIONS`; absent reads as 1."""
 
 SESSION_START: Final = "SESSION_START"
 SESSION_END: Final = "SESSION_END"
@@ -45,6 +46,7 @@ INTENT_ABANDONED: Final = "INTENT_ABANDONED"
 INTENT_FORKED: Final = "INTENT_FORKED"
 LIFECYCLE_VOIDED: Final = "LIFECYCLE_VOIDED"
 SUBJECT_ERASED: Final = "SUBJECT_ERASED"
+SIGNER_DECLARED: Final = "SIGNER_DECLARED"
 PROJECTION_COMPUTED: Final = "PROJECTION_COMPUTED"
 CONFLICT_FLAG: Final = "CONFLICT_FLAG"
 INTENT_SHADOW_DECISION: Final = "INTENT_SHADOW_DECISION"
@@ -80,9 +82,9 @@ SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     HO3_OVERLAY_WEIGHT_UPDATED: ("reason",),
     HO3_QUARANTINED: ("reason", "words"),
 }
-"""Fields that hold what a subject said, or what was answered, derived or learned about them. They are encrypted per subject
-where a keyring is configured. `words` tells what the keyed signal ids of an entry stand for. Other ids, refs, hashes, counts
-and reasons from closed sets stay plain."""
+"""Fields with what a subject said, or with what was answered, derived or learned about a subject. With a keyring they are
+encrypted under the subject's key. `words` maps the keyed signal ids of an entry to their words. Other ids, references,
+hashes, counts and reasons from closed sets are never encrypted."""
 
 REF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     TURN_COMPLETED: ("projection_ref", "user_message_ref"),
@@ -93,43 +95,57 @@ REF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     PROJECTION_COMPUTED: ("eligible_refs", "flags", "proof_refs", "suppressed_refs", "visible_refs"),
     CONFLICT_FLAG: ("involved_refs", "proof_refs"),
 }
-"""Fields that hold references, by themselves or inside. Whatever looks like one anywhere else is somebody's words."""
+"""Fields that are references or contain some. Anything that looks like a reference in another field is text of a user, a model
+or a tool."""
 
 CONSOLIDATIONS_KEY: Final = "consolidations"
 """The index key of every planned consolidation."""
+SIGNERS_KEY: Final = "signers"
+"""The index key of every declared signer of projections."""
 
-Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
+VERSIONS: Final[Mapping[str, int]] = {
+    PROJECTION_COMPUTED: 2,
+    CONFLICT_FLAG: 2,
+    HO3_OVERLAY_DEACTIVATED: 2,
+    HO3_OVERLAY_WEIGHT_UPDATED: 2,
+}
+"""The newest version of the types whose shape has changed."""
 
-UPGRADES: Mapping[tuple[str, int], Upgrade] = {}
-"""`(entry type, version)` to the function that turns such a payload into the next version's. Empty while 1 is the newest."""
+UPGRADES: Mapping[tuple[str, int], upgrades.Upgrade] = {
+    (PROJECTION_COMPUTED, 1): upgrades.name_projection,
+    (CONFLICT_FLAG, 1): upgrades.name_conflict,
+    (HO3_OVERLAY_DEACTIVATED, 1): upgrades.keep_order,
+    (HO3_OVERLAY_WEIGHT_UPDATED, 1): upgrades.name_weight,
+}
+"""`(entry type, version)` to the function that turns such a payload into the next version's."""
 
 
 def read_payload(entry_type: str, payload: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored payload in today's shape. Unknown fields are kept; unknown entry types pass as they are.
+    """Returns a stored payload in the current shape. Unknown fields are kept; payloads of unknown types are not changed.
 
     Raises:
         EventVersionError: a newer version of Kitchener wrote it
     """
-    version = payload.get("v", 1)
-    if not isinstance(version, int) or version < 1 or version > VERSION:
+    version, newest = payload.get("v", 1), VERSIONS.get(entry_type, VERSION)
+    if not isinstance(version, int) or version < 1 or version > newest:
         raise EventVersionError(
-            f"{entry_type} has version {version!r}; this version of Kitchener reads up to {VERSION}, use a newer one"
+            f"{entry_type} has version {version!r}; this version of Kitchener reads up to {newest}, use a newer one"
         )
     current = dict(payload)
-    while version < VERSION:
+    while version < newest:
         current = UPGRADES[entry_type, version](current)
         version += 1
     return in_words(current)
 
 
 def in_words(payload: dict[str, Any]) -> dict[str, Any]:
-    """A payload of the memory with its signals' ids in words; itself where none is keyed, or the words cannot be read."""
+    """Returns a payload of the memory with the words of its keyed signal ids. Without readable words it is not changed."""
     words = payload.get("words")
     return with_signals(payload, words) if isinstance(words, dict) and "namespace" in payload else payload
 
 
 def with_signals(payload: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
-    """A payload of the memory in which other ids stand for some signals, wherever it names them."""
+    """Returns a payload of the memory with some signal ids replaced, in every field that names signals."""
     found = dict(payload)
     for name in ("signal_id", "target"):
         if name in found:
@@ -142,7 +158,7 @@ def with_signals(payload: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str
 SHARED_SCOPES: Final = ("PROJECT", "ARTIFACT", "GLOBAL")
 """Scopes of intents that belong to a subject. Every entry about such an intent names its scope."""
 SHARED_INTENTS: Final = "shared intents"
-"""The index key of everything on record about such intents."""
+"""The index key of all entries about such intents."""
 _OF_SHARED_INTENTS: Final = (
     INTENT_DECLARED,
     INTENT_SUPERSEDED,
@@ -154,11 +170,11 @@ _OF_SHARED_INTENTS: Final = (
 
 
 def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
-    """Under which keys, besides its session, an entry of HO2m must be found without a scan.
+    """Returns the index keys under which an entry of HO2m is found without a scan, besides its session.
 
-    Sessions are listed and found by their subject's external id; a message by its turn and by its idempotency key; a turn by
-    the learned lines that it was shown; consolidations by being some; an intent that sessions share and an erasure by their
-    subject. Keys hold ids and never what is sealed: an index is not.
+    There are keys for sessions, and for sessions by their subject's external id; for messages by turn and by idempotency key;
+    for work orders by the learned lines that they were shown; for consolidations; for shared intents and erasures by subject.
+    Keys contain ids only and nothing that is sealed, because an index is not encrypted.
     """
     if entry_type not in _KEYED_TYPES:
         return ()
@@ -170,7 +186,7 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(bias_index_key(str(payload.get("subject_id")), each) for each in biases) if biases else ()
     if entry_type == TURN_STARTED:
         return _keys_of_message(payload)
-    subject_id = payload.get("subject_id")  # another program's entries may lack what ours have
+    subject_id = payload.get("subject_id")  # an entry that another program wrote may lack fields
     if entry_type == TURN_COMPLETED:
         return (subject_index_key(subject_id),) if isinstance(subject_id, str) else ()
     if entry_type == SESSION_START:
@@ -181,6 +197,8 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
         return ("sessions", external_index_key(None if is_anonymous else subject_id, str(external)))
     if entry_type == SUBJECT_ERASED:
         return (erased_index_key(str(subject_id)),)
+    if entry_type == SIGNER_DECLARED:
+        return (SIGNERS_KEY,)
     if entry_type in _OF_SHARED_INTENTS:
         is_shared = entry_type == LIFECYCLE_VOIDED or payload.get("scope") in SHARED_SCOPES
         return (SHARED_INTENTS, shared_intents_key(subject_id)) if is_shared and isinstance(subject_id, str) else ()
@@ -188,7 +206,7 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 _KEYED_TYPES: Final = frozenset(
-    (SESSION_START, TURN_STARTED, TURN_COMPLETED, WO_PLANNED, SUBJECT_ERASED, SESSION_END, *_OF_SHARED_INTENTS)
+    (SESSION_START, TURN_STARTED, TURN_COMPLETED, WO_PLANNED, SUBJECT_ERASED, SIGNER_DECLARED, SESSION_END, *_OF_SHARED_INTENTS)
 )
 
 
@@ -202,7 +220,7 @@ def _keys_of_message(payload: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def ends_by_erasure(entry_type: str, payload: Mapping[str, Any]) -> bool:
-    """Whether an entry ends a session because its subject was erased: what stands in it cannot be read any more."""
+    """Whether an entry ends a session because its subject was erased. The session's text can no longer be read."""
     return entry_type == SESSION_END and "key_id" in payload
 
 
@@ -217,12 +235,12 @@ def erased_index_key(subject_id: str) -> str:
 
 
 def shared_intents_key(subject_id: str) -> str:
-    """The index key of what is on record about the intents that a subject's sessions share."""
+    """The index key of the entries about the intents that a subject's sessions share."""
     return f"{SHARED_INTENTS} of:{subject_id}"
 
 
 def turn_index_key(turn_id: str) -> str:
-    """The index key of the entry that began a turn, where its message stands."""
+    """The index key of the entry that began a turn, which contains the turn's message."""
     return f"turn:{turn_id}"
 
 
@@ -232,12 +250,12 @@ def bias_index_key(subject_id: str, artifact_id: str) -> str:
 
 
 def external_index_key(subject_id: str | None, external_id: str) -> str:
-    """The index key of the sessions that a subject started with an external id; None: those of no subject."""
+    """The index key of the sessions that a subject started with an external id; None: the sessions without a subject."""
     owner = subject_id or ""
     return f"external of:{len(owner)}:{owner}|{external_id}"
 
 
 def idempotency_index_key(scope: str, owner: str, key: str) -> str:
     """The index key of an idempotency key, which belongs to a session or to a subject."""
-    # The length keeps owner and key apart whatever characters they hold.
+    # The length separates owner and key, whatever characters they contain.
     return f"idempotency:{scope}:{len(owner)}:{owner}|{key}"

@@ -1,6 +1,6 @@
-"""A request to a model and its answer, and the protocols of those who carry them.
+"""A request to a model, its answer, and the protocols of gateways and providers.
 
-Plain immutable records: they are made and read on every model call. Vendor types never appear here.
+The records are plain and immutable, because every model call makes and reads them. Vendor types never appear here.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Mapping
@@ -16,17 +16,17 @@ from kitchener.records.entries.work_orders import WorkOrderType
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """A model asks for a tool."""
+    """A model's request to call a tool."""
 
     use_id: str
-    """The provider's id of this request, echoed with the result."""
+    """The provider's id of this request; the tool's result repeats it."""
     tool_id: str
-    """Which tool."""
+    """The tool's id."""
     arguments: Mapping[str, Any]
-    """Its arguments, not yet validated."""
+    """The arguments, not validated yet."""
 
     def as_mapping(self) -> ToolUseMapping:
-        """This request as a JSON object."""
+        """Returns the request as a JSON object."""
         return {"use_id": self.use_id, "tool_id": self.tool_id, "arguments": dict(self.arguments)}
 
 
@@ -34,18 +34,18 @@ class Message(NamedTuple):
     """One message of the conversation with the model."""
 
     role: Literal["system", "user", "assistant", "tool"]
-    """Who speaks. `tool` carries one tool's result."""
+    """The speaker. A `tool` message carries the result of one tool."""
     content: str
-    """What is said; of a tool, its result as JSON text."""
+    """The text; for a tool, its result as JSON."""
     tool_uses: tuple[ToolUse, ...] = ()
-    """Tools that an assistant message asks for."""
+    """The tool calls that an assistant message requests."""
     tool_use_id: str | None = None
-    """Which request a tool message answers."""
+    """Id of the request that a tool message answers; None: it is no tool message."""
     tool_id: str | None = None
-    """Which tool a tool message comes from."""
+    """The tool whose result this is; None: it is no tool message."""
 
     def as_mapping(self) -> dict[str, object]:
-        """This message as a JSON object, without what is absent."""
+        """Returns the message as a JSON object, without empty fields."""
         mapping: dict[str, object] = {"role": self.role, "content": self.content}
         if self.tool_uses:
             mapping["tool_uses"] = [use.as_mapping() for use in self.tool_uses]
@@ -61,38 +61,38 @@ class ToolSpec:
     """A tool as the model sees it."""
 
     tool_id: str
-    """Its name."""
+    """The tool's id."""
     description: str
-    """What it does and when to use it."""
+    """What the tool does and when to use it."""
     parameters: Mapping[str, object]
-    """JSON schema of its arguments."""
+    """JSON schema of the arguments."""
 
 
 class PromptRequest(NamedTuple):
-    """One call of a model. Name its fields when you make one: there are many."""
+    """One call of a model. Pass its fields by name."""
 
     contract_id: str
-    """The prompt contract it was rendered from."""
+    """The prompt contract that the messages were rendered from."""
     wo_type: WorkOrderType
-    """What kind of work it is."""
+    """The type of the work order."""
     prompt_pack_version: str
-    """Pack id, `@` and the first 8 hex digits of its hash."""
+    """Id of the prompt pack, `@`, and the first 8 hex digits of the pack's hash."""
     messages: tuple[Message, ...]
     """The rendered conversation."""
     variables: Mapping[str, Any]
-    """The validated input it was rendered from: for local providers, neither sent nor hashed."""
+    """The validated input of the messages, for local providers. It is neither sent nor hashed."""
     call: int
     """Number of this call within its work order, from 1; not hashed."""
     session_id: str
-    """For fair queues and records; not hashed."""
+    """The session, for records; not hashed."""
     wo_id: str
-    """The work order; not hashed."""
+    """The work order, for records; not hashed."""
     subject_id: str
-    """Whose conversation; fair queues share out by it; not hashed."""
+    """The subject. Limits are shared out fairly between subjects; not hashed."""
     deadline: float
-    """On the event loop's clock, seconds; no attempt runs past it; not hashed."""
+    """On the event loop's clock, seconds; no attempt runs past it. Not hashed."""
     max_tokens: int
-    """Largest answer."""
+    """Most tokens of the answer."""
     temperature: float
     """Sampling temperature."""
     provider_id: str | None = None
@@ -100,17 +100,17 @@ class PromptRequest(NamedTuple):
     model_id: str | None = None
     """Asked for explicitly. A provider receives the model that routing settled on here."""
     domain_tags: tuple[str, ...] = ()
-    """Tags to route by."""
+    """Tags that choose a route."""
     tools: tuple[ToolSpec, ...] = ()
-    """Tools that the model may ask for."""
+    """The tools that the model may request."""
     output_schema: Mapping[str, object] | None = None
-    """JSON schema of the answer, where it is to be structured."""
+    """JSON schema of a structured answer; None: the answer is text."""
     restart_streams: bool = False
-    """The reader of this stream can take back text: after output has begun, a failed attempt may start over."""
+    """Whether the stream's reader can withdraw text. If so, a failed attempt is retried even after output has begun."""
 
 
 MOST_TOKENS: Final = 1_000_000_000
-"""More than any model takes or gives in one answer, and so few that no session's sum outgrows what a ledger stores."""
+"""The largest valid count of tokens. No model comes near it, and the sums of a session stay within what a ledger can store."""
 _COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens")
 
 
@@ -119,47 +119,47 @@ class Usage:
     """Tokens of one answer, as the provider counted them."""
 
     input_tokens: int
-    """Tokens sent, cached ones included."""
+    """Tokens sent, including cached ones."""
     output_tokens: int
     """Tokens received."""
     cached_tokens: int | None = None
-    """Tokens of the input that came from the provider's cache; None: it did not say."""
+    """Input tokens that came from the provider's cache; None: the provider did not say."""
 
     def problem(self) -> str | None:
-        """What cannot be a count of tokens, with its value; None where all can."""
+        """Returns an error text about the first count that is invalid; None: all are valid."""
         for place, count in enumerate((self.input_tokens, self.output_tokens, self.cached_tokens or 0)):
             if type(count) is not int or not 0 <= count <= MOST_TOKENS:  # a bool is no count either
                 return f"usage.{_COUNTS[place]} = {quoted(count)}: expected a whole number from 0 to {MOST_TOKENS:,}"
         return None
 
     def as_json(self) -> orjson.Fragment:
-        """The counts as canonical JSON, to stand inside a payload."""
+        """Returns the counts as canonical JSON for a payload."""
         cached = "" if self.cached_tokens is None else f'"cached_tokens":{self.cached_tokens:d},'
         text = f'{{{cached}"input_tokens":{self.input_tokens:d},"output_tokens":{self.output_tokens:d}}}'
         return orjson.Fragment(text.encode())
 
 
 class Attempt(NamedTuple):
-    """One try at one provider, told as it happens."""
+    """One attempt at one provider, as reported while it happens."""
 
     state: Literal["started", "failed"]
-    """`started` before the call goes out; `failed` when it did not answer. Success is the response itself."""
+    """`started` before the call goes out; `failed` if it gave no answer. A success is not reported; it is the response."""
     call: int
-    """Call number within the work order."""
+    """Number of the call within the work order, from 1."""
     attempt: int
-    """From 1 over all providers of this call."""
+    """Number of the attempt, from 1, counted over all providers of the call."""
     provider_id: str
-    """Where it went."""
+    """The provider."""
     model_id: str
-    """Which model was asked."""
+    """The requested model."""
     route_reason: str
     """`explicit`, `domain_tag:<tag>`, `default` or `fallback`."""
     reason: str | None = None
-    """Why it failed (`ProviderReason`)."""
+    """Why it failed, a `ProviderReason`; None: it started."""
     detail: str | None = None
-    """The failure in words; may quote the provider."""
+    """The failure in words, which may quote the provider; None: it started."""
     output_begun: bool = False
-    """Whether text had been streamed before it failed."""
+    """Whether it had streamed text before it failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,82 +167,82 @@ class PromptResponse:
     """A model's answer."""
 
     provider_id: str
-    """Who answered."""
+    """The provider that answered."""
     model_id: str
-    """Which model answered, by the name under which it was asked for: it is recorded in plain."""
+    """The model, by the name that was requested. It is recorded unsealed."""
     text: str
-    """Its text; "" where it only asked for tools."""
+    """The text; "" if the answer only requests tools."""
     structured: dict[str, Any] | None = None
-    """Its text as an object, where the provider already gave one."""
+    """The text as an object, if the provider parsed it; None: it did not."""
     tool_uses: tuple[ToolUse, ...] = ()
-    """Tools it asks for."""
+    """The tool calls that it requests."""
     usage: Usage
-    """Tokens, as counted by the provider."""
+    """Tokens, as the provider counted them."""
     latency_ms: int = 0
-    """Of the attempt that answered, milliseconds."""
+    """Duration of the attempt that answered, milliseconds."""
     finish_reason: FinishReason = "stop"
-    """Why it stopped."""
+    """Why the model stopped."""
     served_model: str | None = None
-    """What the answer itself calls its model, where that is another name: content, recorded and sealed with the text."""
+    """The name that the answer itself gives its model, if it differs; None: it does not. It is sealed with the text."""
     attempts: int = 1
-    """Attempts that were made, this one included."""
+    """Number of attempts, including this one."""
     route_reason: str = "default"
     """`explicit`, `domain_tag:<tag>`, `default` or `fallback`. Set by the gateway."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """Some text of an answer that is still being made."""
+    """A piece of text of an unfinished answer."""
 
     attempt: int
-    """Which attempt it belongs to."""
+    """Number of the attempt that the text belongs to."""
     text: str
-    """The text, to be appended to what came before in this attempt."""
+    """The text, which follows the earlier pieces of this attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRestart:
-    """What was streamed so far is void: a new attempt begins."""
+    """Withdraws all text streamed so far, because a new attempt begins."""
 
     attempt: int
-    """The new attempt."""
+    """Number of the new attempt."""
 
 
 StreamItem = TextPiece | StreamRestart | PromptResponse
-"""What a stream yields; the response comes last, exactly once."""
+"""One item of a stream. The response comes last, exactly once."""
 
 
 class OnAttempt(Protocol):
-    """Who records attempts."""
+    """Records attempts."""
 
     def __call__(self, attempt: Attempt, /) -> Awaitable[object]:
-        """Takes note of an attempt before the call goes on: it is awaited, what it gives is not looked at."""
+        """Records an attempt. The call goes on when this returns; the returned value is ignored."""
         ...
 
 
 class PromptGateway(Protocol):
-    """What HO1 sees of the gateway."""
+    """The gateway, as HO1 sees it."""
 
     async def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> PromptResponse:
-        """The model's answer, after retries and fallbacks; raises ProviderError when all are exhausted."""
+        """Returns the model's answer, after retries and fallbacks. Raises ProviderError if no attempt gave one."""
         ...
 
     def stream(self, request: PromptRequest, *, on_attempt: OnAttempt) -> AsyncIterator[StreamItem]:
-        """The same answer as it is being made; the last item is the whole response."""
+        """Yields the answer as the provider produces it; the last item is the whole response."""
         ...
 
 
 class Provider(Protocol):
-    """What the gateway sees of a provider. A provider that can stream also has `stream` (see `StreamingProvider`)."""
+    """A provider, as the gateway sees it. A provider that can stream also has `stream` (see `StreamingProvider`)."""
 
     async def complete(self, request: PromptRequest) -> PromptResponse:
-        """One attempt, without retries of its own; raises ProviderError on failure."""
+        """Returns the answer of one attempt, without retries of its own. Raises ProviderError if there is none."""
         ...
 
 
 class StreamingProvider(Provider, Protocol):
-    """A provider that can give text as it is made."""
+    """A provider that can yield text as the model produces it."""
 
     def stream(self, request: PromptRequest) -> AsyncIterator[TextPiece | PromptResponse]:
-        """Text pieces (their attempt number is set by the gateway), then the whole response."""
+        """Yields pieces of text, then the whole response. The gateway sets the attempt numbers of the pieces."""
         ...

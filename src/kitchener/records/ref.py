@@ -14,6 +14,12 @@ class RefMapping(TypedDict):
     entry_hash: str
 
 
+class ListedRefMapping(TypedDict):
+    """A member of a list of references in a payload."""
+
+    ref: RefMapping
+
+
 class Ref(NamedTuple):
     """The triple that names an entry: ledger id, entry id, and the hash of the entry's body."""
 
@@ -27,6 +33,11 @@ class Ref(NamedTuple):
         # No escaping needed: the ledger allows only printable ASCII without quotes in these parts.
         return orjson.Fragment(f'{{"entry_hash":"{entry_hash}","entry_id":"{entry_id}","ledger_id":"{ledger_id}"}}')
 
+    def as_listed_json(self) -> orjson.Fragment:
+        """The triple as a member of a list of references, `{"ref": …}`, as canonical JSON."""
+        ledger_id, entry_id, entry_hash = self
+        return orjson.Fragment(f'{{"ref":{{"entry_hash":"{entry_hash}","entry_id":"{entry_id}","ledger_id":"{ledger_id}"}}}}')
+
     def as_mapping(self) -> RefMapping:
         """The triple as a JSON object."""
         return {"ledger_id": self.ledger_id, "entry_id": self.entry_id, "entry_hash": self.entry_hash}
@@ -36,6 +47,11 @@ class Ref(NamedTuple):
         """Reads the triple from a payload that was read back; raises KeyError if a part is missing."""
         read = cast(RefMapping, mapping)  # a fragment is written and never read, so this asks nothing at run time
         return cls(read["ledger_id"], read["entry_id"], read["entry_hash"])
+
+    @classmethod
+    def from_listed(cls, listed: ListedRefMapping | orjson.Fragment) -> "Ref":
+        """Reads the triple from a member of a list of references; raises KeyError if a part is missing."""
+        return cls.from_mapping(cast(ListedRefMapping, listed)["ref"])
 
 
 def refs_in(value: object, name: str) -> Iterator[tuple[str, Ref]]:

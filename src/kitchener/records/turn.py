@@ -1,4 +1,4 @@
-"""What a turn is asked, what it returns, and what it tells while it runs."""
+"""The call, the result and the updates of one turn. Plain immutable records; this module knows nothing of how a turn runs."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from kitchener.records.entries.work_orders import WorkOrderState, WorkOrderType
 from kitchener.records.ref import Ref
 
 
-class Candidate(str):
+class ConsolidationCandidate(str):
     """A signal whose gate opened, as ledgers store its id, which also knows in whose memory it counts."""
 
     __slots__ = ("namespace",)
@@ -35,7 +35,7 @@ class Candidate(str):
         return type(self), (str(self), self.namespace)
 
 
-class Candidates(tuple[str, ...]):
+class ConsolidationCandidates(tuple[str, ...]):
     """The signals whose gates opened in a turn. Equal to a list or a tuple of the same signals."""
 
     __slots__ = ()
@@ -47,37 +47,37 @@ class Candidates(tuple[str, ...]):
     @classmethod
     def of(cls, signal_ids: Iterable[str], namespace: str) -> Self:
         """Signals that all count in one namespace."""
-        return cls(Candidate(each, namespace) for each in signal_ids)
+        return cls(ConsolidationCandidate(each, namespace) for each in signal_ids)
 
 
-NO_CANDIDATES: Final = Candidates()
+NO_CANDIDATES: Final = ConsolidationCandidates()
 
 
 class TurnCall(NamedTuple):
     """The options of one message."""
 
     session_id: str | None = None
-    """The session it names; None starts one."""
+    """The session to continue; None: start a new one."""
     subject_id: str | None = None
-    """The subject it names."""
+    """The subject that the message is from; None: the session's own."""
     idempotency_key: str | None = None
-    """The same key with the same message has one turn."""
+    """A second message with the same key gets the result of the first; None: every message gets a turn."""
     memory: bool = True
-    """Whether long-term memory may be read and written."""
+    """Whether the turn may read and write long-term memory."""
     deadline: float | None = None
-    """On the event loop's clock, seconds; None: the configured limit once the turn runs."""
+    """On the event loop's clock, seconds; None: `turn_deadline_s` from when the turn starts to run."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnError:
-    """Why a turn could not do what was asked. The reply still says something."""
+    """Why a turn could not do what it was asked. Its reply is then an apology, a question, or that of the degraded call."""
 
     kind: TurnErrorKind
     """What went wrong, such as `BUDGET` or `PROVIDER`."""
     message: str
-    """What happened, for a reader."""
+    """A description for people."""
     wo_id: str | None = None
-    """The work order that failed."""
+    """The work order that failed; None: no single one did."""
 
     def as_mapping(self) -> TurnErrorMapping:
         """This error as a JSON object."""
@@ -86,37 +86,37 @@ class TurnError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnResult:
-    """The outcome of one turn. Every field stands in the turn's `TURN_COMPLETED` entry."""
+    """The outcome of one turn. The turn's `TURN_COMPLETED` entry contains every field."""
 
     response: str
-    """What to show the user; never empty."""
+    """The reply for the user; never empty."""
     wo_chain_summary: tuple[WorkOrderSummary, ...]
-    """Every work order of the turn, retries included, in the order of planning."""
+    """A summary of each work order of the turn, including retries, in order of planning."""
     cost_summary: CostSummary
-    """Tokens and calls of the whole turn."""
+    """Tokens, calls and time of the whole turn."""
     session_id: str
-    """The session, also where the call started it."""
+    """The session, even if the call started it."""
     turn_id: str
     """`T-{session hex}-{n:06d}`"""
     intent_id: str | None = None
-    """The goal the turn served; None where intents are not used."""
+    """The intent that the turn served; None: there is no active intent, or `context_mode` is not `enforce`."""
     quality_gate_passed: bool = True
     """Whether the reply passed the quality gate."""
-    consolidation_candidates: Candidates = NO_CANDIDATES
+    consolidation_candidates: ConsolidationCandidates = NO_CANDIDATES
     """Signals that crossed the memory gate in this turn, for `run_consolidation`."""
     degraded: bool = False
-    """The reply did not come about in the ordinary way; `error` says why."""
+    """Whether the turn has an `error`, so its reply is an apology, a question, or that of the degraded call."""
     pending_approval: tuple[str, ...] = ()
-    """Work orders that wait for a person."""
+    """Ids of the work orders that wait for a person."""
     error: TurnError | None = None
-    """Why the turn could not do what was asked; None when it could."""
+    """Why the turn could not do what it was asked; None: it could."""
     trace_hash: str | None = None
-    """`sha256:` over the executor's records of this turn; None where nothing was executed."""
+    """`sha256:` over the executor's entries of this turn; None: nothing was executed."""
     projection_ref: Ref | None = None
-    """The turn's projection, where the Context Authority made one."""
+    """The entry of the turn's projection; None: `context_mode` is not `enforce`."""
 
     def as_payload(self) -> TurnResultPayload:
-        """Every field as JSON types, as it stands in `TURN_COMPLETED`."""
+        """Returns every field as JSON types, as `TURN_COMPLETED` contains it."""
         return {
             "response": self.response,
             "wo_chain_summary": list(self.wo_chain_summary),
@@ -125,7 +125,7 @@ class TurnResult:
             "turn_id": self.turn_id,
             "intent_id": self.intent_id,
             "quality_gate_passed": self.quality_gate_passed,
-            "consolidation_candidates": [str(each) for each in self.consolidation_candidates],
+            "consolidation_candidates": list(map(str, self.consolidation_candidates)),
             "degraded": self.degraded,
             "pending_approval": list(self.pending_approval),
             "error": self.error.as_mapping() if self.error else None,
@@ -160,16 +160,16 @@ class TurnResult:
         )
 
 
-def _candidates(read: TurnResultPayload, agent_class: str | None) -> Candidates:
+def _candidates(read: TurnResultPayload, agent_class: str | None) -> ConsolidationCandidates:
     signal_ids, subject_id = read["consolidation_candidates"], read.get("subject_id")
     if not signal_ids or agent_class is None or subject_id is None:
-        return Candidates(signal_ids)
-    return Candidates.of(signal_ids, memory_namespace(agent_class, subject_id))
+        return ConsolidationCandidates(signal_ids)
+    return ConsolidationCandidates.of(signal_ids, memory_namespace(agent_class, subject_id))
 
 
 @dataclass(frozen=True, slots=True)
 class WorkOrderPlanned:
-    """A work order stands in the ledger and is about to run."""
+    """A work order was recorded and is about to run."""
 
     wo_id: str
     wo_type: WorkOrderType
@@ -177,7 +177,7 @@ class WorkOrderPlanned:
 
 @dataclass(frozen=True, slots=True)
 class WorkOrderFinished:
-    """A work order came back."""
+    """A work order ended."""
 
     wo_id: str
     wo_type: WorkOrderType
@@ -186,7 +186,7 @@ class WorkOrderFinished:
 
 @dataclass(frozen=True, slots=True)
 class ToolRan:
-    """A tool was called and answered, or failed."""
+    """A tool call ended, with a result or an error."""
 
     wo_id: str
     tool_id: str
@@ -195,7 +195,7 @@ class ToolRan:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Some text of the reply. Provisional until the turn completes."""
+    """A piece of the reply's text. It may still be retracted until the turn completes."""
 
     wo_id: str
     attempt: int
@@ -204,20 +204,20 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class TextRetracted:
-    """All text deltas of this work order so far are void: a new attempt begins, or the reply was rejected."""
+    """Withdraws all text deltas of this work order, because a new attempt begins or the reply was rejected."""
 
     wo_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class TurnCompleted:
-    """The last update: the turn is on record and durable."""
+    """The last update of a stream: the turn is recorded and durable."""
 
     result: TurnResult
 
 
 TurnUpdate = WorkOrderPlanned | WorkOrderFinished | ToolRan | TextDelta | TextRetracted | TurnCompleted
-"""What `stream_turn` yields."""
+"""One update of `stream_turn`."""
 
 UpdateListener = Callable[[TurnUpdate], Awaitable[None]]
-"""Who is told what happens in a turn, while it happens. A slow listener holds the turn back."""
+"""Receives the updates of a turn as they happen. The turn waits for the listener."""

@@ -4,7 +4,9 @@ A work order is immutable and validated when it is created. Each change of state
 the table of legal transitions. `docs/work-orders.md` explains the states.
 """
 
-from typing import Annotated, Any, Literal, Protocol, Self
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -47,44 +49,56 @@ class _Record(BaseModel):
         return copy
 
 
+TYPE_TAGS: Mapping[WorkOrderType, str] = MappingProxyType(
+    {
+        "classify": "classification",
+        "tool_call": "tool",
+        "synthesize": "synthesis",
+        "verify": "verification",
+        "consolidate": "consolidation",
+    }
+)
+"""The domain tag that each type of work order carries."""
+
+
 class Constraints(_Record):
-    """Within which limits a work order runs."""
+    """The limits of a work order."""
 
     prompt_contract_id: str | None = None
-    """Contract that gives prompt and schemas; None for `tool_call`, which needs no model."""
+    """The contract with prompt and schemas; None for `tool_call`, which needs no model."""
     token_budget: Annotated[int, Field(ge=1)] = 4_000
-    """Tokens this work order may use, input and output together."""
+    """Most tokens of this work order, input and output together."""
     turn_limit: Annotated[int, Field(ge=0)] = 0
-    """Rounds of tool use."""
+    """Most rounds of tool use."""
     timeout_ms: Annotated[int, Field(ge=1)] | None = None
-    """Longest execution; None: only the turn's deadline holds."""
+    """Longest execution, milliseconds; None: only the turn's deadline applies."""
     domain_tags: tuple[str, ...] = ()
-    """Tags that the gateway may route by."""
+    """Tags that may choose the gateway's route."""
     provider_id: str | None = None
-    """Provider to use whatever the tags say."""
+    """The provider to use, regardless of tags; None: the route decides."""
     model_id: str | None = None
-    """Model to use whatever the route says."""
+    """The model to use, regardless of the route; None: the route decides."""
     allowed_tools: tuple[str, ...] = ()
     """Tools that this work order may use."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    """Sampling temperature; None: the contract's."""
+    """Sampling temperature; None: that of the contract."""
 
 
 class Cost(_Record):
-    """What an execution used."""
+    """The tokens, calls and time that an execution used."""
 
     input_tokens: int = 0
     """Tokens sent."""
     output_tokens: int = 0
     """Tokens received."""
     llm_calls: int = 0
-    """Model calls that answered."""
+    """Model calls with an answer."""
     tool_calls: int = 0
-    """Tools that ran."""
+    """Number of tool calls."""
     tool_ids_used: tuple[str, ...] = ()
-    """The id of each tool that ran, in order."""
+    """The tool id of each call, in order."""
     elapsed_ms: int = 0
-    """Wall-clock milliseconds."""
+    """Duration, milliseconds."""
 
 
 class WorkOrderError(_Record):
@@ -93,54 +107,54 @@ class WorkOrderError(_Record):
     reason: FailureReason
     """The class of failure."""
     detail: str
-    """What happened, for a reader."""
+    """A description for people."""
     provider_reason: str | None = None
-    """The gateway's own reason where a provider failed."""
+    """The gateway's reason, if a provider failed; None: none did."""
 
 
 class WorkOrder(_Record):
-    """One unit of execution. Create it with `WorkOrder.create`; move it on with its methods."""
+    """One unit of execution. Create it with `WorkOrder.create`; change its state with its methods."""
 
     wo_id: WorkOrderId
     """`WO-{session_id}-{n:03d}`"""
     session_id: str
-    """The session it works for."""
+    """The session."""
     turn_id: str
-    """The turn it works for."""
+    """The turn."""
     subject_id: SubjectId
-    """Whose conversation it is."""
+    """The subject of the session."""
     intent_id: str | None = None
-    """The goal it serves."""
+    """The intent that it serves; None: there is no active intent."""
     wo_type: WorkOrderType
-    """What is to be done."""
+    """The type of work."""
     tier_target: Literal["HO1"] = "HO1"
-    """Who does it."""
+    """The tier that executes it."""
     state: WorkOrderState = "planned"
-    """Where it stands."""
+    """The state."""
     input_context: dict[str, Any] = Field(default_factory=dict)
-    """What the execution is given; validated by the contract's input schema."""
+    """The input; validated by the contract's input schema."""
     prior_results: tuple[dict[str, Any], ...] = ()
-    """Outputs of the chain's earlier work orders."""
+    """Outputs of earlier work orders of the turn."""
     constraints: Constraints = Constraints()
-    """Within which limits."""
+    """The limits of the execution."""
     targets: tuple[str, ...] = ()
-    """What it is about."""
+    """Names of the things that the work is about."""
     acceptance: tuple[str, ...] = ()
-    """Criteria that its output must meet."""
+    """Criteria that the output must meet."""
     parent_wo_id: str | None = None
-    """The work order that this one retries or belongs to."""
+    """The work order that this one retries or verifies; None: there is none."""
     planned_ref: Ref | None = None
-    """Its `WO_PLANNED` entry, which names everything that went into its input."""
+    """The `WO_PLANNED` entry, which has references to all input; None: it was not recorded yet."""
     output_result: dict[str, Any] | None = None
-    """What came out; validated by the contract's output schema."""
+    """The output; validated by the contract's output schema; None: there is none."""
     error: WorkOrderError | None = None
-    """Why it failed."""
+    """Why it failed; None: it did not fail."""
     cost: Cost = Cost()
-    """What it used."""
+    """The tokens, calls and time that it used."""
     created_at: str
-    """ISO time at which it was planned."""
+    """When it was planned, ISO time."""
     completed_at: str | None = None
-    """ISO time at which it reached its end."""
+    """When it ended, ISO time; None: it did not end yet."""
 
     @classmethod
     def create(
@@ -154,15 +168,15 @@ class WorkOrder(_Record):
         subject_id: str | None = None,
         **fields: Any,
     ) -> Self:
-        """A planned work order.
+        """Returns a planned work order.
 
         Args:
-            session_id: the session it works for
+            session_id: the session
             number: its number within the session, from 1
-            turn_id: the turn it works for
-            wo_type: what is to be done
+            turn_id: the turn
+            wo_type: the type of work
             created_at: ISO time, from the caller's clock
-            subject_id: whose conversation it is; None: the session's own anonymous subject
+            subject_id: the subject of the session; None: the session's own anonymous subject
             **fields: any other field of the model
 
         Raises:
@@ -179,32 +193,32 @@ class WorkOrder(_Record):
         )
 
     def dispatched(self, planned_ref: Ref | None) -> Self:
-        """This work order on its way to HO1."""
+        """Returns the work order as sent to HO1."""
         return self._moved({"state": "dispatched", "planned_ref": planned_ref})
 
     def executing(self) -> Self:
-        """This work order in HO1's hands."""
+        """Returns the work order as being executed by HO1."""
         return self._moved({"state": "executing"})
 
     def completed(self, output_result: dict[str, Any], cost: Cost, at: str) -> Self:
-        """This work order with its result."""
+        """Returns the work order with its output."""
         return self._moved({"state": "completed", "output_result": output_result, "cost": cost, "completed_at": at})
 
     def failed(self, error: WorkOrderError, cost: Cost | None = None, at: str | None = None) -> Self:
-        """This work order, failed for a reason."""
+        """Returns the work order as failed, with the error."""
         cost, at = cost or self.cost, at or self.completed_at
         return self._moved({"state": "failed", "error": error, "cost": cost, "completed_at": at})
 
     def deferred(self, cost: Cost | None = None) -> Self:
-        """This work order waiting for a person."""
+        """Returns the work order as waiting for a person."""
         return self._moved({"state": "deferred", "cost": cost or self.cost})
 
     def superseded(self) -> Self:
-        """This failed work order after its retry succeeded."""
+        """Returns the failed work order as replaced by a successful retry."""
         return self._moved({"state": "superseded"})
 
     def abandoned(self) -> Self:
-        """This work order given up."""
+        """Returns the work order as abandoned."""
         return self._moved({"state": "abandoned"})
 
     def _moved(self, changes: dict[str, object]) -> Self:
@@ -215,15 +229,37 @@ class WorkOrder(_Record):
 
 
 NO_COST = Cost()
-"""Nothing was used."""
+"""The cost of a work order that used nothing."""
+
+
+class DirectReply(NamedTuple):
+    """What a direct call gave."""
+
+    text: str
+    """The reply; empty: the answer held none."""
+    cost: Cost | None
+    """What the call used; None: a replay made no call."""
+
+
+class DirectCall(Protocol):
+    """Asks the gateway for a reply where HO1 is broken. Each use is a governance violation, and is recorded as one."""
+
+    async def __call__(self, work_order: WorkOrder, *, calls_before: int) -> DirectReply:
+        """Returns the model's reply.
+
+        Args:
+            work_order: the broken work order, with what to ask as its `input_context` and the call's limits as `constraints`
+            calls_before: model calls that HO1 began in it
+        """
+        ...
 
 
 class HO1ExecutorProtocol(Protocol):
-    """What HO2 sees of HO1: one method. `HO1Executor` is one; a test's own object is another."""
+    """HO1, as HO2 sees it. `HO1Executor` implements it; a test may pass an object of its own."""
 
     async def execute(self, work_order: WorkOrder) -> WorkOrder:
         """Runs a dispatched work order and returns it completed, failed or deferred.
 
-        Model and tool failures are results. Raising means the executor itself is broken.
+        A failure of a model or a tool is a result. An exception means that the executor itself is broken.
         """
         ...

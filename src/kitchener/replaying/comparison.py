@@ -13,6 +13,7 @@ from kitchener.records import events
 _LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
     events.TURN_STARTED: frozenset(("idempotency_key", "idempotency_scope", "ruleset_hash", "config_hash", "overlap")),
     events.DEGRADATION: frozenset(("error",)),
+    events.PROJECTION_COMPUTED: frozenset(("authority",)),  # `signatures.py` checks it
     events.HO3_OVERLAY: frozenset(("created_at",)),
 }
 """Fields that are not compared, by entry type."""
@@ -37,7 +38,8 @@ _FIRST: Final = (
 """Fields that are compared first, because they explain a difference best."""
 _REFS: Final = frozenset(("part_refs", "input_refs", "proof_refs"))
 """Fields that are compared last: they differ whenever an entry that they refer to differs."""
-_ABSENT: Final = "(absent)"
+ABSENT: Final = "(absent)"
+"""Stands for the value of a field that a payload lacks."""
 
 
 class Difference(NamedTuple):
@@ -68,7 +70,7 @@ def _in_mapping(
 ) -> Difference | None:
     for key in sorted({*recorded, *recomputed} - left_out - _TIMES, key=_rank):
         path = f"{at}.{key}" if at else key
-        found = _in_value(recorded.get(key, _ABSENT), recomputed.get(key, _ABSENT), path)
+        found = _in_value(recorded.get(key, ABSENT), recomputed.get(key, ABSENT), path)
         if found is not None:
             return found
     return None
@@ -147,6 +149,8 @@ def stems_from(
         policy_differs: the turn was recorded under another policy
     """
     top = path.partition(".")[0].partition("[")[0]
+    if top == "authority":
+        return "who signed the projection: the last SIGNER_DECLARED before its turn, and the public keys on record"
     if top == "request_hash":
         text = _request(recorded, now)
     elif entry_type == events.WO_PLANNED and top == "input_hash":

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kitchener.ledger import StoredEntry
-from kitchener.memory.index import OVERLAYS, SIGNALS
+from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.records import events
 from kitchener.records.entries import ConsolidatedSignal, WorkOrderPlannedPayload, payload_as
 from kitchener.replaying.tape import Tape, TurnTape

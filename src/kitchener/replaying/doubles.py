@@ -12,17 +12,17 @@ from kitchener.gateway.providers.recorded import NotRecorded, RecordedProvider, 
 from kitchener.ids import split_namespace
 from kitchener.ledger import Ledger, LedgerReader, StoredEntry
 from kitchener.memory.gate import GateResult
-from kitchener.memory.index import OVERLAYS, SIGNALS
 from kitchener.memory.overlays import Overlay
 from kitchener.memory.reader import DEFAULT_NAMESPACE, MemoryReader, TimeInput
 from kitchener.memory.signals import normalise
 from kitchener.memory.store import SignalOperations
 from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
-from kitchener.records.work_order import Cost, HO1ExecutorProtocol, WorkOrder
+from kitchener.records.work_order import Cost, DirectCall, DirectReply, HO1ExecutorProtocol, WorkOrder
 from kitchener.replaying.comparison import first_difference
 from kitchener.replaying.recorded_routes import Routes
 from kitchener.replaying.replay_ledgers import ReplayLedger
@@ -71,7 +71,8 @@ class RecordedGateway:
         if failure is None:
             response = await self._answer(request)
         attempts = self._tape.attempts(request.wo_id, request.call)
-        if (found := self._routes.difference(request, attempts)) is not None:
+        as_planned = request if self._tape.is_tagged(request.wo_id) else request._replace(domain_tags=())
+        if (found := self._routes.difference(as_planned, attempts)) is not None:
             about = (events.ATTEMPT_STARTED, request.wo_id, None)
             self._tape.diverge("route", *found, about, payload=found[0], now=found[1])
         for attempt in attempts:
@@ -113,6 +114,8 @@ class RecordedGateway:
         """The recorded failure of a call; None: the call has an answer, or its work order failed for another reason."""
         if self._about(request)[2] is not None or self._tape.turn is None:
             return None
+        if request.call in self._tape.direct_calls(request.wo_id):
+            return WorkOrderFailed("PROVIDER", "a direct call failed, as recorded")
         for entry in self._tape.turn.of_type(events.WO_FAILED):
             error = entry.payload.get("error") or {}
             if entry.entity_id == request.wo_id and error.get("reason") in _FROM_OUTSIDE:
@@ -169,6 +172,8 @@ class RecordedExecutor:
         if broken is None:
             return self._with_cost(await self._executor.execute(work_order))
         while (entry := self._tape.next_of(self._ho1m.ledger_id)) is not None and entry.entity_id == work_order.wo_id:
+            if entry.payload.get("governance_violation"):
+                break  # of the direct call, which is made again
             self._ho1m.keep(self._tape.pass_over(self._ho1m.ledger_id))
         raise broken
 
@@ -191,6 +196,20 @@ class RecordedExecutor:
                 detail = next((e.payload["error"]["detail"] for e in failed if isinstance(e.payload.get("error"), dict)), "")
                 return _again(detail)
         return None
+
+
+class RecordedDirectCall:
+    """The direct call where the turn made one; otherwise the recorded reply, which came from the program's own function."""
+
+    def __init__(self, call: DirectCall, tape: Tape) -> None:
+        self._call, self._tape = call, tape
+
+    async def __call__(self, work_order: WorkOrder, *, calls_before: int) -> DirectReply:
+        """See `DirectCall`."""
+        if self._tape.direct_calls(work_order.wo_id):
+            return await self._call(work_order, calls_before=calls_before)
+        end = self._tape.turn.end if self._tape.turn is not None else None
+        return DirectReply(str(end.payload.get("response", "")) if end is not None else "", None)
 
 
 class RecordedMemory(MemoryReader):

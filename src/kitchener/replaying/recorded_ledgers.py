@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.ids import path_part
 from kitchener.ledger import LedgerReader
-from kitchener.memory.index import OVERLAYS, SIGNALS
+from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.records.events import SESSION_START
 from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName, agent_of, index_dir, ledger_paths, sealer_of
 from kitchener.runtime.memories import memory_config

@@ -10,7 +10,7 @@ from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.gateway.routing import Candidate, plan_route
 from kitchener.records.prompt import Attempt, PromptRequest
 
-Difference = tuple[dict[str, object], dict[str, object]]
+RouteDifference = tuple[dict[str, object], dict[str, object]]
 """Where an attempt went, and where it would go now."""
 
 
@@ -26,7 +26,7 @@ class Routes:
         known = {each: ProviderConfig(kind="offline") for each in ("offline", *given)}
         self._router = router.model_copy(update={"providers": {**known, **router.providers}})
 
-    def difference(self, request: PromptRequest, attempts: Sequence[Attempt]) -> Difference | None:
+    def difference(self, request: PromptRequest, attempts: Sequence[Attempt]) -> RouteDifference | None:
         """The first attempt that would go elsewhere now; None: there is none."""
         candidates = list(plan_route(request.provider_id, request.model_id, request.domain_tags, self._router).candidates)
         for attempt in attempts:

@@ -12,8 +12,8 @@ from kitchener.actors.executor.execution import WorkOrderFailed
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.ledger import LedgerEntry, StoredEntry
-from kitchener.memory.index import OVERLAYS
 from kitchener.memory.signals import normalise
+from kitchener.memory.subject_cache import OVERLAYS
 from kitchener.records import events
 from kitchener.records.entries import ProjectionPayload, payload_as, text_of
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
@@ -46,7 +46,7 @@ class _Fragment(TypedDict):
     source_id: str
 
 
-class _AssembledContext(TypedDict, total=False):
+class _RerunContext(TypedDict, total=False):
     """What a reply's prompt is rendered from."""
 
     context_text: str
@@ -133,7 +133,7 @@ class RerunGateway:
 
     def __init__(self, tape: RerunTape) -> None:
         self._tape = tape
-        self.context: _AssembledContext | None = None
+        self.context: _RerunContext | None = None
         """The context of the turn's first reply."""
         self._asked: dict[str, list[str]] = {}
 
@@ -235,7 +235,7 @@ class Rerun:
         return _shown(tape, self._gateway.context or {}, before, self._replays.recorded.agent.token_estimator)
 
 
-def _shown(tape: RerunTape, context: _AssembledContext, before: str, estimator: str) -> ShownContext:
+def _shown(tape: RerunTape, context: _RerunContext, before: str, estimator: str) -> ShownContext:
     lines = tuple(context.get("ho3_biases", ()))
     text = "\n\n".join([*lines, context.get("context_text", "")])
     items: dict[str, None] = {}

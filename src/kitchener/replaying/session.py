@@ -12,14 +12,14 @@ from typing import Final
 
 import anyio.to_thread
 
-from kitchener.actors.assembly import Host
+from kitchener.actors.assembly import SharedResources
+from kitchener.actors.executor.direct_call import GatewayDirectCall
 from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import Tool, ToolRegistry
-from kitchener.actors.turn.services import DegradedCall
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.config import HO2Config, RuntimeConfig
@@ -27,13 +27,15 @@ from kitchener.errors import UnknownSession
 from kitchener.gateway.providers.recorded import RecordedProvider
 from kitchener.ids import memory_namespace
 from kitchener.ledger import LedgerReader, StoredEntry
-from kitchener.memory.index import OVERLAYS, SIGNALS, signal_keys
+from kitchener.ledger.verify.checkpoint import read_checkpoint
+from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, SessionStartPayload, payload_as, text_of
 from kitchener.records.prompt import PromptGateway, PromptRequest
 from kitchener.replaying.consolidations import PREFIX, ConsolidationTape
 from kitchener.replaying.doubles import (
     RecordedClock,
+    RecordedDirectCall,
     RecordedExecutor,
     RecordedGateway,
     RecordedLearning,
@@ -44,7 +46,8 @@ from kitchener.replaying.recorded_ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded_routes import Routes
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
-from kitchener.replaying.tape import Diverged, Tape, TurnTape
+from kitchener.replaying.signatures import RecordedSigners
+from kitchener.replaying.tape import Diverged, Tape, TurnTape, providers_of
 from kitchener.runtime.agent import tools_of
 from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
 
@@ -92,6 +95,7 @@ class Replays:
         self._tools, self._prompts = tools, prompts
         self._identities: dict[bool, str] = {}
         """The identity of the policy, with and without long-term memory."""
+        self._signers: RecordedSigners | None = None
 
     async def sessions(self) -> list[str]:
         """The sessions on record, oldest first."""
@@ -160,7 +164,8 @@ class Replays:
         # HO2m first: a turn's end becomes durable after everything it depends on, so the other ledgers then have all of it.
         ledger_ids = (ho2m, *sorted(self.recorded.readers.keys() - {OVERLAYS, ho2m}))
         entries, subject_id = await self._read(session_id, ledger_ids)
-        return Tape(session_id, entries, ho2m=ho2m, names=await self._names(subject_id))
+        names, signers = await self._names(subject_id), await self._recorded_signers()
+        return Tape(session_id, entries, ho2m=ho2m, names=names, signers=signers)
 
     async def _read(self, session_id: str, ledger_ids: Iterable[str]) -> tuple[dict[str, Sequence[StoredEntry]], str]:
         """The session's entries by ledger id, and its subject."""
@@ -171,6 +176,15 @@ class Replays:
         if not (own := entries.get(self.recorded.ho2m)):
             raise UnknownSession(session_id, self.agent_class)
         return entries, payload_as(CommonPayload, own[0].payload)["subject_id"]
+
+    async def _recorded_signers(self) -> RecordedSigners:
+        """Who signed projections, from the ledgers. Read once, because a root has few signers."""
+        if self._signers is None:
+            readers, ho2m = self.recorded.readers.values(), self.recorded.readers[self.recorded.ho2m]
+            held = [await anyio.to_thread.run_sync(read_checkpoint, each.path) for each in readers]
+            declared = [entry async for entry in ho2m.read(key=events.SIGNERS_KEY)]
+            self._signers = RecordedSigners(declared, [head.public_key for head in held if head is not None])
+        return self._signers
 
     async def _overlays_of(self, subject_id: str) -> list[StoredEntry]:
         """The entries of the overlays ledger about a subject."""
@@ -230,10 +244,11 @@ class Replays:
         agent = self.recorded.agent.model_copy(update=_NO_LIMIT)
         tools = RecordedTools(self._tools, tape)
         provider = RecordedProvider(tape.recordings(), request_hash=self._hashed_by(ledgers))
-        routes = Routes(self.settings.router, tape.providers())
+        gateway = gateway or RecordedGateway(tape, provider, Routes(self.settings.router, providers_of(tape.turns)))
+        direct_call = GatewayDirectCall(ledgers=ledgers, gateway=gateway, prompts=self._prompts, clock=clock, config=agent)
         executor = HO1Executor(
             ledgers=ledgers,
-            gateway=gateway or RecordedGateway(tape, provider, routes),
+            gateway=gateway,
             prompts=self._prompts,
             tools=tools,
             clock=clock,
@@ -246,10 +261,10 @@ class Replays:
             token_budgeter=TokenBudgeter(),
             config=agent if memory is not None else agent.model_copy(update={"ho3_enabled": False}),
             ho3_memory=memory,
-            degraded_call=_recorded_reply(tape),
+            direct_call=RecordedDirectCall(direct_call, tape),
             tools=tools,
             clock=clock,
-            host=Host(limits=self.settings.limits, ruleset_hash=self.ruleset_hash(memory)),
+            host=SharedResources(limits=self.settings.limits, ruleset_hash=self.ruleset_hash(memory)),
         )
 
     def ruleset_hash(self, memory: LongTermMemory | None) -> str:
@@ -308,15 +323,6 @@ def _known(agent: HO2Config, tools: Sequence[Callable[..., object]]) -> tuple[Ca
     """The tools given, without those that the settings load."""
     loaded = {name.rpartition(":")[2] for name in agent.tools or () if ":" in name}
     return tuple(each for each in tools if not (isinstance(each, Tool) and each.tool_id in loaded))
-
-
-def _recorded_reply(tape: Tape) -> DegradedCall:
-    async def degraded_call(message: str, *, session_id: str, deadline: float) -> str:
-        """The recorded reply to a turn in which HO1 was broken."""
-        end = tape.turn.end if tape.turn is not None else None
-        return str(end.payload.get("response", "")) if end is not None else ""
-
-    return degraded_call
 
 
 class _Replay:

@@ -5,7 +5,7 @@ ends the replay. Differences are therefore found in the order in which a turn de
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NoReturn
@@ -16,7 +16,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.context import ProjectionLists, base_ref, read_lists
 from kitchener.gateway.providers.recorded import Recording
 from kitchener.ledger import LedgerEntry, StoredEntry
-from kitchener.memory.index import SIGNALS
+from kitchener.memory.subject_cache import SIGNALS
 from kitchener.records import events
 from kitchener.records.entries import (
     AttemptFailedPayload,
@@ -30,8 +30,10 @@ from kitchener.records.entries import (
 )
 from kitchener.records.prompt import Attempt
 from kitchener.records.ref import Ref
+from kitchener.records.work_order import TYPE_TAGS
 from kitchener.replaying.comparison import Difference, first_difference, stems_from
 from kitchener.replaying.report import ReplayDivergence
+from kitchener.replaying.signatures import RecordedSigners
 
 NO_TIME: Final = "1970-01-01T00:00:00.000000+00:00"
 """The time of an entry where nothing has a time yet."""
@@ -95,6 +97,12 @@ class TurnTape:
         return [entry for entries in self.entries.values() for entry in entries if entry.entry_type in entry_types]
 
 
+def providers_of(turns: Iterable[TurnTape]) -> set[str]:
+    """The providers of all attempts in some turns."""
+    found = (turn.of_type(events.ATTEMPT_STARTED) for turn in turns)
+    return {payload_as(AttemptStartedPayload, entry.payload)["provider_id"] for entries in found for entry in entries}
+
+
 class Tape:
     """A recorded session and the position of a replay in it.
 
@@ -103,6 +111,7 @@ class Tape:
         entries: its entries by ledger id, oldest first
         ho2m: the ledger id of the supervisor's ledger
         names: names for entries outside the session, such as learned lines, by ledger id and entry id
+        signers: check the signatures of projections; None: no signer is on record
     """
 
     def __init__(
@@ -112,6 +121,7 @@ class Tape:
         *,
         ho2m: str,
         names: Mapping[tuple[str, str], str] = MappingProxyType({}),
+        signers: RecordedSigners | None = None,
     ) -> None:
         self.session_id, self.entries, self.ho2m = session_id, entries, ho2m
         self.turns: list[TurnTape] = []
@@ -127,7 +137,7 @@ class Tape:
         self._left: dict[str, deque[StoredEntry]] = {}
         self._lists: dict[str, ProjectionLists] = {}
         self._by_ref = {(entry.ledger_id, entry.entry_id): entry for each in entries.values() for entry in each}
-        self.names = names
+        self.names, self.signers = names, signers or RecordedSigners()
         own = [entry.seq for entry in entries.get(ho2m, ())]
         self._before = dict(zip(own, [0, *own], strict=False))
         self._cut()
@@ -276,11 +286,6 @@ class Tape:
                 )
         return found
 
-    def providers(self) -> set[str]:
-        """The providers of all attempts in the session."""
-        found = (turn.of_type(events.ATTEMPT_STARTED) for turn in self.turns)
-        return {payload_as(AttemptStartedPayload, entry.payload)["provider_id"] for entries in found for entry in entries}
-
     def visible_items(self) -> tuple[str, ...]:
         """Ids of the turns, rules, intents and learned lines that the turn showed the model, in recorded order."""
         shown: dict[str, None] = {}
@@ -319,13 +324,28 @@ class Tape:
             return entry.entity_id
         return self.names.get((ref.ledger_id, ref.entry_id), ref.entry_id)
 
+    def is_tagged(self, wo_id: str) -> bool:
+        """Whether a work order of this turn carries domain tags. An older version planned it without the tag of its type."""
+        planned = [entry.payload for entry in self.of_turn(events.WO_PLANNED) if entry.entity_id == wo_id]
+        return any("domain_tags" in payload_as(WorkOrderPlannedPayload, each)["constraints"] for each in planned)
+
+    def direct_calls(self, wo_id: str) -> set[int]:
+        """The numbers of the calls that this turn made in a broken work order without HO1."""
+        attempts = [entry.payload for entry in self.of_turn(events.ATTEMPT_STARTED) if entry.entity_id == wo_id]
+        return {payload_as(AttemptStartedPayload, each)["call"] for each in attempts if each.get("governance_violation")}
+
     def _difference(
         self, expected: StoredEntry, recorded: Mapping[str, object], payload: Mapping[str, object]
     ) -> Difference | None:
         if expected.entry_type == events.PROJECTION_COMPUTED and any(recorded.get(key) != payload.get(key) for key in _LISTS):
             # Equal lists can be written in several forms, and the form is not a decision.
             recorded, payload = self._written_out(recorded), self._written_out(payload)
-        return first_difference(expected.entry_type, recorded, payload, policy_differs=self.policy_differs)
+        if expected.entry_type == events.WO_PLANNED:
+            payload = _as_planned(payload_as(WorkOrderPlannedPayload, payload), payload_as(WorkOrderPlannedPayload, recorded))
+        found = first_difference(expected.entry_type, recorded, payload, policy_differs=self.policy_differs)
+        if found is None and expected.entry_type == events.PROJECTION_COMPUTED and self.turn is not None:
+            return self.signers.difference(expected.payload, self.turn.started.seq)
+        return found
 
     def _written_out(self, payload: Mapping[str, object]) -> dict[str, object]:
         lists = self.lists_of(payload_as(ProjectionPayload, payload))
@@ -363,3 +383,11 @@ class Tape:
                 if turn_id in found:
                     found[turn_id].entries.setdefault(ledger_id, []).append(entry)
         self.turns = list(found.values())
+
+
+def _as_planned(now: WorkOrderPlannedPayload, recorded: WorkOrderPlannedPayload) -> Mapping[str, object]:
+    """A plan as the recording version wrote it: an earlier one left out the tag of the type."""
+    tags = [TYPE_TAGS[now["wo_type"]]]
+    if "domain_tags" in recorded["constraints"] or now["constraints"].get("domain_tags") != tags:
+        return now
+    return {**now, "constraints": {key: value for key, value in now["constraints"].items() if key != "domain_tags"}}

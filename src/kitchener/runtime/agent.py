@@ -1,7 +1,7 @@
 """Builds one agent class of a runtime: its executor behind a mailbox, its supervisor, and the task that holds its ledgers.
 
 The runtime makes one `Agent` for each configured class, and for other classes on first use. An agent knows no other agent;
-`Shared` has what they share. Explained in `docs/runtime.md`.
+`RuntimeParts` has what they share. Explained in `docs/runtime.md`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +12,9 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
-from kitchener.actors.assembly import Host
+from kitchener.actors.assembly import SharedResources
 from kitchener.actors.consolidation.background import BackgroundJobs
+from kitchener.actors.executor.direct_call import GatewayDirectCall
 from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.mailbox.hosts import GatewayCall, HostedExecutor
@@ -41,7 +42,7 @@ RESTART_WINDOW_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Injected:
+class RuntimeArguments:
     """The arguments of `open_runtime` that are not settings."""
 
     tools: tuple[Callable[..., object], ...]
@@ -52,11 +53,11 @@ class Injected:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class RuntimeParts:
     """The parts of a runtime that all agent classes share."""
 
     config: RuntimeConfig
-    injected: Injected
+    injected: RuntimeArguments
     gateway_mailbox: Mailbox[GatewayCall, PromptResponse | None]
     gateway: PromptGateway
     """The gateway behind its mailbox."""
@@ -69,7 +70,7 @@ class Shared:
     scope: anyio.CancelScope
 
 
-class _Opening:
+class _OpeningAttempt:
     """One attempt to open the ledgers of an agent class."""
 
     __slots__ = ("closed", "error", "settled")
@@ -83,7 +84,7 @@ class _Opening:
 class Agent:
     """One agent class: its executor behind its mailbox, its supervisor, and the task that holds its ledgers."""
 
-    def __init__(self, config: HO2Config, shared: Shared) -> None:
+    def __init__(self, config: HO2Config, shared: RuntimeParts) -> None:
         self._config, self._shared = config, shared
         injected, limits = shared.injected, shared.config.limits
         self._memory = shared.memories.get(config.agent_class)
@@ -91,7 +92,7 @@ class Agent:
         items = ContextItems() if config.context_mode == "enforce" else None
         self.tools = tools = tools_of(config, injected.tools, (items.tool,) if items is not None else ())
         self.background = BackgroundJobs(shared.tasks, limits.background_queue)
-        host = Host(
+        host = SharedResources(
             limits=limits,
             limiter=shared.limiter,
             tasks=shared.tasks,
@@ -100,10 +101,11 @@ class Agent:
             wait_open=self.ready,
             signer=shared.signer,
         )
+        prompts = PromptLibrary.load(config.prompt_dir)
         executor = HO1Executor(
             ledgers=self.ledgers,
             gateway=shared.gateway,
-            prompts=PromptLibrary.load(config.prompt_dir),
+            prompts=prompts,
             tools=tools,
             clock=injected.clock,
             config=config,
@@ -128,6 +130,9 @@ class Agent:
             config=config,
             ho3_memory=self._memory,
             degraded_call=injected.degraded_call,
+            direct_call=GatewayDirectCall(
+                ledgers=self.ledgers, gateway=shared.gateway, prompts=prompts, clock=injected.clock, config=config
+            ),
             tools=tools,
             context_items=items,
             clock=injected.clock,
@@ -135,11 +140,11 @@ class Agent:
             host=host,
         )
         self._host = host
-        self._opening, self._closing = _Opening(), anyio.Event()
+        self._opening, self._closing = _OpeningAttempt(), anyio.Event()
 
     def open(self) -> None:
         """Starts to open the ledgers; `ready` waits for the result."""
-        self._opening = _Opening()
+        self._opening = _OpeningAttempt()
         self._shared.tasks.start_soon(self._hold, self._opening, name=f"ledgers of {self._config.agent_class}")
 
     async def ready(self) -> None:
@@ -153,7 +158,7 @@ class Agent:
         if opening.error is not None:
             raise opening.error
 
-    async def _hold(self, opening: _Opening) -> None:
+    async def _hold(self, opening: _OpeningAttempt) -> None:
         """Opens the ledgers and keeps them open until the runtime closes; in one task, so no cancel scope crosses tasks."""
         what = f"the task that holds the ledgers of {self._config.agent_class}"
         try:

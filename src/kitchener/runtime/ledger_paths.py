@@ -11,8 +11,8 @@ from kitchener.errors import UnknownSession
 from kitchener.ids import is_agent_class, path_part
 from kitchener.ledger import LedgerReader
 from kitchener.ledger.format.lines import IndexKeys
-from kitchener.memory.index import overlay_keys, signal_keys
 from kitchener.memory.reader import OVERLAYS_FILE, SIGNALS_FILE, memory_dir
+from kitchener.memory.subject_cache import overlay_keys, signal_keys
 from kitchener.records.events import SEALED_FIELDS, index_keys
 from kitchener.runtime.loading import load_config
 from kitchener.runtime.memories import memory_config

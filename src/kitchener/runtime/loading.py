@@ -14,10 +14,10 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from kitchener.config import (
-    Location,
     ProviderConfig,
     RouterConfig,
     RuntimeConfig,
+    SettingPath,
     annotation_at,
     check_values,
     described,
@@ -29,12 +29,13 @@ from kitchener.config import (
     replacement_of,
     shown_reference,
 )
-from kitchener.config.parsing import MAX_SETTINGS_BYTES
+from kitchener.config.settings import MAX_SETTINGS_BYTES
 from kitchener.errors import ConfigError
-from kitchener.gateway.providers.opening import MAX_KEY_BYTES
+from kitchener.gateway.providers.factory import MAX_KEY_BYTES
 from kitchener.gateway.providers.vendors import check_vendors
 from kitchener.gateway.routing import check_router
 from kitchener.ids import is_agent_class
+from kitchener.runtime.work_order_routes import check_model_choices
 from kitchener.small_files import read_regular
 
 PREFIX: Final = "KITCHENER_"
@@ -119,7 +120,7 @@ def check_config(
     given: Collection[str] = (),
     environ: Mapping[str, str] = os.environ,
 ) -> None:
-    """Checks what the settings refer to: agent classes, providers of routes, and the presence of API keys.
+    """Checks what the settings refer to: agent classes, providers of routes and work orders, and the presence of API keys.
 
     Keys are not asked for where model calls are forbidden, nor for providers that the program passes in itself.
 
@@ -137,6 +138,7 @@ def check_config(
         _check_agent_class(name, name if "agent_class" not in agent.model_fields_set else agent.agent_class, source)
     check_router(config.router, given=given, source=source)
     check_vendors(config.router, given=given, source=source)
+    check_model_choices(config, given=given, source=source)
     if not config.router.allow_model_calls:
         return
     for provider_id, provider in config.router.providers.items():
@@ -149,9 +151,11 @@ class _Layers:
     """Settings under construction: nested tables, and which source set a value where it was not the file."""
 
     data: dict[str, object] = field(default_factory=dict)
-    origins: dict[Location, str] = field(default_factory=dict)
+    origins: dict[SettingPath, str] = field(default_factory=dict)
 
-    def add(self, tables: Mapping[str, object], base: Path, *, origin: str | None = None, at: Location | None = None) -> None:
+    def add(
+        self, tables: Mapping[str, object], base: Path, *, origin: str | None = None, at: SettingPath | None = None
+    ) -> None:
         """Lays `tables` over what is there, with their relative paths meant from `base`."""
         _merge(self.data, {key: _absolute(value, (key,), base) for key, value in tables.items()})
         if origin is not None:
@@ -194,7 +198,7 @@ def _from_file(path: Path, source: str, base_dir: Path) -> dict[str, object]:
     return data
 
 
-def _from_environment(environ: Mapping[str, str], layers: _Layers) -> Iterator[tuple[str, Location, object]]:
+def _from_environment(environ: Mapping[str, str], layers: _Layers) -> Iterator[tuple[str, SettingPath, object]]:
     """Each variable's name, the place it sets, and its value, in the order of their names."""
     for name in sorted(environ):
         if not name.startswith(PREFIX):
@@ -206,7 +210,7 @@ def _from_environment(environ: Mapping[str, str], layers: _Layers) -> Iterator[t
         yield name, at, value
 
 
-def _location(parts: list[str], data: Mapping[str, object]) -> Location:
+def _location(parts: list[str], data: Mapping[str, object]) -> SettingPath:
     """Where a variable points. Keys are lower case; a table that is there already is found whatever its case is.
 
     `AGENTS__ADMIN__…` needs that exception, and so does a provider that the file calls `Local`.
@@ -221,7 +225,7 @@ def _location(parts: list[str], data: Mapping[str, object]) -> Location:
     return tuple(at)
 
 
-def _typed(text: str, at: Location, name: str) -> object:
+def _typed(text: str, at: SettingPath, name: str) -> object:
     """The text itself where text is wanted, else what it means as JSON (`5`, `true`, `["a", "b"]`)."""
     annotation = annotation_at(RuntimeConfig, at)
     if annotation is None:
@@ -248,7 +252,7 @@ def _from_json(text: str, name: str) -> object:
         raise ConfigError(f"environment variable {name}", "", "", expected) from None
 
 
-def _nested(at: Location, value: object) -> dict[str, object]:
+def _nested(at: SettingPath, value: object) -> dict[str, object]:
     """A value inside the tables that lead to it."""
     *tables, last = map(str, at)
     found: dict[str, object] = {last: value}
@@ -257,7 +261,7 @@ def _nested(at: Location, value: object) -> dict[str, object]:
     return found
 
 
-def _leaves(tables: Mapping[str, object], at: Location = ()) -> Iterator[Location]:
+def _leaves(tables: Mapping[str, object], at: SettingPath = ()) -> Iterator[SettingPath]:
     for key, value in tables.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, (*at, key))

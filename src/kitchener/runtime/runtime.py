@@ -32,7 +32,7 @@ from kitchener.ledger import Ledgers
 from kitchener.memory import HO3Memory
 from kitchener.plain_names import quoted
 from kitchener.records.prompt import PromptGateway, Provider
-from kitchener.runtime.agent import RESTART_WINDOW_S, Agent, Injected, Shared
+from kitchener.runtime.agent import RESTART_WINDOW_S, Agent, RuntimeArguments, RuntimeParts
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
 from kitchener.runtime.ledger_paths import agent_of, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
@@ -48,7 +48,7 @@ _GATEWAY_SHARE: Final = 2
 class Runtime:
     """A running Kitchener; made by `open_runtime`."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: RuntimeParts) -> None:
         self.config: RuntimeConfig = shared.config
         self.root = Path(shared.config.plane_root)
         self.gateway: PromptGateway = shared.gateway
@@ -213,7 +213,8 @@ async def open_runtime(
         root: overrides `plane_root`
         tools: functions marked with `@tool`; each agent class's setting `tools` says which of them it may use
         providers: further providers by id, besides those in the configuration
-        degraded_call: answers a message when the executor itself fails; recorded as a violation
+        degraded_call: answers a message when the executor itself fails; recorded as a violation. None: the gateway is asked
+            directly
         clock: the time of day; None: the system clock
         ids: source of new session ids; None: random ids
 
@@ -224,7 +225,7 @@ async def open_runtime(
         ActorStopped: at the end of the block, if an actor failed too often; its last failure is the cause
     """
     loaded = _load(config, root, providers or {})
-    injected = Injected(tuple(tools), providers or {}, degraded_call, clock or SystemClock(), ids)
+    injected = RuntimeArguments(tuple(tools), providers or {}, degraded_call, clock or SystemClock(), ids)
     limits = loaded.config.limits
     body_error: Exception | None = None
     try:
@@ -249,7 +250,7 @@ async def open_runtime(
         raise body_error
 
 
-async def _hold(loaded: LoadedConfig, injected: Injected, *, task_status: TaskStatus[Runtime]) -> None:
+async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status: TaskStatus[Runtime]) -> None:
     """Opens all parts of a runtime and keeps them open until it is closed.
 
     Shielded: a cancelled program still closes its runtime in order, and the end of each turn is recorded.
@@ -275,7 +276,7 @@ async def _hold(loaded: LoadedConfig, injected: Injected, *, task_status: TaskSt
             ):
                 hosted = HostedGateway(mailbox, stream_buffer=limits.stream_buffer)
                 limiter = TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
-                shared = Shared(config, injected, mailbox, hosted, limiter, sealer, signer, memories, tasks, scope)
+                shared = RuntimeParts(config, injected, mailbox, hosted, limiter, sealer, signer, memories, tasks, scope)
                 task_status.started(Runtime(shared))
                 with ends_when_told("the task that holds the runtime"):
                     await anyio.sleep_forever()

@@ -11,8 +11,8 @@ from kitchener.replaying import replay_session
 from kitchener.testing import replays
 from kitchener.testing.crash import CrashReport, CrashRoot, crash_test
 from kitchener.testing.fake_clock import FakeClock
+from kitchener.testing.prompt_requests import prompt_request
 from kitchener.testing.replays import assert_replays
-from kitchener.testing.requests import prompt_request
 
 __all__ = [
     "CrashReport",

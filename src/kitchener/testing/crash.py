@@ -32,9 +32,9 @@ from kitchener.testing.crash_checks import look_into
 from kitchener.testing.crash_process import CrashProcess, Life, Tell
 from kitchener.testing.kill_places import KillPlaces
 
-Build = Callable[[Path], AbstractAsyncContextManager[Runtime]]
+AgentBuilder = Callable[[Path], AbstractAsyncContextManager[Runtime]]
 """Opens the agent with all its ledgers under a directory, such as `open_runtime("kitchener.toml", root=root, tools=[…])`."""
-Turn = tuple[str, int]
+MessageKey = tuple[str, int]
 """A subject, and the number of one of its messages, from 0."""
 
 _EVERY_RECOVERY_TO_KILL: Final = 4
@@ -48,13 +48,13 @@ class CrashRoot(NamedTuple):
 
     root: Path
     """The directory of the ledgers, and of whatever your tools wrote there."""
-    acknowledged: Mapping[Turn, str]
+    acknowledged: Mapping[MessageKey, str]
     """The turn id of each message whose result was returned, by subject and number."""
-    unknown: frozenset[Turn]
+    unknown: frozenset[MessageKey]
     """Messages whose tool may have had its effect before the crash: `OutcomeUnknown`, nothing is run again."""
 
 
-Check = Callable[[CrashRoot], Iterable[str]]
+CrashCheck = Callable[[CrashRoot], Iterable[str]]
 """Says in sentences what is wrong."""
 
 
@@ -81,22 +81,22 @@ class CrashReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    build: Build
+class _CrashPlan:
+    build: AgentBuilder
     conversations: Mapping[str, Sequence[str]]
     agent_class: str
-    check: Check | None
+    check: CrashCheck | None
     backend: str
     where: Path
     life_s: float
 
 
 def crash_test(
-    build: Build,
+    build: AgentBuilder,
     messages: Sequence[str] | Mapping[str, Sequence[str]],
     *,
     kills: int = 20,
-    check: Check | None = None,
+    check: CrashCheck | None = None,
     agent_class: str = "ADMIN",
     backend: Literal["asyncio", "trio"] = "asyncio",
     root: str | Path | None = None,
@@ -128,7 +128,7 @@ def crash_test(
     shared = "/dev/shm" if root is None and os.access("/dev/shm", os.W_OK) else None
     where = Path(root) if root is not None else Path(tempfile.mkdtemp(prefix="kitchener-crash-", dir=shared))
     where.mkdir(parents=True, exist_ok=True)
-    plan = _Plan(build, conversations, agent_class, check, backend, where, life_s)
+    plan = _CrashPlan(build, conversations, agent_class, check, backend, where, life_s)
     began = time.monotonic()
     report = _in_fresh_process(plan, kills)
     report.seconds = round(time.monotonic() - began, 1)
@@ -139,7 +139,9 @@ def crash_test(
     return report
 
 
-def _check_arguments(build: Build, check: Check | None, conversations: Mapping[str, Sequence[str]], kills: int) -> None:
+def _check_arguments(
+    build: AgentBuilder, check: CrashCheck | None, conversations: Mapping[str, Sequence[str]], kills: int
+) -> None:
     if not hasattr(os, "fork"):
         raise CallerError("crash_test needs os.fork, which this machine lacks")
     for name, given in (("build", build), ("check", check)):
@@ -155,7 +157,7 @@ def _check_arguments(build: Build, check: Check | None, conversations: Mapping[s
         raise CallerError("messages are empty: expected at least one")
 
 
-def _in_fresh_process(plan: _Plan, kills: int) -> CrashReport:
+def _in_fresh_process(plan: _CrashPlan, kills: int) -> CrashReport:
     """Runs the test in a process without threads, because only such a one may fork."""
     context = multiprocessing.get_context("spawn")
     reader, writer = context.Pipe(duplex=False)
@@ -178,18 +180,18 @@ def _in_fresh_process(plan: _Plan, kills: int) -> CrashReport:
     return report
 
 
-def _main(plan: _Plan, kills: int, writer: Connection) -> None:
+def _main(plan: _CrashPlan, kills: int, writer: Connection) -> None:
     importlib.import_module(f"anyio._backends._{plan.backend}")  # before the forks, which would each do it
-    test = _Test(plan)
+    test = _CrashTest(plan)
     test.run(kills)
     writer.send(test.report)
     writer.close()
 
 
-class _Test:
+class _CrashTest:
     """Many kills, each on a root of its own."""
 
-    def __init__(self, plan: _Plan) -> None:
+    def __init__(self, plan: _CrashPlan) -> None:
         self.report = CrashReport()
         self._plan = plan
 
@@ -202,7 +204,7 @@ class _Test:
             self._kill(n, 1 + n * self.report.places // kills)
 
     def _count_places(self) -> int:
-        trial = _Trial(self._plan, "whole", self.report)
+        trial = _CrashTrial(self._plan, "whole", self.report)
         if trial.live(None) != 0 or not trial.is_answered():
             return 0
         trial.look()
@@ -210,7 +212,7 @@ class _Test:
         return trial.places
 
     def _kill(self, n: int, at: int) -> None:
-        trial = _Trial(self._plan, f"kill-{n + 1}-at-{at}", self.report)
+        trial = _CrashTrial(self._plan, f"kill-{n + 1}-at-{at}", self.report)
         if trial.live(at) == -signal.SIGKILL:
             self.report.kills += 1
         else:
@@ -225,16 +227,16 @@ class _Test:
         trial.drop()
 
 
-class _Trial:
+class _CrashTrial:
     """One root, and what the processes that lived there promised."""
 
-    def __init__(self, plan: _Plan, name: str, report: CrashReport) -> None:
+    def __init__(self, plan: _CrashPlan, name: str, report: CrashReport) -> None:
         self._plan, self._report, self._name = plan, report, name
         self._root = plan.where / name
         self._root.mkdir()
-        self._replies: dict[Turn, str] = {}
-        self.acknowledged: dict[Turn, str] = {}
-        self.unknown: set[Turn] = set()
+        self._replies: dict[MessageKey, str] = {}
+        self.acknowledged: dict[MessageKey, str] = {}
+        self.unknown: set[MessageKey] = set()
         self.places = 0
 
     def live(self, at: int | None) -> int:
@@ -301,7 +303,7 @@ class _Trial:
             shutil.rmtree(self._root)
 
 
-async def _live(plan: _Plan, root: Path, tell: Tell, places: KillPlaces) -> None:
+async def _live(plan: _CrashPlan, root: Path, tell: Tell, places: KillPlaces) -> None:
     """All conversations at once, each one message after the other; what was said before gets the recorded result."""
 
     async def converse(runtime: Runtime, session: int, subject: str, messages: Sequence[str]) -> None:
@@ -324,7 +326,7 @@ async def _live(plan: _Plan, root: Path, tell: Tell, places: KillPlaces) -> None
     tell(f"places {places.passed}")
 
 
-async def _look(found: CrashRoot, check: Check | None, tell: Tell, _: KillPlaces) -> None:
+async def _look(found: CrashRoot, check: CrashCheck | None, tell: Tell, _: KillPlaces) -> None:
     wrong, aborted = await look_into(found.root)
     if check is not None:
         wrong += await anyio.to_thread.run_sync(lambda: list(check(found)))  # a check may run an event loop of its own

@@ -184,7 +184,7 @@ def simulate(subjects: Sequence[SubjectRecord], setting: GateSetting, config: HO
         setting: the thresholds
         config: everything else: exclusions, thresholds of single kinds, `salience_floor`
     """
-    config, tally = setting.applied_to(config), _Tally(_usual_weight(subjects))
+    config, tally = setting.applied_to(config), _CrossingCounts(_usual_weight(subjects))
     for subject in subjects:
         tally.begin(subject)
         for check in subject.checks:
@@ -207,7 +207,7 @@ def _crosses(check: GateCheck, learned_at_us: int | None, config: HO3MemoryConfi
     ).crossed
 
 
-class _Tally:
+class _CrossingCounts:
     """Adds up the crossings under one setting."""
 
     def __init__(self, usual_weight: float) -> None:

@@ -13,10 +13,10 @@ from kitchener.errors import CallerError, NotOnRecord
 from kitchener.ids import memory_namespace, session_of_valid_turn
 from kitchener.ledger import StoredEntry
 from kitchener.ledger.format.lines import NO_END
-from kitchener.memory.index import OVERLAYS, SIGNALS, fold_subject, signal_keys
 from kitchener.memory.overlays import Overlay
 from kitchener.memory.signals import Cut, RecordedEvent
 from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, fold_subject, signal_keys
 from kitchener.records import events
 from kitchener.replaying import Replays, Rerun, ShownContext
 from kitchener.replaying.tape import Tape, TurnTape
@@ -78,9 +78,9 @@ class MemoryChange:
 
     def _entry_json(self) -> dict[str, object]:
         entry, payload = self.entry, events.read_payload(self.entry.entry_type, self.entry.payload)
-        facts: dict[str, object] = {
-            name: payload[name] for name in ("reason", "superseded_by", "target", "weight") if name in payload
-        }
+        facts: dict[str, object] = {name: payload[name] for name in ("reason", "superseded_by", "target") if name in payload}
+        if "new_weight" in payload:
+            facts["weight"] = payload["new_weight"]
         head = {"ledger_id": entry.ledger_id, "seq": entry.seq, "entry_id": entry.entry_id}
         return {**head, "entry_type": entry.entry_type, "at": entry.timestamp, **facts}
 

@@ -20,7 +20,7 @@ from kitchener.records.entries import (
     WorkOrderPlannedPayload,
     payload_as,
 )
-from kitchener.tuning.routes import PastAttempt, RecordedCall, State, Tokens
+from kitchener.tuning.routes import CallOutcome, PastAttempt, RecordedCall, Tokens
 
 OWN_MODELS: Final[Mapping[str, str]] = {"offline": str(OfflineProvider.traits.model_id)}
 """The default model of each built-in provider."""
@@ -42,7 +42,7 @@ async def read_calls(
         LedgerDamaged: a line does not verify
     """
     # HO1m first: HO2m then already has the plans of all its work orders.
-    calls: dict[tuple[str, int], _Call] = {}
+    calls: dict[tuple[str, int], _PartialCall] = {}
     types: dict[str, str] = {}
     async for entry in ho1m.read(session_id=session_id, entry_type=_OF_HO1M):
         seen()
@@ -53,7 +53,7 @@ async def read_calls(
         number = payload_as(AttemptStartedPayload, payload)["call"]
         call = calls.get((entry.entity_id, number))
         if call is None:
-            call = calls[entry.entity_id, number] = _Call(entry, number, types.get(entry.entity_id, "unknown"))
+            call = calls[entry.entity_id, number] = _PartialCall(entry, number, types.get(entry.entity_id, "unknown"))
         if entry.entry_type == events.LLM_CALL:
             call.answer(payload_as(ModelCallPayload, payload))
         else:
@@ -69,7 +69,7 @@ async def read_calls(
             yield call.made(plans.get(wo_id))
 
 
-class _Call:
+class _PartialCall:
     """One call under construction."""
 
     def __init__(self, entry: StoredEntry, number: int, wo_type: str) -> None:
@@ -78,7 +78,8 @@ class _Call:
         self._session_id, self._turn_id = payload["session_id"], payload.get("turn_id")
         self.tries: dict[int, PastAttempt] = {}
         self._tokens: Tokens | None = None
-        self._state: State = "cut off"
+        self._state: CallOutcome = "cut off"
+        self._is_direct = False
 
     def answer(self, payload: ModelCallPayload) -> None:
         """A model answered."""
@@ -90,13 +91,14 @@ class _Call:
         """An attempt began, or failed; one that only began gives no reason."""
         reason, has_begun = payload.get("reason"), payload.get("output_begun", False)
         provider_id, model_id, route = payload["provider_id"], payload["model_id"], payload["route_reason"]
+        self._is_direct = "governance_violation" in payload
         self.tries[payload["attempt"]] = PastAttempt(provider_id, model_id, route, reason, has_begun)
         self._state = "cut off" if reason is None else "failed"
 
     def made(self, constraints: ConstraintsMapping | None) -> RecordedCall:
         """The call, with what its work order asked for."""
         tries = tuple(self.tries[number] for number in sorted(self.tries))
-        asked = _implied(tries[0]) if constraints is None else constraints
+        asked = _implied(tries[0]) if constraints is None or self._is_direct else constraints
         return RecordedCall(
             wo_id=self._wo_id,
             wo_type=self._wo_type,

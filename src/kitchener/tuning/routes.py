@@ -13,7 +13,7 @@ from kitchener.config import ModelPrice, ProviderConfig, RouterConfig
 from kitchener.errors import RETRYABLE_REASONS, ProviderError
 from kitchener.gateway.routing import Candidate, plan_route
 
-State = Literal["answered", "failed", "cut off"]
+CallOutcome = Literal["answered", "failed", "cut off"]
 """How a call ended; `cut off`: it was cancelled, or the process died."""
 
 _OF_THE_PROVIDER: Final = frozenset(("rate_limited", "server_error", "connection", "timeout", "authentication"))
@@ -59,7 +59,7 @@ class RecordedCall:
     domain_tags: tuple[str, ...] = ()
     tries: tuple[PastAttempt, ...]
     """In order; at least one."""
-    state: State
+    state: CallOutcome
     tokens: Tokens | None = None
     """None: it was not answered."""
 
@@ -77,7 +77,7 @@ class RouteChoice(NamedTuple):
     model_id: str
     route_reason: str
     """`explicit`, `domain_tag:<tag>`, `default` or `fallback`."""
-    state: State
+    state: CallOutcome
     failure: str | None = None
     """Why it failed."""
     is_assumed: bool = False

@@ -5,7 +5,7 @@ on with the intent. So a conversation reads as what it does to the intents.
 """
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -158,9 +158,15 @@ def without_hashes(value: Any) -> Any:
 
 
 @asynccontextmanager
-async def talking(root: Path, clock: FakeClock | None = None, **config: Any) -> AsyncIterator[Talk]:
+async def talking(
+    root: Path,
+    clock: FakeClock | None = None,
+    *,
+    gate: Callable[[PromptRequest], Awaitable[object]] | None = None,
+    **config: Any,
+) -> AsyncIterator[Talk]:
     """A conversation in a runtime of its own; the session of before goes on where its ledgers are there already."""
-    provider, clock = ScriptedProvider(talk), clock or FakeClock()
+    provider, clock = ScriptedProvider(talk, gate=gate), clock or FakeClock()
     async with open_scripted(root, provider, clock=clock, **config) as runtime:
         conversation = Talk(runtime, provider, clock)
         await conversation.start()

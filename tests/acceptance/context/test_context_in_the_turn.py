@@ -348,8 +348,7 @@ async def test_failures_of_aborted_turns_are_put_away_however_many(tmp_path: Pat
         if request.wo_type == "synthesize" and "hang" in request.variables["user_message"]:
             await anyio.sleep_forever()
 
-    async with talking(tmp_path, **BRIDGE) as ada:
-        ada.provider._gate = hang
+    async with talking(tmp_path, gate=hang, **BRIDGE) as ada:
         session = await ada.supervisor.session(SID)
         for n in range(120):
             with anyio.move_on_after(10) as scope:
@@ -377,7 +376,7 @@ async def test_failures_of_aborted_turns_are_put_away_however_many(tmp_path: Pat
 @pytest.mark.parametrize("before", ["off", "shadow"])
 async def test_enforce_adopts_what_was_before(tmp_path: Path, before: str, intent_mode: str) -> None:
     clock = FakeClock()
-    enforce = {"context_mode": "enforce", "intent_mode": intent_mode}
+    enforce: dict[str, Any] = {"context_mode": "enforce", "intent_mode": intent_mode}
     async with talking(tmp_path, clock, context_mode=before, intent_mode=intent_mode) as ada:
         await ada.say("apples", "pears")
     async with talking(tmp_path, clock, **enforce) as ada:

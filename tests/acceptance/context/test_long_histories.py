@@ -9,6 +9,8 @@ import pytest
 
 from tests.acceptance.context.context_kit import BRIDGE, ENFORCE, Talk, talking
 
+pytestmark = pytest.mark.soak
+
 SAID = ("Find me a hotel in that area.", "Yes, a hotel for two people.", "I always like a hotel by the sea.", "Which area?")
 """Each shares its words with a quarter of all turns, and with its neighbours: the worst that a ranking can meet."""
 BUDGET = {"context_budget": 400, "ranking_postings": 128, "recalled_turns": 10}

@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 
-from kitchener.actors.assembly import Host
+from kitchener.actors.assembly import SharedResources
 from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.supervisor import HO2Supervisor
@@ -179,7 +179,7 @@ async def open_remembering(
     memory_settings: Mapping[str, Any] | None = None,
     wrap: Callable[[HO3Memory], Any] = lambda memory: memory,
     clock: Clock | None = None,
-    host: Host | None = None,
+    host: SharedResources | None = None,
     **settings: Any,
 ) -> AsyncIterator[tuple[Stack, Any]]:
     """A supervisor assembled by hand with a long-term memory whose gates one turn opens.

@@ -104,7 +104,7 @@ async def test_consolidation_overlay_has_source_ids(tmp_path: Path) -> None:
     """The overlay names the events that were counted, all of its own namespace, whatever the model says."""
     lesson = {**LESSON, "source_event_ids": ["EVT-0000000000000000"], "source_signal_ids": ["domain:invented"], "count": 99}
     async with open_remembering(tmp_path) as (stack, memory):
-        stack.executor._script = lambda wo: lesson if wo.wo_type == "consolidate" else {"response_text": "x", **QUESTION}
+        stack.executor.script = lambda wo: lesson if wo.wo_type == "consolidate" else {"response_text": "x", **QUESTION}
         for subject in ("ada", "bob"):
             for _ in range(3):
                 await stack.turn(subject_id=subject)

@@ -11,7 +11,7 @@ import anyio
 import pytest
 import structlog.testing
 
-from kitchener.actors.assembly import Host
+from kitchener.actors.assembly import SharedResources
 from kitchener.actors.consolidation.background import BackgroundJobs
 from kitchener.errors import ProviderError
 from kitchener.records.prompt import PromptRequest
@@ -281,7 +281,7 @@ async def test_a_memory_that_cannot_be_written_is_not_tried_with_every_turn(tmp_
         async with anyio.create_task_group() as tasks:
             jobs = BackgroundJobs(tasks, 10)
             settings: dict[str, Any] = {"consolidation": "auto", "consolidation_backoff_s": 3_000}
-            host = Host(background=jobs)
+            host = SharedResources(background=jobs)
             async with open_remembering(tmp_path, provider=provider, wrap=Unwritable, host=host, **settings) as (stack, memory):
                 for n in range(4):
                     result = await stack.turn(f"message {n}", subject_id="ada")

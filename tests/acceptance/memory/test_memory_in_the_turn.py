@@ -34,7 +34,7 @@ from tests.acceptance.memory.remembering import (
     signals,
     student,
 )
-from tests.acceptance.stack import QUESTION, QUICK, ScriptedExecutor, read_all, synthesizes
+from tests.acceptance.stack import QUESTION, QUICK, ScriptedExecutor, fitting, read_all, synthesizes
 
 LEAPING = QUICK.model_copy(update={"max_clock_jump_s": 10_000_000})
 """For a clock that is moved by hand, faster than time passes."""
@@ -260,6 +260,15 @@ async def test_a_turn_without_an_attempt_has_an_unknown_outcome(tmp_path: Path) 
     async with open_remembering(tmp_path, ScriptedExecutor(lambda wo: RuntimeError("broken"))) as (stack, _):
         assert (await stack.turn("one", subject_id="ada")).degraded
     assert signal_ids(tmp_path) == ["outcome:unknown"]
+
+
+async def test_a_reply_abandoned_on_budget_has_an_unknown_outcome(tmp_path: Path) -> None:
+    """The model was never asked for a reply, so there is nothing that failed."""
+    async with open_remembering(tmp_path, ScriptedExecutor(fitting), turn_budget=300) as (stack, _):
+        result = await stack.turn("one " * 400, subject_id="ada")
+    assert result.error is not None
+    assert result.error.kind == "BUDGET"
+    assert [each for each in signal_ids(tmp_path) if each.startswith("outcome:")] == ["outcome:unknown"]
 
 
 async def test_select_biases_called_at_step2b(scripted: OpenRuntime) -> None:

@@ -65,7 +65,7 @@ def counted_calls() -> Iterator[Counter[str]]:
 
 def of_memory(seen: Counter[str]) -> list[str]:
     """The functions of the memory's package among those that ran; that turns ran is checked with it."""
-    assert seen["kitchener.actors.turn.turn._complete"] > 0
+    assert seen["kitchener.actors.supervisor.handle_turn"] > 0
     return sorted(name for name in seen if name.startswith("kitchener.memory"))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kitchener.errors import CallerError
+from kitchener.ledger import LedgerEntry
 from kitchener.memory import HO3Memory, compute_artifact_id, gate_window_key
 from tests.memory.kit import HOUR, NOON, SetClock, at, entries, learned, open_memory, recur
 
@@ -205,6 +206,85 @@ def test_compute_artifact_id_deterministic() -> None:
         sources, by = vector["source_signal_ids"], (vector["model"], vector["prompt_pack_version"])
         assert compute_artifact_id(sources, key, *by) == vector["artifact_id"]
         assert compute_artifact_id(tuple(reversed(sources)), key, *by) == vector["artifact_id"]
+
+
+async def test_event_ts_decides_as_of_when_a_line_is_inactive(tmp_path: Path) -> None:
+    """Deactivated with `event_ts` 2 h after noon, it is inactive as of 3 h after noon, whenever the record was written."""
+    for written in (2, 40):
+        clock = SetClock()
+        async with open_memory(tmp_path / str(written), clock) as memory:
+            artifact_id = await artifact(memory)
+            clock.now = NOON + written * HOUR
+            await memory.deactivate_overlay(artifact_id, "not true", at(2))
+            active = [len(await memory.read_active_biases(at(hours))) for hours in (1, 1.999, 2, 3, 41)]
+        assert active == [1, 1, 0, 0, 0]
+
+
+async def test_later_event_ts_wins_whatever_was_written_last(tmp_path: Path) -> None:
+    clock = SetClock()
+    async with open_memory(tmp_path, clock) as memory:
+        artifact_id = await artifact(memory, weight=0.8)
+        clock.now = NOON + 10 * HOUR
+        await memory.update_overlay_weight(artifact_id, 0.5, "seen again", at(6))
+        await memory.deactivate_overlay(artifact_id, "not true", at(4))
+        found = {hours: [each.weight for each in await memory.read_active_biases(at(hours))] for hours in (3, 5, 7, 11)}
+    assert found == {3: [0.8], 5: [], 7: [0.5], 11: [0.5]}
+
+
+async def test_a_decision_may_be_dated_ahead(tmp_path: Path) -> None:
+    clock = SetClock()
+    async with open_memory(tmp_path, clock) as memory:
+        artifact_id = await artifact(memory)
+        await memory.deactivate_overlay(artifact_id, "after the move", at(5))
+        assert len(await memory.read_active_biases()) == 1
+        clock.now = NOON + 5 * HOUR
+        assert await memory.read_active_biases() == []
+
+
+async def test_a_decision_dated_before_its_line_takes_effect_with_the_line(tmp_path: Path) -> None:
+    """Otherwise the line, which came later, would undo the decision about it."""
+    clock = SetClock()
+    clock.now = NOON + 5 * HOUR
+    async with open_memory(tmp_path, clock) as memory:
+        artifact_id = await artifact(memory)
+        await memory.deactivate_overlay(artifact_id, "not true", at(-20))
+        assert await memory.read_active_biases() == []
+        assert await memory.read_active_biases(at(5.5)) == []
+
+
+async def test_a_decision_on_record_from_before_counts_when_it_was_written(tmp_path: Path) -> None:
+    """In version 1 `event_ts` decided nothing, and what turns were shown rests on that."""
+    clock = SetClock()
+    async with open_memory(tmp_path, clock) as memory:
+        artifact_id = await artifact(memory)
+        [overlay] = await memory.read_overlays()
+        clock.now = NOON + 10 * HOUR
+        older = {"v": 1, "namespace": "default", "subject_id": "default", "artifact_id": artifact_id, "reason": "not true"}
+        dated = {**older, "overlay_id": overlay.overlay_id, "event_ts": at(2)}
+        await memory.overlays.write(LedgerEntry("HO3_OVERLAY_DEACTIVATED", overlay.overlay_id, dated))
+        await memory.overlays.commit()
+    async with open_memory(tmp_path, clock) as memory:
+        assert [len(await memory.read_active_biases(at(hours))) for hours in (1, 5, 9, 11)] == [1, 1, 1, 0]
+        clock.now = NOON + 20 * HOUR
+        later = {**dated, "weight": 0.4, "event_ts": at(3)}
+        await memory.overlays.write(LedgerEntry("HO3_OVERLAY_WEIGHT_UPDATED", overlay.overlay_id, later))
+        await memory.overlays.commit()
+    async with open_memory(tmp_path, clock) as memory:
+        found = {hours: [each.weight for each in await memory.read_active_biases(at(hours))] for hours in (9, 15, 21)}
+    assert found == {9: [0.8], 15: [], 21: [0.4]}
+
+
+async def test_a_quarantine_cancels_what_was_decided_for_later(tmp_path: Path) -> None:
+    """A weight that was dated ahead does not bring a line back whose sources are in quarantine."""
+    clock = SetClock()
+    async with open_memory(tmp_path, clock) as memory:
+        artifact_id = await artifact(memory)
+        [overlay] = await memory.read_overlays()
+        await memory.update_overlay_weight(artifact_id, 0.9, "more of it tomorrow", at(24))
+        assert [each.key for each in await memory.quarantine(overlay.signal_id, "a joke")] == [artifact_id]
+        assert await memory.read_active_biases(at(25)) == []
+        await memory.update_overlay_weight(artifact_id, 0.9, "no joke", at(26))
+        assert len(await memory.read_active_biases(at(27))) == 1
 
 
 async def test_lifecycle_resolution_latest_wins(tmp_path: Path) -> None:

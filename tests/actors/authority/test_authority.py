@@ -70,7 +70,7 @@ async def test_a_conflict_is_asked_about_and_settled_without_a_model(tmp_path: P
 async def test_a_conflict_is_settled_by_call(tmp_path: Path) -> None:
     async with talking(tmp_path, **ENFORCE) as ada:
         first, second = await two_threads(ada)
-        with pytest.raises(InvalidLifecycle, match="is not one to choose"):
+        with pytest.raises(InvalidLifecycle, match="is not a competing intent"):
             await ada.supervisor.resolve_conflict(SID, keep="INT-0000000000000000")
         await ada.supervisor.resolve_conflict(SID, keep=first)
         assert (await ada.say("hello")).intent_id == first
@@ -279,7 +279,7 @@ async def test_recall_goes_as_far_as_its_scope(tmp_path: Path, scope: str, shown
         projected = (await ada.decisions(events.PROJECTION_COMPUTED))[-1].payload
         recalled = [key for key, reasons in projected["eligibility_reasons"].items() if "RECALLED" in reasons]
         assert len(recalled) == len(shown)
-        eligible = {ref["entry_id"] for ref in projected["eligible_refs"]}
+        eligible = {each["ref"]["entry_id"] for each in projected["eligible_refs"]}
         assert not eligible & {key.partition("/")[2] for key in recalled}
 
 
@@ -308,8 +308,7 @@ async def test_recall_sees_nothing_newer_than_the_turn(tmp_path: Path) -> None:
             held.set()
             await release.wait()
 
-    async with talking(tmp_path, recall_scope="subject", **ENFORCE) as ada:
-        ada.provider._gate = hold
+    async with talking(tmp_path, recall_scope="subject", gate=hold, **ENFORCE) as ada:
         await ada.start(OTHER)
         await ada.say("the old harbour", session_id=OTHER)
         async with anyio.create_task_group() as tasks:
@@ -350,7 +349,7 @@ async def test_learned_lines_stand_once(tmp_path: Path) -> None:
         whole = "".join(message.content for message in ada.provider.requests[-1].messages if isinstance(message.content, str))
         assert whole.count(line) == 1
         projected = (await ada.decisions(events.PROJECTION_COMPUTED))[-1].payload
-        visible = {ref["ledger_id"] for ref in projected["visible_refs"]}
+        visible = {each["ref"]["ledger_id"] for each in projected["visible_refs"]}
         assert "OVERLAYS" in visible
     async with talking(tmp_path, FakeClock(1_767_226_600_000_000), context_budget=12, **EASY, **ENFORCE) as ada:
         await ada.say("[switch] plums")
@@ -435,8 +434,7 @@ async def test_calls_wait_for_the_turn_before_them(tmp_path: Path) -> None:
             held.set()
             await release.wait()
 
-    async with talking(tmp_path, **ENFORCE) as ada:
-        ada.provider._gate = hold
+    async with talking(tmp_path, gate=hold, **ENFORCE) as ada:
         first = (await ada.say("apples")).intent_id
         assert first is not None
         with anyio.fail_after(10):
@@ -490,8 +488,7 @@ async def test_a_turn_that_is_cut_off_leaves_its_decision(tmp_path: Path) -> Non
             await anyio.sleep_forever()
 
     clock = FakeClock()
-    async with talking(tmp_path, clock, **ENFORCE) as ada:
-        ada.provider._gate = hang
+    async with talking(tmp_path, clock, gate=hang, **ENFORCE) as ada:
         first = await ada.say("apples")
         for message in ("[switch] hang", "[close] hang"):
             async with anyio.create_task_group() as tasks:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kitchener.actors.authority.subject_turns import SubjectTurns
+from kitchener.actors.authority.subject_turns import SubjectTurns, SubjectView
 from kitchener.runtime import Runtime
 from tests.acceptance.stack import open_scripted
 
@@ -18,9 +18,9 @@ async def talk(runtime: Runtime, sessions: int, turns: int) -> list[int]:
     return ends
 
 
-def ids(view_of: SubjectTurns, subject_id: str = "ada") -> list[str]:
+def ids(view: SubjectView) -> list[str]:
     """What is in memory of a subject."""
-    return [item.entity_id for item in view_of._subjects[subject_id].words.turns]
+    return [item.entity_id for item in view.words.turns]
 
 
 async def test_one_subject_has_no_more_in_memory_than_all_may_have_and_keeps_the_same_turns(tmp_path: Path) -> None:
@@ -28,18 +28,18 @@ async def test_one_subject_has_no_more_in_memory_than_all_may_have_and_keeps_the
     async with open_scripted(tmp_path) as runtime:
         ends = await talk(runtime, 3, 4)
         ledgers = runtime.ledgers()
-        whole = SubjectTurns(ledgers, len, 1_024)
-        assert (await whole.of("ada", ends[-1])).known == 12
-        size = len(whole._subjects["ada"].words.turns[0].text)
+        whole = await SubjectTurns(ledgers, len, 1_024).of("ada", ends[-1])
+        assert whole.known == 12
+        size = len(whole.words.turns[0].text)
         limit = 5 * size + size // 2
 
-        at_once = SubjectTurns(ledgers, len, 1_024, max_chars=limit)
-        assert (await at_once.of("ada", ends[-1])).known == 5
-        step_by_step = SubjectTurns(ledgers, len, 1_024, max_chars=limit)
-        known = [(await step_by_step.of("ada", end)).known for end in ends]
-        assert known == [1, 2, 3, 4, 5, 5, 5, 5, 5, 5, 5, 5]
-        assert ids(step_by_step) == ids(at_once) == ids(whole)[:5]
-        assert at_once._held == step_by_step._held <= limit
+        at_once = await SubjectTurns(ledgers, len, 1_024, max_chars=limit).of("ada", ends[-1])
+        assert at_once.known == 5
+        turns = SubjectTurns(ledgers, len, 1_024, max_chars=limit)
+        step_by_step = [await turns.of("ada", end) for end in ends]
+        assert [view.known for view in step_by_step] == [1, 2, 3, 4, 5, 5, 5, 5, 5, 5, 5, 5]
+        assert ids(step_by_step[-1]) == ids(at_once) == ids(whole)[:5]
+        assert sum(len(item.text) for item in step_by_step[-1].words.turns) <= limit
 
 
 async def test_a_long_history_is_read_in_parts_and_whole(tmp_path: Path) -> None:

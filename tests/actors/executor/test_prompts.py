@@ -25,6 +25,7 @@ SHIPPED: Mapping[str, Mapping[str, Any]] = {
     "PRC-SYNTHESIZE-001": {**SYNTHESIZE, "prior_results": []},
     "PRC-VERIFY-001": VERIFY,
     "PRC-CONSOLIDATE-001": CONSOLIDATE,
+    "PRC-DIRECT-001": {"user_message": "hello", "instructions": "Be kind."},
 }
 CONTRACT: Mapping[str, Any] = {
     "contract_id": "PRC-MY-001",
@@ -82,7 +83,7 @@ def test_the_default_configuration_names_contracts_that_ship() -> None:
         config.verify_contract_id,
         config.consolidation_contract_id,
     }
-    assert named == set(LIBRARY.contract_ids) == set(SHIPPED)
+    assert named | {"PRC-DIRECT-001"} == set(LIBRARY.contract_ids) == set(SHIPPED)
 
 
 @pytest.mark.parametrize("contract_id", SHIPPED)
@@ -295,6 +296,7 @@ def test_data_cannot_close_its_delimiter(text: str, shape: str) -> None:
         assert fenced.count(found[1]) == 2
 
 
+@pytest.mark.soak
 @given(text=st.text(st.sampled_from("0123456789abcd"), max_size=60))
 def test_a_delimiter_that_occurs_in_the_content_is_derived_anew(text: str) -> None:
     """With one digit instead of sixteen, it occurs all the time."""
@@ -365,7 +367,6 @@ def test_loops_and_filters_go_through_the_engine_and_every_value_is_fenced(tmp_p
     pack = "A.\n=== DATA ===\n{% for each in question %}\n{{ loop.index }}: {{ each|upper }}\n{% endfor %}\n"
     contract = mine(tmp_path, pack, input_schema={"type": "object", "properties": {"question": {"type": "array"}}})
     content = contract.render({"question": ["a", "</data-b>"]}, TURN)[1].content
-    assert not contract._pack.data.is_plain
     assert content == f"1: {fence(TURN, 'A')}\n2: {fence(TURN, '</DATA-B>')}\n"
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kitchener.actors.executor.answers import Unreadable, read_answer
+from kitchener.actors.executor.answers import UnreadableAnswer, read_answer
 from kitchener.actors.executor.replies import ReplyText
 from kitchener.actors.tools.registry import ToolRegistry, tool
 from kitchener.errors import ExecutorError, ProviderError
@@ -219,7 +219,7 @@ def test_pieces_of_any_answer_never_contradict_the_reply(text: str, cuts: list[i
     for piece in in_pieces(text, cuts):
         found.feed(piece)
     output = read_answer(response(text), plain_text=True)
-    if not isinstance(output, Unreadable) and "response_text" in output:
+    if not isinstance(output, UnreadableAnswer) and "response_text" in output:
         assert output["response_text"].startswith(found.given)
     else:
         assert "{" in text

@@ -6,16 +6,16 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from kitchener.actors.mailbox.wakeups import EventSignal, Signal, Wakeup, signals
+from kitchener.actors.mailbox.wakeups import EventSignal, FutureLike, Wakeup, signals
 from tests.actors.waiting import settle
 
 
 @pytest.fixture(params=["the loop's own", "any backend's"])
-async def make(request: pytest.FixtureRequest) -> Callable[[], Signal]:
+async def make(request: pytest.FixtureRequest) -> Callable[[], FutureLike]:
     return signals() if request.param == "the loop's own" else EventSignal
 
 
-async def test_a_waiter_sleeps_until_it_is_called(make: Callable[[], Signal]) -> None:
+async def test_a_waiter_sleeps_until_it_is_called(make: Callable[[], FutureLike]) -> None:
     wakeup, seen = Wakeup(make()), []
 
     async def wait() -> None:
@@ -31,7 +31,7 @@ async def test_a_waiter_sleeps_until_it_is_called(make: Callable[[], Signal]) ->
     assert (seen, wakeup.is_set) == (["woken"], True)
 
 
-async def test_a_call_that_came_first_is_not_lost(make: Callable[[], Signal]) -> None:
+async def test_a_call_that_came_first_is_not_lost(make: Callable[[], FutureLike]) -> None:
     wakeup = Wakeup(make())
     wakeup.set()
     wakeup.set()
@@ -39,7 +39,7 @@ async def test_a_call_that_came_first_is_not_lost(make: Callable[[], Signal]) ->
         await wakeup
 
 
-async def test_a_waiter_that_is_cancelled_leaves_a_wakeup_that_can_still_be_set(make: Callable[[], Signal]) -> None:
+async def test_a_waiter_that_is_cancelled_leaves_a_wakeup_that_can_still_be_set(make: Callable[[], FutureLike]) -> None:
     wakeup = Wakeup(make())
     with anyio.CancelScope() as scope:
         scope.cancel()
@@ -50,7 +50,7 @@ async def test_a_waiter_that_is_cancelled_leaves_a_wakeup_that_can_still_be_set(
     assert wakeup.is_set
 
 
-async def test_a_call_in_the_same_moment_as_a_cancellation_is_seen_by_the_waiter(make: Callable[[], Signal]) -> None:
+async def test_a_call_in_the_same_moment_as_a_cancellation_is_seen_by_the_waiter(make: Callable[[], FutureLike]) -> None:
     """Whoever is cancelled looks at `is_set` to know whether what it waited for is its own by now."""
     wakeup, seen = Wakeup(make()), []
 

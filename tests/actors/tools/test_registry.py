@@ -583,6 +583,7 @@ async def test_a_tool_that_found_no_thread_in_time_never_runs() -> None:
     assert not ran.is_set()
 
 
+@pytest.mark.soak
 def test_a_job_given_up_before_its_thread_begins_never_runs() -> None:
     """Between getting a thread and beginning in it lies a moment that no test can hit through the registry."""
     ran = threading.Event()

@@ -12,6 +12,7 @@ from kitchener.actors.work.plan import (
     UNCLASSIFIED,
     ChainPlan,
     ToolRequest,
+    constraints_for,
     cost_json,
     cost_mapping,
     labels_of,
@@ -23,8 +24,9 @@ from kitchener.actors.work.plan import (
     vocabulary_of,
 )
 from kitchener.canonical import MAX_INTEGER, canonical_bytes
+from kitchener.config import HO2Config
 from kitchener.records.entries import WorkOrderType
-from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError
+from kitchener.records.work_order import TYPE_TAGS, Constraints, Cost, WorkOrder, WorkOrderError
 
 LOOK, SEND = "look", "send"
 """A tool without effects, and one with."""
@@ -209,6 +211,13 @@ def test_the_last_attempt_decides_the_outcome_and_all_of_them_used_their_tools()
     assert signals_of({}, [second, first]) == ["tool:send", "tool:look", "outcome:failed"]
 
 
+def test_a_reply_that_the_budget_does_not_cover_was_not_tried() -> None:
+    about = {"session_id": "SES-00000001", "turn_id": "T-00000001-000001", "created_at": "2026-01-01T00:00:00Z"}
+    refused = WorkOrder.create(number=2, wo_type="synthesize", **about).abandoned()
+    assert signals_of({}, [ended("classify"), refused]) == ["outcome:unknown"]
+    assert signals_of({}, [ended("synthesize", failed=True), refused]) == ["outcome:failed"]
+
+
 def test_a_verifier_has_no_outcome_of_its_own() -> None:
     assert signals_of({}, [ended("synthesize"), ended("verify", failed=True, number=2)]) == ["outcome:success"]
 
@@ -272,3 +281,20 @@ def test_labels_outside_the_vocabulary_are_none(labels: Mapping[str, Any], expec
     assert labels_of(classification, vocabulary) == expected
     kinds = [each.partition(":")[0] for each in signals_of(classification, [], vocabulary)]
     assert [each for each in kinds if each in ("domain", "task")] == list(expected)
+
+
+def test_each_type_gets_its_tag_and_the_model_of_its_class() -> None:
+    """Tags of the class come first, none stands twice, and a type without a choice is left to the routes."""
+    models: Any = {"consolidation": {"provider": "local", "model": "small"}, "synthesis": {"model": "large"}}
+    config = HO2Config.model_validate({"domain_tags": ["night", "synthesis"], "models": models})
+    found = {wo_type: constraints_for(config, wo_type, contract_id=None, token_budget=7) for wo_type in TYPE_TAGS}
+    assert {wo_type: each.domain_tags[2:] for wo_type, each in found.items()} == {
+        "classify": ("classification",),
+        "tool_call": ("tool",),
+        "synthesize": (),
+        "verify": ("verification",),
+        "consolidate": ("consolidation",),
+    }
+    assert {each.domain_tags[:2] for each in found.values()} == {("night", "synthesis")}
+    chosen = {wo_type: (each.provider_id, each.model_id) for wo_type, each in found.items() if each.model_id is not None}
+    assert chosen == {"synthesize": (None, "large"), "consolidate": ("local", "small")}

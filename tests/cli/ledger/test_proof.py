@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kitchener.errors import CallerError
-from kitchener.ledger.audit.bundle import Selection, write_bundle
+from kitchener.ledger.audit.bundle import BundleSelection, write_bundle
 from kitchener.ledger.verify.checkpoint import checkpoint_path
 from kitchener.sealing import Keyring
 from kitchener.signing import load_signer
@@ -200,7 +200,7 @@ def test_a_bundle_that_grows_too_large_is_not_written(filled: Cli, tmp_path: Pat
     """A turn of long ago has every later entry's hashes in its bundle."""
     path, pieces = tmp_path / HO2M, list[bytes]()
     last = read_lines(path)[-1]
-    wanted = Selection(path, "HO2M:ADMIN", (1, 2), (last["seq"], last["chain_hash"]))
+    wanted = BundleSelection(path, "HO2M:ADMIN", (1, 2), (last["seq"], last["chain_hash"]))
     write_bundle(pieces.append, "T-1", "SES-1", [wanted], max_bytes=100_000)
     size = sum(map(len, pieces))
     write_bundle(pieces.append, "T-1", "SES-1", [wanted], max_bytes=size)

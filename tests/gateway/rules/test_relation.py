@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitchener.gateway.rules.relation import RecentTurn, Relation, question_of, relation, requested
+from kitchener.gateway.rules.relation import ObjectiveRelation, RecentTurn, question_of, relation, requested
 
 HOTEL = "find a hotel in Oslo"
 FOUND = "There is the Fjord Hotel with 3 stars."
 
 
-def after(reply: str, message: str, objective: str = HOTEL, user: str = "Find a hotel in Oslo") -> Relation:
+def after(reply: str, message: str, objective: str = HOTEL, user: str = "Find a hotel in Oslo") -> ObjectiveRelation:
     """What the message is after that reply."""
     return relation(message, [{"user": user, "assistant": reply}], objective)
 

@@ -10,7 +10,7 @@ import pytest
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerDamaged, LedgerLocked, LedgerPathError, LedgerTailMissing, LedgerWriteError
 from kitchener.ledger import verify_file
-from kitchener.ledger.audit.accept_head import LEDGER_HEAD_ACCEPTED, Accepted, accept_head
+from kitchener.ledger.audit.accept_head import LEDGER_HEAD_ACCEPTED, AcceptedHead, accept_head
 from kitchener.ledger.disk.seals import folder_of
 from kitchener.ledger.reader import index_dirs_of
 from kitchener.ledger.verify.checkpoint import Checkpoint, read_checkpoint, sign_ledger
@@ -22,7 +22,7 @@ MOMENT = "2026-02-18T12:00:00.000000+00:00"
 REASON = "restored the backup of Monday"
 
 
-def accept(path: Path, ops: FaultFS | None = None, reason: str = REASON) -> Accepted | None:
+def accept(path: Path, ops: FaultFS | None = None, reason: str = REASON) -> AcceptedHead | None:
     return accept_head(path, reason, index_dirs=index_dirs_of(path), config=LedgerConfig(), clock=SetClock(), ops=ops)
 
 
@@ -68,7 +68,7 @@ async def test_what_is_there_is_accepted_and_what_is_missing_is_on_record(
             pytest.fail("it was opened")
     accepted = accept(path)
     total = sum(before) + sum(after)
-    assert accepted == Accepted(
+    assert accepted == AcceptedHead(
         str(path),
         LEDGER,
         sum(before),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kitchener.canonical import canonical_bytes
 from kitchener.ledger.format.bulk import LinePosition, check_lines
-from kitchener.ledger.format.checks import Batch, Verifier
+from kitchener.ledger.format.checks import LineBatch, Verifier
 from kitchener.ledger.format.lines import NO_HASH, START, BadLine, Mark, chain_hash
 
 LEDGER = "HO2M:ADMIN"
@@ -60,7 +60,7 @@ class Verdict:
     """What a verifier made of some lines."""
 
     def __init__(self) -> None:
-        self.commits: list[tuple[Mark, Batch]] = []
+        self.commits: list[tuple[Mark, LineBatch]] = []
         self.verifier = Verifier(LEDGER, START, lambda mark, entries: self.commits.append((mark, entries)))
         self.fault: tuple[str, str, str] | None = None
 

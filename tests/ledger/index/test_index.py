@@ -12,18 +12,12 @@ from structlog.testing import capture_logs
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerDamaged, LedgerPathError
 from kitchener.ledger import LedgerEntry
-from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.format.lines import Mark
-from kitchener.ledger.index.tail import IndexDamaged, Row, Tail, check_row, hash_of, unpack
+from kitchener.ledger.index.tail import IndexDamaged, IndexRow, Tail, check_row, hash_of, unpack
 from kitchener.records.events import external_index_key, index_keys
-from tests.ledger.support import change, fact, fill, forget_index, numbers, open_ledger
+from tests.ledger.support import CountedReads, change, fact, fill, forget_index, index_of, numbers, open_ledger
 
 QUICK = LedgerConfig(durability="os")
-
-
-def index_of(path: Path) -> Path:
-    [file] = (path.parent / "index").glob("*.sqlite")
-    return file
 
 
 def edit(path: Path, statement: str) -> None:
@@ -65,20 +59,14 @@ async def test_it_says_how_it_was_opened(tmp_path: Path) -> None:
 async def test_opening_with_an_index_reads_the_end_of_the_file_only(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     await two_sessions(path, 2_000)
-    size, reads = path.stat().st_size, list[int]()
-
-    class Counting(FileOps):
-        def read(self, fd: int, size: int, offset: int) -> bytes:
-            reads.append(size)
-            return super().read(fd, size, offset)
-
-    async with open_ledger(path, file_ops=Counting()) as ledger:
-        assert sum(reads) < 1_000
-        reads.clear()
+    size, disk = path.stat().st_size, CountedReads()
+    async with open_ledger(path, file_ops=disk) as ledger:
+        assert disk.bytes_read < 1_000
+        disk.bytes_read = 0
         assert await numbers(ledger.read(session_id="SES-ffffffff")) == []
-        assert sum(reads) == 0, "reading one session does not look at others"
+        assert disk.bytes_read == 0, "reading one session does not look at others"
         assert len(await numbers(ledger.read(session_id="SES-00000001", limit=10))) == 10
-        assert sum(reads) < size / 4
+        assert disk.bytes_read < size / 4
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {
@@ -300,7 +288,7 @@ def test_places_come_out_of_the_index_as_they_went_into_it() -> None:
     assert {key: tail.find(key, 0, 1 << 60) for key in expected} == expected
     found = {}
     for hashed, key, after_seq, last_seq, base, checksum, packed in tail.rows():
-        row = Row(key, after_seq, base, checksum, bytes(packed))
+        row = IndexRow(key, after_seq, base, checksum, bytes(packed))
         check_row(row)
         found[key] = [*unpack(row)]
         assert (hashed, last_seq) == (hash_of(key), expected[key][-1][0])

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from kitchener.config import LedgerConfig
 from kitchener.errors import ConfigError, LedgerDamaged, LedgerLocked, LedgerTailMissing
 from kitchener.ledger import LedgerEntry, LedgerReader, verify_file
-from kitchener.ledger.audit.bundle import Selection, write_bundle
+from kitchener.ledger.audit.bundle import BundleSelection, write_bundle
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.disk.seals import folder_of, seal_path, segment_path
 from kitchener.ledger.format.lines import split_line
@@ -191,7 +191,7 @@ async def test_a_head_is_signed_and_held_across_segments(path: Path, tmp_path: P
 async def test_evidence_is_taken_from_several_segments(path: Path) -> None:
     head = verify_file(path).head
     pieces: list[bytes] = []
-    write_bundle(pieces.append, "T-1", "SES-1", [Selection(path, LEDGER, (2, 8, 14), (14, head))], max_bytes=1 << 20)
+    write_bundle(pieces.append, "T-1", "SES-1", [BundleSelection(path, LEDGER, (2, 8, 14), (14, head))], max_bytes=1 << 20)
     part = json.loads(b"".join(pieces))["ledgers"][0]
     bodies = [line.partition(b',"entry":')[2][:-2].decode() for line in read_back(path)]
     assert [row[5] for row in part["rows"] if len(row) == 6] == [bodies[1], bodies[7], bodies[13]]

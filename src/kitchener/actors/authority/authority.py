@@ -11,13 +11,13 @@ from typing import Final
 
 from kitchener.actors.authority.index_cache import IndexCache
 from kitchener.actors.authority.ranking import TurnRanking
-from kitchener.actors.authority.recorded_projections import RecordedBases
+from kitchener.actors.authority.recorded_projections import RecordedProjections
 from kitchener.actors.authority.shared_intents import SharedIntents
 from kitchener.actors.authority.subject_turns import SubjectTurns
 from kitchener.canonical import canonical_bytes
 from kitchener.config import HO2Config
 from kitchener.context import (
-    Base,
+    BaseProjection,
     ContextState,
     Flag,
     IntentEvent,
@@ -41,7 +41,7 @@ from kitchener.context.fold.lifecycle import first_intent_problem
 from kitchener.errors import InvalidLifecycle
 from kitchener.ledger import LedgerEntry, LedgerGroup, ReadableLedger, StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import CommonPayload, ProjectionMode, TransitionStep
+from kitchener.records.entries import CommonPayload, ProjectionMode, SignerDeclaredPayload, TransitionStep, payload_as
 from kitchener.records.ref import Ref
 from kitchener.signing import Signer
 
@@ -76,7 +76,7 @@ class SessionThread:
         self.state = state
         self._ruleset = ruleset
         self.is_shadow = is_shadow
-        self.bases: dict[str | None, Base] = {}
+        self.bases: dict[str | None, BaseProjection] = {}
         """The last recorded projection of each intent."""
         self.intent_id: str | None = None
         """The intent of the running turn; None without an active intent."""
@@ -126,7 +126,7 @@ async def read_thread(
         entries: the session's entries in HO2m, in order
         context: the ledger with the recorded decisions
     """
-    bases = RecordedBases()
+    bases = RecordedProjections()
     decided: dict[str, list[StoredEntry]] = {}
     async for entry in context.read(session_id=session_id):
         if entry.entry_type == events.PROJECTION_COMPUTED:
@@ -240,6 +240,20 @@ class ContextAuthority:
         self._indexes.used(thread.ranking.words)
         thread.projection = projection
         return projection, render(projection, self.projector.estimate, elsewhere=SHOWN_ELSEWHERE)
+
+    async def declare_signer(self) -> None:
+        """Writes `SIGNER_DECLARED` to HO2m if the last one names another signer. A runtime calls it before the first turn.
+
+        Without the entry nobody could check a signature who has no signed head, or notice that one was removed.
+        """
+        ho2m, signer = self._ledgers.ho2m, self._signer
+        last = await ho2m.last(key=events.SIGNERS_KEY)
+        declared = payload_as(SignerDeclaredPayload, last[0].payload)["signer"] if last else None
+        fields: SignerDeclaredPayload = {"v": events.VERSION, "signer": None, "public_key": None}
+        if signer is not None:
+            fields |= {"signer": signer.signer, "public_key": signer.public_key}
+        if declared != fields["signer"]:
+            await ho2m.write(LedgerEntry(events.SIGNER_DECLARED, fields["signer"] or "nobody", dict(fields)))
 
     async def record(
         self,

@@ -9,43 +9,45 @@ from typing import NamedTuple
 
 import structlog
 
-from kitchener.context import Base
+from kitchener.context import BaseProjection
 from kitchener.context.projection.record import apply_edits, read_refs
 from kitchener.errors import origin_of
 from kitchener.ledger import StoredEntry
+from kitchener.records import events
 from kitchener.records.entries import AddedRefs, ProjectionPayload, payload_as
 from kitchener.records.ref import Ref
 
 logger = structlog.get_logger(__name__)
 
 
-class _Last(NamedTuple):
+class _RecordedBase(NamedTuple):
     ref: Ref
     eligible: list[Ref]
 
 
-class RecordedBases:
+class RecordedProjections:
     """The last projection of each intent, with its eligible items. Reads projections in the order of the ledger."""
 
     def __init__(self) -> None:
-        self._last: dict[str | None, _Last] = {}
+        self._last: dict[str | None, _RecordedBase] = {}
 
     def read(self, entry: StoredEntry) -> None:
         """Reads a `PROJECTION_COMPUTED` entry. If its edits do not apply, the intent's next projection is written in full."""
         intent_id = entry.payload.get("intent_id")
         try:
-            eligible = self._eligible(payload_as(ProjectionPayload, entry.payload), self._last.get(intent_id))
+            payload = payload_as(ProjectionPayload, events.read_payload(entry.entry_type, entry.payload))
+            eligible = self._eligible(payload, self._last.get(intent_id))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             logger.warning("projection cannot be followed", entry_id=entry.entry_id, error=origin_of(error))
             self._last.pop(intent_id, None)
         else:
-            self._last[intent_id] = _Last(entry.ref, eligible)
+            self._last[intent_id] = _RecordedBase(entry.ref, eligible)
 
-    def all(self) -> dict[str | None, Base]:
+    def all(self) -> dict[str | None, BaseProjection]:
         """The last projection of each intent, as a base for the next one."""
-        return {intent_id: Base(last.ref, tuple(last.eligible)) for intent_id, last in self._last.items()}
+        return {intent_id: BaseProjection(last.ref, tuple(last.eligible)) for intent_id, last in self._last.items()}
 
-    def _eligible(self, payload: ProjectionPayload, last: _Last | None) -> list[Ref]:
+    def _eligible(self, payload: ProjectionPayload, last: _RecordedBase | None) -> list[Ref]:
         eligible = payload["eligible_refs"]
         if isinstance(eligible, list):
             return list(read_refs(eligible))

@@ -32,7 +32,7 @@ class SubjectView(NamedTuple):
     """How many of these turns, counted from the first, existed at the position."""
 
 
-class _Turns:
+class _IndexedTurns:
     __slots__ = ("chars", "ids", "is_full", "places", "read_to", "words")
 
     def __init__(self, postings: int) -> None:
@@ -57,7 +57,7 @@ class SubjectTurns:
     def __init__(self, ledgers: LedgerGroup, estimate: Estimator, postings: int, *, max_chars: int = MAX_CHARS) -> None:
         self._ledgers, self._estimate, self._postings = ledgers, estimate, postings
         self._max_chars = max_chars
-        self._subjects: OrderedDict[str, _Turns] = OrderedDict()
+        self._subjects: OrderedDict[str, _IndexedTurns] = OrderedDict()
         self._held = 0
 
     async def of(self, subject_id: str, position: int) -> SubjectView:
@@ -69,7 +69,7 @@ class SubjectTurns:
         """
         kept = self._subjects.get(subject_id)
         if kept is None:
-            kept = self._subjects[subject_id] = _Turns(self._postings)
+            kept = self._subjects[subject_id] = _IndexedTurns(self._postings)
         self._subjects.move_to_end(subject_id)
         if kept.read_to < position:
             await self._read_on(subject_id, kept, position)
@@ -80,7 +80,7 @@ class SubjectTurns:
         dropped = self._subjects.pop(subject_id, None)
         self._held -= dropped.chars if dropped is not None else 0
 
-    async def _read_on(self, subject_id: str, kept: _Turns, position: int) -> None:
+    async def _read_on(self, subject_id: str, kept: _IndexedTurns, position: int) -> None:
         """Reads the turns that were completed since the last read."""
         ho2m = self._ledgers.ho2m
         key, after = events.subject_index_key(subject_id), kept.read_to
@@ -96,7 +96,7 @@ class SubjectTurns:
             _, dropped = self._subjects.popitem(last=False)
             self._held -= dropped.chars
 
-    async def _note(self, subject_id: str, kept: _Turns, batch: Sequence[StoredEntry]) -> None:
+    async def _note(self, subject_id: str, kept: _IndexedTurns, batch: Sequence[StoredEntry]) -> None:
         """Takes turns that follow on those noted so far. Ends with the first that does not fit, whoever reads it."""
         started = await self._ledgers.ho2m.last_of(events.turn_index_key(entry.entity_id) for entry in batch)
         for entry in batch:

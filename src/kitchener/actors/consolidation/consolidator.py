@@ -17,14 +17,14 @@ from kitchener.actors.consolidation.recovery import ConsolidationRecovery
 from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import LongTermMemory
-from kitchener.actors.work.plan import constraints_mapping, cost_json, error_mapping
+from kitchener.actors.work.plan import constraints_for, constraints_mapping, cost_json, error_mapping
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import CallerError, EntryRefused, OverlayRefused, words_of
 from kitchener.ids import SubjectId, consolidation_session, split_namespace
 from kitchener.ledger import LedgerEntry, StoredEntry
-from kitchener.memory.index import SIGNALS
 from kitchener.memory.overlays import gate_window_key
+from kitchener.memory.subject_cache import SIGNALS
 from kitchener.memory.timestamps import us_of
 from kitchener.plain_names import quoted
 from kitchener.records import events
@@ -39,11 +39,10 @@ from kitchener.records.entries import (
 )
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import tokens_of_bytes
-from kitchener.records.work_order import Constraints, WorkOrder, WorkOrderError
+from kitchener.records.work_order import WorkOrder, WorkOrderError
 
 logger = structlog.get_logger(__name__)
 
-DOMAIN_TAG: Final = "consolidation"
 _MAX_FAILURES: Final = 10_000
 _MAX_BACKOFF_FACTOR: Final = 60
 """How far the wait after failures grows beyond the first one: with the default, from a minute to an hour."""
@@ -63,12 +62,13 @@ class Consolidator:
         self._agent_class, self._services, self._memory = agent_class, services, memory
         self._abort_grace_s = abort_grace_s
         config = services.config
-        self._constraints = Constraints(
-            prompt_contract_id=config.consolidation_contract_id,
+        limits = constraints_for(
+            config,
+            "consolidate",
+            contract_id=config.consolidation_contract_id,
             token_budget=config.consolidation_budget,
-            domain_tags=(DOMAIN_TAG,),
-            timeout_ms=int(config.consolidation_deadline_s * 1_000),
         )
+        self._constraints = limits.model_copy(update={"timeout_ms": int(config.consolidation_deadline_s * 1_000)})
         self._running: dict[tuple[str, str], anyio.CancelScope] = {}
         self._barred: set[str] = set()
         self._left: anyio.Event | None = None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kitchener.actors.executor.answers import Unreadable, read_answer
+from kitchener.actors.executor.answers import UnreadableAnswer, read_answer
 from kitchener.ids import SessionId, SubjectId
 from kitchener.ledger import StoredEntry
 from kitchener.memory.learned_lines import tidy
@@ -105,4 +105,4 @@ def recorded_output(trace: Sequence[StoredEntry]) -> dict[str, object] | None:
         finish_reason=call["finish_reason"],
     )
     output = read_answer(response, plain_text=False)
-    return None if isinstance(output, Unreadable) else output
+    return None if isinstance(output, UnreadableAnswer) else output

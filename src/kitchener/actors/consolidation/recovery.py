@@ -18,7 +18,7 @@ from kitchener.clock import iso, to_us
 from kitchener.errors import CallerError, EntryRefused, EntryTooLarge, origin_of
 from kitchener.ids import SessionId, SubjectId
 from kitchener.ledger import LedgerEntry, StoredEntry
-from kitchener.memory.index import SIGNALS
+from kitchener.memory.subject_cache import SIGNALS
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.work_order import Cost

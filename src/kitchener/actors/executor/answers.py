@@ -22,14 +22,14 @@ _BROKEN_REPLY: Final = re.compile(r'\s*+(?:```(?:json)?\s*+)?\{\s*+"', re.IGNORE
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableAnswer:
     """An answer without a JSON object."""
 
     problem: str
     """A description of the problem that a model can act on."""
 
 
-def read_answer(response: PromptResponse, *, plain_text: bool) -> dict[str, Any] | Unreadable:
+def read_answer(response: PromptResponse, *, plain_text: bool) -> dict[str, Any] | UnreadableAnswer:
     """Returns the object in the model's answer: the provider's structured form, or else parsed from the text.
 
     Args:
@@ -45,12 +45,12 @@ def read_answer(response: PromptResponse, *, plain_text: bool) -> dict[str, Any]
         # A truncated object is a broken answer. As plain text, it would show the user half a JSON object.
         if plain_text and not _BROKEN_REPLY.match(text):
             return {REPLY_KEY: text}
-        return Unreadable(f"the answer is not JSON: {error}")
+        return UnreadableAnswer(f"the answer is not JSON: {error}")
     if isinstance(value, dict):
         return value
     if plain_text:
         return {REPLY_KEY: text}
-    return Unreadable(f"the answer is a JSON {type(value).__name__}, not a JSON object")
+    return UnreadableAnswer(f"the answer is a JSON {type(value).__name__}, not a JSON object")
 
 
 def is_stored_by_text(response: PromptResponse) -> bool:

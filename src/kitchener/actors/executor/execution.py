@@ -7,7 +7,7 @@ ledger. `docs/work-orders.md` lists the recorded entries.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 import anyio
 import orjson
@@ -60,7 +60,7 @@ class WorkOrderFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ExecutionServices:
     """The components that all executions of one executor share."""
 
     ledgers: LedgerGroup
@@ -73,7 +73,15 @@ class Surroundings:
 
 
 class Execution:
-    """Runs the steps of one work order in the order of the calls."""
+    """Runs the steps of one work order in the order of the calls.
+
+    Args:
+        surroundings: the components that all executions share
+        work_order: the work order
+        reply: receives the streamed reply; None: the turn is not streamed
+        direct_after: for a call without HO1, which is recorded as a governance violation, the number of calls that HO1 began
+            in this work order; None: HO1 runs it
+    """
 
     __slots__ = (
         "_base",
@@ -100,7 +108,14 @@ class Execution:
     makes_reply: bool
     """Whether the work order's output is the reply to the user."""
 
-    def __init__(self, surroundings: Surroundings, work_order: WorkOrder, reply: ReplyStream | None) -> None:
+    def __init__(
+        self,
+        surroundings: ExecutionServices,
+        work_order: WorkOrder,
+        reply: ReplyStream | None,
+        *,
+        direct_after: int | None = None,
+    ) -> None:
         self._surroundings, self._wo, self._reply = surroundings, work_order, reply
         known = work_order.__dict__  # reading a field through the model takes five times as long
         self._wo_id, self._subject_id, self._limits = known["wo_id"], known["subject_id"], known["constraints"].__dict__
@@ -119,10 +134,12 @@ class Execution:
         else:  # never later than the deadline of the scope around this task
             self._deadline = min(anyio.current_time() + surroundings.turn_deadline_s, anyio.current_effective_deadline())
         self._started_us = surroundings.clock.time_us()
+        if direct_after is not None:
+            cast(AttemptStartedPayload, self._base)["governance_violation"] = True
         planned = known["planned_ref"]
         self._parts: list[orjson.Fragment] = [planned.as_json()] if planned else []
         self._output_ref: orjson.Fragment | None = None
-        self._model_calls_begun = self._llm_calls = self._tool_calls_begun = 0
+        self._model_calls_begun, self._llm_calls, self._tool_calls_begun = direct_after or 0, 0, 0
         self._input_tokens = self._output_tokens = 0
         self._tool_ids: list[str] = []
 

@@ -9,8 +9,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from kitchener.actors.executor.answers import REPLY_KEY, Unreadable, read_answer
-from kitchener.actors.executor.execution import Execution, Surroundings, WorkOrderFailed
+from kitchener.actors.executor.answers import REPLY_KEY, UnreadableAnswer, read_answer
+from kitchener.actors.executor.execution import Execution, ExecutionServices, WorkOrderFailed
 from kitchener.actors.executor.packs import fence
 from kitchener.actors.executor.prompts import CompiledContract, PromptLibrary
 from kitchener.actors.executor.replies import ReplyStream
@@ -56,7 +56,7 @@ class HO1Executor:
         config: HO2Config,
         listeners: Mapping[str, UpdateListener] | None = None,
     ) -> None:
-        self._surroundings = Surroundings(ledgers, gateway, tools, clock, config.turn_deadline_s)
+        self._surroundings = ExecutionServices(ledgers, gateway, tools, clock, config.turn_deadline_s)
         self._prompts, self._tools, self._clock = prompts, tools, clock
         self._listeners = listeners if listeners is not None else {}
         self._timestamps = TimestampText()
@@ -186,7 +186,7 @@ _Output = tuple[dict[str, Any], bytes]
 def _checked(contract: CompiledContract, response: PromptResponse, *, plain_text: bool) -> _Output | str:
     """Returns the output in an answer, or a description of what is wrong with the answer."""
     output = read_answer(response, plain_text=plain_text)
-    if isinstance(output, Unreadable):
+    if isinstance(output, UnreadableAnswer):
         return output.problem
     try:
         data = canonical_bytes(output, at="output")  # before validation, because this limits its depth

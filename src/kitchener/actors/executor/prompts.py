@@ -34,7 +34,7 @@ MAX_ERROR_CHARS: Final = 600
 _FILE_NAME: Final = re.compile(r"(PRM-[A-Z0-9-]{1,64})\.txt|(PRC-[A-Z0-9-]{1,64})\.json")
 
 
-class Boundary(BaseModel):
+class CallLimits(BaseModel):
     """Limits of one model call under a contract."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -50,7 +50,7 @@ class _ContractFile(BaseModel):
 
     contract_id: str
     prompt_pack_id: str
-    boundary: Boundary
+    boundary: CallLimits
     input_schema: dict[str, object]
     output_schema: dict[str, object]
 

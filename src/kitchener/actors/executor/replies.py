@@ -61,7 +61,7 @@ class ReplyText:
     def __init__(self) -> None:
         self._given: list[str] = []
         self._mode: Literal["undecided", "plain", "object", "text", "over"] = "undecided"
-        self._opening = _Opening()
+        self._opening = _AnswerStart()
         self._scan = _KeyScan()
         self._escape = ""
 
@@ -128,7 +128,7 @@ _MAX_ESCAPE_CHARS: Final = 12
 """Length of the longest escape, a surrogate pair."""
 
 
-class _Opening:
+class _AnswerStart:
     """Reads the start of an answer until it is clear whether the answer is plain text or an object, with or without a fence."""
 
     def __init__(self) -> None:

@@ -29,14 +29,14 @@ import structlog
 from anyio.abc import TaskGroup
 
 from kitchener.actors.mailbox.calling_chain import CALLING_CHAIN
-from kitchener.actors.mailbox.wakeups import EventSignal, Signal, Wakeup, signals
+from kitchener.actors.mailbox.wakeups import EventSignal, FutureLike, Wakeup, signals
 from kitchener.cancellation import cut_off, ends_when_told, is_own_failure, is_scope_cancelled
 from kitchener.errors import ActorStopped, KitchenerError, Overloaded, origin_of
 
 logger = structlog.get_logger(__name__)
 
-Asked = TypeVar("Asked")
-Replied = TypeVar("Replied")
+MessageT = TypeVar("MessageT")
+ReplyT = TypeVar("ReplyT")
 
 ASKERS_CONTEXT: ContextVar[Context | None] = ContextVar("ASKERS_CONTEXT", default=None)
 """The context variables of the asker whose message is being handled; None outside of a worker. Tools run in this context."""
@@ -68,19 +68,19 @@ class LaneStatistics:
     asking_for_room: int
 
 
-class Envelope(Wakeup, Generic[Asked, Replied]):
+class Envelope(Wakeup, Generic[MessageT, ReplyT]):
     """A message with its asker's calling chain and the slot for its one reply. Filling the slot wakes the asker."""
 
     __slots__ = ("chain", "context", "error", "is_abandoned", "message", "on_done", "reply", "scope", "stopped")
 
-    def __init__(self, message: Asked, signal: Signal, on_done: Callable[[], None] | None = None) -> None:
+    def __init__(self, message: MessageT, signal: FutureLike, on_done: Callable[[], None] | None = None) -> None:
         self._signal = signal
         self.is_set = False
         self.message = message
         self.chain = CALLING_CHAIN.get()
         self.context = copy_context()
         self.on_done = on_done
-        self.reply: Replied | None = None
+        self.reply: ReplyT | None = None
         self.error: BaseException | None = None
         self.scope: anyio.CancelScope | None = None
         """The cancel scope of the worker that handles the message; None before a worker takes it."""
@@ -88,7 +88,7 @@ class Envelope(Wakeup, Generic[Asked, Replied]):
         self.stopped: anyio.Event | None = None
         """Set when the handler of an abandoned message has stopped; None unless the asker waits for that."""
 
-    def finish(self, reply: Replied | None = None, error: BaseException | None = None) -> None:
+    def finish(self, reply: ReplyT | None = None, error: BaseException | None = None) -> None:
         """Fills the reply slot; later calls have no effect."""
         if not self.is_set:
             self.reply, self.error = reply, error
@@ -99,7 +99,7 @@ class Envelope(Wakeup, Generic[Asked, Replied]):
                 self.on_done()
 
 
-class _Lane(Generic[Asked, Replied]):
+class _Lane(Generic[MessageT, ReplyT]):
     """A lane's queue and workers.
 
     Workers are woken one at a time. Each woken worker wakes two more while messages are left, so a burst gets all its workers
@@ -111,10 +111,10 @@ class _Lane(Generic[Asked, Replied]):
 
     def __init__(self, limits: LaneLimits) -> None:
         self.limits = limits
-        self.queue: deque[Envelope[Asked, Replied]] = deque()
+        self.queue: deque[Envelope[MessageT, ReplyT]] = deque()
         self.idle: list[Wakeup] = []
         """One wakeup for each idle worker."""
-        self.room: deque[tuple[Envelope[Asked, Replied], Wakeup]] = deque()
+        self.room: deque[tuple[Envelope[MessageT, ReplyT], Wakeup]] = deque()
         """Askers that wait for room, in order, with their envelopes."""
         self.workers = 0
         self.coming = 0
@@ -145,7 +145,35 @@ class MailboxBounds(TypedDict):
     abort_grace_s: float
 
 
-class Mailbox(Generic[Asked, Replied]):
+class FailureWindow:
+    """Counts failures within a sliding window of time, one for each origin.
+
+    Args:
+        limit: the number of failures that is too many
+        window_s: length of the window, seconds
+    """
+
+    def __init__(self, limit: int, window_s: float) -> None:
+        self.limit, self.window_s = limit, window_s
+        self._failures: deque[tuple[float, object]] = deque()
+
+    def add(self, now: float, origin: object) -> bool:
+        """Counts a failure. Returns whether there are now too many.
+
+        Args:
+            now: on the event loop's clock, seconds
+            origin: one origin counts once; None: the failure counts by itself
+        """
+        failures = self._failures
+        while failures and now - failures[0][0] > self.window_s:
+            failures.popleft()
+        if origin is not None and any(origin == counted for _, counted in failures):
+            return False
+        failures.append((now, origin))
+        return len(failures) >= self.limit
+
+
+class Mailbox(Generic[MessageT, ReplyT]):
     """A bounded mailbox with lanes in front of one handler.
 
     Args:
@@ -159,32 +187,29 @@ class Mailbox(Generic[Asked, Replied]):
 
     def __init__(
         self,
-        handler: Callable[[Asked], Awaitable[Replied]],
+        handler: Callable[[MessageT], Awaitable[ReplyT]],
         *,
         name: str,
         lanes: dict[str, LaneLimits],
         max_restarts: int,
         restart_window_s: float,
         abort_grace_s: float,
-        origin: Callable[[Asked], object] | None = None,
+        origin: Callable[[MessageT], object] | None = None,
     ) -> None:
         self._handler = handler
         self._origin = origin
         self._name = name
-        self._lanes: defaultdict[str, _Lane[Asked, Replied]] = defaultdict(lambda: _Lane(lanes[INTERACTIVE]))
+        self._lanes: defaultdict[str, _Lane[MessageT, ReplyT]] = defaultdict(lambda: _Lane(lanes[INTERACTIVE]))
         self._lanes.update((lane, _Lane(limits)) for lane, limits in lanes.items())
-        self._max_restarts = max_restarts
-        self._failures: deque[tuple[float, object]] = deque()
-        """Time and origin of each failure inside the window; one failure for each origin."""
-        self._restart_window_s = restart_window_s
+        self._failures = FailureWindow(max_restarts, restart_window_s)
         self._abort_grace_s = abort_grace_s
         self._tasks: TaskGroup | None = None
         self._fatal: Exception | None = None
         self._stop = anyio.Event()
-        self._signal: Callable[[], Signal] = EventSignal
+        self._signal: Callable[[], FutureLike] = EventSignal
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator["Mailbox[Asked, Replied]"]:
+    async def open(self) -> AsyncIterator["Mailbox[MessageT, ReplyT]"]:
         """Accepts messages while the context is open. On exit, pending replies fail with `ActorStopped`.
 
         Raises:
@@ -202,7 +227,7 @@ class Mailbox(Generic[Asked, Replied]):
             self._tasks = None
             self._drop_all()
 
-    async def ask(self, message: Asked, *, deadline: float, lane: str = INTERACTIVE) -> Replied:
+    async def ask(self, message: MessageT, *, deadline: float, lane: str = INTERACTIVE) -> ReplyT:
         """Returns the handler's reply to the message.
 
         Args:
@@ -216,7 +241,7 @@ class Mailbox(Generic[Asked, Replied]):
             ActorStopped: the actor ended first
             Exception: any error that the handler raised
         """
-        envelope: Envelope[Asked, Replied] | None = None
+        envelope: Envelope[MessageT, ReplyT] | None = None
         with anyio.CancelScope(deadline=deadline):
             envelope = await self.post(message, lane=lane)
             return await self.reply(envelope)
@@ -224,15 +249,15 @@ class Mailbox(Generic[Asked, Replied]):
             raise Overloaded(f"the mailbox of {self._name}", self._lanes[lane].limits.capacity)
         raise TimeoutError(f"{self._name} did not reply before the deadline")
 
-    async def ask_within(self, message: Asked, *, lane: str = INTERACTIVE) -> Replied:
+    async def ask_within(self, message: MessageT, *, lane: str = INTERACTIVE) -> ReplyT:
         """Like `ask`, but without a deadline. The caller runs inside a scope with a deadline."""
-        envelope: Envelope[Asked, Replied] = Envelope(message, self._signal())
+        envelope: Envelope[MessageT, ReplyT] = Envelope(message, self._signal())
         box = self._lanes[lane]
         if not self._put(box, envelope):
             await self._wait_for_room(box, envelope)
         return await self.reply(envelope)
 
-    async def ask_here(self, message: Asked, *, lane: str = INTERACTIVE) -> Replied:
+    async def ask_here(self, message: MessageT, *, lane: str = INTERACTIVE) -> ReplyT:
         """Like `ask_within`, but runs the handler in the asker's own task if a worker slot is free and no message waits.
 
         This saves two task switches. Limits, order and failure counts are the same. Cancelling the asker cancels the handler
@@ -261,8 +286,8 @@ class Mailbox(Generic[Asked, Replied]):
                 self._call_worker(box)
 
     async def post(
-        self, message: Asked, *, lane: str = INTERACTIVE, on_done: Callable[[], None] | None = None
-    ) -> Envelope[Asked, Replied]:
+        self, message: MessageT, *, lane: str = INTERACTIVE, on_done: Callable[[], None] | None = None
+    ) -> Envelope[MessageT, ReplyT]:
         """Puts the message into the lane, after waiting for room if the lane is full. `reply` or `abandon` must follow.
 
         Args:
@@ -270,13 +295,13 @@ class Mailbox(Generic[Asked, Replied]):
             lane: the lane of the message
             on_done: called when the reply slot is filled, also with an error; None: no call
         """
-        envelope: Envelope[Asked, Replied] = Envelope(message, self._signal(), on_done)
+        envelope: Envelope[MessageT, ReplyT] = Envelope(message, self._signal(), on_done)
         box = self._lanes[lane]
         if not self._put(box, envelope):
             await self._wait_for_room(box, envelope)
         return envelope
 
-    async def reply(self, envelope: Envelope[Asked, Replied]) -> Replied:
+    async def reply(self, envelope: Envelope[MessageT, ReplyT]) -> ReplyT:
         """Waits for the reply to a posted message. Cancelling this call abandons the message."""
         if not envelope.is_set:
             try:
@@ -288,7 +313,7 @@ class Mailbox(Generic[Asked, Replied]):
             raise envelope.error
         return envelope.reply  # type: ignore[return-value]  # set whenever error is None and done is set
 
-    async def abandon(self, envelope: Envelope[Asked, Replied]) -> None:
+    async def abandon(self, envelope: Envelope[MessageT, ReplyT]) -> None:
         """Drops a message whose reply is no longer needed, or cancels its handler and waits until the handler has stopped.
 
         The wait ends after `abort_grace_s`.
@@ -320,7 +345,7 @@ class Mailbox(Generic[Asked, Replied]):
             for name, lane in self._lanes.items()
         }
 
-    def _put(self, lane: _Lane[Asked, Replied], envelope: Envelope[Asked, Replied]) -> bool:
+    def _put(self, lane: _Lane[MessageT, ReplyT], envelope: Envelope[MessageT, ReplyT]) -> bool:
         """Appends the envelope to the lane's queue. Returns False if the queue is full."""
         if self._tasks is None or self._fatal is not None:
             raise self._stopped()
@@ -336,7 +361,7 @@ class Mailbox(Generic[Asked, Replied]):
         stopped.__cause__ = self._fatal
         return stopped
 
-    async def _wait_for_room(self, lane: _Lane[Asked, Replied], envelope: Envelope[Asked, Replied]) -> None:
+    async def _wait_for_room(self, lane: _Lane[MessageT, ReplyT], envelope: Envelope[MessageT, ReplyT]) -> None:
         place = Wakeup(self._signal())
         lane.room.append((envelope, place))
         try:
@@ -350,7 +375,7 @@ class Mailbox(Generic[Asked, Replied]):
         if not lane.coming:
             self._call_worker(lane)
 
-    def _call_worker(self, lane: _Lane[Asked, Replied]) -> None:
+    def _call_worker(self, lane: _Lane[MessageT, ReplyT]) -> None:
         """Wakes or starts one more worker if a message and a worker slot are available."""
         if len(lane.queue) <= lane.coming or self._fatal is not None:
             return
@@ -364,7 +389,7 @@ class Mailbox(Generic[Asked, Replied]):
             # A worker serves many askers, so it starts without the context variables of the asker that started it.
             Context().run(partial(self._tasks.start_soon, self._work, lane, name=f"{self._name} worker"))
 
-    async def _work(self, lane: _Lane[Asked, Replied]) -> None:
+    async def _work(self, lane: _Lane[MessageT, ReplyT]) -> None:
         try:
             await self._serve(lane)
         except anyio.get_cancelled_exc_class():
@@ -374,9 +399,9 @@ class Mailbox(Generic[Asked, Replied]):
             logger.error("actor's worker was cancelled by something else", actor=self._name)
         self._call_worker(lane)
 
-    async def _serve(self, lane: _Lane[Asked, Replied]) -> None:
+    async def _serve(self, lane: _Lane[MessageT, ReplyT]) -> None:
         """Handles messages one after the other, until the worker is cancelled or is one idle worker too many."""
-        envelope: Envelope[Asked, Replied] | None = None
+        envelope: Envelope[MessageT, ReplyT] | None = None
         lane.coming -= 1
         has_come = True
         try:
@@ -405,7 +430,7 @@ class Mailbox(Generic[Asked, Replied]):
             if envelope is not None:
                 envelope.finish(error=self._stopped())
 
-    async def _park(self, lane: _Lane[Asked, Replied]) -> None:
+    async def _park(self, lane: _Lane[MessageT, ReplyT]) -> None:
         """Waits as an idle worker until a message wakes it."""
         wake = Wakeup(self._signal())
         lane.idle.append(wake)
@@ -418,7 +443,7 @@ class Mailbox(Generic[Asked, Replied]):
             else:
                 lane.idle.remove(wake)
 
-    async def _handle(self, envelope: Envelope[Asked, Replied]) -> None:
+    async def _handle(self, envelope: Envelope[MessageT, ReplyT]) -> None:
         CALLING_CHAIN.set(envelope.chain)
         ASKERS_CONTEXT.set(envelope.context)
         try:
@@ -436,34 +461,24 @@ class Mailbox(Generic[Asked, Replied]):
         else:
             envelope.finish(reply)
 
-    def _noted(self, error: BaseException, message: Asked) -> Exception:
+    def _noted(self, error: BaseException, message: MessageT) -> Exception:
         """Counts an unexpected error and returns the exception for the asker."""
         if not isinstance(error, Exception):
             error = cut_off(self._name, error)  # unchanged, it would end the asker's task
         if not any(note.startswith(_FAILED_IN) for note in getattr(error, "__notes__", ())):
-            self._note_failure(error, message)
+            error.add_note(f"{_FAILED_IN}{self._name}")
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            logger.error("actor failed", actor=self._name, error=origin_of(error), traceback=frames)
+            if self._failures.add(anyio.current_time(), self._origin(message) if self._origin is not None else None):
+                self._fatal = error
+                self._stop.set()
         return error  # an error with a note comes from another actor, which has already counted it
-
-    def _note_failure(self, error: Exception, message: Asked) -> None:
-        error.add_note(f"{_FAILED_IN}{self._name}")
-        frames = "".join(traceback.format_tb(error.__traceback__))
-        logger.error("actor failed", actor=self._name, error=origin_of(error), traceback=frames)
-        now, failures = anyio.current_time(), self._failures
-        while failures and now - failures[0][0] > self._restart_window_s:
-            failures.popleft()
-        origin = self._origin(message) if self._origin is not None else None
-        if origin is not None and any(origin == counted for _, counted in failures):
-            return
-        failures.append((now, origin))
-        if len(failures) >= self._max_restarts:
-            self._fatal = error
-            self._stop.set()
 
     async def _watch(self) -> None:
         with ends_when_told(f"the watch over {self._name}"):
             await self._stop.wait()
         raise ActorStopped(
-            f"{self._name} failed {self._max_restarts} times within {self._restart_window_s:g} s and was stopped"
+            f"{self._name} failed {self._failures.limit} times within {self._failures.window_s:g} s and was stopped"
         ) from self._fatal
 
     def _drop_all(self) -> None:

@@ -12,7 +12,7 @@ import anyio
 from anyio.lowlevel import current_token
 
 
-class Signal(Protocol):
+class FutureLike(Protocol):
     """An asyncio future, or an object with the same methods, that a task awaits. Cancelling the task may cancel the signal."""
 
     def done(self) -> bool:
@@ -40,7 +40,7 @@ class Wakeup:
     is_set: bool
     """Whether `set` was called, even if no task waits any more."""
 
-    def __init__(self, signal: Signal) -> None:
+    def __init__(self, signal: FutureLike) -> None:
         self._signal = signal
         self.is_set = False
 
@@ -56,7 +56,7 @@ class Wakeup:
 
 
 class EventSignal:
-    """A `Signal` for any backend, based on an `anyio.Event`."""
+    """A `FutureLike` for any backend, based on an `anyio.Event`."""
 
     __slots__ = ("_event",)
 
@@ -76,12 +76,12 @@ class EventSignal:
         return self._event.wait().__await__()
 
 
-def signals() -> Callable[[], Signal]:
+def signals() -> Callable[[], FutureLike]:
     """Returns a factory of signals for the running event loop; outside of an event loop, a factory of `EventSignal`."""
     try:
         loop = current_token().native_token
     except anyio.NoEventLoopError:
         return EventSignal
     # An asyncio loop creates futures; trio's token has no such method.
-    make: Callable[[], Signal] = getattr(loop, "create_future", EventSignal)
+    make: Callable[[], FutureLike] = getattr(loop, "create_future", EventSignal)
     return make

@@ -15,7 +15,7 @@ from kitchener.config import LedgerConfig, LimitsConfig
 from kitchener.errors import CallerError, InvalidMessage, ReentrantTurn
 from kitchener.ids import check_caller
 from kitchener.plain_names import quoted
-from kitchener.records.turn import Candidate, TurnCall
+from kitchener.records.turn import ConsolidationCandidate, TurnCall
 
 
 class RequestChecks:
@@ -101,7 +101,7 @@ class RequestChecks:
             check_is_text("namespace", namespace)
         found: dict[str, list[str]] = {}
         for each in signal_ids:
-            own = each.namespace if isinstance(each, Candidate) else namespace
+            own = each.namespace if isinstance(each, ConsolidationCandidate) else namespace
             if own is None:
                 raise CallerError(f"signal_ids = {quoted(each)}: a signal id alone does not say whose it is; pass namespace=")
             if namespace is not None and own != namespace:

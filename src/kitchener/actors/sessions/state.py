@@ -16,6 +16,7 @@ from kitchener.ids import EntryId, SessionId, SubjectId, TurnId
 from kitchener.records import events
 from kitchener.records.entries import (
     ERASED,
+    CostJson,
     CostMapping,
     CostSummary,
     SessionEndPayload,
@@ -138,9 +139,7 @@ def _end_work_order(state: SessionState, payload: WorkOrderCompletedPayload | Wo
     if wo_id in state.failed_work_orders:
         state.failed_work_orders.remove(wo_id)
     if cost := payload.get("cost"):  # WO_ABANDONED and WO_SUPERSEDED have none
-        # A running turn writes its costs as JSON text.
-        spent: CostMapping = orjson.loads(orjson.dumps(cost)) if isinstance(cost, orjson.Fragment) else cost
-        state.tokens_used += spent["input_tokens"] + spent["output_tokens"]  # an aborted turn's tokens count too
+        state.tokens_used += _tokens(cost)  # an aborted turn's tokens count too
 
 
 def _complete_turn(state: SessionState, payload: TurnCompletedPayload, ref: Ref) -> None:
@@ -149,6 +148,8 @@ def _complete_turn(state: SessionState, payload: TurnCompletedPayload, ref: Ref)
         state.cost["output_tokens"] += cost.get("output_tokens", 0)
         state.cost["llm_calls"] += cost.get("llm_calls", 0)
         state.cost["tool_calls"] += cost.get("tool_calls", 0)
+    if direct := payload.get("direct_cost"):
+        state.tokens_used += _tokens(direct)
     said = state.open_turn.user_message if state.open_turn is not None else ""
     state.completed_turns += 1
     state.window.append(PastTurn(payload["turn_id"], said, _text(payload.get("response", "")), ref, state.estimator))
@@ -179,6 +180,12 @@ CHANGES: Final[Mapping[str, Callable[[SessionState, Any, Ref], None]]] = {
 }
 """What an entry of each type changes, besides the head. Each function takes the state, the payload as it was written or as it
 was read, and the entry's reference. Entries of other types change only the head."""
+
+
+def _tokens(cost: CostJson) -> int:
+    # A running turn writes its costs as JSON text.
+    spent: CostMapping = orjson.loads(orjson.dumps(cost)) if isinstance(cost, orjson.Fragment) else cost
+    return spent["input_tokens"] + spent["output_tokens"]
 
 
 def _text(value: object) -> str:

@@ -15,13 +15,14 @@ from kitchener.actors.sessions.requests import fits_entry
 from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.reply import APOLOGIES, APOLOGY, Reply
 from kitchener.actors.turn.services import TurnServices
+from kitchener.actors.turn.without_executor import reply_without_executor
 from kitchener.actors.work.budget import Budget, BudgetScope
 from kitchener.actors.work.plan import cost_json, error_mapping
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
-from kitchener.errors import EntryRefused, ExecutorError, LedgerError, origin_of, words_of
+from kitchener.errors import EntryRefused, ExecutorError, LedgerError, Overloaded, ProviderError, origin_of, words_of
 from kitchener.ids import TurnId
-from kitchener.ledger import StoredEntry
+from kitchener.ledger import StoredEntry, compute_trace_hash
 from kitchener.records import events
 from kitchener.records.entries import (
     AbandonReason,
@@ -29,6 +30,7 @@ from kitchener.records.entries import (
     ConstraintsMapping,
     DegradationPayload,
     DegradedComponent,
+    DirectCost,
     GatheredContext,
     WorkOrderAbandonedPayload,
     WorkOrderCompletedPayload,
@@ -42,7 +44,7 @@ from kitchener.records.entries import (
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.turn import TextRetracted, TurnError, TurnUpdate, UpdateListener, WorkOrderFinished, WorkOrderPlanned
-from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError
+from kitchener.records.work_order import Constraints, WorkOrder, WorkOrderError
 
 logger = structlog.get_logger(__name__)
 
@@ -62,15 +64,17 @@ class WorkOrderChain:
         "_base",
         "_costs",
         "_deadline",
+        "_hashed",
         "_scope",
         "_services",
         "_session",
-        "_turn_id",
         "_update",
         "_wo_scope",
+        "direct_cost",
         "intent_id",
         "message_ref",
         "trace",
+        "turn_id",
         "work_orders",
     )
 
@@ -79,13 +83,16 @@ class WorkOrderChain:
     ) -> None:
         self._services = services
         self._session = session
-        self._turn_id = turn_id
+        self.turn_id = turn_id
         self._deadline = deadline
         self._update = update
         self._base = session.fields_of(turn_id)
         self._scope: BudgetScope = (session.session_id, turn_id)
         self._wo_scope: BudgetScope = self._scope
         self._costs: dict[str, orjson.Fragment] = {}
+        """The cost of each finished work order, kept because `TURN_COMPLETED` repeats it."""
+        self.direct_cost: DirectCost = {}
+        """What a call of the gateway without HO1 used, for `TURN_COMPLETED`; empty: there was none."""
         self.message_ref: orjson.Fragment | None = None
         """The reference of the turn's `TURN_STARTED`, which holds the message; None before it is written."""
         self.intent_id: str | None = None
@@ -94,6 +101,7 @@ class WorkOrderChain:
         """All work orders by id, including retries, each in its latest state."""
         self.trace: list[StoredEntry] = []
         """The executor's entries of this turn so far."""
+        self._hashed = (-1, "")
 
     @property
     def tokens_left(self) -> int | None:
@@ -150,7 +158,7 @@ class WorkOrderChain:
         wo = WorkOrder.create(
             session_id=session.session_id,
             number=session.next_wo_number(),
-            turn_id=self._turn_id,
+            turn_id=self.turn_id,
             wo_type=wo_type,
             created_at=services.now(),
             subject_id=session.subject_id,
@@ -200,6 +208,12 @@ class WorkOrderChain:
             for wo_id, wo in self.work_orders.items()
         ]
 
+    def trace_hash(self) -> str:
+        """The hash over `trace`. Cached until an entry is added."""
+        if len(self.trace) != self._hashed[0]:
+            self._hashed = (len(self.trace), compute_trace_hash(self.trace))
+        return self._hashed[1]
+
     def can_record(self, response: str) -> bool:
         """Whether a reply fits into `TURN_COMPLETED` beside the entry's other fields."""
         try:
@@ -215,7 +229,7 @@ class WorkOrderChain:
             if entry.entity_id == wo_id:
                 output = entry.ref.as_json()
                 break
-        cost = self._cost_of(wo_id, wo.cost)
+        cost = self._costs[wo_id] = cost_json(wo.cost)
         completed: WorkOrderCompletedPayload = {"wo_id": wo_id, "cost": cost, "output_ref": output}
         await self.write(events.WO_COMPLETED, wo_id, completed)
 
@@ -233,11 +247,12 @@ class WorkOrderChain:
         """Writes `WO_FAILED` with the work order's error, or with reason `EXECUTOR` if it has none."""
         wo_id, error = wo.wo_id, wo.error
         self.work_orders[wo_id] = wo
+        cost = self._costs[wo_id] = cost_json(wo.cost)
         fields: WorkOrderFailedPayload = {
             "wo_id": wo_id,
             "reason": error.reason if error else "EXECUTOR",
             "error": error_mapping(error) if error else None,
-            "cost": self._cost_of(wo_id, wo.cost),
+            "cost": cost,
         }
         await self.write(events.WO_FAILED, wo_id, fields)
 
@@ -258,7 +273,7 @@ class WorkOrderChain:
         """
         detail = words_of(error)
         if component != "HO1":
-            logger.error("turn goes on without a part", component=component, turn_id=self._turn_id, error=origin_of(error))
+            logger.error("turn goes on without a part", component=component, turn_id=self.turn_id, error=origin_of(error))
         fields: DegradationPayload = {
             "component": component,
             "governance_violation": violation_by is not None,
@@ -266,7 +281,7 @@ class WorkOrderChain:
         }
         if violation_by is not None:
             fields["wo_id"] = violation_by
-        await self.write(events.DEGRADATION, self._turn_id, fields)
+        await self.write(events.DEGRADATION, self.turn_id, fields)
 
     async def _plan(
         self,
@@ -339,40 +354,36 @@ class WorkOrderChain:
                 del self._services.listeners[wo.wo_id]
 
     async def _degrade(self, wo: WorkOrder, error: BaseException) -> Reply:
-        """Records a broken HO1 as a governance violation. Returns the reply of the degraded call, or an apology."""
+        """Records a broken HO1 as a governance violation. Returns a reply that was made without HO1, or an apology."""
         detail = storable(words_of(error))
-        logger.error("executor failed", wo_id=wo.wo_id, turn_id=self._turn_id, error=origin_of(error))
+        logger.error("executor failed", wo_id=wo.wo_id, turn_id=self.turn_id, error=origin_of(error))
         failed = wo.failed(WorkOrderError(reason="EXECUTOR", detail=detail), at=self._services.now())
         await self.record_failure(failed)
         await self.record_degradation("HO1", error, violation_by=wo.wo_id)
         await self._tell(TextRetracted(wo.wo_id), WorkOrderFinished(wo.wo_id, wo.wo_type, "failed"))
-        return Reply(await self._reply_without_executor(), TurnError("EXECUTOR", detail, wo.wo_id))
-
-    async def _reply_without_executor(self) -> str:
-        call, open_turn = self._services.degraded_call, self._session.state.open_turn
-        if call is None or open_turn is None:
-            return APOLOGY
-        try:
-            text = await call(open_turn.user_message, session_id=self._session.session_id, deadline=self._deadline)
-            text = str.__str__(text).strip()
-            text.encode()  # raises for a lone surrogate, which no ledger entry can hold
-            is_storable = self.can_record(text)
-        except BaseException as error:  # a user's function: its error must not abort the turn
-            if not is_own_failure(error):
-                raise
-            logger.error("degraded call failed", turn_id=self._turn_id, error=origin_of(error))
-            return APOLOGY
-        return text if text and is_storable else APOLOGY
+        open_turn = self._session.state.open_turn
+        # HO1 is not broken where it only had no time, no room or no provider.
+        if open_turn is None or isinstance(error, Overloaded | TimeoutError | ProviderError):
+            return Reply(APOLOGY, TurnError("EXECUTOR", detail, wo.wo_id))
+        reply = await reply_without_executor(
+            self._services,
+            wo,
+            open_turn.user_message,
+            deadline=self._deadline,
+            tokens_left=self.tokens_left,
+            trace=self.trace,
+        )
+        if reply.cost is not None:
+            self.work_orders[wo.wo_id] = self.work_orders[wo.wo_id].replaced({"cost": reply.cost})
+            cost = self._costs[wo.wo_id] = cost_json(reply.cost)
+            self.direct_cost = {"direct_cost": cost}
+        text = reply.text if reply.text and self.can_record(reply.text) else APOLOGY
+        return Reply(text, TurnError("EXECUTOR", detail, wo.wo_id))
 
     async def _tell(self, *updates: TurnUpdate) -> None:
         if self._update is not None:
             for update in updates:
                 await self._update(update)
-
-    def _cost_of(self, wo_id: str, cost: Cost) -> orjson.Fragment:
-        """A work order's cost as JSON, cached because `TURN_COMPLETED` repeats it."""
-        made = self._costs[wo_id] = cost_json(cost)
-        return made
 
 
 def _as_ended(done: object, wo: WorkOrder) -> WorkOrder:

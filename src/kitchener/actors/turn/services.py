@@ -5,6 +5,7 @@ The supervisor (`supervisor.py`) builds it once. Turns, their work-order chains 
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import anyio
@@ -15,14 +16,14 @@ from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn_memory import TurnMemory
 from kitchener.actors.work.budget import TokenBudgeter
-from kitchener.actors.work.plan import constraints_mapping, vocabulary_of
+from kitchener.actors.work.plan import constraints_for, constraints_mapping, vocabulary_of
 from kitchener.actors.work.quality import QualityGate
 from kitchener.clock import Clock, TimestampText, loop_clock, scope_class
 from kitchener.config import HO2Config
 from kitchener.ledger import LedgerGroup
 from kitchener.records.entries import ConstraintsMapping
 from kitchener.records.turn import UpdateListener
-from kitchener.records.work_order import Constraints, HO1ExecutorProtocol
+from kitchener.records.work_order import Constraints, DirectCall, HO1ExecutorProtocol
 
 
 class DegradedCall(Protocol):
@@ -55,16 +56,17 @@ class TurnConstants:
         self.labels = vocabulary_of(config.labels_vocabulary)
         rules = "\n".join(f"- {rule}" for rule in config.standing_rules)
         self.instructions = "\n\n".join(part for part in (config.instructions, rules and f"Standing rules:\n{rules}") if part)
-        self.classify = Constraints(prompt_contract_id=config.classify_contract_id, token_budget=config.turn_budget)
-        self.synthesize = Constraints(prompt_contract_id=config.synthesize_contract_id, token_budget=config.turn_budget)
+        limits = partial(constraints_for, config, token_budget=config.turn_budget)
+        self.classify = limits("classify", contract_id=config.classify_contract_id)
+        self.synthesize = limits("synthesize", contract_id=config.synthesize_contract_id)
         self.with_tools = self.synthesize.model_copy(
             update={"turn_limit": config.tool_turn_limit, "allowed_tools": self.allowed_tools}
         )
         fetching = {"turn_limit": config.tool_turn_limit, "allowed_tools": (ITEM_TOOL,)}
         self.with_items = self.synthesize.model_copy(update=fetching)
         self.with_both = self.with_tools.model_copy(update={"allowed_tools": (*self.allowed_tools, ITEM_TOOL)})
-        self.tool_call = Constraints(allowed_tools=self.allowed_tools, token_budget=config.turn_budget)
-        self.verify = Constraints(prompt_contract_id=config.verify_contract_id, token_budget=config.turn_budget)
+        self.tool_call = limits("tool_call", contract_id=None).model_copy(update={"allowed_tools": self.allowed_tools})
+        self.verify = limits("verify", contract_id=config.verify_contract_id)
         known = (
             self.classify,
             self.synthesize,
@@ -99,6 +101,9 @@ class TurnServices:
     quality: QualityGate
     clock: Clock
     degraded_call: DegradedCall | None
+    """The program's own way to answer where HO1 is broken; None: `direct_call`."""
+    direct_call: DirectCall | None
+    """Asks the gateway where HO1 is broken; None: the turn replies with an apology."""
     listeners: dict[str, UpdateListener]
     """Listeners for streamed text, by work order id; shared with the executor."""
     constants: TurnConstants

@@ -1,7 +1,8 @@
 """Turns one message into a reply and its commit record, from `TURN_STARTED` to `TURN_COMPLETED`.
 
 Each step is one method, in the order that `docs/turn.md` describes. Pure modules (`plan.py`, `quality.py`) decide the next
-step, and `chain.py` executes work orders. The supervisor starts a turn, runs it, and aborts it after a cancellation.
+step, `chain.py` executes work orders, and `reply_check.py` judges replies. The supervisor starts a turn, runs it,
+and aborts it after a cancellation.
 """
 
 from collections.abc import Awaitable, Mapping, Sequence
@@ -14,7 +15,8 @@ from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.sessions.directory import SessionManager, close_open_turn
 from kitchener.actors.turn.authority_in_turn import TurnAuthority
 from kitchener.actors.turn.chain import WorkOrderChain
-from kitchener.actors.turn.reply import APOLOGIES, APOLOGY, Reply
+from kitchener.actors.turn.reply import Reply
+from kitchener.actors.turn.reply_check import apology_after, judge_reply
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import OpenGates, TurnMemory, bias_fragments
 from kitchener.actors.work.plan import (
@@ -28,23 +30,19 @@ from kitchener.actors.work.plan import (
     tighter,
     total_cost,
 )
-from kitchener.actors.work.quality import QualityGateResult
 from kitchener.cancellation import is_own_failure
 from kitchener.context import Item
 from kitchener.errors import origin_of
 from kitchener.ids import SessionId, TurnId
-from kitchener.ledger import compute_trace_hash
 from kitchener.memory.overlays import Overlay
 from kitchener.records import events
 from kitchener.records.entries import (
     AbortReason,
     ChainCompletePayload,
-    EscalationPayload,
-    QualityGatePayload,
     TurnCompletedPayload,
     TurnStartedPayload,
 )
-from kitchener.records.turn import NO_CANDIDATES, TextRetracted, TurnCall, TurnError, TurnResult, UpdateListener
+from kitchener.records.turn import NO_CANDIDATES, TextRetracted, TurnCall, TurnResult, UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
 
 logger = structlog.get_logger(__name__)
@@ -76,7 +74,6 @@ class Turn:
         "_chain",
         "_classification",
         "_earlier_failures",
-        "_hashed",
         "_is_over",
         "_memory",
         "_message",
@@ -106,7 +103,6 @@ class Turn:
         self._authority: TurnAuthority | None = None
         self._output: Mapping[str, object] = {}
         self._is_over = False
-        self._hashed = (-1, "")
 
     async def start(self, call: TurnCall) -> None:
         """Writes `TURN_STARTED` with the message and the ledger positions that the turn may read.
@@ -157,7 +153,10 @@ class Turn:
             if own is not None:
                 return own
         context = await self._assemble(classification)
-        plan = self._plan_rest(classification)
+        constants = self._services.constants
+        plan = plan_chain(
+            classification, allowed=constants.allowed_tools, read_only=constants.read_only_tools, room=self._chain.room
+        )
         results = await self._use_tool(plan.tool_request) if plan.tool_request is not None else []
         if isinstance(results, Reply):
             return results
@@ -277,12 +276,6 @@ class Turn:
             await self._chain.record_degradation("HO3", error)
             return None
 
-    def _plan_rest(self, classification: Mapping[str, object]) -> ChainPlan:
-        constants = self._services.constants
-        return plan_chain(
-            classification, allowed=constants.allowed_tools, read_only=constants.read_only_tools, room=self._chain.room
-        )
-
     async def _use_tool(self, request: ToolRequest) -> list[Mapping[str, object]] | Reply:
         """Step 3: runs the tool that a command asks for, before the reply. Its failure becomes a result for the model."""
         arguments = {"tool_id": request.tool_id, "arguments": dict(request.arguments)}
@@ -323,7 +316,7 @@ class Turn:
             )
             if isinstance(wo, Reply):
                 return wo
-            verdict = await self._judge(wo)
+            verdict = await judge_reply(self._services, self._chain, self._message, wo)
             if isinstance(verdict, Reply):
                 return verdict
             if verdict.is_accepted and wo.output_result is not None:
@@ -332,79 +325,22 @@ class Turn:
                     await self._chain.supersede(failed, wo)
                 self._output = wo.output_result
                 return Reply(str(wo.output_result["response_text"]), None)
-            rejected.append(await self._reject(wo, verdict))
-            apology = await self._give_up(rejected, verdict)
+            if wo.state == "completed":  # otherwise the failure is already recorded
+                wo = wo.failed(WorkOrderError(reason="QUALITY_GATE", detail=verdict.reason))
+                await self._chain.record_failure(wo)
+            if self._update is not None:
+                await self._update(TextRetracted(wo.wo_id))
+            rejected.append(wo)
+            apology = await apology_after(self._services, self._chain, rejected, verdict)
             if apology is not None:
                 return apology
             constraints = tighter(constraints, len(rejected))
-
-    async def _judge(self, wo: WorkOrder) -> QualityGateResult | Reply:
-        """Step 4: judges one attempt, and records the verdict with the hash of the trace so far."""
-        wo_id, output = wo.wo_id, wo.output_result if wo.state == "completed" else None
-        verdict = self._services.quality.verify(output, wo.acceptance, wo_id)
-        if verdict.is_accepted and output is not None:
-            if not self._chain.can_record(str(output.get("response_text", ""))):
-                verdict = QualityGateResult("reject", "the reply does not fit into one ledger entry (max_entry_bytes)", wo_id)
-            elif self._services.config.verify_with_model and self._chain.room:
-                asked = await self._ask_verifier(wo, verdict)
-                if isinstance(asked, Reply):
-                    return asked
-                verdict = asked
-        fields: QualityGatePayload = {
-            "wo_id": wo_id,
-            "decision": verdict.decision,
-            "reason": verdict.reason,
-            "trace_hash": self._trace_hash(),
-        }
-        await self._chain.write(events.WO_QUALITY_GATE, wo_id, fields)
-        return verdict
-
-    async def _ask_verifier(self, wo: WorkOrder, verdict: QualityGateResult) -> QualityGateResult | Reply:
-        """Asks a model to verify a reply that passed the fixed checks. If the verifier fails, `verdict` stands."""
-        inputs = {
-            "response_text": (wo.output_result or {}).get("response_text", ""),
-            "acceptance": list(wo.acceptance),
-            "user_message": self._message,
-        }
-        check = await self._chain.dispatch("verify", inputs, self._services.constants.verify, parent=wo.wo_id)
-        if isinstance(check, Reply):
-            return check
-        if check.state != "completed" or check.output_result is None:
-            return verdict
-        await self._chain.accept(check)
-        if check.output_result.get("decision") != "reject":
-            return verdict
-        return QualityGateResult("reject", str(check.output_result.get("reason", "rejected by the verifier")), wo.wo_id)
-
-    async def _reject(self, wo: WorkOrder, verdict: QualityGateResult) -> WorkOrder:
-        if wo.state == "completed":  # otherwise the failure is already recorded
-            wo = wo.failed(WorkOrderError(reason="QUALITY_GATE", detail=verdict.reason))
-            await self._chain.record_failure(wo)
-        if self._update is not None:
-            await self._update(TextRetracted(wo.wo_id))
-        return wo
-
-    async def _give_up(self, rejected: list[WorkOrder], verdict: QualityGateResult) -> Reply | None:
-        """Returns an apology unless another attempt makes sense.
-
-        The gateway has already retried provider failures. So only rejected or malformed replies are retried here.
-        """
-        last = rejected[-1]
-        if last.error is not None and last.error.reason not in ("QUALITY_GATE", "OUTPUT_SCHEMA"):
-            reason = last.error.reason
-            return Reply(APOLOGIES.get(reason, APOLOGY), TurnError(reason, last.error.detail, last.wo_id))
-        if len(rejected) > self._services.config.max_retries or self._chain.room < 1:
-            fields: EscalationPayload = {"reason": verdict.reason, "attempts": len(rejected), "wo_id": last.wo_id}
-            await self._chain.write(events.ESCALATION, self.turn_id, fields)
-            message = f"no acceptable reply after {len(rejected)} attempts: {verdict.reason}"
-            return Reply(APOLOGY, TurnError("QUALITY_GATE", message, last.wo_id))
-        return None
 
     async def _complete(self, reply: Reply) -> TurnOutcome:
         """Writes the totals of the chain, then `TURN_COMPLETED`. After that nothing aborts the turn."""
         response, error = reply
         chain = tuple(self._chain.work_orders.values())
-        cost, trace_hash = total_cost(chain), self._trace_hash()
+        cost, trace_hash = total_cost(chain), self._chain.trace_hash()
         for wo_id in self._done_with():  # otherwise the context would show an old outage forever
             await self._chain.abandon(wo_id, "turn_over")
         fields: ChainCompletePayload = {
@@ -434,6 +370,7 @@ class Turn:
         payload: TurnCompletedPayload = {
             **result.as_payload(),
             "wo_chain_summary": self._chain.summary(),
+            **self._chain.direct_cost,
             "user_message_ref": self._chain.message_ref,
             "gate_ts": gates.gate_ts if gates is not None else None,
             "read_positions": gates.positions if gates is not None else self._positions,
@@ -447,12 +384,6 @@ class Turn:
         """Failed work orders that this turn abandons."""
         earlier = self._earlier_failures
         return earlier if self._authority is None else self._authority.done_with(earlier, self._chain.work_orders)
-
-    def _trace_hash(self) -> str:
-        """The hash over the executor's entries so far. Cached until an entry is added."""
-        if len(self._chain.trace) != self._hashed[0]:
-            self._hashed = (len(self._chain.trace), compute_trace_hash(self._chain.trace))
-        return self._hashed[1]
 
     @property
     def session_id(self) -> SessionId:

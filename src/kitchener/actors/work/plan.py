@@ -12,8 +12,16 @@ from typing import Final, Literal, NamedTuple, cast
 import orjson
 
 from kitchener.canonical import canonical_bytes
-from kitchener.records.entries import ConstraintsMapping, CostMapping, CostSummary, WorkOrderErrorMapping, WorkOrderSummary
-from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError
+from kitchener.config import HO2Config, ModelChoice
+from kitchener.records.entries import (
+    ConstraintsMapping,
+    CostMapping,
+    CostSummary,
+    WorkOrderErrorMapping,
+    WorkOrderSummary,
+    WorkOrderType,
+)
+from kitchener.records.work_order import TYPE_TAGS, Constraints, Cost, WorkOrder, WorkOrderError
 
 UNCLASSIFIED: Final[Mapping[str, object]] = {"speech_act": "unknown", "ambiguity": "high"}
 """The classification of a turn whose classify work order failed."""
@@ -67,6 +75,26 @@ def plan_chain(
     return ChainPlan(None, offers_tools=True, offers_items=True)
 
 
+def constraints_for(config: HO2Config, wo_type: WorkOrderType, *, contract_id: str | None, token_budget: int) -> Constraints:
+    """The constraints of an agent class's work orders of one type, with the tags and the model that the class gives them.
+
+    Args:
+        config: the settings of the agent class
+        wo_type: the type of the work orders
+        contract_id: their prompt contract; None: they ask no model
+        token_budget: tokens that each of them may use
+    """
+    tag = TYPE_TAGS[wo_type]
+    chosen = next((choice for task, choice in config.models.items() if task == tag), ModelChoice())
+    return Constraints(
+        prompt_contract_id=contract_id,
+        token_budget=token_budget,
+        domain_tags=tuple(dict.fromkeys((*config.domain_tags, tag))),
+        provider_id=chosen.provider,
+        model_id=chosen.model,
+    )
+
+
 def tighter(constraints: Constraints, attempt: int) -> Constraints:
     """The constraints of a retry: temperature 0, a smaller budget and no tool rounds."""
     return constraints.model_copy(
@@ -116,7 +144,11 @@ def cost_json(cost: Cost) -> orjson.Fragment:
 
 def constraints_mapping(constraints: Constraints) -> ConstraintsMapping:
     """The constraints that differ from their defaults, as JSON types."""
-    return cast(ConstraintsMapping, constraints.model_dump(mode="json", exclude_defaults=True))
+    mapping = cast(ConstraintsMapping, constraints.model_dump(mode="json", exclude_defaults=True))
+    if tags := mapping.get("domain_tags"):
+        # As JSON text, which is written as it is: walking the list costs a turn 129 bytecodes.
+        mapping["domain_tags"] = cast("list[str]", orjson.Fragment(canonical_bytes(tags)))
+    return mapping
 
 
 def error_mapping(error: WorkOrderError) -> WorkOrderErrorMapping:
@@ -169,7 +201,7 @@ def signals_of(
     outcome = "unknown"
     for wo in chain:
         found += [f"tool:{tool_id}" for tool_id in wo.cost.tool_ids_used]
-        if wo.wo_type == "synthesize":
+        if wo.wo_type == "synthesize" and wo.state != "abandoned":  # the budget did not cover the attempt
             outcome = "success" if wo.state == "completed" else "failed"
     labels = labels_of(classification, vocabulary)
     found += [f"{kind}:{labels[kind]}" for kind in ("domain", "task") if kind in labels]

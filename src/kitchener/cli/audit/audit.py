@@ -4,7 +4,7 @@ from cyclopts import App
 
 from kitchener.cli.audit.leaks import find_leaks
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.options import Json, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_answer
 from kitchener.errors import ConfigError
@@ -15,7 +15,7 @@ _EVERYTHING = Options()
 
 
 @app.command
-def leaks(*, options: Options = _EVERYTHING, json: Json = False) -> int:
+def leaks(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     """Look for items of one subject in a projection, prompt, signal or lesson of another, in all ledgers under the root.
 
     Compares references and ids; the report names what it cannot see. Exits with 1 if there is a leak. Takes no lock.

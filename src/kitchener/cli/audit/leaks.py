@@ -208,7 +208,7 @@ def _refs(owned: Owned, owners: Owners, report: LeakReport) -> Iterator[_Named]:
         for nested, ref in refs_in(owned.payload.get(name), name):
             holders = owners.of_ref(ref)
             report.unresolved += not holders and ref.ledger_id != _RULES
-            yield kind, name if nested == name else f"{name}.{nested}", f"{ref.ledger_id} {ref.entry_id}", holders
+            yield kind, name if nested in (name, "ref") else f"{name}.{nested}", f"{ref.ledger_id} {ref.entry_id}", holders
 
 
 def _texts(value: object) -> Iterable[str]:

@@ -10,7 +10,7 @@ import anyio
 from cyclopts import Parameter
 
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.cli.chat.answers import ChatContext, ChatMemory, is_about_context
+from kitchener.cli.chat.slash_commands import ChatContext, ChatMemory, is_about_context
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
 from kitchener.cli.options import LedgerPaths, Options
 from kitchener.cli.terminal.interrupt import on_signal
@@ -63,7 +63,7 @@ async def _chat(options: Options, session_id: str | None, subject_id: str | None
         agent_class = await LedgerPaths(loaded.config).class_of(session_id, agent_class)
     async with open_runtime(loaded.config) as runtime:
         tune_gc()
-        talk = _Talk(
+        talk = _ChatLoop(
             supervisor=runtime.supervisor(agent_class),
             memory=ChatMemory.of(runtime, LedgerPaths(loaded.config), agent_class),
             session_id=session_id,
@@ -77,7 +77,7 @@ async def _chat(options: Options, session_id: str | None, subject_id: str | None
 
 
 @dataclass(slots=True)
-class _Talk:
+class _ChatLoop:
     """One chat: the loop over lines, the running turn, and what an interrupt does to it."""
 
     supervisor: HO2Supervisor

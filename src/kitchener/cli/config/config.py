@@ -8,12 +8,13 @@ from cyclopts import App
 
 from kitchener.cli.config.toml import toml_lines, toml_value
 from kitchener.cli.exits import OK, USAGE
-from kitchener.cli.options import Json, Options
+from kitchener.cli.options import JsonFlag, Options
 from kitchener.cli.terminal.output import meaning, print_json, print_text
 from kitchener.config import RuntimeConfig, Settings, described_key, without_secrets
 from kitchener.errors import ConfigError
 from kitchener.gateway.routing import check_router
 from kitchener.runtime.loading import check_config
+from kitchener.runtime.work_order_routes import unreachable_routes
 
 app = App(name="config", help="Check and show settings.")
 
@@ -21,10 +22,10 @@ _EVERYTHING = Options()
 
 
 @app.command
-def check(*, options: Options = _EVERYTHING, json: Json = False) -> int:
+def check(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     """Say whether the settings are right: keys, values, routes, and the keys that references name.
 
-    Exits with 2 at the first setting that is wrong, and names it.
+    Exits with 2 at the first setting that is wrong, and names it. A route that no work order can take is a warning.
 
     For example:
 
@@ -42,16 +43,20 @@ def check(*, options: Options = _EVERYTHING, json: Json = False) -> int:
         return USAGE
     config = loaded.config
     agents, providers = sorted(config.agents), [described_key(each) for each in sorted(config.router.providers)]
+    unreachable = list(unreachable_routes(config))
     if json:
-        print_json({"ok": True, "source": loaded.source, "agents": agents, "providers": providers})
+        warnings = [{"key": key, "problem": problem} for key, problem in unreachable]
+        print_json({"ok": True, "source": loaded.source, "agents": agents, "providers": providers, "warnings": warnings})
     else:
         print_text(f"ok: {loaded.source}")
+        for key, problem in unreachable:
+            print_text(f"warning: {key}: {problem}")
         print_text(f"agents: {', '.join(agents) or 'ADMIN, with the defaults'}; providers: {', '.join(providers)}")
     return OK
 
 
 @app.command
-def show(*, options: Options = _EVERYTHING, json: Json = False) -> int:
+def show(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     """Print the settings in force: the file, `KITCHENER_*` variables and options, laid over the defaults.
 
     Keys of providers appear as the references they are, never as values.
@@ -74,7 +79,7 @@ def show(*, options: Options = _EVERYTHING, json: Json = False) -> int:
 
 
 @app.command
-def schema(*, json: Json = False) -> int:
+def schema(*, json: JsonFlag = False) -> int:
     """List every setting with its meaning, type and default; with `--json` as a JSON Schema.
 
     For example:
@@ -116,7 +121,7 @@ def _group_of(model: type[Settings], key: str) -> str:
     return next((" ".join((each.__doc__ or "").split()) for each in groups if key in each.model_fields), "")
 
 
-_NAMES = {"agents": "class", "domain_tag_routes": "tag", "gate_overrides": "kind"}
+_NAMES = {"agents": "class", "domain_tag_routes": "tag", "gate_overrides": "kind", "models": "type"}
 
 
 def _settings_in(annotation: Any) -> type[Settings] | None:

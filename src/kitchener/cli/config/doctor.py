@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.options import Json, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.config import RuntimeConfig, described_key, shown_address, shown_reference
 from kitchener.errors import ConfigError, KitchenerError
@@ -49,7 +49,7 @@ class Finding:
     detail: str
 
 
-def doctor(*, options: Options = _EVERYTHING, json: Json = False) -> int:
+def doctor(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     """Say whether this machine, the settings and the ledgers are in order.
 
     Looks at versions, settings, keys, the file system under the root (locks, and how long a sync takes), and at each ledger's

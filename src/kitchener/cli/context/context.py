@@ -7,21 +7,22 @@ import anyio
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from kitchener.cli.context.past import read_past
-from kitchener.cli.context.project import ConflictPolicy, Projected, ProjectOptions, project_session, record
+from kitchener.cli.context.project import ProjectionPreview, ProjectOptions, project_session, record
+from kitchener.cli.context.recorded_session import read_past
+from kitchener.cli.context.recorded_turn import TurnView, read_turn
 from kitchener.cli.context.shadow import read_shadow
 from kitchener.cli.context.text import conflict_lines, flag_lines, invalid_lines, projected_lines
-from kitchener.cli.context.turns import TurnView, read_turn
 from kitchener.cli.context.why import diff_json, diff_lines, entry_lines, turn_lines, view_json
 from kitchener.cli.exits import BLOCKED, INVALID, NEGATIVE, OK
-from kitchener.cli.options import Json, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options
 from kitchener.cli.terminal.output import print_json, print_text, say
+from kitchener.context.ruleset import ConflictPolicy
 from kitchener.errors import LedgerLocked
 from kitchener.memory.timestamps import iso_of, us_of
 
 app = App(name="context", help="Show what the model sees, and why.")
 
-TurnId = Annotated[str, Parameter(help="A turn id, such as T-0a1b2c3d-000002.")]
+TurnArgument = Annotated[str, Parameter(help="A turn id, such as T-0a1b2c3d-000002.")]
 
 _EVERYTHING = Options()
 
@@ -44,7 +45,7 @@ def project(  # noqa: PLR0913  options of a command, all by keyword
         Path | None, Parameter(help="Read this supervisor's ledger instead of those under the root. Writes nothing.")
     ] = None,
     dry_run: Annotated[bool, Parameter(negative="", help="Print the decision without recording it.")] = False,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Show which intents, work orders and turns the model would see in a session's next turn, and why.
 
@@ -66,9 +67,9 @@ def project(  # noqa: PLR0913  options of a command, all by keyword
 def explain(
     *,
     options: Options = _EVERYTHING,
-    turn: TurnId,
+    turn: TurnArgument,
     entry: Annotated[str | None, Parameter(help="Only this entry, intent, work order, turn, rule or learned line.")] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Explain why items were visible, suppressed, unreachable or not live in a turn. Takes no lock.
 
@@ -103,7 +104,7 @@ def diff(
     /,
     *,
     options: Options = _EVERYTHING,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Compare what the model saw in two turns, and explain the differences. Takes no lock.
 
@@ -128,7 +129,7 @@ def shadow(
     *,
     options: Options = _EVERYTHING,
     session: Annotated[str | None, Parameter(help="Only this session. Default: all of the agent class.")] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Compare what `context_mode = "shadow"` would have shown with what attention showed. Takes no lock.
 
@@ -182,7 +183,7 @@ async def _project(
     return BLOCKED if projected.resolution.blocked_by == "COMPETING_INTENTS" else INVALID
 
 
-def _lines(projected: Projected) -> list[str]:
+def _lines(projected: ProjectionPreview) -> list[str]:
     resolution, state, session_id = projected.resolution, projected.state, projected.past.session_id
     if resolution.blocked_by == "COMPETING_INTENTS":
         return [*conflict_lines(state, resolution.competing, session_id), *flag_lines(resolution.flags)]
@@ -191,7 +192,7 @@ def _lines(projected: Projected) -> list[str]:
     return list(projected_lines(projected))
 
 
-async def _recorded(paths: LedgerPaths, projected: Projected, *, is_given: bool) -> str:
+async def _recorded(paths: LedgerPaths, projected: ProjectionPreview, *, is_given: bool) -> str:
     """Puts the decision on record if nobody else is writing, and says what became of that."""
     if is_given:
         return "dry run: nothing was recorded, since a ledger was given"

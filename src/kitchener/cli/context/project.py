@@ -9,7 +9,7 @@ from kitchener.actors.authority.authority import SHOWN_ELSEWHERE, ruleset_of
 from kitchener.actors.authority.ranking import TurnRanking
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.canonical import digest
-from kitchener.cli.context.past import Past, state_of
+from kitchener.cli.context.recorded_session import RecordedSession, state_of
 from kitchener.cli.options import LedgerPaths
 from kitchener.clock import SystemClock, to_datetime
 from kitchener.config import HO2Config
@@ -25,14 +25,13 @@ from kitchener.context import (
     render,
     resolve_active,
 )
+from kitchener.context.ruleset import ConflictPolicy
 from kitchener.errors import NotOnRecord
 from kitchener.ids import path_part
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.records import events
 from kitchener.records.ref import Ref
 from kitchener.replaying.recorded_ledgers import memory_of
-
-ConflictPolicy = Literal["block", "most_recent_wins"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +56,10 @@ class ProjectOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Projected:
+class ProjectionPreview:
     """What came of it."""
 
-    past: Past
+    past: RecordedSession
     state: ContextState
     ruleset: Ruleset
     resolution: Resolution
@@ -114,7 +113,7 @@ def flag_json(flag: Flag) -> dict[str, object]:
     }
 
 
-async def project_session(paths: LedgerPaths, past: Past, chosen: ProjectOptions) -> Projected:
+async def project_session(paths: LedgerPaths, past: RecordedSession, chosen: ProjectOptions) -> ProjectionPreview:
     """What the session's next turn would be shown, of its intents, work orders and turns.
 
     Raises:
@@ -134,10 +133,10 @@ async def project_session(paths: LedgerPaths, past: Past, chosen: ProjectOptions
         projector = Projector(ruleset, rank=ranking.rank)
         mode: Literal["enforce", "shadow"] = "shadow" if past.config.context_mode == "shadow" else "enforce"
         projection = projector.project(state, resolution, message=chosen.message or "", mode=mode)
-    return Projected(past, state, ruleset, resolution, projection)
+    return ProjectionPreview(past, state, ruleset, resolution, projection)
 
 
-async def record(paths: LedgerPaths, projected: Projected) -> Ref | None:
+async def record(paths: LedgerPaths, projected: ProjectionPreview) -> Ref | None:
     """Appends the flags and, where there is one, `PROJECTION_COMPUTED` to the ledger of decisions.
 
     Returns the projection's entry, or None where something stands in the way of one.

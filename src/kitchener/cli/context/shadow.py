@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypedDict
 
-from kitchener.cli.context.past import read_past
+from kitchener.cli.context.recorded_session import read_past
 from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.output import UNREADABLE, one_line
 from kitchener.cli.terminal.progress import progress_bar

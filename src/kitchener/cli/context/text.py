@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from kitchener.cli.context.project import Projected
+from kitchener.cli.context.project import ProjectionPreview
 from kitchener.cli.terminal.output import counted, one_line, short_time, table_lines
 from kitchener.config import toml_key
-from kitchener.context import ContextState, Flag, Placed, Projection
+from kitchener.context import ContextState, Flag, PlacedItem, Projection
 from kitchener.context.fold.lifecycle import IntentRecord
 
 MOST: Final = 20
@@ -59,7 +59,7 @@ def flag_lines(flags: Iterable[Flag]) -> Iterator[str]:
         yield f"flag {flag.kind}: {flag.detail}"
 
 
-def projected_lines(projected: Projected) -> Iterator[str]:
+def projected_lines(projected: ProjectionPreview) -> Iterator[str]:
     """The whole answer of `context project`, where nothing stands in the way."""
     past, state, projection = projected.past, projected.state, projected.projection
     assert projection is not None
@@ -109,7 +109,7 @@ def _table(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> Iter
             yield f"  {line}"
 
 
-def _most_missed(suppressed: Sequence[Placed]) -> list[Placed]:
+def _most_missed(suppressed: Sequence[PlacedItem]) -> list[PlacedItem]:
     """Those that somebody is likely to ask about: what nearly fitted goes before what was not admitted, the newest of each."""
     nearly = [each for each in suppressed if each.reason != "LOW_URGENCY"][-MOST:]
     others = [each for each in suppressed if each.reason == "LOW_URGENCY"]
@@ -126,7 +126,7 @@ def reason_words(reasons: Iterable[str]) -> str:
     return ", ".join([_WORDS.get(each, each) for each in reasons])
 
 
-def _visible_row(placed: Placed) -> dict[str, object]:
+def _visible_row(placed: PlacedItem) -> dict[str, object]:
     item = placed.item
     text = item.text.removeprefix("user: ") if item.kind in ("turn", "evidence") else item.text
     shape = ", in its shortest form" if placed.is_compact else ""
@@ -139,7 +139,7 @@ def _visible_row(placed: Placed) -> dict[str, object]:
     }
 
 
-def _suppressed_row(placed: Placed, projection: Projection) -> dict[str, object]:
+def _suppressed_row(placed: PlacedItem, projection: Projection) -> dict[str, object]:
     item = placed.item
     if placed.reason == "BUDGET_EVICTION":
         why = f"BUDGET_EVICTION, {placed.short_by:,} tokens short"

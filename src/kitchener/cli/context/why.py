@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
+from kitchener.cli.context.recorded_turn import TurnView
 from kitchener.cli.context.text import MOST, how_to_turn_on, intent_words, shown_lines
-from kitchener.cli.context.turns import TurnView
 from kitchener.cli.terminal.output import one_line, short_time
 from kitchener.context import Explanation, diff_projections
 from kitchener.context.projection.explanation import VisibilityChange, find_placed

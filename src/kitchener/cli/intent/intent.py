@@ -10,10 +10,10 @@ from cyclopts.validators import Number
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.cli.context.past import fold_entries, read_past, state_of
+from kitchener.cli.context.recorded_session import fold_entries, read_past, state_of
 from kitchener.cli.context.text import conflict_lines, invalid_lines
 from kitchener.cli.exits import OK
-from kitchener.cli.options import Json, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options, ReasonOption
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import one_line, print_json, print_table, print_text
 from kitchener.config import HO2Config
@@ -26,11 +26,10 @@ from kitchener.runtime import open_runtime
 
 app = App(name="intent", help="List and change the intents of sessions.")
 
-IntentId = Annotated[str, Parameter(name="INTENT", help="An intent id, such as INT-0a1b2c3d4e5f6071.")]
+IntentArgument = Annotated[str, Parameter(name="INTENT", help="An intent id, such as INT-0a1b2c3d4e5f6071.")]
 SessionOf = Annotated[
     str | None, Parameter(name="--session", help="The intent's session. Default: found by a search of the whole ledger.")
 ]
-Reason = Annotated[str, Parameter(help="The reason. It is recorded.")]
 
 _EVERYTHING = Options()
 _WIDTH = 60
@@ -48,7 +47,7 @@ _OF_INTENTS = (
 )
 
 
-class _Done(TypedDict):
+class _IntentOutcome(TypedDict):
     """What a call did to an intent."""
 
     intent_id: str
@@ -57,7 +56,7 @@ class _Done(TypedDict):
     active_child_intent_id: NotRequired[str | None]
 
 
-_Call = Callable[[HO2Supervisor, str], Awaitable[_Done | None]]
+_IntentCall = Callable[[HO2Supervisor, str], Awaitable[_IntentOutcome | None]]
 
 
 @app.command(name="list")
@@ -65,7 +64,7 @@ def list_(
     *,
     options: Options = _EVERYTHING,
     session: Annotated[str | None, Parameter(help="Only intents of this session. Default: those of all sessions.")] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """List intents and their status, in the order of declaration. Takes no lock.
 
@@ -99,7 +98,7 @@ def declare(
     parent: Annotated[str | None, Parameter(help="The parent intent. What belongs to the parent stays visible.")] = None,
     scope: Annotated[IntentScope, Parameter(help="Who shares it: the session only, or a wider scope.")] = "SESSION",
     target: Annotated[tuple[str, ...], Parameter(negative="", help="What it works on. May be repeated.")] = (),
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Declare an intent of a session. It competes with other live intents except its parent.
 
@@ -109,7 +108,7 @@ def declare(
         kitchener intent declare "compare prices" --session SES-0a1b2c3d --parent INT-0a1b2c3d4e5f6071
     """
 
-    async def call(supervisor: HO2Supervisor, session_id: str) -> _Done:
+    async def call(supervisor: HO2Supervisor, session_id: str) -> _IntentOutcome:
         made = await supervisor.declare_intent(session_id, objective, scope=scope, parent_intent_id=parent, targets=target)
         return {"intent_id": made, "status": "live"}
 
@@ -118,7 +117,7 @@ def declare(
 
 @app.command
 def fork(
-    intent: IntentId,
+    intent: IntentArgument,
     objectives: Annotated[tuple[str, ...], Parameter(name="OBJECTIVE", help="The goal of one child. May be repeated.")],
     /,
     *,
@@ -128,7 +127,7 @@ def fork(
         int | None,
         Parameter(validator=Number(gte=1), help="The child that becomes active, counted from 1. Default: they compete."),
     ] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Split an intent into child intents, one for each objective.
 
@@ -137,7 +136,7 @@ def fork(
         kitchener intent fork INT-0a1b2c3d4e5f6071 "the flight" "the hotel" --active 1
     """
 
-    async def call(supervisor: HO2Supervisor, session_id: str) -> _Done:
+    async def call(supervisor: HO2Supervisor, session_id: str) -> _IntentOutcome:
         position = active - 1 if active is not None else None
         children = await supervisor.fork_intent(session_id, intent, objectives, active=position)
         chosen = children[position] if position is not None else None
@@ -148,13 +147,13 @@ def fork(
 
 @app.command
 def close(
-    intent: IntentId,
+    intent: IntentArgument,
     /,
     *,
     options: Options = _EVERYTHING,
     session: SessionOf = None,
     outcome: Annotated[str, Parameter(help="The outcome. It is recorded.")] = "done",
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Close an intent. The model no longer sees its turns.
 
@@ -171,7 +170,13 @@ def close(
 
 @app.command
 def abandon(
-    intent: IntentId, /, *, options: Options = _EVERYTHING, session: SessionOf = None, reason: Reason, json: Json = False
+    intent: IntentArgument,
+    /,
+    *,
+    options: Options = _EVERYTHING,
+    session: SessionOf = None,
+    reason: ReasonOption,
+    json: JsonFlag = False,
 ) -> int:
     """Abandon an intent.
 
@@ -188,7 +193,13 @@ def abandon(
 
 @app.command
 def reopen(
-    intent: IntentId, /, *, options: Options = _EVERYTHING, session: SessionOf = None, reason: Reason, json: Json = False
+    intent: IntentArgument,
+    /,
+    *,
+    options: Options = _EVERYTHING,
+    session: SessionOf = None,
+    reason: ReasonOption,
+    json: JsonFlag = False,
 ) -> int:
     """Reopen an intent that was closed, abandoned or superseded. The model sees its turns again.
 
@@ -203,7 +214,9 @@ def reopen(
     return _write(options, session, call, is_json=json, intent=intent, status="live")
 
 
-def _write(options: Options, session: str | None, call: _Call, *, is_json: bool, intent: str = "", status: str = "") -> int:
+def _write(
+    options: Options, session: str | None, call: _IntentCall, *, is_json: bool, intent: str = "", status: str = ""
+) -> int:
     """Runs one call of a supervisor, and prints what it did and whether intents compete now.
 
     Args:
@@ -222,7 +235,7 @@ def _write(options: Options, session: str | None, call: _Call, *, is_json: bool,
             agent_class, session_id = await paths.class_of(session, options.agent), session
         async with open_runtime(loaded.config) as runtime:
             supervisor = runtime.supervisor(agent_class)
-            done = await call(supervisor, session_id) or _Done(intent_id=intent, status=status)
+            done = await call(supervisor, session_id) or _IntentOutcome(intent_id=intent, status=status)
             thread = (await supervisor.session(session_id)).thread
             competing: tuple[str, ...] = ()
             if thread is not None:

@@ -6,12 +6,12 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from kitchener.cli.exits import DAMAGED, NEGATIVE, OK
-from kitchener.cli.options import Json, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.clock import SystemClock, iso
 from kitchener.errors import CallerError, LedgerDamaged, LedgerPathError
 from kitchener.ledger import Checkpoint
-from kitchener.ledger.audit.accept_head import Accepted
+from kitchener.ledger.audit.accept_head import AcceptedHead
 from kitchener.ledger.audit.accept_head import accept_head as accept
 from kitchener.ledger.reader import index_dirs_of
 from kitchener.ledger.verify.checkpoint import sign_ledger
@@ -26,7 +26,7 @@ def accept_head(
     *,
     options: Options = _EVERYTHING,
     reason: Annotated[str | None, Parameter(help="The reason; it is recorded.")] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """After restoring a backup: accept the ledger's present end, although its index or signed head names later entries.
 
@@ -46,7 +46,7 @@ def accept_head(
     config = options.load().config
     key = config.ledger.signing_key
     signer = load_signer(key) if key is not None else None
-    found: list[tuple[Accepted, Checkpoint | None]] = []
+    found: list[tuple[AcceptedHead, Checkpoint | None]] = []
     faults: list[LedgerDamaged] = []
     for file in [path] if path is not None else LedgerPaths(config).ledgers():
         try:
@@ -62,7 +62,7 @@ def accept_head(
     return OK if found else NEGATIVE
 
 
-def _print(found: list[tuple[Accepted, Checkpoint | None]], faults: list[LedgerDamaged], *, is_json: bool) -> None:
+def _print(found: list[tuple[AcceptedHead, Checkpoint | None]], faults: list[LedgerDamaged], *, is_json: bool) -> None:
     if is_json:
         rows = [each._asdict() | {"checkpoint": signed.as_json() if signed is not None else None} for each, signed in found]
         print_json({"accepted": rows, "faults": [str(fault) for fault in faults]})

@@ -19,7 +19,7 @@ from cyclopts.validators import Number
 from kitchener.cli.exits import DAMAGED, NEGATIVE, OK
 from kitchener.cli.ledger.accept_head import accept_head
 from kitchener.cli.ledger.proof import PublicKey, checkpoint, is_bundle, key, proof, public_key_of, verify_proof
-from kitchener.cli.options import Json, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import one_line, print_json, print_text, say_instead
 from kitchener.errors import ConfigError, KitchenerError, LedgerPathError
@@ -43,7 +43,7 @@ def verify(
     options: Options = _EVERYTHING,
     public_key: PublicKey = None,
     jobs: Annotated[int | None, Parameter(validator=Number(gte=1), help="Processes; else one a core for long ledgers.")] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Recompute every hash of every ledger under the root, or of one file. Signed heads and bundles are checked too.
 
@@ -70,7 +70,7 @@ def tail(
     lines: Annotated[int, Parameter(name=("--lines", "-n"), validator=Number(gte=1), help="How many entries.")] = 10,
     session: Annotated[str | None, Parameter(help="Only entries of this session, whatever its agent class.")] = None,
     entry_type: Annotated[str | None, Parameter(name="--type", help="Only entries of this type, e.g. TURN_COMPLETED.")] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Print the newest entries of a ledger, oldest first.
 

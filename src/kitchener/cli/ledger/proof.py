@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from kitchener.cli.exits import DAMAGED, OK
-from kitchener.cli.options import Json, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.written_files import check_output, write_whole
 from kitchener.clock import SystemClock, iso
@@ -20,11 +20,11 @@ from kitchener.context import base_ref
 from kitchener.errors import CallerError, ConfigError, KitchenerError, LedgerDamaged, LedgerError, LedgerPathError, SigningError
 from kitchener.ids import memory_namespace, session_of_turn
 from kitchener.ledger import Checkpoint, LedgerReader, StoredEntry
-from kitchener.ledger.audit.bundle import MAX_BUNDLE_BYTES, BundlePart, Selection, write_bundle
-from kitchener.ledger.audit.bundle_check import Misfit, ProofReport, verify_bundle
+from kitchener.ledger.audit.bundle import MAX_BUNDLE_BYTES, BundlePart, BundleSelection, write_bundle
+from kitchener.ledger.audit.bundle_check import BundleFault, ProofReport, verify_bundle
 from kitchener.ledger.verify.checkpoint import sign_ledger
-from kitchener.memory.index import OVERLAYS, artifact_key
 from kitchener.memory.signals import event_id
+from kitchener.memory.subject_cache import OVERLAYS, artifact_key
 from kitchener.records import events
 from kitchener.runtime.ledger_paths import LedgerName
 from kitchener.signing import Signer, is_public_key, load_signer, make_key
@@ -46,7 +46,7 @@ def key(
     *,
     options: Options = _EVERYTHING,
     new: Annotated[Path | None, Parameter(help="Create a key in this file, which must not exist.")] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Show the public half of the signing key, or create a key.
 
@@ -70,7 +70,7 @@ def key(
     return OK
 
 
-def checkpoint(*, options: Options = _EVERYTHING, json: Json = False) -> int:
+def checkpoint(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     """Sign the head of every ledger under the root with the configured key.
 
     First verifies the entries after the last signed head, and that the chain contains this head. If not, signs nothing
@@ -105,7 +105,7 @@ def proof(
     max_mib: Annotated[
         int, Parameter(validator=Number(gte=1, lte=MAX_BUNDLE_BYTES // _MIB), help="Largest size of the bundle, MiB.")
     ] = 64,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Write the evidence of one turn as a bundle that anybody can verify without Kitchener and without the ledgers.
 
@@ -123,7 +123,7 @@ def proof(
     wanted = anyio.run(evidence_of, options, turn)
     try:
         parts = _write(path, turn, wanted, max_mib * _MIB)
-    except Misfit as fault:
+    except BundleFault as fault:
         say(f"kitchener: {fault!s}; `kitchener ledger verify` says more, no bundle was written")
         return DAMAGED
     _print_parts(turn, path, parts, is_json=json)
@@ -210,7 +210,7 @@ def _print_heads(signer: Signer, heads: list[tuple[Path, Checkpoint]], faults: l
         print_text("no entries yet, nothing to sign")
 
 
-def _write(path: Path, turn_id: str, selections: list[Selection], max_bytes: int) -> list[BundlePart]:
+def _write(path: Path, turn_id: str, selections: list[BundleSelection], max_bytes: int) -> list[BundlePart]:
     """Writes the bundle atomically, and only if it verifies. Only its owner can read it."""
     session_id = str(session_of_turn(turn_id))
 
@@ -242,7 +242,7 @@ def _print_parts(turn_id: str, path: Path, parts: list[BundlePart], *, is_json: 
         )
 
 
-async def evidence_of(options: Options, turn_id: str) -> list[Selection]:
+async def evidence_of(options: Options, turn_id: str) -> list[BundleSelection]:
     """The entries of a turn's bundle, by ledger: HO2m, HO1m, context, and the memory's two ledgers if the turn used them.
 
     Raises:
@@ -255,7 +255,7 @@ async def evidence_of(options: Options, turn_id: str) -> list[Selection]:
         raise CallerError(f"{turn_id!r} is not a turn id: expected T-, the session's hex digits, and a number such as -000001")
     places = LedgerPaths(options.load().config)
     agent_class = await places.class_of(session_id, options.agent)
-    turn = _Turn(turn_id, session_id, agent_class)
+    turn = _TurnSelection(turn_id, session_id, agent_class)
     found = [await _selection(places, agent_class, name, select) for name, select in turn.selections()]
     return [each for each in found if each is not None]
 
@@ -263,15 +263,15 @@ async def evidence_of(options: Options, turn_id: str) -> list[Selection]:
 _Select = Callable[[LedgerReader], Awaitable[set[int]]]
 
 
-async def _selection(places: LedgerPaths, agent_class: str, name: LedgerName, select: _Select) -> Selection | None:
+async def _selection(places: LedgerPaths, agent_class: str, name: LedgerName, select: _Select) -> BundleSelection | None:
     async with places.reader(agent_class, name) as reader:
         if reader is None:
             return None
         seqs = await select(reader)
-        return Selection(reader.path, reader.ledger_id, tuple(sorted(seqs)), reader.head()) if seqs else None
+        return BundleSelection(reader.path, reader.ledger_id, tuple(sorted(seqs)), reader.head()) if seqs else None
 
 
-class _Turn:
+class _TurnSelection:
     """Selects one turn's entries, ledger by ledger. HO2m comes first, because it names the entries of the others."""
 
     def __init__(self, turn_id: str, session_id: str, agent_class: str) -> None:

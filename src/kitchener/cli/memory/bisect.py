@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.memory.explain import TurnText, read_turn, told
-from kitchener.cli.options import Json, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options
 from kitchener.cli.replay import Tools, settings_and_tools
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import counted, one_line, print_json, print_text, short_time
@@ -39,7 +39,7 @@ def bisect_(
     session: Annotated[str | None, Parameter(help="The session whose last turn is used without --bad.")] = None,
     is_all: Annotated[bool, Parameter(name="--all", negative="", help="Report every change, not only one.")] = False,
     tools: Tools = (),
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Find the consolidation that changed what the model sees in a turn.
 

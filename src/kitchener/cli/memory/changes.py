@@ -46,7 +46,7 @@ class WithdrawnLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class OperatorDecision:
     """What a decision did."""
 
     agent_class: str
@@ -75,7 +75,9 @@ class Decision:
             yield from each.lines()
 
 
-async def deactivated(place: AgentMemory, artifact_id: str, subject_id: str | None, *, reason: str, block: bool) -> Decision:
+async def deactivated(
+    place: AgentMemory, artifact_id: str, subject_id: str | None, *, reason: str, block: bool
+) -> OperatorDecision:
     """Takes an artifact out of use.
 
     Args:
@@ -105,15 +107,17 @@ async def deactivated(place: AgentMemory, artifact_id: str, subject_id: str | No
         if not overlay.enabled and (is_blocked or not block):
             # Once more would be a record that says less than the one before: without `block` it would lift a block.
             note = f"{artifact_id} of {subject_id} is deactivated already; nothing was written"
-            return Decision(place.agent_class, subject_id, artifact_id, False, note)
+            return OperatorDecision(place.agent_class, subject_id, artifact_id, False, note)
         now = iso_of(SystemClock().time_us())
         await memory.deactivate_overlay(artifact_id, reason, now, block=block, namespace=namespace)
     again = "is not learned from again" if block else "may be learned from again later, --block prevents that"
     note = f"deactivated {artifact_id} of {subject_id}; its signal {overlay.signal_id} {again}"
-    return Decision(place.agent_class, subject_id, artifact_id, True, note, await _withdrawn(place, subject_id, [overlay]))
+    return OperatorDecision(
+        place.agent_class, subject_id, artifact_id, True, note, await _withdrawn(place, subject_id, [overlay])
+    )
 
 
-async def quarantined(place: AgentMemory, target: str, subject_id: str | None, *, reason: str) -> Decision:
+async def quarantined(place: AgentMemory, target: str, subject_id: str | None, *, reason: str) -> OperatorDecision:
     """Keeps a signal or an event from counting, and takes out of use what loses its support by that.
 
     Args:
@@ -137,11 +141,11 @@ async def quarantined(place: AgentMemory, target: str, subject_id: str | None, *
         target = subject.in_words(target)
         if target in subject.quarantined(cut):
             note = f"{target} of {subject_id} is in quarantine already; nothing was written"
-            return Decision(place.agent_class, subject_id, target, False, note)
+            return OperatorDecision(place.agent_class, subject_id, target, False, note)
         lost = await memory.quarantine(target, reason, namespace=namespace)
     note = f"{target} of {subject_id} is in quarantine and counts no more; "
     note += "without it these are deactivated:" if lost else "nothing learned lost its support"
-    return Decision(place.agent_class, subject_id, target, True, note, await _withdrawn(place, subject_id, lost))
+    return OperatorDecision(place.agent_class, subject_id, target, True, note, await _withdrawn(place, subject_id, lost))
 
 
 async def _withdrawn(place: AgentMemory, subject_id: str, overlays: list[Overlay]) -> list[WithdrawnLine]:

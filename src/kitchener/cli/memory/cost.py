@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kitchener.cli.memory.agent_memory import AgentMemory
-from kitchener.cli.memory.view import State, learned_views, line_text
+from kitchener.cli.memory.view import LineState, learned_views, line_text
 from kitchener.cli.terminal.output import counted, table_lines
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory import MemoryReader, Overlay
@@ -159,7 +159,7 @@ class CostRow(NamedTuple):
 
     subject_id: str
     overlay: Overlay
-    state: State
+    state: LineState
     cost: LineCost
 
     def as_json(self) -> dict[str, object]:
@@ -243,7 +243,9 @@ async def _learned(reader: MemoryReader) -> Mapping[tuple[str, str], list[Learni
     return found
 
 
-async def _lines(place: AgentMemory, reader: MemoryReader, subject_id: str | None) -> AsyncIterator[tuple[str, Overlay, State]]:
+async def _lines(
+    place: AgentMemory, reader: MemoryReader, subject_id: str | None
+) -> AsyncIterator[tuple[str, Overlay, LineState]]:
     known = [each.subject_id for each in await place.subjects(reader) if each.artifact_ids]
     for each in known if subject_id is None else [subject_id]:
         for view in learned_views(*await reader.snapshot(namespace=place.namespace(each)), place.config):

@@ -27,7 +27,7 @@ from kitchener.records.entries import (
 AT_MOST: Final = 20
 """Turns of one kind that a reader is shown; JSON has them all."""
 _WIDTH: Final = 100
-_FACTS: Final = ("reason", "weight", "superseded_by", "target", "block_signal", "event_ts", "erased_subject")
+_FACTS: Final = ("reason", "superseded_by", "target", "block_signal", "event_ts", "erased_subject")
 """Fields of the memory's entries that `--json` and an export show."""
 T = TypeVar("T")
 
@@ -266,6 +266,8 @@ def record_json(entry: StoredEntry) -> dict[str, object]:
     """An entry of the memory's ledgers, as JSON types."""
     payload = events.read_payload(entry.entry_type, entry.payload)
     facts: dict[str, object] = {name: payload[name] for name in _FACTS if name in payload}
+    if "new_weight" in payload:
+        facts["weight"] = payload["new_weight"]
     return {"seq": entry.seq, "at": entry.timestamp, "entry_type": entry.entry_type, **facts}
 
 
@@ -279,7 +281,7 @@ def told(entry: StoredEntry) -> str:
     if entry.entry_type == events.HO3_QUARANTINED:
         return f"{payload['target']} put in quarantine: {reason}"
     if entry.entry_type == events.HO3_OVERLAY_WEIGHT_UPDATED:
-        return f"given the weight {payload['weight']:g}: {reason}"
+        return f"given the weight {payload['new_weight']:g}: {reason}"
     by = f" by {payload['superseded_by']}" if "superseded_by" in payload else ""
     target = f" ({payload['target']})" if "target" in payload else ""
     return f"deactivated: {reason}{by}{target}{'; its signal is blocked' if payload.get('block_signal') else ''}"

@@ -15,10 +15,10 @@ from kitchener.cli.memory.bisect import bisect_
 from kitchener.cli.memory.changes import deactivated, quarantined
 from kitchener.cli.memory.cost import cost_table
 from kitchener.cli.memory.explain import AT_MOST, explained
-from kitchener.cli.memory.files import exported, imported, read_import
+from kitchener.cli.memory.import_export import exported, imported, read_import
 from kitchener.cli.memory.tune import tune
 from kitchener.cli.memory.view import open_view
-from kitchener.cli.options import Json, Options
+from kitchener.cli.options import JsonFlag, Options, ReasonOption
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import counted, print_answer, print_json, print_json_lines, print_table, print_text
 from kitchener.cli.terminal.written_files import check_output, write_whole
@@ -29,8 +29,7 @@ app.command(bisect_, name="bisect")
 
 Subject = Annotated[str | None, Parameter(help="The subject. Required only if there are several.")]
 AsOf = Annotated[str | None, Parameter(name="--as-of", help="What was known at this time: ISO time with a zone. Default: now.")]
-Artifact = Annotated[str, Parameter(name="ARTIFACT", help="An artifact id, such as ART-0a1b2c3d4e5f.")]
-Reason = Annotated[str, Parameter(help="The reason. It is recorded.")]
+ArtifactArgument = Annotated[str, Parameter(name="ARTIFACT", help="An artifact id, such as ART-0a1b2c3d4e5f.")]
 
 _EVERYTHING = Options()
 
@@ -42,7 +41,7 @@ def signals(
     subject: Subject = None,
     as_of: AsOf = None,
     min_count: Annotated[int, Parameter(validator=Number(gte=0), help="Only signals with at least this many events.")] = 0,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Show a subject's signals, and how close each gate is to opening. Takes no lock.
 
@@ -79,7 +78,7 @@ def biases(
     subject: Subject = None,
     all_: Annotated[bool, Parameter(name="--all", negative="", help="Also lines that are no longer shown, and why.")] = False,
     as_of: AsOf = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Show the lines learned about a subject that the model may be shown. Takes no lock.
 
@@ -109,7 +108,9 @@ def biases(
 
 
 @app.command
-def explain(artifact: Artifact, /, *, options: Options = _EVERYTHING, subject: Subject = None, json: Json = False) -> int:
+def explain(
+    artifact: ArtifactArgument, /, *, options: Options = _EVERYTHING, subject: Subject = None, json: JsonFlag = False
+) -> int:
     """Show where an artifact comes from: its signals, events and turns, its history, and the turns that were shown it.
 
     Takes no lock.
@@ -133,7 +134,7 @@ def cost(
     *,
     options: Options = _EVERYTHING,
     subject: Annotated[str | None, Parameter(help="Only lines about this subject. Default: all subjects.")] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Show what each learned line cost: the tokens to show it, the turns it influenced, and the tokens to learn it.
 
@@ -154,14 +155,14 @@ def cost(
 
 @app.command
 def deactivate(
-    artifact: Artifact,
+    artifact: ArtifactArgument,
     /,
     *,
     options: Options = _EVERYTHING,
-    reason: Reason,
+    reason: ReasonOption,
     block: Annotated[bool, Parameter(negative="", help="Also never learn from its signal again.")] = False,
     subject: Subject = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Deactivate an artifact. Its line is no longer shown, and it stays on record.
 
@@ -185,9 +186,9 @@ def quarantine(
     /,
     *,
     options: Options = _EVERYTHING,
-    reason: Reason,
+    reason: ReasonOption,
     subject: Subject = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Stop counting a signal or an event, and deactivate the artifacts that nothing else supports.
 
@@ -214,7 +215,7 @@ def import_(
     *,
     options: Options = _EVERYTHING,
     subject: Annotated[str | None, Parameter(help="The subject of lines that name none.")] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Import what was learned elsewhere: all lines of a file, or none.
 

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from kitchener.cli.exits import OK
 from kitchener.cli.memory.agent_memory import AgentMemory
-from kitchener.cli.options import Json, Options
+from kitchener.cli.options import JsonFlag, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import counted, print_json, print_table, print_text
 from kitchener.cli.terminal.progress import progress_bar
@@ -46,7 +46,7 @@ def tune(
         str | None, Parameter(name="--half-life", help="Values of decay_half_life_hours. Default: as configured.")
     ] = None,
     subject: Annotated[str | None, Parameter(help="Only this subject's signals. Default: those of all subjects.")] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Show what other thresholds of the gate would have learned from the recorded signals, how soon, and how steadily.
 

@@ -16,7 +16,7 @@ from kitchener.memory.subject import SubjectMemory
 from kitchener.memory.timestamps import iso_of, us_of
 from kitchener.records import events
 
-State = Literal["speaks", "deactivated", "expired", "faded"]
+LineState = Literal["speaks", "deactivated", "expired", "faded"]
 
 _BAR: Final = 8
 _LINE_WIDTH: Final = 100
@@ -102,7 +102,7 @@ class LearnedView:
     """One artifact: what it says and whether it still speaks."""
 
     overlay: Overlay
-    state: State
+    state: LineState
     why: str
     """Why it does not speak; "" where it does."""
     weight: float
@@ -158,7 +158,7 @@ def learned_view(overlay: Overlay, subject: SubjectMemory, cut: Cut, config: HO3
 
 
 def _last_reason(key: str, subject: SubjectMemory, cut: Cut) -> str:
-    visible = [each for each in subject.history(key) if each.seq <= cut.overlays_seq and each.logged_us <= cut.as_of_us]
+    visible = subject.history(key, cut)
     newest = visible[-1] if visible else None
     if newest is None or newest.entry_type != events.HO3_OVERLAY_DEACTIVATED:
         return "it came in disabled, or its text is sealed and cannot be opened"

@@ -16,8 +16,8 @@ from cyclopts.validators import Number
 
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
-from kitchener.cli.options import Json, LedgerPaths, Options
-from kitchener.cli.run.files import Conversation, Messages, Results
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.run.message_files import Conversation, Messages, Results
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.progress import progress_bar
@@ -46,7 +46,7 @@ def run(
     concurrency: Annotated[
         int, Parameter(validator=Number(gte=1, lte=100_000), help="Conversations that run at the same time.")
     ] = 32,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Run the conversations of a file.
 
@@ -80,7 +80,7 @@ async def _run(options: Options, path: Path, output: Path | None, concurrency: i
             stack.callback(results.close)
         before = await stack.enter_async_context(LedgerPaths(config).reader(options.agent))
         async with open_runtime(config) as runtime:
-            batch = _Batch(runtime.supervisor(options.agent), messages, results, before)
+            batch = _FileRun(runtime.supervisor(options.agent), messages, results, before)
             tune_gc()
             began = anyio.current_time()
             await batch.run(concurrency, config.limits.shutdown_grace_s)
@@ -100,7 +100,7 @@ def _check_output(output: Path, path: Path, root: Path) -> None:
     check_output(output, root)
 
 
-def _summarise(batch: "_Batch", seconds: float, *, is_json: bool) -> None:
+def _summarise(batch: "_FileRun", seconds: float, *, is_json: bool) -> None:
     speed = batch.turns / seconds if seconds > 0 else 0.0
     if is_json:
         print_json(
@@ -134,7 +134,7 @@ _Finished = dict[str, tuple[SealedText, TurnCompletedPayload]]
 """Idempotency key to the message of its finished turn, and to its `TURN_COMPLETED`."""
 
 
-class _Batch:
+class _FileRun:
     """The conversations of a file on their way through one supervisor.
 
     Args:

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from kitchener.cli.context.past import Past, fold_entries, read_past
+from kitchener.cli.context.recorded_session import RecordedSession, fold_entries, read_past
 from kitchener.cli.context.text import invalid_lines
 from kitchener.cli.exits import INVALID, OK
-from kitchener.cli.options import Json, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.context.fold.lifecycle import InvalidEvent
@@ -30,7 +30,7 @@ def repair(
     void: Annotated[tuple[str, ...], Parameter(negative="", help="An entry to void. May be repeated.")] = (),
     void_all: Annotated[bool, Parameter(name="--all", negative="", help="Void all invalid entries.")] = False,
     reason: Annotated[str | None, Parameter(help="The reason. It is recorded. Required with --void and --all.")] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """List a session's invalid life-cycle entries, and void the ones you name.
 
@@ -78,16 +78,16 @@ async def _repair(
     return INVALID if left else OK
 
 
-def _invalid(past: Past) -> dict[str, InvalidEvent]:
+def _invalid(past: RecordedSession) -> dict[str, InvalidEvent]:
     state = fold_entries(past.entries, past.config, past.session_id)
     return {ref.entry_id: each for ref, each in state.invalid.items()}
 
 
-def _left(past: Past) -> list[str]:
+def _left(past: RecordedSession) -> list[str]:
     return list(invalid_lines(fold_entries(past.entries, past.config, past.session_id), past.session_id))
 
 
-async def _void(paths: LedgerPaths, past: Past, chosen: Sequence[InvalidEvent], reason: str) -> None:
+async def _void(paths: LedgerPaths, past: RecordedSession, chosen: Sequence[InvalidEvent], reason: str) -> None:
     """Appends `LIFECYCLE_VOIDED` for each, and returns when they are durable.
 
     Not through a session of a runtime: the ledger may be another program's, whose sessions no runtime can bring back.

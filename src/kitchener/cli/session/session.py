@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from kitchener.cli.exits import OK
-from kitchener.cli.options import Json, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options
 from kitchener.cli.session.repair import repair
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import UNREADABLE, print_answer, print_json, print_table, print_text, short_time
@@ -37,7 +37,7 @@ from kitchener.runtime import open_runtime
 app = App(name="session", help="List, show, end and repair sessions.")
 app.command(repair)
 
-SessionId = Annotated[str, Parameter(name="SESSION", help="A session id, such as SES-0a1b2c3d.")]
+SessionArgument = Annotated[str, Parameter(name="SESSION", help="A session id, such as SES-0a1b2c3d.")]
 
 _EVERYTHING = Options()
 _WORK_ORDER_STATES = {
@@ -56,7 +56,7 @@ def list_(
     *,
     options: Options = _EVERYTHING,
     limit: Annotated[int | None, Parameter(validator=Number(gte=1), help="Show only this many, the newest ones.")] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """List the sessions of an agent class, oldest first. Takes no lock.
 
@@ -80,7 +80,7 @@ def list_(
 
 
 @app.command
-def show(session: SessionId, /, *, options: Options = _EVERYTHING, json: Json = False) -> int:
+def show(session: SessionArgument, /, *, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     """Show the turns of a session: messages, replies and work orders. Takes no lock.
 
     For example:
@@ -94,7 +94,7 @@ def show(session: SessionId, /, *, options: Options = _EVERYTHING, json: Json = 
 
 
 @app.command
-def end(session: SessionId, /, *, options: Options = _EVERYTHING, json: Json = False) -> int:
+def end(session: SessionArgument, /, *, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     """End a session. It runs the messages that already wait and takes no more.
 
     For example:
@@ -116,7 +116,7 @@ def end(session: SessionId, /, *, options: Options = _EVERYTHING, json: Json = F
     return run_to_end(work)
 
 
-class _Row(TypedDict):
+class _SessionRow(TypedDict):
     """One session of the list."""
 
     session_id: str
@@ -129,7 +129,7 @@ class _Row(TypedDict):
     ended: bool
 
 
-async def _listed(options: Options, limit: int | None) -> list[_Row]:
+async def _listed(options: Options, limit: int | None) -> list[_SessionRow]:
     async with LedgerPaths(options.load().config).reader(options.agent) as reader:
         if reader is None:
             return []
@@ -141,7 +141,7 @@ async def _listed(options: Options, limit: int | None) -> list[_Row]:
         return [await _row(reader, start, is_ended=start.entity_id in ended) for start in starts]
 
 
-async def _row(reader: LedgerReader, start: StoredEntry, *, is_ended: bool) -> _Row:
+async def _row(reader: LedgerReader, start: StoredEntry, *, is_ended: bool) -> _SessionRow:
     payload = payload_as(SessionStartPayload, events.read_payload(start.entry_type, start.payload))
     session_id = start.entity_id
     (newest,) = await reader.last(session_id=session_id)
@@ -180,7 +180,7 @@ async def _shown(options: Options, session_id: str) -> "_History":
     return history
 
 
-class _WorkOrder(TypedDict):
+class _WorkOrderRow(TypedDict):
     """How far a work order came."""
 
     wo_id: str
@@ -198,14 +198,14 @@ class _Rejected(TypedDict):
 
 
 @dataclass(slots=True)
-class _Turn:
+class _TurnRow:
     turn_id: str
     started_at: str
     message: SealedText
     state: str = "open"
     """`open` (running, or cut off by a crash and not yet closed), `completed`, `aborted: <reason>`."""
     result: TurnCompletedPayload | None = None
-    work_orders: dict[str, _WorkOrder] = field(default_factory=dict)
+    work_orders: dict[str, _WorkOrderRow] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
         result = self.result
@@ -234,7 +234,7 @@ class _History:
     ended_at: str | None = None
     is_erased: bool = False
     """Ended because its subject was erased."""
-    turns: dict[str, _Turn] = field(default_factory=dict)
+    turns: dict[str, _TurnRow] = field(default_factory=dict)
     rejected: list[_Rejected] = field(default_factory=list)
 
     def take(self, entry: StoredEntry) -> None:
@@ -247,7 +247,7 @@ class _History:
             self.ended_at, self.is_erased = entry.timestamp, events.ends_by_erasure(kind, payload)
         elif kind == events.TURN_STARTED:
             started = payload_as(TurnStartedPayload, payload)
-            self.turns[started["turn_id"]] = _Turn(started["turn_id"], entry.timestamp, started["user_message"])
+            self.turns[started["turn_id"]] = _TurnRow(started["turn_id"], entry.timestamp, started["user_message"])
         elif kind == events.TURN_REJECTED:
             rejected = payload_as(TurnRejectedPayload, payload)
             self.rejected.append({"at": entry.timestamp, "message": rejected["user_message"], "reason": rejected["reason"]})
@@ -260,7 +260,7 @@ class _History:
         elif kind in _WORK_ORDER_STATES:
             self._take_work_order(turn, entry.entity_id, kind, payload)
 
-    def _take_work_order(self, turn: _Turn, wo_id: str, kind: str, payload: Mapping[str, object]) -> None:
+    def _take_work_order(self, turn: _TurnRow, wo_id: str, kind: str, payload: Mapping[str, object]) -> None:
         state = _WORK_ORDER_STATES[kind]
         known = turn.work_orders.setdefault(wo_id, {"wo_id": wo_id, "wo_type": None, "state": state, "cost": None})
         known["state"] = state

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from cyclopts import App, Parameter
 
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.options import Json, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import ask, counted, is_interactive, print_json, print_text, say, short_time
 from kitchener.config import RuntimeConfig
@@ -29,7 +29,7 @@ def erase_(
     options: Options = _EVERYTHING,
     encoded: Annotated[bool, Parameter(negative="", help="The id is percent-encoded, because it cannot be typed.")] = False,
     yes: Annotated[bool, Parameter(negative="", help="Do not ask. Required without a terminal.")] = False,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> int:
     """Erase a subject: destroy the key that decrypts what they said, in every agent class, for good.
 

@@ -159,7 +159,7 @@ def _cell(value: object) -> str:
     return harmless(str(value)).replace("\n", " ").replace("\t", " ")
 
 
-class Answer(Protocol):
+class CommandOutput(Protocol):
     """What a command found."""
 
     def as_json(self) -> Mapping[str, object]:
@@ -171,7 +171,7 @@ class Answer(Protocol):
         ...
 
 
-def print_answer(answer: Answer, *, is_json: bool) -> None:
+def print_answer(answer: CommandOutput, *, is_json: bool) -> None:
     """Prints what a command found, as one JSON value or as lines of text."""
     if is_json:
         print_json(answer.as_json())

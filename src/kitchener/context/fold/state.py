@@ -28,6 +28,176 @@ from kitchener.records.ref import Ref
 from kitchener.records.tokens import Estimator
 
 
+class FoldedEvents:
+    """What events led to that were applied in their order.
+
+    Args:
+        estimate: counts the tokens of turns and work orders
+        session_id: the session; None: all intents belong together
+    """
+
+    def __init__(self, estimate: Estimator, session_id: str | None) -> None:
+        self.estimate, self.session_id = estimate, session_id
+        self.intents: dict[str, IntentRecord] = {}
+        self.live_intents: dict[str, IntentRecord] = {}
+        self.work_orders: dict[str, WorkOrderRecord] = {}
+        self.turns: dict[str, Item] = {}
+        self.turn_list: list[Item] = []
+        self.attached: dict[str, Attached] = {}
+        self.unattached: list[Item] = []
+        """The completed turns that belong to no intent."""
+        self.messages: dict[str, str] = {}
+        """The messages of open turns, by turn id."""
+        self.invalid: dict[Ref, InvalidEvent] = {}
+        self.last_closed: str | None = None
+        self.has_erased = False
+        self._merged: tuple[tuple[str, ...], list[int], list[Item]] | None = None
+
+    def step(self, event: SourceEvent) -> None:
+        """Applies an event that is later than all events before it."""
+        problem = self.problem(event)
+        if problem is not None:
+            self.invalid[event.ref] = InvalidEvent(event, problem)
+        elif event.kind in OF_INTENTS:
+            self._step_intent(event)
+        elif event.kind in OF_WORK_ORDERS:
+            self._step_work_order(event)
+        elif isinstance(event.facts, ev.Asked):
+            if event.facts.message is None:
+                self.messages.pop(event.entity_id, None)
+            else:
+                self.messages[event.entity_id] = event.facts.message
+        elif isinstance(event.facts, ev.Answered):
+            self._step_turn(event, event.facts)
+
+    def _step_intent(self, event: SourceEvent) -> None:
+        facts, intent_id = event.facts, event.entity_id
+        if isinstance(facts, ev.Declared):
+            self.intents[intent_id] = self.live_intents[intent_id] = IntentRecord(event, facts)
+            self.has_erased = self.has_erased or facts.objective is ERASED
+            if facts.adopts_turns:
+                self._adopt(intent_id)
+            return
+        record = self.intents[intent_id]
+        record.apply(event)
+        if isinstance(facts, ev.Forked):
+            return
+        if record.is_live:
+            self.live_intents[intent_id] = record
+            return
+        self.live_intents.pop(intent_id, None)
+        if record.status == "closed" and self.is_own_session(record):
+            self.last_closed = intent_id
+
+    def _adopt(self, intent_id: str) -> None:
+        mine = [item for item in self.unattached if self.session_id is None or item.session_id in (None, self.session_id)]
+        if mine:
+            adopted = [item._replace(intent_id=intent_id) for item in mine]
+            taken = {item.entity_id for item in adopted}
+            self.unattached = [item for item in self.unattached if item.entity_id not in taken]
+            self.turns.update((item.entity_id, item) for item in adopted)
+            attached = self._attached_to(intent_id)
+            attached.turns = sorted((*attached.turns, *adopted), key=place_of)
+            self._merged = None
+
+    def _step_work_order(self, event: SourceEvent) -> None:
+        facts, wo_id = event.facts, event.entity_id
+        if isinstance(facts, ev.Opened):
+            record = self.work_orders[wo_id] = WorkOrderRecord(event, facts)
+            if facts.intent_id is not None:
+                self._attached_to(facts.intent_id).work_orders[wo_id] = record
+            return
+        record = self.work_orders[wo_id]
+        if isinstance(facts, ev.Closed):
+            record.become("failed" if facts.is_failed else "closed", event, facts.detail)
+        elif isinstance(facts, ev.Deferred):
+            record.become("deferred", event, facts.detail)
+            record.blocked_by = facts.blocked_by or record.blocked_by
+        elif isinstance(facts, ev.Superseded):
+            record.become("superseded", event, facts.detail)
+            record.superseded_by = facts.by
+        elif isinstance(facts, ev.Ended):
+            record.become("abandoned", event, facts.detail)
+        if not record.is_live and record.facts.intent_id is not None:
+            self._attached_to(record.facts.intent_id).work_orders.pop(wo_id, None)
+
+    def _step_turn(self, event: SourceEvent, facts: ev.Answered) -> None:
+        asked = self.messages.pop(event.entity_id, "")
+        message = facts.message if facts.message is not None else asked
+        item = self.turns[event.entity_id] = turn_item(event, facts, message, facts.intent_id, self.estimate)
+        self.has_erased = self.has_erased or item.is_erased
+        self.turn_list.append(item)
+        if facts.intent_id is None:
+            if facts.is_failed is not None:  # a turn in which the Authority asked the user belongs to no intent
+                self.unattached.append(item)
+            return
+        attached = self._attached_to(facts.intent_id)
+        attached.turns.append(item)
+        if facts.is_failed is not None:
+            attached.failures_in_row = attached.failures_in_row + 1 if facts.is_failed else 0
+
+    def _attached_to(self, intent_id: str) -> Attached:
+        attached = self.attached.get(intent_id)
+        if attached is None:
+            attached = self.attached[intent_id] = Attached()
+        return attached
+
+    def problem(self, event: SourceEvent) -> str | None:
+        """Why the event contradicts the events before it; None: it does not."""
+        if event.kind in OF_WORK_ORDERS:
+            return work_order_problem(event, self.work_orders)
+        if event.kind in OF_INTENTS:
+            return intent_problem(event, self.intents)
+        if event.kind == ev.TURN_COMPLETED and event.entity_id in self.turns:
+            return f"turn {event.entity_id} was completed before"
+        return None
+
+    def turns_of(self, intent_ids: tuple[str, ...]) -> list[Item]:
+        """The turns of these intents in one order. The same append-only list on each call."""
+        lists = [found.turns for each in intent_ids if (found := self.attached.get(each)) and found.turns]
+        if not lists:
+            return []
+        return lists[0] if len(lists) == 1 else self._merge(intent_ids, lists)
+
+    def _merge(self, intent_ids: tuple[str, ...], lists: list[list[Item]]) -> list[Item]:
+        if self._merged is None or self._merged[0] != intent_ids or len(self._merged[1]) != len(lists):
+            self._merged = (intent_ids, [0] * len(lists), [])
+        _, seen, merged = self._merged
+        fresh = [item for n, turns in enumerate(lists) for item in turns[seen[n] :]]
+        if fresh:
+            fresh.sort(key=place_of)
+            merged += fresh
+            seen[:] = [len(turns) for turns in lists]
+        return merged
+
+    def is_own_session(self, record: IntentRecord) -> bool:
+        """Whether it is a SESSION intent of this session."""
+        owner = record.facts.session_id
+        return record.facts.scope == "SESSION" and (owner is None or self.session_id is None or owner == self.session_id)
+
+    def snapshot(self) -> dict[str, object]:
+        """The whole state as plain values."""
+        return {
+            "intents": {
+                key: (each.declared, each.last, each.status, each.superseded_by, each.fork)
+                for key, each in self.intents.items()
+            },
+            "live_intents": sorted(self.live_intents),
+            "work_orders": {
+                key: (each.opened, each.last, each.status, each.detail, each.blocked_by, each.superseded_by)
+                for key, each in self.work_orders.items()
+            },
+            "turns": dict(self.turns),
+            "attached": {
+                key: (list(each.work_orders), list(each.turns), each.failures_in_row) for key, each in self.attached.items()
+            },
+            "unattached": list(self.unattached),
+            "messages": dict(self.messages),
+            "invalid": list(self.invalid.values()),
+            "last_closed": self.last_closed,
+        }
+
+
 class ContextState:
     """The state that the events of a session lead to. Equal sets of events give equal states, in any order.
 
@@ -45,25 +215,8 @@ class ContextState:
         self._log: list[SourceEvent] = []
         self._newest: ev.EventKey = ("", "", "")
         self._voided: set[Ref] = set()
+        self._folded = FoldedEvents(estimate, session_id)
         self._is_stale = False
-        self._reset()
-
-    def _reset(self) -> None:
-        self._intents: dict[str, IntentRecord] = {}
-        self._live_intents: dict[str, IntentRecord] = {}
-        self._work_orders: dict[str, WorkOrderRecord] = {}
-        self._turns: dict[str, Item] = {}
-        self._turn_list: list[Item] = []
-        self._attached: dict[str, Attached] = {}
-        self._loose: list[Item] = []
-        self._messages: dict[str, str] = {}
-        self._invalid: dict[Ref, InvalidEvent] = {}
-        self._last_closed: str | None = None
-        self._merged: tuple[tuple[str, ...], list[int], list[Item]] | None = None
-        self.has_erased = False
-        """Whether the text of a turn or an intent was erased."""
-
-    # --- applying events -------------------------------------------------------------------------------------------------
 
     def apply(self, event: SourceEvent) -> None:
         """Applies one event. A repeated event changes nothing."""
@@ -93,150 +246,48 @@ class ContextState:
         if event.kind not in OF_INTENTS or (isinstance(event.facts, ev.Declared) and event.facts.adopts_turns):
             return False
         later = self._log[position + 1 :]
-        return not any(each.kind in _ORDERED for each in later) and self._problem(event) is None
+        return not any(each.kind in _ORDERED for each in later) and self._folded.problem(event) is None
 
     def _void(self, target: Ref) -> None:
         if target in self._voided:
             return
         self._voided.add(target)
         # An invalid event had no effect. Without an event that had one, everything must be folded again.
-        if self._invalid.pop(target, None) is None:
+        if self._folded.invalid.pop(target, None) is None:
             self._is_stale = True
 
-    def settle(self) -> None:
-        """Folds all events again if one arrived late. Every access to the state calls this first."""
+    def _step(self, event: SourceEvent) -> None:
+        if not self._voided or event.ref not in self._voided:
+            self._folded.step(event)
+
+    def _settled(self) -> FoldedEvents:
+        """The fold of all events. Folds them again if one arrived late."""
         if self._is_stale:
             self._is_stale = False
-            self._reset()
+            self._folded = FoldedEvents(self.estimate, self.session_id)
             for event in self._log:
                 self._step(event)
-
-    def _step(self, event: SourceEvent) -> None:
-        if self._voided and event.ref in self._voided:
-            return
-        problem = self._problem(event)
-        if problem is not None:
-            self._invalid[event.ref] = InvalidEvent(event, problem)
-        elif event.kind in OF_INTENTS:
-            self._step_intent(event)
-        elif event.kind in OF_WORK_ORDERS:
-            self._step_work_order(event)
-        elif isinstance(event.facts, ev.Asked):
-            if event.facts.message is None:
-                self._messages.pop(event.entity_id, None)
-            else:
-                self._messages[event.entity_id] = event.facts.message
-        elif isinstance(event.facts, ev.Answered):
-            self._step_turn(event, event.facts)
-
-    def _step_intent(self, event: SourceEvent) -> None:
-        facts, intent_id = event.facts, event.entity_id
-        if isinstance(facts, ev.Declared):
-            self._intents[intent_id] = self._live_intents[intent_id] = IntentRecord(event, facts)
-            self.has_erased = self.has_erased or facts.objective is ERASED
-            if facts.adopts_turns:
-                self._adopt(intent_id)
-            return
-        record = self._intents[intent_id]
-        record.apply(event)
-        if isinstance(facts, ev.Forked):
-            return
-        if record.is_live:
-            self._live_intents[intent_id] = record
-            return
-        self._live_intents.pop(intent_id, None)
-        if record.status == "closed" and self.is_own_session(record):
-            self._last_closed = intent_id
-
-    def _adopt(self, intent_id: str) -> None:
-        mine = [item for item in self._loose if self.session_id is None or item.session_id in (None, self.session_id)]
-        if mine:
-            adopted = [item._replace(intent_id=intent_id) for item in mine]
-            taken = {item.entity_id for item in adopted}
-            self._loose = [item for item in self._loose if item.entity_id not in taken]
-            self._turns.update((item.entity_id, item) for item in adopted)
-            attached = self._attached_to(intent_id)
-            attached.turns = sorted((*attached.turns, *adopted), key=place_of)
-            self._merged = None
-
-    def _step_work_order(self, event: SourceEvent) -> None:
-        facts, wo_id = event.facts, event.entity_id
-        if isinstance(facts, ev.Opened):
-            record = self._work_orders[wo_id] = WorkOrderRecord(event, facts)
-            if facts.intent_id is not None:
-                self._attached_to(facts.intent_id).work_orders[wo_id] = record
-            return
-        record = self._work_orders[wo_id]
-        if isinstance(facts, ev.Closed):
-            record.become("failed" if facts.is_failed else "closed", event, facts.detail)
-        elif isinstance(facts, ev.Deferred):
-            record.become("deferred", event, facts.detail)
-            record.blocked_by = facts.blocked_by or record.blocked_by
-        elif isinstance(facts, ev.Superseded):
-            record.become("superseded", event, facts.detail)
-            record.superseded_by = facts.by
-        elif isinstance(facts, ev.Ended):
-            record.become("abandoned", event, facts.detail)
-        if not record.is_live and record.facts.intent_id is not None:
-            self._attached_to(record.facts.intent_id).work_orders.pop(wo_id, None)
-
-    def _step_turn(self, event: SourceEvent, facts: ev.Answered) -> None:
-        asked = self._messages.pop(event.entity_id, "")
-        message = facts.message if facts.message is not None else asked
-        item = self._turns[event.entity_id] = turn_item(event, facts, message, facts.intent_id, self.estimate)
-        self.has_erased = self.has_erased or item.is_erased
-        self._turn_list.append(item)
-        if facts.intent_id is None:
-            if facts.is_failed is not None:  # a turn in which the Authority asked the user belongs to no intent
-                self._loose.append(item)
-            return
-        attached = self._attached_to(facts.intent_id)
-        attached.turns.append(item)
-        if facts.is_failed is not None:
-            attached.failures_in_row = attached.failures_in_row + 1 if facts.is_failed else 0
-
-    def _attached_to(self, intent_id: str) -> Attached:
-        attached = self._attached.get(intent_id)
-        if attached is None:
-            attached = self._attached[intent_id] = Attached()
-        return attached
-
-    # --- validity --------------------------------------------------------------------------------------------------------
-
-    def _problem(self, event: SourceEvent) -> str | None:
-        if event.kind in OF_WORK_ORDERS:
-            return work_order_problem(event, self._work_orders)
-        if event.kind in OF_INTENTS:
-            return intent_problem(event, self._intents)
-        if event.kind == ev.TURN_COMPLETED and event.entity_id in self._turns:
-            return f"turn {event.entity_id} was completed before"
-        return None
-
-    # --- access ----------------------------------------------------------------------------------------------------------
+        return self._folded
 
     @property
     def intents(self) -> Mapping[str, IntentRecord]:
         """All declared intents, by id."""
-        self.settle()
-        return self._intents
+        return self._settled().intents
 
     @property
     def live_intents(self) -> Mapping[str, IntentRecord]:
         """The live and deferred intents, by id."""
-        self.settle()
-        return self._live_intents
+        return self._settled().live_intents
 
     @property
     def work_orders(self) -> Mapping[str, WorkOrderRecord]:
         """All work orders, by id."""
-        self.settle()
-        return self._work_orders
+        return self._settled().work_orders
 
     @property
     def turns(self) -> Mapping[str, Item]:
         """All completed turns, by id."""
-        self.settle()
-        return self._turns
+        return self._settled().turns
 
     @property
     def turn_list(self) -> Sequence[Item]:
@@ -244,50 +295,35 @@ class ContextState:
 
         The same append-only list until a late event. Do not change it.
         """
-        self.settle()
-        return self._turn_list
+        return self._settled().turn_list
 
     @property
     def has_unattached(self) -> bool:
         """Whether a completed turn belongs to no intent, e.g. because the Authority was off."""
-        self.settle()
-        return bool(self._loose)
+        return bool(self._settled().unattached)
 
     @property
     def invalid(self) -> Mapping[Ref, InvalidEvent]:
         """Invalid events that were not voided, oldest first."""
-        self.settle()
-        return self._invalid
+        return self._settled().invalid
+
+    @property
+    def has_erased(self) -> bool:
+        """Whether the text of a turn or an intent was erased."""
+        return self._settled().has_erased
 
     @property
     def last_closed(self) -> str | None:
         """The session's intent that was closed last, even if it was reopened since; None: none was closed."""
-        self.settle()
-        return self._last_closed
+        return self._settled().last_closed
 
     def attached(self, intent_id: str | None) -> Attached:
         """The work orders and turns of an intent."""
-        self.settle()
-        return NOTHING if intent_id is None else self._attached.get(intent_id, NOTHING)
+        return NOTHING if intent_id is None else self._settled().attached.get(intent_id, NOTHING)
 
     def turns_of(self, intent_ids: tuple[str, ...]) -> list[Item]:
         """The turns of these intents in one order. The same append-only list until a late event. Do not change it."""
-        self.settle()
-        lists = [found.turns for each in intent_ids if (found := self._attached.get(each)) and found.turns]
-        if not lists:
-            return []
-        return lists[0] if len(lists) == 1 else self._merge(intent_ids, lists)
-
-    def _merge(self, intent_ids: tuple[str, ...], lists: list[list[Item]]) -> list[Item]:
-        if self._merged is None or self._merged[0] != intent_ids or len(self._merged[1]) != len(lists):
-            self._merged = (intent_ids, [0] * len(lists), [])
-        _, seen, merged = self._merged
-        fresh = [item for n, turns in enumerate(lists) for item in turns[seen[n] :]]
-        if fresh:
-            fresh.sort(key=place_of)
-            merged += fresh
-            seen[:] = [len(turns) for turns in lists]
-        return merged
+        return self._settled().turns_of(intent_ids)
 
     def find_entry(self, entry_id: str) -> SourceEvent | None:
         """The event of an entry, voided or not; None: no event has this entry. A linear search."""
@@ -295,31 +331,11 @@ class ContextState:
 
     def is_own_session(self, record: IntentRecord) -> bool:
         """Whether it is a SESSION intent of this session."""
-        owner = record.facts.session_id
-        return record.facts.scope == "SESSION" and (owner is None or self.session_id is None or owner == self.session_id)
+        return self._folded.is_own_session(record)
 
     def snapshot(self) -> dict[str, object]:
         """The whole state as plain values. Equal states have equal snapshots."""
-        self.settle()
-        return {
-            "intents": {
-                key: (each.declared, each.last, each.status, each.superseded_by, each.fork)
-                for key, each in self._intents.items()
-            },
-            "live_intents": sorted(self._live_intents),
-            "work_orders": {
-                key: (each.opened, each.last, each.status, each.detail, each.blocked_by, each.superseded_by)
-                for key, each in self._work_orders.items()
-            },
-            "turns": dict(self._turns),
-            "attached": {
-                key: (list(each.work_orders), list(each.turns), each.failures_in_row) for key, each in self._attached.items()
-            },
-            "unattached": list(self._loose),
-            "messages": dict(self._messages),
-            "invalid": list(self._invalid.values()),
-            "last_closed": self._last_closed,
-        }
+        return self._settled().snapshot()
 
 
 _ORDERED: Final = OF_INTENTS | {ev.LIFECYCLE_VOIDED}

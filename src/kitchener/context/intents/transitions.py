@@ -22,6 +22,7 @@ from kitchener.records.entries import (
     IntentSupersededPayload,
     TransitionAction,
 )
+from kitchener.records.events import SHARED_SCOPES
 
 Relation = Literal["continue", "switch", "close", "unclear"]
 
@@ -29,6 +30,7 @@ OBJECTIVE_CHARS: Final = 120
 """Characters of the message that become the objective of an intent if the classification suggests none."""
 BRIDGE_OBJECTIVE: Final = "This conversation"
 
+_SCOPES: Final = ("SESSION", *SHARED_SCOPES)
 _RELATIONS: Final[Mapping[str, Relation]] = {
     "continue": "continue",
     "switch": "switch",
@@ -97,15 +99,15 @@ class Suggestion(NamedTuple):
 def read_suggestion(classify_result: Mapping[str, object], ruleset: Ruleset) -> Suggestion:
     """Reads a classification in either spelling. Without a relation, the suggestion is unclear.
 
-    `intent_relation` is `continue`, `switch`, `close` or `unclear`; the other spelling is `intent: {action, prior_intent_id}`
-    with the actions `new`, `continue`, `supersede` and `close`. A model wrote it, so each field may hold any value.
+    `intent_relation` is `continue`, `switch`, `close` or `unclear`, and `candidate_objective` is the objective. The other
+    spelling is `intent: {action, scope, prior_intent_id}` with the actions `new`, `continue`, `supersede` and `close`, and the
+    objective in `scope`. Of a field in both spellings, the first counts. A model wrote it, so each field may hold any value.
     """
     nested = classify_result.get("intent")
     other: Mapping[str, object] = nested if isinstance(nested, Mapping) else {}
-    said = classify_result.get("intent_relation", other.get("action"))
-    objective = classify_result.get("candidate_objective")
-    objective = objective.strip() if isinstance(objective, str) else ""
-    prior = classify_result.get("prior_intent_id", other.get("prior_intent_id"))
+    said = _given(classify_result.get("intent_relation"), other.get("action"))
+    objective = _objective(classify_result.get("candidate_objective")) or _objective(other.get("scope"))
+    prior = _given(classify_result.get("prior_intent_id"), other.get("prior_intent_id"))
     relation = _RELATIONS.get(said) if isinstance(said, str) else None
     why = ""
     if relation is None:
@@ -114,7 +116,17 @@ def read_suggestion(classify_result: Mapping[str, object], ruleset: Ruleset) -> 
         why = "the classification says so"
     elif not _is_certain(classify_result.get("confidence", other.get("confidence", 1.0)), ruleset.intent_min_confidence):
         relation, why = "unclear", f"its confidence is below {ruleset.intent_min_confidence}"
-    return Suggestion(relation, why, objective or None, prior if isinstance(prior, str) and prior else None)
+    return Suggestion(relation, why, objective, prior if isinstance(prior, str) and prior else None)
+
+
+def _given(first: object, other: object) -> object:
+    return other if first is None else first
+
+
+def _objective(value: object) -> str | None:
+    """The objective in a field; None: it holds none. In `scope` a model may also name one of the scopes of an intent."""
+    text = value.strip() if isinstance(value, str) else ""
+    return text if text and text not in _SCOPES else None
 
 
 def _is_certain(confidence: object, least: float) -> bool:

@@ -3,7 +3,7 @@
 Ranking uses words only: no model, no vectors, no clock. The score of a turn is computed from about a dozen named parts, each
 with a reason (`LexicalWeights`), so that an order can be explained. The cost of a ranking is bounded: it reads only the newest
 positions of a common word, and scores only turns that may be among the best. This module knows no budgets, life cycles or
-access rules. Below it, `turns.py` stores the words; above it, the projection packs the turns.
+access rules. Below it, `postings.py` stores the words; above it, the projection packs the turns.
 """
 
 import math
@@ -14,7 +14,7 @@ from heapq import nlargest, nsmallest
 from typing import Final, NamedTuple
 
 from kitchener.context.lexical.features import DateParts, date_parts, may_have_date
-from kitchener.context.lexical.turns import ALIKE, DEFAULT_WEIGHTS, LexicalTurn, LexicalTurns, LexicalWeights
+from kitchener.context.lexical.postings import ALIKE, DEFAULT_WEIGHTS, LexicalTurn, LexicalTurns, LexicalWeights
 from kitchener.context.lexical.words import FRAME_TERMS, terms_of, words_of
 
 __all__ = ["LexicalIndex", "LexicalTurn", "LexicalWeights", "Ranked"]
@@ -129,7 +129,7 @@ class LexicalIndex(LexicalTurns):
         positions = found.positions
         return len(positions) if positions[-1] < count else bisect_left(positions, count)
 
-    def _forms(self, term: str, count: int) -> list["_Form"]:
+    def _forms(self, term: str, count: int) -> list["_MatchingTerm"]:
         """The terms that match a term of the question; the most significant one comes last."""
         weights = self._weights
         found = dict.fromkeys(self._akin.get(term, ()), weights.kin)
@@ -137,7 +137,7 @@ class LexicalIndex(LexicalTurns):
             found[other] = max(found.get(other, 0.0), weights.prefix)
         found[term] = 1.0
         forms = [
-            _Form(weight * _rarity(having, count), other, weight, 0, having)
+            _MatchingTerm(weight * _rarity(having, count), other, weight, 0, having)
             for other, weight in found.items()
             if weight and (having := self._having(other, count))
         ]
@@ -167,12 +167,12 @@ class LexicalIndex(LexicalTurns):
             matches.append(found)
         return matches, sessions
 
-    def _afforded(self, asked: list[list["_Form"]]) -> list[list["_Form"]]:
+    def _afforded(self, asked: list[list["_MatchingTerm"]]) -> list[list["_MatchingTerm"]]:
         """Limits the positions to read. The most significant form chooses first, up to half of the remaining postings."""
         left = self._most
         if sum([form.having for forms in asked for form in forms]) <= left:
             return asked
-        afforded: list[list[_Form]] = [[] for _ in asked]
+        afforded: list[list[_MatchingTerm]] = [[] for _ in asked]
         for form, n in sorted([(form, n) for n, forms in enumerate(asked) for form in forms], reverse=True):
             looked_at = min(form.having, (left + 1) // 2)
             left -= looked_at
@@ -279,7 +279,7 @@ class LexicalIndex(LexicalTurns):
         return gains
 
 
-class _Form(NamedTuple):
+class _MatchingTerm(NamedTuple):
     """A term that matches one of the question's terms."""
 
     top: float

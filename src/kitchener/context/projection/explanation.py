@@ -12,7 +12,7 @@ from kitchener.context.fold.items import TIER_TURN, Item, Reasons
 from kitchener.context.fold.lifecycle import IntentRecord, InvalidEvent
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.active import ancestors
-from kitchener.context.projection.packing import Form, Placed
+from kitchener.context.projection.packer import Form, PlacedItem
 from kitchener.context.projection.projection import Projection
 from kitchener.records.entries import SuppressReason
 from kitchener.records.ref import Ref
@@ -81,7 +81,7 @@ def _of_invalid(invalid: InvalidEvent) -> Explanation:
     return Explanation(event.entity_id, "invalid", text, since=event.ref)
 
 
-def find_placed(projection: Projection, name: str) -> Placed | None:
+def find_placed(projection: Projection, name: str) -> PlacedItem | None:
     """An eligible or recalled item, by its id or the id of the entry that opened it; None: there is no such item."""
     for each in (*projection.head, *projection.placed, *projection.suppressed()):
         if name in (each.item.entity_id, each.item.ref.entry_id):
@@ -89,7 +89,7 @@ def find_placed(projection: Projection, name: str) -> Placed | None:
     return None
 
 
-def _of_placed(placed: Placed, projection: Projection) -> Explanation:
+def _of_placed(placed: PlacedItem, projection: Projection) -> Explanation:
     item, budget = placed.item, f"the budget of {projection.token_budget} tokens"
     facts = (item.reasons, item.tokens)
     if placed.form == "FULL":
@@ -225,11 +225,11 @@ def diff_projections(before: Projection, after: Projection, *, state: ContextSta
     return ProjectionDiff(tuple(came_in), tuple(went_out), tuple(notes))
 
 
-def _why_in(was: Placed | None) -> str:
+def _why_in(was: PlacedItem | None) -> str:
     return "was not eligible before" if was is None else f"was suppressed before ({was.reason})"
 
 
-def _why_out(item: Item, placed: Placed | None, after: Projection, state: ContextState | None) -> str:
+def _why_out(item: Item, placed: PlacedItem | None, after: Projection, state: ContextState | None) -> str:
     if placed is not None:
         return _of_placed(placed, after).text
     if state is not None and item.kind in ("intent", "work_order", "turn"):

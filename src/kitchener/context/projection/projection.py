@@ -13,7 +13,7 @@ from kitchener.context.fold.items import Item, counted_item, estimator, intent_i
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.active import Resolution
 from kitchener.context.intents.reachability import Reach, reach_from
-from kitchener.context.projection.packing import Packer, Placed
+from kitchener.context.projection.packer import Packer, PlacedItem
 from kitchener.context.ruleset import Ruleset
 from kitchener.errors import ConfigError
 from kitchener.records.entries import ProjectionMode, SuppressReason
@@ -39,7 +39,7 @@ class Projection(NamedTuple):
     """The token budget."""
     tokens_used: int
     """Tokens of the shown context; above the budget only with a flag."""
-    head: tuple[Placed, ...]
+    head: tuple[PlacedItem, ...]
     """All eligible items of tiers 1 to 5, in order."""
     counted: Item | None
     """The stub that counts failed work orders beyond the limit; None: there are none."""
@@ -48,7 +48,7 @@ class Projection(NamedTuple):
     turn_count: int
     recalled: tuple[Item, ...]
     """Evidence that was considered; never eligible."""
-    placed: tuple[Placed, ...]
+    placed: tuple[PlacedItem, ...]
     """The admitted turns and evidence, in chronological order. All others are `LOW_URGENCY`."""
     flags: tuple[Flag, ...]
     ruleset_hash: str
@@ -56,7 +56,7 @@ class Projection(NamedTuple):
     """Positions of ranked turns in `turns`, by id; turns that were not ranked are missing."""
 
     @property
-    def visible(self) -> tuple[Placed, ...]:
+    def visible(self) -> tuple[PlacedItem, ...]:
         """The items shown in full: eligible ones by tier and age, then recalled evidence by age."""
         full = [each for each in (*self.head, *self.placed) if each.form == "FULL"]
         if self.recalled:
@@ -70,22 +70,22 @@ class Projection(NamedTuple):
         for n in range(self.turn_count):
             yield self.turns[n]
 
-    def suppressed(self) -> Iterator[Placed]:
+    def suppressed(self) -> Iterator[PlacedItem]:
         """The items not shown in full, in the order of `visible`. Grows with the session."""
         yield from (each for each in self.head if each.form != "FULL")
         yield from self._hidden(self.turns[: self.turn_count])
         yield from self.suppressed_evidence()
 
-    def suppressed_evidence(self) -> Iterator[Placed]:
+    def suppressed_evidence(self) -> Iterator[PlacedItem]:
         """The recalled evidence not shown in full, by age."""
         return self._hidden(sorted(self.recalled, key=place_of))
 
-    def _hidden(self, items: Iterable[Item]) -> Iterator[Placed]:
+    def _hidden(self, items: Iterable[Item]) -> Iterator[PlacedItem]:
         admitted = {each.item.ref: each for each in self.placed}
         for item in items:
             placed = admitted.get(item.ref)
             if placed is None:
-                yield Placed(item, "NONE", 0, NOT_ADMITTED, max(0, item.tokens - self.free))
+                yield PlacedItem(item, "NONE", 0, NOT_ADMITTED, max(0, item.tokens - self.free))
             elif placed.form != "FULL":
                 yield placed
 
@@ -177,12 +177,12 @@ class Projector:
             positions,
         )
 
-    def _pack_head(self, reach: Reach, biases: Sequence[Item], packer: Packer) -> tuple[tuple[Placed, ...], Item | None]:
+    def _pack_head(self, reach: Reach, biases: Sequence[Item], packer: Packer) -> tuple[tuple[PlacedItem, ...], Item | None]:
         """Packs tiers 1 to 5."""
         must, others, uncounted = self._sorted_head(reach)
         counted = counted_item(uncounted, self.estimate) if uncounted else None
         placed = packer.pack_unsuppressible(must, counted)
-        placed += [Placed(item, "STUB", 0, NOT_ADMITTED) for item in uncounted]
+        placed += [PlacedItem(item, "STUB", 0, NOT_ADMITTED) for item in uncounted]
         others += biases
         if len(others) > 1:
             others.sort(key=_order_of)
@@ -218,7 +218,7 @@ class Projector:
 
     def _pack_turns(
         self, turns: list[Item], evidence: Sequence[Item], message: str, active: str | None, packer: Packer
-    ) -> tuple[tuple[Placed, ...], Mapping[str, int]]:
+    ) -> tuple[tuple[PlacedItem, ...], Mapping[str, int]]:
         """Packs tier 6 and evidence; also returns the positions of the ranked turns."""
         if active is not None:
             by_age = self.ruleset.admission == "newest_first"
@@ -306,7 +306,7 @@ def _groups(evidence: Sequence[Item]) -> dict[str, list[Item]]:
     return groups
 
 
-def _is_evidence(placed: Placed) -> bool:
+def _is_evidence(placed: PlacedItem) -> bool:
     return placed.item.kind == "evidence"
 
 
@@ -314,5 +314,5 @@ def _order_of(item: Item) -> tuple[int, tuple[str, str, str]]:
     return (item.tier, item.place)
 
 
-def _order_of_placed(placed: Placed) -> tuple[int, tuple[str, str, str]]:
+def _order_of_placed(placed: PlacedItem) -> tuple[int, tuple[str, str, str]]:
     return (placed.item.tier, placed.item.place)

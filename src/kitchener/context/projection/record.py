@@ -15,17 +15,18 @@ import orjson
 from kitchener.canonical import digest
 from kitchener.context.flags import Flag
 from kitchener.context.fold.items import IN_INTENT, Item, place_of
-from kitchener.context.projection.packing import Placed
+from kitchener.context.projection.packer import PlacedItem
 from kitchener.context.projection.projection import NOT_ADMITTED, Projection
 from kitchener.context.projection.rendering import Rendering
+from kitchener.records import events
 from kitchener.records.entries import (
     AddedRefs,
     AuthorityMapping,
     CommonPayload,
     ConflictFlagPayload,
     EligibleEdits,
+    ListedRef,
     ProjectionPayload,
-    RefJson,
     Runs,
     SuppressedPositions,
     SuppressedRef,
@@ -34,14 +35,15 @@ from kitchener.records.entries import (
 )
 from kitchener.records.ref import Ref
 
-OVERLAY_TYPE: Final = "PROJECTION"
 MAX_WRITTEN_OUT: Final = 16
 """Most eligible references for which the lists are written out. It affects only the form of an entry, not a decision."""
 UNSIGNED: Final[AuthorityMapping] = {"tier": "HO2", "signer": None, "sig": None}
 _ALL: Final = "*"
+_VERSION: Final = events.VERSIONS[events.PROJECTION_COMPUTED]
+_FLAG_VERSION: Final = events.VERSIONS[events.CONFLICT_FLAG]
 
 
-class Base(NamedTuple):
+class BaseProjection(NamedTuple):
     """A recorded projection to which a later one may refer: the last one of the same intent, otherwise the last one."""
 
     ref: Ref
@@ -69,14 +71,14 @@ class ProjectionLists(NamedTuple):
     """Why an item was eligible or recalled, by `{ledger_id}/{entry_id}`."""
 
 
-def base_of(projection: Projection, ref: Ref) -> Base:
+def base_of(projection: Projection, ref: Ref) -> BaseProjection:
     """A projection that was just written, as the base of a later one."""
-    return Base(ref, tuple([each.item.ref for each in projection.head]), projection.turns, projection.turn_count)
+    return BaseProjection(ref, tuple([each.item.ref for each in projection.head]), projection.turns, projection.turn_count)
 
 
-def base_of_lists(lists: ProjectionLists, ref: Ref) -> Base:
+def base_of_lists(lists: ProjectionLists, ref: Ref) -> BaseProjection:
     """A projection that was read back, as the base of a later one."""
-    return Base(ref, lists.eligible)
+    return BaseProjection(ref, lists.eligible)
 
 
 def lists_of(projection: Projection) -> ProjectionLists:
@@ -92,8 +94,8 @@ def lists_of(projection: Projection) -> ProjectionLists:
 class _FullLists(CommonPayload):
     """The lists of a payload in which they are written out."""
 
-    eligible_refs: list[RefJson]
-    visible_refs: list[RefJson]
+    eligible_refs: list[ListedRef]
+    visible_refs: list[ListedRef]
     suppressed_refs: list[SuppressedRef]
     eligibility_reasons: Mapping[str, Sequence[str]]
 
@@ -116,7 +118,7 @@ def projection_payload(
     *,
     timestamp: str,
     turn_id: str | None,
-    base: Base | None = None,
+    base: BaseProjection | None = None,
     transition_refs: Iterable[Ref] = (),
     authority: AuthorityMapping = UNSIGNED,
     hashed: Callable[[bytes], str] = digest,
@@ -136,7 +138,8 @@ def projection_payload(
     changes = _list_changes(projection, base) if base is not None else None
     lists = changes if changes is not None else _full_lists(projection)
     payload: ProjectionPayload = {
-        "overlay_type": OVERLAY_TYPE,
+        "v": _VERSION,
+        "overlay_type": "PROJECTION_COMPUTED",
         "timestamp": timestamp,
         "intent_id": projection.intent_id,
         "mode": projection.mode,
@@ -154,7 +157,7 @@ def projection_payload(
         "visible_refs": lists["visible_refs"],
         "suppressed_refs": lists["suppressed_refs"],
         "eligibility_reasons": lists["eligibility_reasons"],
-        "proof_refs": [_json(ref) for ref in _proofs(projection, transition_refs, is_full=changes is None)],
+        "proof_refs": [_listed(ref) for ref in _proofs(projection, transition_refs, is_full=changes is None)],
     }
     if turn_id is not None:
         payload["turn_id"] = turn_id
@@ -175,12 +178,14 @@ def conflict_flag_payload(
     """
     own = (flag.details_ref,) if flag.details_ref is not None else ()
     return {
+        "v": _FLAG_VERSION,
+        "overlay_type": "CONFLICT_FLAG",
         "timestamp": timestamp,
         "kind": flag.kind,
         "detail": flag.detail,
         "intent_id": intent_id,
-        "involved_refs": [ref.as_json() for ref in flag.involved_refs],
-        "proof_refs": [ref.as_json() for ref in dict.fromkeys((*own, *proof_refs))],
+        "involved_refs": [_listed(ref) for ref in flag.involved_refs],
+        "proof_refs": [_listed(ref) for ref in dict.fromkeys((*own, *proof_refs))],
         "ruleset_hash": ruleset_hash,
     }
 
@@ -189,6 +194,12 @@ def conflict_flag_payload(
 def _json(ref: Ref) -> orjson.Fragment:
     """A reference as JSON. Cached, because most references are in three lists, and again in the next projection."""
     return ref.as_json()
+
+
+@lru_cache(4_096)
+def _listed(ref: Ref) -> orjson.Fragment:
+    """A member of a list of references as JSON."""
+    return ref.as_listed_json()
 
 
 def _key(ref: Ref) -> str:
@@ -206,18 +217,18 @@ def _proofs(projection: Projection, transition_refs: Iterable[Ref], *, is_full: 
 def _full_lists(projection: Projection) -> _FullLists:
     every = [*projection.eligible()]
     return {
-        "eligible_refs": [_json(item.ref) for item in every],
-        "visible_refs": [_json(each.item.ref) for each in projection.visible],
+        "eligible_refs": [_listed(item.ref) for item in every],
+        "visible_refs": [_listed(each.item.ref) for each in projection.visible],
         "suppressed_refs": [_suppressed(each) for each in projection.suppressed()],
         "eligibility_reasons": {_key(item.ref): item.reasons for item in (*every, *projection.recalled)},
     }
 
 
-def _suppressed(placed: Placed) -> SuppressedRef:
+def _suppressed(placed: PlacedItem) -> SuppressedRef:
     return {"ref": _json(placed.item.ref), "reason": placed.reason}
 
 
-def _list_changes(projection: Projection, base: Base) -> _ListChanges | None:
+def _list_changes(projection: Projection, base: BaseProjection) -> _ListChanges | None:
     """The four lists in short form; None: they are not longer if written out."""
     size = len(projection.head) + projection.turn_count
     if size <= MAX_WRITTEN_OUT:
@@ -243,13 +254,13 @@ def _list_changes(projection: Projection, base: Base) -> _ListChanges | None:
     named = (*[each.item for each in projection.head], *projection.recalled)
     return {
         "eligible_refs": {"base": base.ref.as_json(), "edits": edits},
-        "visible_refs": {"eligible": runs_of(visible), "recalled": [ref.as_json() for ref in recalled_visible]},
+        "visible_refs": {"eligible": runs_of(visible), "recalled": [_listed(ref) for ref in recalled_visible]},
         "suppressed_refs": hidden,
         "eligibility_reasons": {_ALL: IN_INTENT, **{_key(item.ref): item.reasons for item in named}},
     }
 
 
-def _indexed(projection: Projection, evidence: set[Ref]) -> Iterable[tuple[int, Placed]]:
+def _indexed(projection: Projection, evidence: set[Ref]) -> Iterable[tuple[int, PlacedItem]]:
     """The packed eligible items with their positions among all eligible items, in order."""
     yield from enumerate(projection.head)
     turns, count, index, before = projection.turns, projection.turn_count, -1, len(projection.head)
@@ -264,7 +275,7 @@ def _indexed(projection: Projection, evidence: set[Ref]) -> Iterable[tuple[int, 
             yield before + index, each
 
 
-def _edits(projection: Projection, base: Base) -> tuple[list[list[int] | AddedRefs], int]:
+def _edits(projection: Projection, base: BaseProjection) -> tuple[list[list[int] | AddedRefs], int]:
     """The edits from the base's eligible list to this one's, and the number of new references."""
     head = [each.item.ref for each in projection.head]
     if base.turns is projection.turns and base.turn_count <= projection.turn_count:
@@ -292,12 +303,13 @@ def read_lists(payload: Mapping[str, object], base: ProjectionLists | None = Non
     """The lists of a recorded projection, written out.
 
     Args:
-        payload: of `PROJECTION_COMPUTED`, as read from a ledger
+        payload: of `PROJECTION_COMPUTED`, of any version, as read from a ledger
         base: the lists of the projection that `base_ref` names; None: it names none
 
     Raises:
         ValueError: the payload refers to a base that is not given, or to positions that the base does not have
     """
+    payload = events.read_payload(events.PROJECTION_COMPUTED, payload)
     below = base_ref(payload)
     if below is None:
         full = payload_as(_FullLists, payload)
@@ -334,9 +346,9 @@ def _read_positions(payload: _ListChanges, eligible: tuple[Ref, ...]) -> Project
     )
 
 
-def read_refs(values: Iterable[RefJson]) -> tuple[Ref, ...]:
+def read_refs(values: Iterable[ListedRef]) -> tuple[Ref, ...]:
     """References as a payload contains them."""
-    return tuple([Ref.from_mapping(each) for each in values])
+    return tuple([Ref.from_listed(each) for each in values])
 
 
 def read_suppressed(values: Iterable[SuppressedRef]) -> tuple[tuple[Ref, str], ...]:
@@ -389,7 +401,7 @@ def written_edits(script: Iterable[Step]) -> tuple[list[list[int] | AddedRefs], 
                 edits.append(list(step))
         elif step:
             added += len(step)
-            edits.append({"add": [ref.as_json() for ref in step]})
+            edits.append({"add": [_listed(ref) for ref in step]})
     return edits, added
 
 

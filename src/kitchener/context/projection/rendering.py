@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kitchener.canonical import digest
 from kitchener.context.fold.items import SEPARATOR, Item, ItemKind
-from kitchener.context.projection.packing import Placed
+from kitchener.context.projection.packer import PlacedItem
 from kitchener.context.projection.projection import Projection
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import Estimator
@@ -62,5 +62,5 @@ def render(projection: Projection, estimate: Estimator, *, elsewhere: Collection
     )
 
 
-def _is_stable(placed: Placed) -> bool:
+def _is_stable(placed: PlacedItem) -> bool:
     return placed.form == "FULL" and placed.item.kind in ("rule", "intent", "bias")

@@ -1,7 +1,7 @@
-"""Turns the body of an HTTP answer, which its sender controls, into one that is bounded in size, depth and number of parts.
+"""Bounds the body of an HTTP answer in size, depth and number of parts, because its sender controls it.
 
-Everything is checked while it is read and before anything parses it: at the first breach the connection is closed. It knows
-HTTP and JSON, but no vendor and none of their libraries. `http_client.py` puts it under every answer. Explained in
+The body is checked while it is read and before anything parses it. The first breach of a limit closes the connection. This
+module knows HTTP and JSON, but no vendor and no vendor's library. `http_client.py` applies it to every answer. Explained in
 `docs/gateway.md`.
 """
 
@@ -17,33 +17,33 @@ import orjson
 from kitchener.errors import ProviderReason
 
 MAX_ERROR_BYTES: Final = 65_536
-"""What is read of an error's body; the status says what matters, and of the text a few hundred characters are kept."""
+"""Most bytes that are read of an error's body. Only a few hundred characters of the text are kept."""
 MAX_DEPTH: Final = 100
-"""Levels of objects and lists in a body. Parsers recurse, and the arguments of a tool are stored only up to 64 levels."""
+"""Most levels of objects and lists in a body. Parsers recurse, and a tool's arguments are stored only up to 64 levels."""
 MAX_VALUES: Final = 10_000
-"""Values of a body or event. The libraries validate each in turn, up to 20 µs for one, and nobody else runs meanwhile."""
+"""Most values in a body or an event. The libraries validate each value, up to 20 µs, while no other task runs."""
 MAX_COUNTED: Final = 500_000
-"""Commas and brackets up to which a text is parsed to count its values; they may stand inside of a string, too."""
+"""Most commas and brackets of a text that is parsed to count its values. Some may be inside strings."""
 MAX_EVENTS: Final = 100_000
-"""Events of one stream, comments not counted: more than any model says tokens in one answer."""
+"""Most events of one stream, not counting comments. No model's answer has that many tokens."""
 MAX_EVENT_LINES: Final = 100
-"""Lines of one event; vendors send two or three."""
+"""Most lines of one event. Vendors send two or three."""
 PIECES_AT_ONCE: Final = 256
-"""Pieces after which others run: one read of the socket may hold ten thousand chunks of a byte each."""
+"""Number of pieces after which other tasks run. One read of the socket may contain ten thousand chunks of one byte."""
 INFLATED_PIECE: Final = 65_536
-"""Bytes that are decompressed at a time."""
+"""Bytes to decompress at a time."""
 
 _USAGE_KEYS: Final = ("usage", "usageMetadata")
 _USAGE_HOLDERS: Final = ("message", "response")
-_BEGINS_EVENTS: Final = frozenset(b"deir:")  # data, event, id, retry, or a comment; no JSON text begins so
+_BEGINS_EVENTS: Final = frozenset(b"deir:")  # data, event, id, retry or a comment; no JSON text begins with one of these
 
 
 class UnusableAnswer(Exception):
-    """An endpoint answered, and what it sent is not taken.
+    """An endpoint's answer was refused.
 
     Attributes:
         reason: as in `ProviderError`
-        detail: what is wrong with it and which limit it breaks; holds nothing of the answer
+        detail: what is wrong and which limit was passed; quotes nothing of the answer
     """
 
     def __init__(self, reason: ProviderReason, detail: str) -> None:
@@ -54,14 +54,14 @@ class UnusableAnswer(Exception):
 class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
     """The body of one response, decompressed and bounded.
 
-    A stream of events comes out event by event, without its comments. Any other body comes out whole. Of an error's body
-    only the beginning is read.
+    Yields a stream of events event by event, without comments, and any other body as a whole. Of an error's body it reads only
+    the beginning.
 
     Args:
-        body: what arrives, still compressed
+        body: the received bytes, still compressed
         encoding: the response's `Content-Encoding`
-        status: its HTTP status
-        max_bytes: limit of a body that is no error's, decompressed; bytes that arrive are held to it too
+        status: the response's HTTP status
+        max_bytes: limit of a body that is not an error's, both as received and decompressed
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
         return self
 
     async def __anext__(self) -> bytes:
-        """The next event, or the whole body once.
+        """Returns the next event, or once the whole body.
 
         Raises:
-            UnusableAnswer: a limit was passed; the connection is closed
+            UnusableAnswer: the body passed a limit; the connection was closed
         """
         try:
             while not self._ready and not self._is_over:
@@ -108,7 +108,7 @@ class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Gives the connection back, or closes it if the body was not read to its end."""
+        """Returns the connection to the pool, or closes it if the body was not read to its end."""
         self._is_over = True
         close = getattr(self._source, "aclose", None)
         if close is not None:
@@ -124,7 +124,9 @@ class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
             else:
                 self._keep(piece[: self._max_bytes - len(self._whole)] if self._is_error else b"")
                 detail = f"the answer is longer than max_response_bytes = {self._max_bytes:,}"
-                raise UnusableAnswer("malformed", f"{detail}, counted after decompression; raise it if such answers are meant")
+                raise UnusableAnswer(
+                    "malformed", f"{detail}, counted after decompression; raise the limit if such answers are expected"
+                )
 
     def _inflated_pieces(self, raw: bytes) -> Iterator[bytes]:
         inflater = self._inflater
@@ -140,7 +142,7 @@ class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
             raise UnusableAnswer("malformed", f"the answer cannot be decompressed: {error}") from error
         if is_over or inflater.unused_data:
             raise UnusableAnswer("malformed", "bytes follow the end of the answer's compressed body")
-        yield b""  # what arrived counts, even where nothing came out of it
+        yield b""  # received bytes count, even if they decompress to nothing
 
     def _keep(self, piece: bytes) -> None:
         if not self._has_begun:
@@ -157,7 +159,7 @@ class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
 
     def _end(self) -> None:
         if self._inflater is not None and not self._inflater.eof and self._received:
-            raise UnusableAnswer("malformed", "the answer breaks off in the middle of its compressed body")
+            raise UnusableAnswer("malformed", "the answer ends in the middle of its compressed body")
         if self._events is not None:
             self._ready += self._events.rest()
         elif self._whole:
@@ -166,7 +168,7 @@ class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
         self._is_over = True
 
     def _finish_error(self) -> None:
-        """An error counts by its status; its body is given as far as it can be read without harm."""
+        """Returns the part of an error's body that could be read. The status alone says what failed."""
         try:
             check_json(self._whole)
         except UnusableAnswer:
@@ -180,7 +182,7 @@ class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
             return zlib.decompressobj(zlib.MAX_WBITS | 16)
         if name not in ("", "identity"):
             if not self._is_error:
-                raise UnusableAnswer("malformed", f"the answer comes in the encoding {name[:40]!r}, which was not asked for")
+                raise UnusableAnswer("malformed", f"the answer comes in the encoding {name[:40]!r}, which was not requested")
             self._is_over = True
         return None
 
@@ -194,7 +196,7 @@ class _Events:
         self._ends_in_return = False
 
     def take(self, piece: bytes) -> list[bytes]:
-        """The events that this piece completes."""
+        """Returns the events that this piece completes."""
         if self._ends_in_return and piece.startswith(b"\n"):
             piece = piece[1:]
         if not piece:
@@ -212,7 +214,7 @@ class _Events:
         return events
 
     def rest(self) -> list[bytes]:
-        """What stands after the last blank line."""
+        """Returns the bytes after the last blank line."""
         event = self._checked(bytes(self._buffer))
         self._buffer.clear()
         return [event] if event else []
@@ -231,10 +233,10 @@ class _Events:
 
 
 def check_json(text: bytes | bytearray) -> None:
-    """Refuses a text that is costly to parse, or counts tokens below zero. Whether it is JSON is left to its reader.
+    """Raises for a text that is costly to parse or has negative token counts. Does not check that it is valid JSON.
 
     Raises:
-        UnusableAnswer: too deep, too many values, or a negative count
+        UnusableAnswer: the text nests too deep, or has too many values or a negative count
     """
     brackets = text.count(b"[") + text.count(b"{")
     marks = brackets + text.count(b",")
@@ -248,7 +250,9 @@ def check_json(text: bytes | bytearray) -> None:
     except orjson.JSONDecodeError as error:
         if not is_large:
             return
-        raise UnusableAnswer("malformed", f"the answer is no JSON, or nested far deeper than {MAX_DEPTH} levels") from error
+        raise UnusableAnswer(
+            "malformed", f"the answer is not valid JSON, or nests far deeper than {MAX_DEPTH} levels"
+        ) from error
     if is_large:
         _check_shape(value)
     if has_usage and isinstance(value, dict):
@@ -256,7 +260,7 @@ def check_json(text: bytes | bytearray) -> None:
 
 
 def is_deeper(value: object, levels: int) -> bool:
-    """Whether objects and lists are nested deeper than so many levels; without recursion."""
+    """Whether objects and lists nest deeper than `levels`. Does not recurse."""
     level: list[object] = [value]
     for _ in range(levels):
         level = _inside(level)
@@ -269,13 +273,13 @@ def _check_shape(value: object) -> None:
     while level := _inside(level):
         depth, values = depth + 1, values + len(level)
         if depth > MAX_DEPTH:
-            raise UnusableAnswer("malformed", f"the answer is nested deeper than {MAX_DEPTH} levels")
+            raise UnusableAnswer("malformed", f"the answer nests deeper than {MAX_DEPTH} levels")
         if values > MAX_VALUES:
             raise UnusableAnswer("malformed", f"the answer holds more than {MAX_VALUES:,} values")
 
 
 def _inside(level: list[object]) -> list[object]:
-    """What the objects and lists among these hold."""
+    """Returns the values inside the objects and lists among these."""
     return [
         inner
         for each in level
@@ -285,7 +289,7 @@ def _inside(level: list[object]) -> list[object]:
 
 
 def _check_usage(answer: dict[str, object]) -> None:
-    """The libraries drop counts that they cannot read, and an answer would pass for one without any."""
+    """Raises for negative counts. The libraries drop them, so the answer would seem to have no counts."""
     for holder in (answer, *(answer.get(name) for name in _USAGE_HOLDERS)):
         if not isinstance(holder, dict):
             continue

@@ -155,7 +155,9 @@ def _served_model(name: str | None, asked: str, redaction: Redaction) -> str | N
 def _tool_use(part: ToolCallPart, redaction: Redaction) -> ToolUse:
     for what, name in (("name", part.tool_name), ("id", part.tool_call_id)):
         if len(name) > MAX_NAME_CHARS or not name.isprintable():
-            raise UnusableAnswer("malformed", f"the {what} of a tool request is no name of up to {MAX_NAME_CHARS} characters")
+            raise UnusableAnswer(
+                "malformed", f"the {what} of a tool request is not a name of up to {MAX_NAME_CHARS} characters"
+            )
     arguments = _object(part.args or "{}") if part.args is None or isinstance(part.args, str) else dict(part.args)
     if arguments is None or is_deeper(arguments, MAX_DEPTH):
         expected = f"a JSON object of up to {MAX_DEPTH} levels"

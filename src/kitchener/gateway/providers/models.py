@@ -1,9 +1,8 @@
-"""Every real provider, through one multi-provider library (the extra `models`).
+"""Calls real model providers through one multi-provider library (the extra `models`).
 
-Requests go out and answers come back in our own types; the library's types, errors and retries end here, in
-`model_messages.py` and `model_errors.py`. One attempt is one HTTP request: trying again is the gateway's business, because
-there it is on record. This module imports the library, which takes a second: `opening.py` imports it when it is needed.
-Explained in `docs/gateway.md`.
+Requests and answers have Kitchener's own types. `model_messages.py` and `model_errors.py` convert the library's types and
+errors. One attempt is one HTTP request; the gateway retries, because it records each attempt. Importing this module imports
+the library, which takes a second, so `factory.py` imports it only if it is needed. Explained in `docs/gateway.md`.
 """
 
 from collections import OrderedDict
@@ -38,7 +37,7 @@ from kitchener.gateway.providers.vendors import (
     unbounded_vendor,
 )
 from kitchener.gateway.routing import URL_NOT_TAKEN
-from kitchener.gateway.traits import Traits
+from kitchener.gateway.traits import ProviderTraits
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 
 REMEMBERED_MODELS = 64
@@ -52,14 +51,14 @@ _NOT_TAKEN = {
 
 
 class ModelProvider:
-    """One configured endpoint. Made by `open_model_provider`, usable until its block is left.
+    """One configured endpoint. `open_model_provider` opens it and closes it at the end of its block.
 
     Args:
-        provider_id: its name in the configuration, for responses and errors
-        build: makes the library's model for a model name
-        model_id: what to ask for where a request names nothing
-        settings: settings of every request
-        redaction: the API keys, to keep them out of answers and error texts
+        provider_id: the provider's id in the configuration, for responses and errors
+        build: returns the library's model for a model name
+        model_id: the model of requests that name none; None: such requests fail
+        settings: the settings of every request
+        redaction: removes the API keys from answers and error texts
     """
 
     def __init__(
@@ -74,15 +73,15 @@ class ModelProvider:
         self._provider_id, self._build, self._model_id = provider_id, build, model_id
         self._settings, self._redaction = settings, redaction
         self._models: OrderedDict[str, Model] = OrderedDict()
-        self.traits = Traits(model_id=model_id)
+        self.traits = ProviderTraits(model_id=model_id)
         if model_id is not None:
-            self._model(model_id)  # imports the vendor's package now rather than in the first turn
+            self._model(model_id)  # imports the vendor's package now instead of in the first turn
 
     def __repr__(self) -> str:
         return f"ModelProvider({self._provider_id!r}, model_id={self._model_id!r})"
 
     async def complete(self, request: PromptRequest) -> PromptResponse:
-        """One HTTP request, no retries.
+        """Returns the answer to one HTTP request. Does not retry.
 
         Raises:
             ProviderError: there was no usable answer
@@ -102,10 +101,10 @@ class ModelProvider:
             raise failure from hide(error, self._redaction)
 
     async def stream(self, request: PromptRequest) -> AsyncGenerator[TextPiece | PromptResponse, None]:
-        """One HTTP request whose text comes in pieces; then the whole response.
+        """Yields the text of the answer to one HTTP request in pieces, then the whole response.
 
         Raises:
-            ProviderError: there was no usable answer, or it broke off
+            ProviderError: there was no usable answer, or it was cut off
         """
         asked, pieces = request.model_id or self._model_id, RedactedPieces(self._redaction)
         try:
@@ -144,16 +143,16 @@ class ModelProvider:
 
 @asynccontextmanager
 async def open_model_provider(provider_id: str, config: ProviderConfig, secret: str | None) -> AsyncIterator[ModelProvider]:
-    """A provider with an HTTP client of its own, which is closed when the block is left.
+    """Opens a provider with an HTTP client of its own for the block, and yields it.
 
     Args:
-        provider_id: its name in the configuration
-        config: its settings, of kind `openai_compatible` or `model`
-        secret: its API key; None: no key is sent (`openai_compatible`), or the vendor's own environment variable (`model`)
+        provider_id: the provider's id in the configuration
+        config: the provider's settings, of kind `openai_compatible` or `model`
+        secret: the API key; None: no key is sent (`openai_compatible`), or that of the vendor's environment variable (`model`)
 
     Raises:
-        ConfigError: no such vendor, a missing key, or a vendor that does not work on this event loop or with an HTTP client
-            that bounds its answers
+        ConfigError: the vendor is unknown, the key is missing, or the vendor's library works neither on this event loop nor
+            with an HTTP client that bounds answers
         ImportError: the vendor's package is not installed
     """
     async with AsyncExitStack() as stack:
@@ -166,13 +165,13 @@ async def open_model_provider(provider_id: str, config: ProviderConfig, secret: 
 async def _open_endpoint(stack: AsyncExitStack, provider_id: str, config: ProviderConfig, secret: str | None) -> ModelProvider:
     redaction = Redaction(secret)
     http_client = await stack.enter_async_context(open_http_client(config, redaction, withhold_key=secret is None))
-    # The key is never empty, or the library would look for one in the environment.
+    # Never an empty key, because the library would then look for one in the environment.
     client = AsyncOpenAI(base_url=config.base_url, api_key=secret or "no-key", http_client=http_client, max_retries=0)
     host = urlsplit(config.base_url or "").hostname or ""
     profile = OpenAIModelProfile(
-        # Only OpenAI itself insists on the newer field; many others know the older one alone.
+        # Only OpenAI itself requires the newer field; many other endpoints accept only the older one.
         openai_chat_supports_max_completion_tokens=host.endswith(OPENAI_HOSTS),
-        # Without it a reply that was cut off between two pieces would pass for a whole one.
+        # Without it, a reply that was cut off between two pieces would count as complete.
         openai_chat_streaming_requires_finish_reason=True,
     )
     vendor = OpenAIProvider(openai_client=client)
@@ -218,7 +217,7 @@ async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: Provider
 def _vendor(
     vendor_class: type[VendorProvider[Any]], config: ProviderConfig, at: tuple[str, ...], wanted: dict[str, Any]
 ) -> VendorProvider[Any]:
-    """The library's object for a vendor. What is configured reaches it, or nothing is sent at all."""
+    """Returns the library's object for a vendor. Refuses settings that the library would ignore."""
     accepted = signature(vendor_class.__init__).parameters
     given = {name: value for name, value in wanted.items() if value is not None}
     for name in ("base_url", "api_key"):

@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 import orjson
 
-from kitchener.gateway.rules.classification import Classification, classify, speech_act
+from kitchener.gateway.rules.classification import RuleClassification, classify, speech_act
 from kitchener.gateway.rules.relation import MAX_READ_CHARS
 from kitchener.gateway.rules.tool_choice import choose_tool
 from kitchener.gateway.rules.vocabulary import content_stems, words_of
-from kitchener.gateway.traits import Traits
+from kitchener.gateway.traits import ProviderTraits
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolSpec, ToolUse, Usage
 from kitchener.records.tokens import tokens_of_bytes
 
@@ -47,7 +47,7 @@ class OfflineProvider:
         provider_id: the provider that its responses name
     """
 
-    traits = Traits(built_in=True, needs_timeout=False, model_id=MODEL_ID)
+    traits = ProviderTraits(built_in=True, needs_timeout=False, model_id=MODEL_ID)
 
     def __init__(self, provider_id: str = "offline") -> None:
         self._provider_id = provider_id
@@ -87,7 +87,7 @@ def _shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
-def _classified(request: PromptRequest) -> Classification:
+def _classified(request: PromptRequest) -> RuleClassification:
     given = request.variables
     tools = [ToolSpec(**each) for each in given.get("tools", ())]
     return classify(given.get("user_message", ""), tools=tools, **{name: given.get(name) for name in _CLASSIFY_INPUTS})

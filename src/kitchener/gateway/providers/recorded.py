@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Self, cast
 
 from kitchener.errors import ProviderError
-from kitchener.gateway.traits import Traits
+from kitchener.gateway.traits import ProviderTraits
 from kitchener.records.entries import ModelAnswer, ModelCallPayload, UsageMapping, payload_as
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
 
@@ -97,7 +97,7 @@ class RecordedProvider:
         provider_id: str = "recorded",
     ) -> None:
         self._recordings, self._request_hash, self._provider_id = recordings, request_hash, provider_id
-        self.traits = Traits(built_in=True, needs_timeout=False, model_id="recorded")
+        self.traits = ProviderTraits(built_in=True, needs_timeout=False, model_id="recorded")
 
     async def complete(self, request: PromptRequest) -> PromptResponse:
         """Returns the recorded response.

@@ -1,6 +1,6 @@
-"""A provider whose answers somebody else wrote: a list, or a function of the request. For tests and benchmarks.
+"""Answers requests from a script: a list of answers, or a function of the request. For tests and benchmarks.
 
-It stands in for any provider in all that a gateway can see: answers, tool requests, streams, failures, delays.
+A script can imitate everything that a gateway sees of a provider: answers, tool requests, streams, failures and delays.
 """
 
 import inspect
@@ -12,34 +12,34 @@ import anyio
 import orjson
 
 from kitchener.errors import ProviderError
-from kitchener.gateway.traits import Traits
+from kitchener.gateway.traits import ProviderTraits
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
 
-Answer = PromptResponse | str | Mapping[str, object] | ToolUse | tuple[ToolUse, ...] | BaseException
-"""What a script may say: a whole response; text; an object (sent as JSON); tool requests; an error to raise."""
-AnswerFunction = Callable[[PromptRequest], Answer | Awaitable[Answer]]
+ScriptedAnswer = PromptResponse | str | Mapping[str, object] | ToolUse | tuple[ToolUse, ...] | BaseException
+"""One answer of a script: a whole response, text, an object (sent as JSON), tool requests, or an error to raise."""
+AnswerFunction = Callable[[PromptRequest], ScriptedAnswer | Awaitable[ScriptedAnswer]]
 
 _WORDS = re.compile(r"\S+\s*|\s+")
 
 
 class ScriptedProvider:
-    """Answers from a script.
+    """A provider with the answers of a script.
 
     Args:
-        answers: answers in order, or a function of the request, plain or async
-        provider_id: who the responses say they are from
-        model_id: which model they say made them, where the request names none
-        gate: awaited with the request before each answer; a test holds a call here, or lets it fail
-        latency_s: time each answer takes, seconds of the event loop's clock
-        record: keep the requests in `requests`; off for benchmarks, where they would pile up
+        answers: the answers in order, or a function of the request, plain or async
+        provider_id: the provider id of the responses
+        model_id: the model id of the responses, if the request names no model
+        gate: awaited with the request before each answer, so that a test can delay the call or make it fail
+        latency_s: duration of each answer, seconds on the event loop's clock
+        record: whether to keep the requests in `requests`; benchmarks turn it off to save memory
     """
 
     requests: list[PromptRequest]
-    """Every request that was answered or refused, in order of arrival."""
+    """All requests, in order of arrival."""
 
     def __init__(
         self,
-        answers: Iterable[Answer] | AnswerFunction,
+        answers: Iterable[ScriptedAnswer] | AnswerFunction,
         *,
         provider_id: str = "scripted",
         model_id: str = "scripted-1",
@@ -54,14 +54,14 @@ class ScriptedProvider:
         self._gate, self._latency_s, self._record = gate, latency_s, record
         self._used = self._made = 0
         waits = gate is not None or latency_s > 0 or inspect.iscoroutinefunction(self._function)
-        self.traits = Traits(built_in=True, needs_timeout=waits, model_id=model_id)
+        self.traits = ProviderTraits(built_in=True, needs_timeout=waits, model_id=model_id)
 
     @classmethod
     def replies(cls, text: str, *, record: bool = False, latency_s: float = 0.0) -> Self:
-        """A provider that gives every kind of work order an answer that fits, the same each time.
+        """Returns a provider with one fixed, valid answer for each type of work order.
 
-        Each message is classified as a question that continues the conversation and replied to with `text`; each reply is
-        accepted; each signal consolidated into the same sentence.
+        It classifies each message as a question that continues the conversation, replies with `text`, accepts each reply, and
+        learns the same sentence from each signal.
         """
         prepared = {wo_type: _response("scripted", "scripted-1", answer, 1) for wo_type, answer in _fitting(text).items()}
         other = prepared["synthesize"]
@@ -72,11 +72,11 @@ class ScriptedProvider:
         return cls(answer, record=record, latency_s=latency_s)
 
     async def complete(self, request: PromptRequest) -> PromptResponse:
-        """The script's next answer.
+        """Returns the script's next answer.
 
         Raises:
-            ProviderError: the list of answers is used up (`exhausted`)
-            BaseException: whatever the script says to raise
+            ProviderError: no answer is left in the list (`exhausted`)
+            BaseException: the error that the script says to raise
         """
         if self._record:
             self.requests.append(request)
@@ -96,13 +96,13 @@ class ScriptedProvider:
         return _response(self._provider_id, request.model_id or self._model_id, answer, self._made)
 
     async def stream(self, request: PromptRequest) -> AsyncIterator[TextPiece | PromptResponse]:
-        """The same answer, its text word by word."""
+        """Yields the script's next answer word by word, then the whole response."""
         response = await self.complete(request)
         for word in _WORDS.findall(response.text):
             yield TextPiece(1, word)
         yield response
 
-    def _next(self, request: PromptRequest) -> Answer:
+    def _next(self, request: PromptRequest) -> ScriptedAnswer:
         answers = self._answers or []
         if self._used >= len(answers):
             raise ProviderError(
@@ -116,7 +116,7 @@ class ScriptedProvider:
 
 
 def use_tool(tool_id: str, /, **arguments: object) -> ToolUse:
-    """A script's answer that asks for a tool, e.g. `use_tool("read_file", path="notes.txt")`."""
+    """Returns a script's answer that requests a tool, e.g. `use_tool("read_file", path="notes.txt")`."""
     return ToolUse("", tool_id, arguments)
 
 
@@ -135,7 +135,7 @@ def _response(
     else:
         structured = dict(answer)
         text = orjson.dumps(structured).decode()
-    # Real providers give each request for a tool an id of its own, and the conversation relies on it.
+    # Real providers give each tool request an id of its own, and the conversation relies on it.
     tool_uses = tuple(
         use if use.use_id else ToolUse(f"use-{number}-{n}", use.tool_id, use.arguments) for n, use in enumerate(tool_uses, 1)
     )

@@ -1,24 +1,24 @@
-"""What is known of the vendors of `kind = "model"` without importing their libraries.
+"""Checks the vendors of `kind = "model"` by tables, without importing their libraries.
 
-Settings are checked by these tables. Opening a provider asks the library itself (`models.py`).
+Settings are checked with these tables. `models.py` asks the library itself when it opens a provider.
 """
 
 from collections.abc import Collection
 from typing import Final
 
-from kitchener.config import Location, RouterConfig, described, dotted_key
+from kitchener.config import RouterConfig, SettingPath, described, dotted_key
 from kitchener.errors import ConfigError
 
 ASYNCIO_ONLY_VENDORS: Final = frozenset(("bedrock-mantle", "cohere", "mistral"))
-"""Vendors whose own client needs asyncio; under trio they are refused when they are opened."""
+"""Vendors whose client needs asyncio. On trio, opening them fails."""
 FORMER_HTTPX_VENDORS: Final = frozenset(("cohere", "groq"))
-"""Vendors whose library takes only a client of `httpx`, not of its successor `httpx2`."""
+"""Vendors whose library takes an `httpx` client, but none of its successor `httpx2`."""
 OWN_CLIENT_VENDORS: Final = {
     "bedrock": "https://bedrock-runtime.<region>.amazonaws.com/openai/v1",
     "huggingface": "https://router.huggingface.co/v1",
     "xai": "https://api.x.ai/v1",
 }
-"""Vendors whose library takes no HTTP client of ours, each with its OpenAI-compatible endpoint."""
+"""Vendors whose library takes no HTTP client, each with the vendor's OpenAI-compatible endpoint."""
 
 
 def check_vendors(config: RouterConfig, *, given: Collection[str] = (), source: str = "configuration") -> None:
@@ -38,8 +38,8 @@ def check_vendors(config: RouterConfig, *, given: Collection[str] = (), source: 
             raise unbounded_vendor(vendor, provider.model, ("router", "providers", provider_id), source)
 
 
-def unbounded_vendor(vendor: str, model: str | None, at: Location, source: str = "configuration") -> ConfigError:
-    """The error for a vendor whose library brings its own HTTP client; `at` is the provider's place in the source."""
+def unbounded_vendor(vendor: str, model: str | None, at: SettingPath, source: str = "configuration") -> ConfigError:
+    """Returns the error for a vendor whose library brings its own HTTP client; `at` is the path of the provider's settings."""
     endpoint = OWN_CLIENT_VENDORS.get(vendor)
     remedy = "an OpenAI-compatible endpoint" if endpoint is None else f'`base_url = "{endpoint}"`'
     expected = (

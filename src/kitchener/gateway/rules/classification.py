@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NotRequired, TypedDict
 
 from kitchener.gateway.rules import vocabulary as table
-from kitchener.gateway.rules.relation import MAX_READ_CHARS, RecentTurn, Relation, RelationName, relation, requested
+from kitchener.gateway.rules.relation import MAX_READ_CHARS, ObjectiveRelation, RecentTurn, RelationName, relation, requested
 from kitchener.gateway.rules.tool_choice import ChosenTool, choose_tool
 from kitchener.gateway.rules.vocabulary import content_stems, is_greeting, stem, words_of
 from kitchener.records.prompt import ToolSpec
@@ -22,14 +22,14 @@ _SENTENCE_ENDS = re.compile(r"[.?!]\s+")
 SpeechAct = Literal["greeting", "thanks", "farewell", "question", "command", "statement"]
 
 
-class Superseded(TypedDict):
+class EarlierObjective(TypedDict):
     """A return to an earlier objective."""
 
     action: Literal["supersede"]
     prior_intent_id: str
 
 
-class Classification(TypedDict):
+class RuleClassification(TypedDict):
     """What the rules say about a message."""
 
     speech_act: SpeechAct
@@ -41,7 +41,7 @@ class Classification(TypedDict):
     """How reliable `intent_relation` is, from 0 to 1."""
     candidate_objective: NotRequired[str]
     """The goal in the user's words, at most `MAX_OBJECTIVE_CHARS` characters."""
-    intent: NotRequired[Superseded]
+    intent: NotRequired[EarlierObjective]
     tool_request: NotRequired[ChosenTool]
 
 
@@ -53,7 +53,7 @@ def classify(
     recent_turns: Sequence[RecentTurn] | None = None,
     labels_vocabulary: Mapping[str, Sequence[str]] | None = None,
     tools: Sequence[ToolSpec] = (),
-) -> Classification:
+) -> RuleClassification:
     """Classifies one message. The same arguments always give the same result.
 
     Args:
@@ -69,7 +69,7 @@ def classify(
     stems = content_stems(words)
     act = speech_act(message, words)
     found = relation(message, recent_turns or (), active_objective)
-    answer: Classification = {
+    answer: RuleClassification = {
         "speech_act": act,
         "ambiguity": "low" if stems or act in ("greeting", "thanks", "farewell") else "high",
         "labels": _labels(words, labels_vocabulary or {}),
@@ -130,7 +130,7 @@ def _mentions(label: str, stems: Sequence[str]) -> int:
     return min((stems.count(stem(word)) for word in words_of(label)), default=0)
 
 
-def _objective(message: str, found: Relation, active: str | None) -> str:
+def _objective(message: str, found: ObjectiveRelation, active: str | None) -> str:
     """The goal in the user's own words, without politeness and without sentences before the one that requests something.
 
     If the message requests a transaction on what was searched for, the old goal follows in brackets: "book it" alone would not

@@ -49,7 +49,7 @@ class RecentTurn(TypedDict):
     assistant: str
 
 
-class Relation(NamedTuple):
+class ObjectiveRelation(NamedTuple):
     """How a message relates to the active objective."""
 
     name: RelationName
@@ -97,7 +97,7 @@ class _Evidence(NamedTuple):
     turns: Sequence[tuple[str, str]]
 
 
-def relation(message: str, recent_turns: Sequence[RecentTurn] = (), active_objective: str | None = None) -> Relation:
+def relation(message: str, recent_turns: Sequence[RecentTurn] = (), active_objective: str | None = None) -> ObjectiveRelation:
     """Returns how the message relates to the active objective, with a confidence and a reason.
 
     Args:
@@ -131,56 +131,56 @@ def relation(message: str, recent_turns: Sequence[RecentTurn] = (), active_objec
 # --- the rules, in their order ------------------------------------------------------------------------------------------
 
 
-def _without_objective(text: str, words: list[str]) -> Relation:
+def _without_objective(text: str, words: list[str]) -> ObjectiveRelation:
     stems = content_stems(words)
     if len(stems) <= MAX_CLOSING_STEMS and table.CLOSING_PHRASES.search(text) and not requested(text).is_specific:
-        return Relation("close", CLEAR, "takes leave")
+        return ObjectiveRelation("close", CLEAR, "takes leave")
     if stems and not is_greeting(words):
-        return Relation("switch", CLEAR, "states the first goal")
-    return Relation("unclear", 0.5, "names no goal")
+        return ObjectiveRelation("switch", CLEAR, "states the first goal")
+    return ObjectiveRelation("unclear", 0.5, "names no goal")
 
 
-def _closing(found: _Evidence) -> Relation | None:
+def _closing(found: _Evidence) -> ObjectiveRelation | None:
     text, question = found.text, found.question
     if "?" in text or found.requested.is_specific:
         # "That's all about the hotel. Now a taxi, please?" and "write a poem that says goodbye" request something.
         return None
     agrees = question == "confirm" and table.AGREEING_PHRASES.search(text) is not None  # "yes, that's it" is an answer there
     if not agrees and len(found.stems) <= MAX_CLOSING_STEMS and table.CLOSING_PHRASES.search(text):
-        return Relation("close", PLAIN, "says that nothing more is wanted")
+        return ObjectiveRelation("close", PLAIN, "says that nothing more is wanted")
     if table.REFUSING_PHRASES.search(text):
         if question == "what else":
-            return Relation("close", PLAIN, "wants nothing else")
+            return ObjectiveRelation("close", PLAIN, "wants nothing else")
         if question == "offer" and not any(word[0].isdigit() for word in found.words):  # "no, on the 5th" corrects a detail
-            return Relation("close", GUESS, "declines an offer")
+            return ObjectiveRelation("close", GUESS, "declines an offer")
     elif question == "what else" and table.THANKING_PHRASES.search(text):
-        return Relation("close", CLEAR, "only thanks when asked what else")
+        return ObjectiveRelation("close", CLEAR, "only thanks when asked what else")
     return None
 
 
-def _announced(found: _Evidence) -> Relation | None:
+def _announced(found: _Evidence) -> ObjectiveRelation | None:
     topics = found.requested.topics
     if topics and found.objective_topics.issuperset(topics):
         return None
     if table.RETURNING_PHRASES.search(found.text):
-        return Relation("switch", CLEAR, "goes back to something earlier", returns=True)
+        return ObjectiveRelation("switch", CLEAR, "goes back to something earlier", returns=True)
     phrase = table.SWITCHING_PHRASES.search(found.text)
     if phrase is not None and (topics or table.DEFINITE_WORDS.isdisjoint(words_of(found.text[phrase.end() :]))):
-        return Relation("switch", CLEAR, "announces another matter")
+        return ObjectiveRelation("switch", CLEAR, "announces another matter")
     return None
 
 
-def _another_goal(found: _Evidence) -> Relation | None:
+def _another_goal(found: _Evidence) -> ObjectiveRelation | None:
     now, transacts, question = found.requested, found.objective_transacts, found.question
     if now.is_specific and not (question == "detail" and _is_statement(found)):
         is_other = not found.objective_topics.issuperset(now.topics)
         if is_other and (found.objective_topics or _are_new(now.topics, found.turns)):
-            return Relation("switch", LIKELY, "requests another topic")
+            return ObjectiveRelation("switch", LIKELY, "requests another topic")
         if now.is_transaction and not transacts:
-            return Relation("switch", GUESS, "requests a transaction after a search", keeps_topic=True)
+            return ObjectiveRelation("switch", GUESS, "requests a transaction after a search", keeps_topic=True)
     accepts = found.offered and not transacts and "?" not in found.text and table.AGREEING_PHRASES.search(found.text)
     if question == "offer" and accepts:
-        return Relation("switch", GUESS, "accepts an offer", found.offered, keeps_topic=True)
+        return ObjectiveRelation("switch", GUESS, "accepts an offer", found.offered, keeps_topic=True)
     return None
 
 
@@ -190,32 +190,32 @@ def _is_statement(found: _Evidence) -> bool:
     return "?" not in found.text and first not in table.IMPERATIVES
 
 
-def _small_talk(found: _Evidence) -> Relation | None:
+def _small_talk(found: _Evidence) -> ObjectiveRelation | None:
     if is_greeting(found.words):
-        return Relation("unclear", 0.5, "only greets")
+        return ObjectiveRelation("unclear", 0.5, "only greets")
     if not found.stems:
-        return Relation("continue", LIKELY, "gives a short reply")
+        return ObjectiveRelation("continue", LIKELY, "gives a short reply")
     if table.THANKING_PHRASES.search(found.text) and not (found.requested.is_specific or "?" in found.text):
-        return Relation("continue", LIKELY, "thanks for a step")
+        return ObjectiveRelation("continue", LIKELY, "thanks for a step")
     return None
 
 
-def _continuing(found: _Evidence) -> Relation:
+def _continuing(found: _Evidence) -> ObjectiveRelation:
     if found.question in ("detail", "confirm", "proposal", "offer"):
-        return Relation("continue", CLEAR, "answers the question")
+        return ObjectiveRelation("continue", CLEAR, "answers the question")
     is_request, words = found.requested.is_request, found.words
     earlier = " ".join(("", found.objective, *(text for turn in found.turns for text in turn)))
     if any(f" {each}" in earlier for each in found.stems):
-        return Relation("continue", CLEAR, "repeats an earlier word")
+        return ObjectiveRelation("continue", CLEAR, "repeats an earlier word")
     if not table.BACK_REFERENCES.isdisjoint(words):
-        return Relation("continue", LIKELY, "refers back")
+        return ObjectiveRelation("continue", LIKELY, "refers back")
     if found.question == "what else" and is_request:
-        return Relation("switch", LIKELY, "names what else is wanted")
+        return ObjectiveRelation("switch", LIKELY, "names what else is wanted")
     if len(words) <= SHORT_REPLY_WORDS or len(found.stems) < MIN_NEW_STEMS:
-        return Relation("continue", LIKELY, "gives a short reply")
+        return ObjectiveRelation("continue", LIKELY, "gives a short reply")
     if is_request and not table.INDEFINITE_WORDS.isdisjoint(words):
-        return Relation("switch", GUESS, "requests something new")
-    return Relation("unclear", UNKNOWN, "no sign")
+        return ObjectiveRelation("switch", GUESS, "requests something new")
+    return ObjectiveRelation("unclear", UNKNOWN, "no sign")
 
 
 # --- what the rules look at ---------------------------------------------------------------------------------------------

@@ -21,13 +21,13 @@ from kitchener.errors import LedgerWriteError
 from kitchener.ledger.disk.file_ops import FileOps, kept_path
 from kitchener.ledger.disk.scan import ledger_id_of, verify_range
 from kitchener.ledger.disk.volume import Volume, open_volume
-from kitchener.ledger.format.checks import Batch, Verifier
+from kitchener.ledger.format.checks import LineBatch, Verifier
 from kitchener.ledger.format.lines import START, BadLine, Mark, StoredEntry
-from kitchener.ledger.index.index import FAULTS, IndexSnapshot, Known, index_path, remove_index
+from kitchener.ledger.index.index import FAULTS, IndexedState, IndexSnapshot, index_path, remove_index
 from kitchener.ledger.verify.checkpoint import Checkpoint, check_held, checkpoint_path, read_checkpoint
 from kitchener.ledger.verify.recovery import check_is_crash, damage
 from kitchener.ledger.write.journal import Journal, open_journal
-from kitchener.ledger.write.timestamps import Stamper
+from kitchener.ledger.write.stamper import Stamper
 
 _PIECE_BYTES: Final = 1 << 20
 LEDGER_HEAD_ACCEPTED: Final = "LEDGER_HEAD_ACCEPTED"
@@ -42,7 +42,7 @@ class KnownHead(TypedDict):
 
 
 class AcceptedPayload(TypedDict):
-    """The payload of `LEDGER_HEAD_ACCEPTED`; the fields are those of `Accepted`."""
+    """The payload of `LEDGER_HEAD_ACCEPTED`; the fields are those of `AcceptedHead`."""
 
     v: int
     seq: int
@@ -53,7 +53,7 @@ class AcceptedPayload(TypedDict):
     reason: str
 
 
-class Accepted(NamedTuple):
+class AcceptedHead(NamedTuple):
     """The result of accepting a ledger's present end."""
 
     path: str
@@ -78,7 +78,7 @@ class Accepted(NamedTuple):
 
 def accept_head(
     path: Path, reason: str, *, index_dirs: Sequence[Path], config: LedgerConfig, clock: Clock, ops: FileOps | None = None
-) -> Accepted | None:
+) -> AcceptedHead | None:
     """Records the ledger's present end as its end, deletes its index, and renames a signed head that names a missing entry.
 
     Verifies everything first, and cuts an incomplete commit at the end, as any opening for writing does. The record is on disk
@@ -113,14 +113,14 @@ def accept_head(
         fact = _missing(journal, whole, last, held, indexes, reason)
         if fact is None:
             return None
-        journal.prepare(Known(whole), lambda *_: None, clock.time_us())
+        journal.prepare(IndexedState(whole), lambda *_: None, clock.time_us())
         if last != fact:  # otherwise the record exists, and a crash interrupted the steps after it
             journal.append([_entry(journal, fact, Stamper(ledger_id, clock, config, whole.timestamp))])
         journal.sync()
         set_aside = _clear(path, ops, held, fact, [each.path for each in indexes], clock)
     finally:
         journal.close()
-    return Accepted(
+    return AcceptedHead(
         str(path),
         ledger_id,
         fact["seq"],
@@ -149,9 +149,9 @@ def _ledger_id(path: Path, held: Checkpoint | None, index_dirs: Sequence[Path], 
 
 def _verified(journal: Journal) -> tuple[Mark, AcceptedPayload | None]:
     """The end of the last whole commit, and the payload of the last entry if that records an acceptance; otherwise None."""
-    volume, last = journal.volume, Batch()
+    volume, last = journal.volume, LineBatch()
 
-    def keep(_: Mark, commit: Batch) -> None:
+    def keep(_: Mark, commit: LineBatch) -> None:
         last[:] = commit[-1:]
 
     verifier, size = Verifier(journal.ledger_id, START, keep), volume.size()

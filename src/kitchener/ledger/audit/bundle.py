@@ -22,7 +22,7 @@ MAX_BUNDLE_BYTES: Final = 1 << 30
 """Largest bundle that the verifiers read. Sixteen times what `kitchener ledger proof` writes unless it is told otherwise."""
 
 
-class Selection(NamedTuple):
+class BundleSelection(NamedTuple):
     """The entries of one ledger to put into a bundle."""
 
     path: Path
@@ -62,7 +62,7 @@ class BundlePart(NamedTuple):
 
 
 def write_bundle(
-    write: Callable[[bytes], object], turn_id: str, session_id: str, selections: Sequence[Selection], *, max_bytes: int
+    write: Callable[[bytes], object], turn_id: str, session_id: str, selections: Sequence[BundleSelection], *, max_bytes: int
 ) -> list[BundlePart]:
     """Writes a bundle piece by piece and returns one part for each ledger.
 
@@ -106,7 +106,7 @@ class _Counter:
         self._write(data)
 
 
-def _write_part(write: Callable[[bytes], object], selection: Selection) -> BundlePart:
+def _write_part(write: Callable[[bytes], object], selection: BundleSelection) -> BundlePart:
     path = selection.path
     held = read_checkpoint(path)
     if held is not None and held.seq < selection.seqs[-1]:

@@ -35,7 +35,7 @@ _ALWAYS_SHOWN: Final = ("projection_ref", "user_message_ref", "output_ref")
 """Reference fields whose entry must be in the bundle with its body."""
 
 
-class Misfit(BadLine):
+class BundleFault(BadLine):
     """A fault of a bundle and its place: ledger and entry number, or a part of the bundle."""
 
     def __init__(self, where: str, field: str, expected: str, found: str) -> None:
@@ -66,7 +66,7 @@ class ProofReport:
     """Number of entries without a body."""
     notes: list[str] = field(default_factory=list)
     """Facts that could not be checked, and why."""
-    fault: Misfit | None = None
+    fault: BundleFault | None = None
     """The first fault; None: there is none."""
 
     @property
@@ -90,10 +90,10 @@ def verify_bundle(path: Path | str, *, public_key: str | None = None) -> ProofRe
     report = ProofReport(str(path))
     try:
         _check(_read_bounded(Path(path)), public_key, report)
-    except Misfit as fault:
+    except BundleFault as fault:
         report.fault = fault
     except (EntryRefused, RecursionError):  # the content has no canonical form, or is nested too deeply
-        report.fault = Misfit("bundle", "form", "canonical JSON of no more than 64 levels", "something that has none")
+        report.fault = BundleFault("bundle", "form", "canonical JSON of no more than 64 levels", "something that has none")
     return report
 
 
@@ -137,7 +137,7 @@ def _check(data: bytes, public_key: str | None, report: ProofReport) -> None:
     chains: _Chains = {}
     for part in bundle["ledgers"]:
         if not isinstance(part, dict) or sorted(part) != _PART:
-            raise Misfit("bundle", "ledgers", ", ".join(_PART), other_bytes(len(canonical_bytes(part))))
+            raise BundleFault("bundle", "ledgers", ", ".join(_PART), other_bytes(len(canonical_bytes(part))))
         entries = _check_rows(part)
         last = entries[-1].line
         _require(last.ledger_id not in chains, "bundle", "ledgers", "each ledger once", last.ledger_id)
@@ -168,11 +168,11 @@ def _read(data: bytes) -> _Bundle:
     except (orjson.JSONDecodeError, EntryRefused):
         is_canonical = False
     if not is_canonical:
-        raise Misfit("bundle", "form", "one object of canonical JSON and a line feed", other_bytes(len(data)))
+        raise BundleFault("bundle", "form", "one object of canonical JSON and a line feed", other_bytes(len(data)))
     is_bundle = isinstance(bundle, dict) and sorted(bundle) == _TOP and bundle["format"] == FORMAT
     fits = is_bundle and all(isinstance(bundle[key], str) for key in ("session_id", "turn_id"))
     if not fits or not isinstance(bundle["ledgers"], list) or type(bundle["entries"]) is not int:
-        raise Misfit("bundle", "format", FORMAT, other_bytes(len(data)))
+        raise BundleFault("bundle", "format", FORMAT, other_bytes(len(data)))
     found: _Bundle = bundle
     return found
 
@@ -181,7 +181,7 @@ def _check_rows(part: _LedgerPart) -> list[_Entry]:
     """The entries of one ledger, with a verified chain."""
     rows, ledger = part["rows"], part["ledger_id"]
     if not isinstance(rows, list) or not rows:
-        raise Misfit(str(ledger), "rows", "the chain up to the head", "none")
+        raise BundleFault(str(ledger), "rows", "the chain up to the head", "none")
     seq, batch, chain = _before(part)
     entries, moment = list[_Entry](), ""
     for row in rows:
@@ -191,7 +191,7 @@ def _check_rows(part: _LedgerPart) -> list[_Entry]:
         # For an entry without a body, only the day is known.
         time = fields["timestamp"][:26] if fields else line.entry_id[2:12]
         if time < moment[: len(time)]:
-            raise Misfit(where, "timestamp", f"not before {moment}", time)
+            raise BundleFault(where, "timestamp", f"not before {moment}", time)
         number, place, size = batch
         batch = (number + 1, 1, line.batch[2]) if place == size else (number, place + 1, size)
         chain = chain_hash(chain, line.ledger_id, seq, line.entry_id, line.entry_hash)
@@ -212,7 +212,7 @@ def _before(part: _LedgerPart) -> tuple[int, tuple[int, int, int], str]:
     text = canonical_bytes(part["before"])
     found = _BEFORE.fullmatch(text)
     if found is None:
-        raise Misfit(str(part["ledger_id"]), "before", "batch, chain_hash and seq of an entry", other_bytes(len(text)))
+        raise BundleFault(str(part["ledger_id"]), "before", "batch, chain_hash and seq of an entry", other_bytes(len(text)))
     return int(found[5]), (int(found[1]), int(found[2]), int(found[3])), found[4].decode()
 
 
@@ -224,7 +224,7 @@ def _read_row(where: str, ledger_id: str, row: object) -> tuple[Line, EntryBody]
         fields = b",".join(b'"%s":%s' % (name.encode(), canonical_bytes(value)) for name, value in envelope)
         line = split_line(b'{%s,"entry":%s}' % (fields, row[-1].encode() if is_shown else b"{}"))
     if line is None:
-        raise Misfit(
+        raise BundleFault(
             where, "row", "seq, entry_id, batch, entry_hash, chain_hash, and a body", other_bytes(len(canonical_bytes(row)))
         )
     return line, _body(where, line) if is_shown else {}
@@ -236,12 +236,12 @@ def _body(where: str, line: Line) -> EntryBody:
         fields: EntryBody = orjson.loads(line.body)
         check_body(fields, line.body)
     except orjson.JSONDecodeError as error:
-        raise Misfit(where, "entry", "canonical JSON", f"{other_bytes(len(line.body))} ({error})") from error
+        raise BundleFault(where, "entry", "canonical JSON", f"{other_bytes(len(line.body))} ({error})") from error
     except BadLine as fault:
-        raise Misfit(where, fault.field, fault.expected, fault.found) from fault
+        raise BundleFault(where, fault.field, fault.expected, fault.found) from fault
     stamp = fields["timestamp"]
     if not isinstance(stamp, str) or not is_moment(stamp.encode()):
-        raise Misfit(where, "timestamp", "UTC with microseconds", other_bytes(len(canonical_bytes(stamp))))
+        raise BundleFault(where, "timestamp", "UTC with microseconds", other_bytes(len(canonical_bytes(stamp))))
     return fields
 
 
@@ -250,17 +250,17 @@ def _check_head(head: dict[str, object], last: Line, public_key: str | None) -> 
     where, signed = f"{last.ledger_id} head", read_head(head)
     due = {"chain_hash": f"sha256:{last.chain_hash}", "ledger_id": last.ledger_id, "seq": last.seq}
     if signed is None and (not isinstance(head, dict) or head.keys() != due.keys()):
-        raise Misfit(where, "form", f"a signed head, or {', '.join(due)}", other_bytes(len(canonical_bytes(head))))
+        raise BundleFault(where, "form", f"a signed head, or {', '.join(due)}", other_bytes(len(canonical_bytes(head))))
     for name, value in due.items():
         _same(where, name, value, head[name])
     told = f"{last.ledger_id} up to entry {last.seq}"
     if signed is None:
         if public_key is not None:
-            raise Misfit(where, "sig", f"a signature by {signer_id(public_key)}", "none")
+            raise BundleFault(where, "sig", f"a signature by {signer_id(public_key)}", "none")
         return f"{told}: nobody, its head is not signed"
     problem = signed.problem(public_key)
     if problem is not None:
-        raise Misfit(where, problem.field, problem.expected, problem.found)
+        raise BundleFault(where, problem.field, problem.expected, problem.found)
     which = "the given key" if public_key is not None else "a key that the bundle itself names"
     return f"{told}: {signed.signer} ({which}), on {signed.timestamp}"
 
@@ -312,7 +312,7 @@ def _check_refs(evidence: Sequence[_Entry], chains: _Chains, report: ProofReport
             entry_id, seq = (named[1], int(named[2])) if named is not None else (ref.entry_id, 0)
             target = chains.get(ref.ledger_id, {}).get(seq)
             if name in _ALWAYS_SHOWN and (target is None or not target.fields):
-                raise Misfit(entry.where, name, f"{ref.ledger_id} {entry_id} in the bundle", "not there")
+                raise BundleFault(entry.where, name, f"{ref.ledger_id} {entry_id} in the bundle", "not there")
             if target is None:
                 outside += 1
                 continue
@@ -341,14 +341,14 @@ def _check_projections(evidence: Sequence[_Entry], known: Mapping[str, str], rep
             continue
         unsigned = canonical_bytes({key: value for key, value in payload.items() if key != "authority"})
         if not is_signed(known[signer], unsigned, str(authority["sig"])):
-            raise Misfit(entry.where, "authority.sig", f"a signature by {signer} over this payload", str(authority["sig"]))
+            raise BundleFault(entry.where, "authority.sig", f"a signature by {signer} over this payload", str(authority["sig"]))
 
 
 def _require(is_so: bool, where: str, field: str, expected: str, found: str) -> None:
     if not is_so:
-        raise Misfit(where, field, expected, found)
+        raise BundleFault(where, field, expected, found)
 
 
 def _same(where: str, field: str, expected: object, found: object) -> None:
     if type(expected) is not type(found) or expected != found:
-        raise Misfit(where, field, str(expected), str(found))
+        raise BundleFault(where, field, str(expected), str(found))

@@ -47,7 +47,7 @@ class LinePosition(NamedTuple):
     """The last entry's time; "" at the start."""
 
 
-class Found(NamedTuple):
+class VerifiedLines(NamedTuple):
     """A run of verified lines."""
 
     after: LinePosition
@@ -62,7 +62,7 @@ class Found(NamedTuple):
     """The entry hash of each line, hex digits."""
 
 
-class Heads(NamedTuple):
+class VerifiedEnvelopes(NamedTuple):
     """A run of lines with verified envelopes. Each body matches the hash in its line; its content is not verified."""
 
     bodies: Sequence[bytes]
@@ -70,7 +70,7 @@ class Heads(NamedTuple):
     stops: Sequence[int]
     """Offset of each line's LF in the block."""
     ends: Sequence[tuple[int, str, int]]
-    """As in `Found`."""
+    """As in `VerifiedLines`."""
     hashes: Sequence[str]
     """The entry hash of each line, hex digits."""
     chain: str
@@ -81,7 +81,7 @@ class Heads(NamedTuple):
     """As in `LinePosition`, after the last line; so are `batch` and `place`."""
 
 
-def check_lines(block: bytes, at: int, ledger_id: str, before: LinePosition) -> Found | None:
+def check_lines(block: bytes, at: int, ledger_id: str, before: LinePosition) -> VerifiedLines | None:
     """Verifies some of the next lines. None: one of them is wrong, or needs the slow check.
 
     Args:
@@ -98,7 +98,7 @@ def check_lines(block: bytes, at: int, ledger_id: str, before: LinePosition) -> 
         return None
     stops, (chain, batch, place, size) = heads.stops, heads[4:]
     after = LinePosition(before.seq + len(stops), before.offset + stops[-1] + 1 - at, chain, batch, place, size, last)
-    return Found(after, fields, stops, heads.ends, heads.hashes)
+    return VerifiedLines(after, fields, stops, heads.ends, heads.hashes)
 
 
 def size_of_commit(line: bytes, at: int, end: int) -> int:
@@ -123,7 +123,7 @@ def day_of(block: bytes, at: int) -> str:
     return block[line_end - _TO_STAMP : line_end - _TO_STAMP + 10].decode("ascii", "replace")
 
 
-def check_heads(block: bytes, at: int, ledger_id: str, before: LinePosition, day: str) -> Heads | None:
+def check_heads(block: bytes, at: int, ledger_id: str, before: LinePosition, day: str) -> VerifiedEnvelopes | None:
     """Verifies the bytes around each body: they must be what the writer would write for a body with that hash.
 
     Args as in `check_lines`, and the day that all these lines must have. None: a line is wrong.
@@ -175,7 +175,7 @@ def check_heads(block: bytes, at: int, ledger_id: str, before: LinePosition, day
         return None
     if place == size:
         ends.append((len(bodies), chain, batch))
-    return Heads(bodies, stops, ends, hashes, chain, batch, place, size)
+    return VerifiedEnvelopes(bodies, stops, ends, hashes, chain, batch, place, size)
 
 
 def _decoded(bodies: Sequence[bytes]) -> Sequence[EntryBody] | None:

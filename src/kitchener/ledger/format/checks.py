@@ -18,8 +18,8 @@ from kitchener.ledger.format.bulk import (
     AT_ONCE,
     FIELDS,
     STRICT,
-    Found,
     LinePosition,
+    VerifiedLines,
     check_heads,
     check_lines,
     day_of,
@@ -42,7 +42,7 @@ from kitchener.ledger.format.lines import (
     split_line,
 )
 
-Batch = list[tuple[int, int, EntryBody, str]]
+LineBatch = list[tuple[int, int, EntryBody, str]]
 """The entries of one commit: byte offset and length of each line, its decoded body, and its entry hash as hex digits."""
 
 _STAMP = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]\.[0-9]{6}(?:Z|\+00:00)")
@@ -76,7 +76,7 @@ class Verifier:
         self,
         ledger_id: str,
         start: Mark = START,
-        each: Callable[[Mark, Batch], None] | None = None,
+        each: Callable[[Mark, LineBatch], None] | None = None,
         ended: Callable[[int], None] | None = None,
     ) -> None:
         self.ledger_id = ledger_id
@@ -85,7 +85,7 @@ class Verifier:
         self._at = LinePosition(start.seq, start.offset, start.chain, start.batch, 0, 0, start.timestamp)
         self._each, self._ended = each, ended
         self._is_named = is_ledger_id(ledger_id)
-        self._entries: Batch = []
+        self._entries: LineBatch = []
 
     @property
     def seq(self) -> int:
@@ -123,7 +123,7 @@ class Verifier:
         """
         self._note(0, self._look_at(line))
 
-    def _look_at(self, line: bytes) -> Found:
+    def _look_at(self, line: bytes) -> VerifiedLines:
         """The verified next line; raises BadLine if the line is wrong."""
         after_batch = line.find(AFTER_BATCH)
         before, start = self._at, after_batch + TO_BODY
@@ -144,14 +144,14 @@ class Verifier:
             raise _fault(line, due)
         fields = _fields(body)
         after = LinePosition(number, before.offset + len(line) + 1, link, batch, place, size, stamp.decode())
-        return Found(after, [fields], [len(line)], [(1, link, batch)] if place == size else [], [entry_hash])
+        return VerifiedLines(after, [fields], [len(line)], [(1, link, batch)] if place == size else [], [entry_hash])
 
     def end(self) -> None:
         """Raises BadLine if the last line does not end a commit."""
         if self.whole.seq != self.seq:
             raise BadLine("batch", f"{self._at.size} entries in commit {self._at.batch}", f"{self._at.place}")
 
-    def _note(self, at: int, found: Found) -> None:
+    def _note(self, at: int, found: VerifiedLines) -> None:
         """Advances past verified lines, and passes the commits that they complete to the callbacks.
 
         Args:
@@ -179,7 +179,7 @@ class Verifier:
         self._entries += lines[done:]
 
 
-class Run(NamedTuple):
+class VerifiedRun(NamedTuple):
     """Consecutive entries of one day whose chain is verified."""
 
     before: LinePosition
@@ -207,7 +207,7 @@ class Follower:
         self.at = LinePosition(start.seq, start.offset, start.chain, start.batch, 0, 0, start.timestamp)
         """The position after the last verified line."""
 
-    def feed(self, block: bytes) -> Iterator[Run]:
+    def feed(self, block: bytes) -> Iterator[VerifiedRun]:
         """The entries of the next lines, given as bytes that end with an LF.
 
         Raises:
@@ -233,9 +233,9 @@ class Follower:
                 before.timestamp,
             )
             start = after
-            yield Run(before, day, heads.bodies, heads.hashes)
+            yield VerifiedRun(before, day, heads.bodies, heads.hashes)
 
-    def _follow_closely(self, line: bytes) -> Run:
+    def _follow_closely(self, line: bytes) -> VerifiedRun:
         before = self.at
         seq = before.seq + 1
         chain = follow(line, self.ledger_id, seq, before.chain)
@@ -247,10 +247,10 @@ class Follower:
         if fault is None and parts.entry_id != f"E-{day}-{seq:012d}":
             fault = BadLine("entry_id", f"E-{day}-{seq:012d}", parts.entry_id)
         self.at = LinePosition(seq, before.offset + len(line) + 1, chain, *parts.batch, before.timestamp)
-        return Run(before, day, [parts.body], [parts.entry_hash], fault)
+        return VerifiedRun(before, day, [parts.body], [parts.entry_hash], fault)
 
 
-def _end_of(found: Found, number: int, seq: int, base: int) -> Mark:
+def _end_of(found: VerifiedLines, number: int, seq: int, base: int) -> Mark:
     """The position after the n-th commit that ends in these lines."""
     count, chain, batch = found.ends[number]
     return Mark(seq + count, base + found.stops[count - 1] + 1, chain, batch, found.fields[count - 1]["timestamp"])

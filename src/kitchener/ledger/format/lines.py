@@ -168,7 +168,7 @@ class Mark(NamedTuple):
 START: Final = Mark(0, 0, NO_HASH, 0, "")
 
 
-class Boundaries:
+class CommitDigest:
     """A running digest over the positions where commits end, which no hash of a line covers.
 
     Args:

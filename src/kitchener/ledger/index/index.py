@@ -22,7 +22,7 @@ import structlog
 from kitchener.errors import LedgerPathError
 from kitchener.ids import path_part
 from kitchener.ledger.format.lines import START, IndexKeys, Mark
-from kitchener.ledger.index.tail import IndexDamaged, Location, Row, Tail, check_row, hash_of, unpack
+from kitchener.ledger.index.tail import IndexDamaged, IndexRow, Location, Tail, check_row, hash_of, unpack
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -58,7 +58,7 @@ FAULTS: Final = (IndexDamaged, sqlite3.Error, UnicodeDecodeError)
 """Errors of a query to a damaged index. SQLite's module cannot decode a message that quotes damaged text."""
 
 
-class Known(NamedTuple):
+class IndexedState(NamedTuple):
     """The facts that an index stores about its journal."""
 
     mark: Mark = START
@@ -87,7 +87,7 @@ class Index:
 
     def __init__(self, path: Path, ledger_id: str, keys: str) -> None:
         self.path = path
-        self.known = Known()
+        self.known = IndexedState()
         """The stored facts, as of the last write."""
         self._ledger_id, self._keys = ledger_id, keys
         self._writer = _connect(path)
@@ -99,13 +99,13 @@ class Index:
         self._writer.execute("PRAGMA synchronous = NORMAL")
         found = {name for (name,) in self._writer.execute("SELECT name FROM sqlite_master")}
         if not found:
-            self.clear(Known())
+            self.clear(IndexedState())
             return
         if found != _PARTS:
             raise IndexDamaged("parts of it are missing")
         self.known = read_known(self._writer, self._ledger_id, self._keys)
 
-    def clear(self, known: Known) -> None:
+    def clear(self, known: IndexedState) -> None:
         """Deletes all rows and stores these facts."""
         for table in ("head", "places", "stops"):
             self._writer.execute(f"DROP TABLE IF EXISTS {table}")
@@ -119,7 +119,7 @@ class Index:
         if tail.start != self.known.mark:
             raise IndexDamaged(f"it ends with entry {self.known.mark.seq}, and entry {tail.start.seq} would come next")
         mark = tail.end
-        known = Known(mark, tail.last_line, tail.last_hash, durable_seq)
+        known = IndexedState(mark, tail.last_line, tail.last_hash, durable_seq)
         rows = tail.rows()
         alone = len(rows) - len(rows) % _TOGETHER
         together = (tuple(chain.from_iterable(rows[each : each + _TOGETHER])) for each in range(0, alone, _TOGETHER))
@@ -160,7 +160,7 @@ class Index:
             raise
         self._writer.execute("COMMIT")
 
-    def _save(self, known: Known) -> None:
+    def _save(self, known: IndexedState) -> None:
         self._writer.execute(
             "INSERT OR REPLACE INTO head VALUES (0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -210,7 +210,7 @@ class IndexSnapshot:
     def __exit__(self, *exc_info: object) -> None:
         self._connection.close()
 
-    def ask(self, question: Callable[[sqlite3.Connection, Known], T]) -> T:
+    def ask(self, question: Callable[[sqlite3.Connection, IndexedState], T]) -> T:
         """The answer; raises IndexDamaged if a writer opened or closed the index meanwhile."""
         answer = question(self._connection, self.known)
         if self._before[1] is None and self._state() != self._before:
@@ -249,7 +249,7 @@ def remove_index(path: Path) -> None:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
-def read_known(connection: sqlite3.Connection, ledger_id: str, keys: str | None) -> Known:
+def read_known(connection: sqlite3.Connection, ledger_id: str, keys: str | None) -> IndexedState:
     """The facts that an index stores; raises IndexDamaged if they are damaged, another ledger's, or made with other keys."""
     row = connection.execute("SELECT * FROM head").fetchone()
     if row is None or len(row) != 13 or row[1] != _FORMAT:
@@ -258,7 +258,7 @@ def read_known(connection: sqlite3.Connection, ledger_id: str, keys: str | None)
         raise IndexDamaged(f"it belongs to ledger {row[2]!r}")
     if keys is not None and row[3] != keys:
         raise IndexDamaged("it was made for other keys")
-    known = Known(Mark(*row[4:9]), *row[9:12])
+    known = IndexedState(Mark(*row[4:9]), *row[9:12])
     if row[12] != _checksum(row[2], row[3], known):
         raise IndexDamaged("its head is not what was written")
     return known
@@ -269,7 +269,7 @@ def find_locations(connection: sqlite3.Connection, key: str, after_seq: int, up_
     found = connection.execute(
         f"{_ROWS} AND last_seq > ? AND after_seq < ? ORDER BY hash, id", (hash_of(key), key, after_seq, up_to_seq)
     )
-    rows = [*map(Row._make, found.fetchall())]
+    rows = [*map(IndexRow._make, found.fetchall())]
     for row in rows:
         check_row(row)
     return (each for row in rows for each in unpack(row) if after_seq < each[0] <= up_to_seq)
@@ -288,7 +288,7 @@ def find_newest(connection: sqlite3.Connection, key: str, up_to_seq: int, limit:
     newest: list[Location] = []
     rows = connection.execute(f"{_ROWS} AND after_seq < ? ORDER BY hash DESC, id DESC", (hash_of(key), key, up_to_seq))
     with closing(rows):
-        for row in map(Row._make, rows):
+        for row in map(IndexRow._make, rows):
             check_row(row)
             newest.extend(each for each in reversed(unpack(row)) if each[0] <= up_to_seq)
             if len(newest) >= limit:
@@ -302,7 +302,7 @@ def find_stop(connection: sqlite3.Connection, seq: int) -> Mark:
     return Mark(*row) if row is not None else START
 
 
-def next_stops(connection: sqlite3.Connection, known: Known, seq: int) -> list[Mark]:
+def next_stops(connection: sqlite3.Connection, known: IndexedState, seq: int) -> list[Mark]:
     """The first stops after entry `seq`, ascending; none if the index ends at or before that entry."""
     rows = connection.execute("SELECT * FROM stops WHERE seq > ? ORDER BY seq LIMIT ?", (seq, _STOPS_AT_ONCE)).fetchall()
     stops = [Mark(*row) for row in rows]
@@ -314,7 +314,7 @@ def keys_name(index_keys: IndexKeys | None) -> str:
     return f"{index_keys.__module__}.{index_keys.__qualname__}" if index_keys is not None else ""
 
 
-def _checksum(ledger_id: str, keys: str, known: Known) -> int:
+def _checksum(ledger_id: str, keys: str, known: IndexedState) -> int:
     # Without a checksum, a damaged head could claim more durable entries than the ledger has.
     return zlib.crc32(f"{ledger_id}|{keys}|{known.mark}|{known.last_line}|{known.last_hash}|{known.durable_seq}".encode())
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from kitchener.errors import LedgerDamaged
 from kitchener.ledger.disk.scan import read_blocks
 from kitchener.ledger.disk.volume import Volume
-from kitchener.ledger.format.checks import Follower, Run
+from kitchener.ledger.format.checks import Follower, VerifiedRun
 from kitchener.ledger.format.lines import (
     NO_END,
     START,
@@ -22,7 +22,7 @@ from kitchener.ledger.format.lines import (
     read_line,
     shown,
 )
-from kitchener.ledger.index.index import Known, find_known, find_locations, find_newest, find_stop, next_stops
+from kitchener.ledger.index.index import IndexedState, find_known, find_locations, find_newest, find_stop, next_stops
 from kitchener.ledger.index.tail import HASH_DIGITS, Location, Tail, other_key, session_key
 from kitchener.ledger.verify.verification import verify_part
 
@@ -73,7 +73,7 @@ class IndexAccess(Protocol):
         """Positions of the entries after the index; None: they are not in memory."""
         ...
 
-    def ask(self, question: Callable[[sqlite3.Connection, Known], T]) -> T | None:
+    def ask(self, question: Callable[[sqlite3.Connection, IndexedState], T]) -> T | None:
         """The answer to a question; None: there is no usable index."""
         ...
 
@@ -82,7 +82,7 @@ class IndexAccess(Protocol):
         ...
 
 
-class _Misfit(Exception):
+class _IndexMismatch(Exception):
     """Index and file disagree about an entry; either may be wrong."""
 
     def __init__(self, seq: int, offset: int, fault: BadLine) -> None:
@@ -129,7 +129,7 @@ class EntrySearch:
             for entry in self._found(query, end):
                 yield entry
                 last = entry.seq
-        except _Misfit as misfit:
+        except _IndexMismatch as misfit:
             self._settle(misfit, end)
         else:
             return
@@ -145,7 +145,7 @@ class EntrySearch:
             return list(self.search(query, end))
         try:
             return list(deque(self._found(query, end, limit), limit))
-        except _Misfit as misfit:
+        except _IndexMismatch as misfit:
             self._settle(misfit, end)
         return list(deque(self._plain_scan(query, end), limit))
 
@@ -180,7 +180,7 @@ class EntrySearch:
         yield from self._entries_at(query, locations)
         yield from self._scan(query, start, end)
 
-    def _settle(self, misfit: _Misfit, end: Mark) -> None:
+    def _settle(self, misfit: _IndexMismatch, end: Mark) -> None:
         """Verifies the file. If the file is right, stops using the index; otherwise raises LedgerDamaged."""
         if self._damage is None:
             report = verify_part(self.volume, self.ledger_id, START, end.offset)
@@ -194,7 +194,7 @@ class EntrySearch:
         """The matching entries, found without the index."""
         try:
             yield from self._scan(query, START, end)
-        except _Misfit as misfit:
+        except _IndexMismatch as misfit:
             raise self.volume.damage(misfit.seq, misfit.offset, misfit.fault) from misfit.fault
 
     def _look_up(self, query: Query, newest: int | None) -> tuple[Iterable[Location], Mark]:
@@ -211,7 +211,7 @@ class EntrySearch:
         tail = self._index.tail
         late = tail.find(key, after, up_to) if tail is not None else []
 
-        def locations(index: sqlite3.Connection, known: Known) -> tuple[Iterable[Location], Mark]:
+        def locations(index: sqlite3.Connection, known: IndexedState) -> tuple[Iterable[Location], Mark]:
             to = min(up_to, known.mark.seq)
             if newest is not None:
                 return find_newest(index, key, to, newest), known.mark
@@ -239,7 +239,7 @@ class EntrySearch:
         return [stop for stop in stops if stop.seq < end.seq] or [end]
 
     def _scan_between(self, query: Query, start: Mark, stop: Mark) -> Iterator[StoredEntry]:
-        follower, held, size = Follower(self.ledger_id, start), list[Run](), 0
+        follower, held, size = Follower(self.ledger_id, start), list[VerifiedRun](), 0
         try:
             for block in read_blocks(self.volume.read, start.offset, stop.offset):
                 held += follower.feed(block)
@@ -251,20 +251,20 @@ class EntrySearch:
             if (at.seq, at.chain) != (stop.seq, stop.chain):
                 raise BadLine("chain_hash", f"sha256:{stop.chain} of entry {stop.seq}", f"sha256:{at.chain} of entry {at.seq}")
         except BadLine as fault:
-            raise _Misfit(follower.at.seq + 1, follower.at.offset, fault) from fault
+            raise _IndexMismatch(follower.at.seq + 1, follower.at.offset, fault) from fault
         yield from self._wanted(query, held)
 
-    def _wanted(self, query: Query, runs: Iterable[Run]) -> Iterator[StoredEntry]:
+    def _wanted(self, query: Query, runs: Iterable[VerifiedRun]) -> Iterator[StoredEntry]:
         for before, day, bodies, hashes, fault in runs:
             first, last = max(query.after_seq - before.seq, 0), min(query.up_to_seq - before.seq, len(bodies))
             if fault is not None and first < last:
-                raise _Misfit(before.seq + 1, before.offset, fault) from fault
+                raise _IndexMismatch(before.seq + 1, before.offset, fault) from fault
             for seq, entry_hash, body in zip(count(before.seq + first + 1), hashes[first:last], bodies[first:last]):
                 entry_id = f"E-{day}-{seq:012d}"
                 try:
                     entry = make_entry(self.ledger_id, seq, entry_id, entry_hash, body, self._index_keys, self._opener)
                 except BadLine as fault:
-                    raise _Misfit(seq, before.offset, fault) from fault
+                    raise _IndexMismatch(seq, before.offset, fault) from fault
                 if query.matches(entry):
                     yield self._opened(entry)
 
@@ -302,7 +302,7 @@ class EntrySearch:
                         "key", f"an entry of {query.key or query.session_id!r}", "an entry that the index gives for it"
                     )
             except BadLine as fault:
-                raise _Misfit(seq, offset, fault) from fault
+                raise _IndexMismatch(seq, offset, fault) from fault
 
     def _opened(self, entry: StoredEntry) -> StoredEntry:
         if self._opener is not None:

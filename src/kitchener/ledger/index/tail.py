@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
-from kitchener.ledger.format.checks import Batch
+from kitchener.ledger.format.checks import LineBatch
 from kitchener.ledger.format.lines import IndexKeys, Mark, session_of
 
 _STOP_BYTES: Final = 64 << 10
@@ -41,7 +41,7 @@ class IndexDamaged(Exception):
     """The index is not what was written. Users never see this error, because the journal is read instead."""
 
 
-class Indexed(Protocol):
+class IndexedEntry(Protocol):
     """What an index needs of an entry."""
 
     @property
@@ -68,7 +68,7 @@ class _Found(NamedTuple):
     keys: tuple[str, ...]
 
 
-class Row(NamedTuple):
+class IndexRow(NamedTuple):
     """One row of the index: the positions of one key's entries in one tail."""
 
     key: str
@@ -108,7 +108,7 @@ class Tail:
         """Whether the tail can take no further commit; the caller must move it into the index or drop it."""
         return self.end.offset - self.start.offset >= _FULL_BYTES
 
-    def extend(self, entries: Sequence[Indexed], lengths: Iterable[int], after: Mark) -> None:
+    def extend(self, entries: Sequence[IndexedEntry], lengths: Iterable[int], after: Mark) -> None:
         """Adds the next entries.
 
         Args:
@@ -149,7 +149,7 @@ class Tail:
             return []
         return [*(stop for stop in self.stops if seq < stop.seq < end.seq), end]
 
-    def extend_from_file(self, commit: Batch, index_keys: IndexKeys | None, after: Mark) -> None:
+    def extend_from_file(self, commit: LineBatch, index_keys: IndexKeys | None, after: Mark) -> None:
         """Adds a commit that was read from the file."""
         found = []
         for _, _, fields, entry_hash in commit:
@@ -188,7 +188,7 @@ def hash_of(key: str) -> int:
     return crc32(key.encode())
 
 
-def check_row(row: Row) -> None:
+def check_row(row: IndexRow) -> None:
     """Raises IndexDamaged if a row is not what was written."""
     packed = row.packed
     if (
@@ -199,7 +199,7 @@ def check_row(row: Row) -> None:
         raise IndexDamaged(f"the row of {row.key!r} after entry {row.after_seq} is not what was written")
 
 
-def unpack(row: Row) -> list[Location]:
+def unpack(row: IndexRow) -> list[Location]:
     """The entries of a row, ascending."""
     return _locations(row.packed, row.after_seq, row.base)
 

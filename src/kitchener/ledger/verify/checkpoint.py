@@ -18,7 +18,7 @@ from kitchener.ledger.disk.file_ops import FileOps, path_problem, write_whole
 from kitchener.ledger.disk.scan import find_line, ledger_id_of, verify_range
 from kitchener.ledger.disk.volume import Volume, open_volume
 from kitchener.ledger.format.checks import Verifier
-from kitchener.ledger.format.lines import NO_HASH, START, BadLine, Boundaries, Mark, is_ledger_id, other_bytes, split_line
+from kitchener.ledger.format.lines import NO_HASH, START, BadLine, CommitDigest, Mark, is_ledger_id, other_bytes, split_line
 from kitchener.ledger.verify.recovery import REMEDY, check_is_crash, damage
 from kitchener.signing import Signer, is_public_key, is_signed, signer_id
 from kitchener.small_files import read_regular
@@ -51,7 +51,7 @@ class Checkpoint(NamedTuple):
     sig: str
     """Ed25519 signature over `signed_bytes`; 128 hex digits."""
     commits: str | None = None
-    """Digest over the ends of the commits up to `seq` (`Boundaries`); None: an earlier version signed, without a digest."""
+    """Digest over the ends of the commits up to `seq` (`CommitDigest`); None: an earlier version signed, without a digest."""
 
     @property
     def signed_bytes(self) -> bytes:
@@ -139,7 +139,7 @@ def check_held(
     public_key: str | None = None,
     *,
     start: Mark = START,
-    boundaries: Boundaries | None = None,
+    boundaries: CommitDigest | None = None,
 ) -> LedgerDamaged | None:
     """The fault of a verified ledger compared with a signed head; None: they agree.
 
@@ -164,7 +164,7 @@ def check_held(
     return _misfit(held, volume, ledger_id, entries, start) or check_boundaries(held, volume, boundaries)
 
 
-def check_boundaries(held: Checkpoint, volume: Volume, boundaries: Boundaries | None) -> LedgerDamaged | None:
+def check_boundaries(held: Checkpoint, volume: Volume, boundaries: CommitDigest | None) -> LedgerDamaged | None:
     """The fault if commits end elsewhere than the signed head says; None: they agree, or one side has no digest."""
     if held.commits is None or boundaries is None or boundaries.digest == held.commits:
         return None
@@ -185,7 +185,7 @@ def signed_seq(held: Checkpoint | None, path: Path, ledger_id: str) -> int:
 
 
 def check_tip(
-    held: Checkpoint | None, volume: Volume, ledger_id: str, tip: Mark, find_stop: FindStop, boundaries: Boundaries | None
+    held: Checkpoint | None, volume: Volume, ledger_id: str, tip: Mark, find_stop: FindStop, boundaries: CommitDigest | None
 ) -> None:
     """Refuses a ledger that ends before its signed head, or has another chain hash there. Checks no signature.
 
@@ -225,7 +225,7 @@ def sign_ledger(path: Path, signer: Signer, timestamp: str, find_stop: FindStop 
         # A head of an earlier version has no digest of commits, so the ledger is read from its start once.
         goes_on = held is not None and held.commits is not None
         start = find_stop(held.seq - 1) if held is not None and goes_on else START
-        boundaries = Boundaries(held.seq, held.commits) if held is not None and held.commits is not None else Boundaries()
+        boundaries = CommitDigest(held.seq, held.commits) if held is not None and held.commits is not None else CommitDigest()
         whole = _verified(volume, ledger_id, start, boundaries)
         misfit = check_held(held, volume, ledger_id, whole.seq, start=start)
         if misfit is not None:
@@ -243,7 +243,7 @@ def sign_ledger(path: Path, signer: Signer, timestamp: str, find_stop: FindStop 
         return head
 
 
-def _verified(volume: Volume, ledger_id: str, start: Mark, boundaries: Boundaries) -> Mark:
+def _verified(volume: Volume, ledger_id: str, start: Mark, boundaries: CommitDigest) -> Mark:
     """The end of the last whole commit; raises LedgerDamaged if durable data before it is wrong."""
     verifier, size = Verifier(ledger_id, start, ended=boundaries.take), volume.size()
     try:

@@ -14,7 +14,7 @@ from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.disk.scan import ledger_id_of, verify_range
 from kitchener.ledger.disk.volume import Volume, open_volume
 from kitchener.ledger.format.checks import Verifier
-from kitchener.ledger.format.lines import NO_HASH, START, BadLine, Boundaries, Mark
+from kitchener.ledger.format.lines import NO_HASH, START, BadLine, CommitDigest, Mark
 from kitchener.ledger.verify.checkpoint import Checkpoint, check_held, read_checkpoint
 
 
@@ -63,12 +63,12 @@ class Head(NamedTuple):
         except LedgerDamaged as error:
             return cls(None, error)
 
-    def boundaries(self) -> Boundaries:
+    def boundaries(self) -> CommitDigest:
         """An empty digest over the ends of the commits that this head covers."""
-        return Boundaries(up_to=self.checkpoint.seq if self.checkpoint is not None else 0)
+        return CommitDigest(up_to=self.checkpoint.seq if self.checkpoint is not None else 0)
 
     def with_head_checked(
-        self, report: VerifyReport, volume: Volume, public_key: str | None, boundaries: Boundaries
+        self, report: VerifyReport, volume: Volume, public_key: str | None, boundaries: CommitDigest
     ) -> VerifyReport:
         """The report on a whole ledger, extended by a check of this head against its chain and the ends of its commits."""
         if report.fault is not None:

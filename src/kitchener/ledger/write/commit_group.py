@@ -23,7 +23,7 @@ _TURNS_OF_FULL_LINGER: Final = 100
 """Running turns from which on a round waits for the whole of `linger_ms`; with fewer, for a share of it."""
 
 
-class Member(Protocol):
+class GroupMember(Protocol):
     """What a commit group needs of a ledger."""
 
     position: int
@@ -66,14 +66,14 @@ class CommitGroup:
         config: when a round starts and what durable means
     """
 
-    def __init__(self, members: Sequence[Member], config: LedgerConfig) -> None:
+    def __init__(self, members: Sequence[GroupMember], config: LedgerConfig) -> None:
         self._members = list(members)
         self._config = config
         self._is_undurable = config.durability == "none"
         self._hosts: list[TaskGroup] = []
         self._gathering: _Round | None = None
         self._running: _Round | None = None
-        self._cut: dict[Member, int] = {}
+        self._cut: dict[GroupMember, int] = {}
         self._has_task = False
         self._turns = 0
         self._limiter = anyio.CapacityLimiter(1)
@@ -82,7 +82,7 @@ class CommitGroup:
         """Allows rounds to run in this task group."""
         self._hosts.append(tasks)
 
-    async def leave(self, member: Member, tasks: TaskGroup) -> None:
+    async def leave(self, member: GroupMember, tasks: TaskGroup) -> None:
         """Removes a ledger that has nothing left to commit; later rounds neither touch it nor run in its task group."""
         self._members.remove(member)
         self._hosts.remove(tasks)
@@ -207,7 +207,7 @@ class CommitGroup:
             current.done.set()
 
 
-def _flush(cuts: Sequence[tuple[Member, Sequence[StoredEntry]]], sync: bool) -> None:
+def _flush(cuts: Sequence[tuple[GroupMember, Sequence[StoredEntry]]], sync: bool) -> None:
     try:
         for member, entries in cuts:
             member.storage.flush(entries, sync=sync)

@@ -20,13 +20,13 @@ from kitchener.ledger.disk.file_ops import (
     path_problem,
     write_all,
 )
-from kitchener.ledger.disk.forking import watch
+from kitchener.ledger.disk.fork_guard import watch
 from kitchener.ledger.disk.scan import ReadBytes, find_line, verify_range
 from kitchener.ledger.disk.seals import has_segments, read_seals
 from kitchener.ledger.disk.volume import Volume, file_missing
-from kitchener.ledger.format.checks import Batch, Verifier
+from kitchener.ledger.format.checks import LineBatch, Verifier
 from kitchener.ledger.format.lines import START, BadLine, Mark, StoredEntry, render_batch, split_line
-from kitchener.ledger.index.index import Known
+from kitchener.ledger.index.index import IndexedState
 from kitchener.ledger.verify.recovery import Recovered, check_is_crash, cut, tail_missing
 from kitchener.ledger.write.segments import RunningHash, make_seal, protect, put_aside, settle_seals, swap
 
@@ -150,7 +150,7 @@ class Journal:
             self.problem = error.strerror or str(error)
             raise LedgerWriteError(str(self.path), self.problem) from error
 
-    def prepare(self, known: Known, each: Callable[[Mark, Batch], None], time_us: int) -> None:
+    def prepare(self, known: IndexedState, each: Callable[[Mark, LineBatch], None], time_us: int) -> None:
         """Verifies and recovers the file before its first use. Called once.
 
         Args:
@@ -169,8 +169,8 @@ class Journal:
         except OSError as error:
             raise path_problem(self.path, error) from error
 
-    def _verify(self, known: Known, each: Callable[[Mark, Batch], None], time_us: int) -> None:
-        def note(after: Mark, entries: Batch) -> None:
+    def _verify(self, known: IndexedState, each: Callable[[Mark, LineBatch], None], time_us: int) -> None:
+        def note(after: Mark, entries: LineBatch) -> None:
             self._last_commit = entries[0][0]
             each(after, entries)
 
@@ -208,7 +208,7 @@ class Journal:
             self._ops.close(fd)
 
 
-def holds(read: ReadBytes, ledger_id: str, known: Known) -> bool:
+def holds(read: ReadBytes, ledger_id: str, known: IndexedState) -> bool:
     """Whether a file has the index's last entry at the index's last position."""
     mark = known.mark
     if mark.seq == 0:
@@ -227,7 +227,7 @@ def holds(read: ReadBytes, ledger_id: str, known: Known) -> bool:
     )
 
 
-def check_seen(volume: Volume, known: Known) -> None:
+def check_seen(volume: Volume, known: IndexedState) -> None:
     """Raises LedgerDamaged if a durable entry has another chain hash than the index recorded for it.
 
     Args:

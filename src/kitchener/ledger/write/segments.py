@@ -68,7 +68,7 @@ class RunningHash:
             self._done += len(piece)
 
 
-class Next(NamedTuple):
+class NextSegment(NamedTuple):
     """The file after a finished segment, open and locked."""
 
     fd: int
@@ -98,7 +98,7 @@ def make_seal(volume: Volume, ledger_id: str, tip: Mark, digest: str) -> Seal:
     )
 
 
-def put_aside(volume: Volume, ops: FileOps, identity: tuple[int, int], seal: Seal) -> Next:
+def put_aside(volume: Volume, ops: FileOps, identity: tuple[int, int], seal: Seal) -> NextSegment:
     """Steps 1 to 3; returns the next file.
 
     Args:
@@ -126,7 +126,7 @@ def put_aside(volume: Volume, ops: FileOps, identity: tuple[int, int], seal: Sea
     except BaseException:
         ops.close(fd)
         raise
-    return Next(fd, (found.st_dev, found.st_ino))
+    return NextSegment(fd, (found.st_dev, found.st_ino))
 
 
 def swap(path: Path, ops: FileOps) -> None:

@@ -15,9 +15,9 @@ import structlog
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
 from kitchener.ledger.disk.file_ops import FileOps, ensure_directory, path_problem
-from kitchener.ledger.format.checks import Batch
-from kitchener.ledger.format.lines import START, Boundaries, IndexKeys, Mark, Opener, StoredEntry
-from kitchener.ledger.index.index import FAULTS, Index, Known, index_path, keys_name, open_index, remove_index
+from kitchener.ledger.format.checks import LineBatch
+from kitchener.ledger.format.lines import START, CommitDigest, IndexKeys, Mark, Opener, StoredEntry
+from kitchener.ledger.index.index import FAULTS, Index, IndexedState, index_path, keys_name, open_index, remove_index
 from kitchener.ledger.index.query import EntrySearch
 from kitchener.ledger.index.tail import Tail
 from kitchener.ledger.verify.checkpoint import check_tip, read_checkpoint, signed_seq
@@ -49,7 +49,7 @@ class Storage:
         self.tail: Tail | None = None
         # Two groups may commit one ledger at the same time; the first may then have written some entries of the second.
         self._lock = threading.Lock()
-        self._boundaries: Boundaries | None = None
+        self._boundaries: CommitDigest | None = None
         self.search = EntrySearch(journal.volume, journal.ledger_id, self, index_keys, opener)
 
     def flush(self, entries: Sequence[StoredEntry], *, sync: bool) -> None:
@@ -92,7 +92,7 @@ class Storage:
         finally:
             self._lock.release()
 
-    def ask(self, question: Callable[[sqlite3.Connection, Known], T]) -> T | None:
+    def ask(self, question: Callable[[sqlite3.Connection, IndexedState], T]) -> T | None:
         """The index's answer; None once the index is known to be damaged. Files are then scanned until the next opening."""
         if not self._answers:
             return None
@@ -136,16 +136,16 @@ class Storage:
         signed, known = signed_seq(held, journal.path, journal.ledger_id), index.known
         if known.mark.seq > 0 and not holds(journal.volume.read, journal.ledger_id, known):
             is_short = known.mark.seq <= known.durable_seq and known.mark.offset > journal.volume.size()
-            seen, known = known, Known(durable_seq=known.durable_seq)
+            seen, known = known, IndexedState(durable_seq=known.durable_seq)
             if is_short:
                 # Verify before clearing the index. A refusal, which is nearly certain, leaves the missing head in the index.
                 journal.prepare(known, lambda *_: None, time_us)
             check_seen(journal.volume, seen)
             index.clear(known)
         elif full:
-            known = Known(durable_seq=known.durable_seq)
+            known = IndexedState(durable_seq=known.durable_seq)
         self.tail = Tail(index.known.mark)
-        self._boundaries = Boundaries(up_to=signed) if known.mark.seq == 0 else None
+        self._boundaries = CommitDigest(up_to=signed) if known.mark.seq == 0 else None
         # An entry was durable before a signed head named it, so no crash can have removed it.
         journal.prepare(known._replace(durable_seq=max(known.durable_seq, signed)), self._add_commit, time_us)
         check_tip(held, journal.volume, journal.ledger_id, journal.tip, self.search.find_stop, self._boundaries)
@@ -153,7 +153,7 @@ class Storage:
         self.opened_from = "empty" if journal.tip.seq == 0 else "checkpoint" if known.mark.seq > 0 else "full"
         self._note(_TAIL_ENTRIES, journal.synced.seq)
 
-    def _add_commit(self, after: Mark, entries: Batch) -> None:
+    def _add_commit(self, after: Mark, entries: LineBatch) -> None:
         """Adds a commit found in the file to the boundaries and to the tail of the index."""
         if self._boundaries is not None:
             self._boundaries.take(after.seq)

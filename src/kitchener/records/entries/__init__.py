@@ -4,6 +4,7 @@ from kitchener.records.entries.common import (
     ERASED,
     CommonPayload,
     Json,
+    ListedRef,
     Payload,
     RefJson,
     Sealed,
@@ -72,6 +73,7 @@ from kitchener.records.entries.memory import (
 from kitchener.records.entries.sessions import (
     SessionEndPayload,
     SessionStartPayload,
+    SignerDeclaredPayload,
     SubjectErasedPayload,
 )
 from kitchener.records.entries.turns import (
@@ -80,6 +82,7 @@ from kitchener.records.entries.turns import (
     CostSummary,
     DegradationPayload,
     DegradedComponent,
+    DirectCost,
     EscalationPayload,
     OverlapPolicy,
     RejectReason,
@@ -142,6 +145,7 @@ __all__ = [
     "CutReason",
     "DegradationPayload",
     "DegradedComponent",
+    "DirectCost",
     "EligibleEdits",
     "EscalationPayload",
     "ExecutingPayload",
@@ -165,6 +169,7 @@ __all__ = [
     "Json",
     "LaneName",
     "LifecycleVoidedPayload",
+    "ListedRef",
     "MemoryPayload",
     "ModelAnswer",
     "ModelCallPayload",
@@ -189,6 +194,7 @@ __all__ = [
     "ShadowDecisionPayload",
     "ShadowEvent",
     "SignalPayload",
+    "SignerDeclaredPayload",
     "SubjectErasedPayload",
     "SuppressReason",
     "SuppressedPositions",

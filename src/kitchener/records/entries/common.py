@@ -5,7 +5,7 @@ from typing import Any, Final, TypedDict, TypeVar, cast
 
 import orjson
 
-from kitchener.records.ref import RefMapping
+from kitchener.records.ref import ListedRefMapping, RefMapping
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 """Any JSON value."""
@@ -15,6 +15,9 @@ Payload = dict[str, Any]
 
 RefJson = RefMapping | orjson.Fragment
 """A reference in a payload: a fragment of canonical JSON while it is written, an object when it is read back."""
+
+ListedRef = ListedRefMapping | orjson.Fragment
+"""A member of a list of references: a fragment of canonical JSON while it is written, an object with `ref` when read back."""
 
 Sealed = TypedDict("Sealed", {"$sealed": object})
 """Stands in the place of a sealed value whose key is gone, or is not at hand."""

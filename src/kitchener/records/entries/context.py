@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal, NotRequired, TypedDict
 
-from kitchener.records.entries.common import CommonPayload, RefJson, Sealed
+from kitchener.records.entries.common import CommonPayload, ListedRef, RefJson, Sealed
 
 ProjectionMode = Literal["enforce", "shadow"]
 TransitionAction = Literal["DECLARE", "CONTINUE", "SUPERSEDE", "REOPEN", "CLOSE", "NOOP", "ASK", "KEEP"]
@@ -47,7 +47,7 @@ class SuppressedRef(TypedDict):
 class AddedRefs(TypedDict):
     """References that an earlier projection did not have."""
 
-    add: list[RefJson]
+    add: list[ListedRef]
 
 
 class EligibleEdits(TypedDict):
@@ -62,7 +62,7 @@ class VisiblePositions(TypedDict):
     """The visible list by positions in the eligible list."""
 
     eligible: Runs
-    recalled: list[RefJson]
+    recalled: list[ListedRef]
 
 
 class SuppressedPositions(TypedDict):
@@ -79,7 +79,7 @@ class SuppressedPositions(TypedDict):
 class ProjectionPayload(CommonPayload):
     """`PROJECTION_COMPUTED`: which entries a model may see, and why. Long lists are a change of an earlier projection."""
 
-    overlay_type: str
+    overlay_type: Literal["PROJECTION_COMPUTED"]
     timestamp: str
     intent_id: str | None
     mode: ProjectionMode
@@ -91,23 +91,24 @@ class ProjectionPayload(CommonPayload):
     flags: list[FlagMapping]
     authority: NotRequired[AuthorityMapping]
     """Left out of what a signature covers."""
-    eligible_refs: list[RefJson] | EligibleEdits
-    visible_refs: list[RefJson] | VisiblePositions
+    eligible_refs: list[ListedRef] | EligibleEdits
+    visible_refs: list[ListedRef] | VisiblePositions
     suppressed_refs: list[SuppressedRef] | SuppressedPositions
     eligibility_reasons: Mapping[str, Sequence[str]]
     """By `{ledger_id}/{entry_id}`; `*` stands for all others."""
-    proof_refs: list[RefJson]
+    proof_refs: list[ListedRef]
 
 
 class ConflictFlagPayload(CommonPayload):
     """`CONFLICT_FLAG`"""
 
+    overlay_type: Literal["CONFLICT_FLAG"]
     timestamp: str
     kind: FlagKind
     detail: str
     intent_id: str | None
-    involved_refs: list[RefJson]
-    proof_refs: list[RefJson]
+    involved_refs: list[ListedRef]
+    proof_refs: list[ListedRef]
     ruleset_hash: str
 
 

@@ -58,6 +58,8 @@ class AttemptStartedPayload(CommonPayload):
     provider_id: str
     model_id: str
     route_reason: str
+    governance_violation: NotRequired[Literal[True]]
+    """The call was made without HO1, which was broken; absent: HO1 made it."""
 
 
 class AttemptFailedPayload(AttemptStartedPayload):
@@ -85,6 +87,8 @@ class ModelCallPayload(CommonPayload):
     usage: UsageJson
     latency_ms: int
     finish_reason: FinishReason
+    governance_violation: NotRequired[Literal[True]]
+    """The call was made without HO1, which was broken; absent: HO1 made it."""
 
 
 class ToolStartedPayload(CommonPayload):

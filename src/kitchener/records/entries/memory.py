@@ -70,6 +70,9 @@ class OverlayDeactivatedPayload(MemoryPayload):
     overlay_id: NotRequired[str]
     reason: NotRequired[SealedText]
     event_ts: NotRequired[str]
+    """When it takes effect, ISO time; absent: when the entry was written."""
+    is_dated: NotRequired[bool]
+    """Whether `event_ts` decides when it takes effect; False in an upgraded version 1, absent otherwise."""
     block_signal: NotRequired[bool]
     """Nothing may be learned from its signal again."""
     superseded_by: NotRequired[str]
@@ -84,9 +87,12 @@ class OverlayWeightPayload(MemoryPayload):
 
     artifact_id: NotRequired[str]
     overlay_id: NotRequired[str]
-    weight: float | None
+    new_weight: float | None
     reason: SealedText
     event_ts: NotRequired[str]
+    """When it takes effect, ISO time; absent: when the entry was written."""
+    is_dated: NotRequired[bool]
+    """Whether `event_ts` decides when it takes effect; False in an upgraded version 1, absent otherwise."""
 
 
 class QuarantinePayload(MemoryPayload):

@@ -1,4 +1,4 @@
-"""Payloads about sessions and subjects."""
+"""Payloads about sessions and subjects, and about who signs."""
 
 from typing import NotRequired
 
@@ -38,3 +38,12 @@ class SubjectErasedPayload(CommonPayload):
     events: NotRequired[int]
     namespace: NotRequired[str]
     """In the memory's ledgers."""
+
+
+class SignerDeclaredPayload(CommonPayload):
+    """`SIGNER_DECLARED`: who signs the projections of later turns, until the next such entry."""
+
+    signer: str | None
+    """`ed25519:` and 16 hex digits; None: nobody signs any more."""
+    public_key: str | None
+    """The key that checks the signatures, 64 hex digits; None: nobody signs any more."""

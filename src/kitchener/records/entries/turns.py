@@ -105,7 +105,14 @@ class TurnResultPayload(CommonPayload):
     projection_ref: RefJson | None
 
 
-class TurnCompletedPayload(TurnResultPayload):
+class DirectCost(TypedDict, total=False):
+    """The cost of a turn that no entry of a work order counts."""
+
+    direct_cost: CostJson
+    """What a call of the gateway used that was made because HO1 was broken; absent: there was none."""
+
+
+class TurnCompletedPayload(TurnResultPayload, DirectCost):
     """`TURN_COMPLETED`: the turn's result, and what it rests on."""
 
     user_message_ref: RefJson | None

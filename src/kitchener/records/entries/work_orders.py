@@ -161,6 +161,7 @@ class NamedIntent(TypedDict, total=False):
 
     action: Literal["new", "continue", "supersede", "close"]
     scope: str | None
+    """The objective, or the name of a scope, which says nothing."""
     prior_intent_id: str | None
 
 

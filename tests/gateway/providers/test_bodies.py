@@ -100,7 +100,7 @@ async def test_others_run_between_the_pieces_of_a_body_that_comes_byte_by_byte()
 @pytest.mark.parametrize(
     ("body", "encoding", "expected"),
     [
-        (Pieces(gzipped(b"hello")[:-3]), "gzip", "breaks off"),
+        (Pieces(gzipped(b"hello")[:-3]), "gzip", "ends in the middle"),
         (Pieces(gzipped(b"hello"), b"more"), "gzip", "bytes follow"),
         (Pieces(gzipped(b"hello") + b"more"), "gzip", "bytes follow"),
         (Pieces(b"hello"), "gzip", "cannot be decompressed"),
@@ -113,7 +113,7 @@ async def test_a_body_that_makes_no_sense_is_refused(body: Pieces, encoding: str
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "deflate", "gzip, gzip"])
 async def test_an_encoding_that_was_not_asked_for_is_refused(encoding: str) -> None:
-    with pytest.raises(UnusableAnswer, match="was not asked for"):
+    with pytest.raises(UnusableAnswer, match="was not requested"):
         BoundedBody(Pieces(b"x"), encoding=encoding, status=200, max_bytes=LIMIT)
     assert await read(Pieces(b"x"), encoding=encoding, status=503) == []
 
@@ -138,7 +138,7 @@ async def test_a_stream_has_only_so_many_events() -> None:
     ("text", "expected"),
     [
         (b"[" * 101 + b"1" + b"]" * 101, "deeper than 100 levels"),
-        (b"[" * 5_000, "no JSON, or nested far deeper"),
+        (b"[" * 5_000, "not valid JSON, or nests far deeper"),
         (b"[" + b"1," * 20_000 + b"1]", "more than 10,000 values"),
         (b"," * 600_000, "more than 500,000 commas"),
         (b'{"usage": {"a": {"b": -1}}}', "usage.a.b = -1"),

@@ -22,7 +22,7 @@ from kitchener.records.events import index_keys
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class RecordedSession:
     """What the supervisor's ledger holds about one session."""
 
     session_id: str
@@ -61,7 +61,7 @@ class Past:
             fields["subject_id"] = self.subject_id
         return fields
 
-    def as_of(self, timestamp: str) -> "Past":
+    def as_of(self, timestamp: str) -> "RecordedSession":
         """The same, up to a moment.
 
         Args:
@@ -99,7 +99,7 @@ def _is_there(path: Path) -> bool:
     return path.exists()
 
 
-async def read_past(paths: LedgerPaths, session_id: str, preferred: str, path: Path | None = None) -> Past:
+async def read_past(paths: LedgerPaths, session_id: str, preferred: str, path: Path | None = None) -> RecordedSession:
     """Everything on record about a session.
 
     Args:
@@ -118,7 +118,7 @@ async def read_past(paths: LedgerPaths, session_id: str, preferred: str, path: P
         if not found:
             raise NotOnRecord(f"session {session_id!r} is not in {path}")
         beside = path.with_name("context.jsonl")
-        return Past(session_id, preferred, paths.agent(preferred), path, beside, tuple(found))
+        return RecordedSession(session_id, preferred, paths.agent(preferred), path, beside, tuple(found))
     classes = [preferred, *[name for name in paths.agent_classes() if name != preferred]]
     for is_only in (False, True):  # a session that is named somewhere goes before entries that name none
         for name in classes:
@@ -126,7 +126,7 @@ async def read_past(paths: LedgerPaths, session_id: str, preferred: str, path: P
             found = await _entries(paths, ho2m, session_id, is_only=is_only) if ho2m.exists() else []
             if found:
                 config = paths.agent(name)
-                past = Past(session_id, name, config, ho2m, paths.ledger(name, "context"), tuple(found))
+                past = RecordedSession(session_id, name, config, ho2m, paths.ledger(name, "context"), tuple(found))
                 return replace(past, shared=tuple(await _shared(paths, past)))
     check_session_id(session_id)
     raise UnknownSession(session_id, preferred)
@@ -142,7 +142,7 @@ async def _entries(paths: LedgerPaths, path: Path, session_id: str, *, is_only: 
         return [entry async for entry in reader.read() if entry.session_id in (None, session_id)]
 
 
-async def _shared(paths: LedgerPaths, past: Past) -> list[StoredEntry]:
+async def _shared(paths: LedgerPaths, past: RecordedSession) -> list[StoredEntry]:
     """What other sessions wrote about the intents of the subject."""
     async with open_reader(paths, past.path, is_ho2m=True) as reader:
         if reader is None or past.subject_id is None:
@@ -175,12 +175,12 @@ def fold_entries(entries: Iterable[StoredEntry], config: HO2Config, session_id: 
     return fold((event for event in found if event is not None), estimate, session_id)
 
 
-async def state_of(paths: LedgerPaths, past: Past) -> ContextState:
+async def state_of(paths: LedgerPaths, past: RecordedSession) -> ContextState:
     """The state that a session's entries lead to; in shadow mode the state of the shadow."""
     return await fold_shadow(paths, past, past.entries) if past.config.context_mode == "shadow" else past.state()
 
 
-async def fold_shadow(paths: LedgerPaths, past: Past, entries: Sequence[StoredEntry]) -> ContextState:
+async def fold_shadow(paths: LedgerPaths, past: RecordedSession, entries: Sequence[StoredEntry]) -> ContextState:
     """The state of the shadow, whose own decisions are in the context ledger."""
     ruleset = ruleset_of(past.config.model_copy(update={"context_mode": "shadow"}))
     async with open_reader(paths, past.context_path) as context:

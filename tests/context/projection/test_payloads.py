@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.context import (
-    Base,
+    BaseProjection,
     Flag,
     Projection,
     ProjectionLists,
@@ -30,7 +30,7 @@ from kitchener.records.ref import Ref
 from tests.context.history import CONTEXT_REF, ESTIMATE, NEWEST, History, entry_ref, second, text_of, word_rank
 
 
-def stored(projection: Projection, base: Base | None = None, **more: Any) -> dict[str, Any]:
+def stored(projection: Projection, base: BaseProjection | None = None, **more: Any) -> dict[str, Any]:
     """The payload as it comes back from a ledger."""
     payload = projection_payload(projection, text_of(projection), timestamp=second(1), turn_id="T-1", base=base, **more)
     read: dict[str, Any] = orjson.loads(canonical_bytes(payload))
@@ -52,15 +52,16 @@ def test_a_short_projection_is_written_out() -> None:
     payload = stored(projection, transition_refs=[context_ref(7)])
     rendering = text_of(projection)
     assert payload == {
-        "overlay_type": "PROJECTION",
+        "v": 2,
+        "overlay_type": "PROJECTION_COMPUTED",
         "timestamp": second(1),
         "intent_id": "INT-1",
         "turn_id": "T-1",
         "mode": "enforce",
         "token_budget": 100,
         "tokens_used": projection.tokens_used,
-        "eligible_refs": [refs["INT-1"], refs["WO-1"], refs["T-1"]],
-        "visible_refs": [refs["INT-1"], refs["WO-1"]],
+        "eligible_refs": [{"ref": refs["INT-1"]}, {"ref": refs["WO-1"]}, {"ref": refs["T-1"]}],
+        "visible_refs": [{"ref": refs["INT-1"]}, {"ref": refs["WO-1"]}],
         "suppressed_refs": [{"ref": refs["T-1"], "reason": "BUDGET_EVICTION"}],
         "eligibility_reasons": {
             f"HO2M:ADMIN/{declared.ref.entry_id}": ["DEFINES_INTENT"],
@@ -69,7 +70,7 @@ def test_a_short_projection_is_written_out() -> None:
         },
         "flags": [],
         "ruleset_hash": projection.ruleset_hash,
-        "proof_refs": [each.as_mapping() for each in (declared.ref, failed.ref, done.ref, context_ref(7))],
+        "proof_refs": [{"ref": each.as_mapping()} for each in (declared.ref, failed.ref, done.ref, context_ref(7))],
         "stable_prefix_tokens": rendering.stable_prefix_tokens,
         "stable_prefix_hash": digest(rendering.stable_prefix.encode()),
         "authority": {"tier": "HO2", "signer": None, "sig": None},
@@ -85,12 +86,14 @@ def test_a_flag_is_recorded_with_what_it_is_about() -> None:
         flag, timestamp=second(1), intent_id=None, ruleset_hash=NEWEST.ruleset_hash, proof_refs=[context_ref(1), entry_ref(2)]
     )
     assert orjson.loads(canonical_bytes(payload)) == {
+        "v": 2,
+        "overlay_type": "CONFLICT_FLAG",
         "timestamp": second(1),
         "kind": "COMPETING_INTENTS",
         "detail": "2 intents are live and none gave way: INT-1, INT-2; keep one of them",
         "intent_id": None,
-        "involved_refs": [entry_ref(1).as_mapping(), entry_ref(2).as_mapping()],
-        "proof_refs": [entry_ref(2).as_mapping(), context_ref(1).as_mapping()],
+        "involved_refs": [{"ref": entry_ref(1).as_mapping()}, {"ref": entry_ref(2).as_mapping()}],
+        "proof_refs": [{"ref": entry_ref(2).as_mapping()}, {"ref": context_ref(1).as_mapping()}],
         "ruleset_hash": NEWEST.ruleset_hash,
     }
 
@@ -156,7 +159,7 @@ def test_the_lists_of_every_projection_of_a_session_come_back(moves: list[str], 
     history.declare("INT-1")
     history.declare("INT-2", "INT-1")
     state = history.state()
-    bases: dict[str | None, Base] = {}
+    bases: dict[str | None, BaseProjection] = {}
     known: dict[Ref, ProjectionLists] = {}
     for step, move in enumerate(["turns", *moves], 1):
         done = len(history.events)

@@ -40,7 +40,7 @@ def artifact_key(artifact_id: str) -> str:
     return f"artifact:{artifact_id}"
 
 
-class Readable(Protocol):
+class ReadableMemoryLedger(Protocol):
     """A readable ledger: a `LedgerClient` or a `LedgerReader`."""
 
     @property
@@ -53,7 +53,7 @@ class Readable(Protocol):
         ...
 
 
-async def fold_subject(namespace: str, signals: Readable, overlays: Readable) -> SubjectMemory:
+async def fold_subject(namespace: str, signals: ReadableMemoryLedger, overlays: ReadableMemoryLedger) -> SubjectMemory:
     """Folds the memory of a namespace from its own entries, up to the present end of both ledgers.
 
     Raises:

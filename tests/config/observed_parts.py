@@ -20,12 +20,12 @@ from kitchener.signing import make_key
 from kitchener.testing import ScriptedProvider
 from kitchener.tuning.routes import Tokens, cost_of
 from tests.actors.waiting import settle
+from tests.config.observed_turns import CLOCK, pass_time
 from tests.gateway.asking import Told, ask, failure, gateway_of, in_virtual_time
 from tests.gateway.fake_server import completion, fake_server
 from tests.gateway.test_gateway import Remote
 from tests.ledger.support import FaultFS, SetClock, fact, fill, open_ledger
 from tests.memory.kit import open_memory, recur
-from tests.runtime.observed_turns import CLOCK, pass_time
 
 _HOUR_US: Final = 3_600_000_000
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kitchener.context.projection.explanation import explain
 from tests.context.history import NEWEST, History, hidden, shown, text_of
-from tests.context.test_projection import newest
+from tests.context.projection.test_projection import newest
 
 SEALED: dict[str, Any] = {"$sealed": {"v": 1, "kid": "0a", "nonce": "n", "ct": "c"}}
 

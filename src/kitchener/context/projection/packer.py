@@ -16,7 +16,7 @@ _placed_order: Final = attrgetter("item.place")
 Form = Literal["FULL", "STUB", "NONE"]
 
 
-class Placed(NamedTuple):
+class PlacedItem(NamedTuple):
     """One item and the form in which it is shown."""
 
     item: Item
@@ -60,7 +60,7 @@ class Packer:
         """Remaining tokens; negative if the items that must be shown exceed the budget."""
         return self.budget - self.used
 
-    def pack_unsuppressible(self, items: Sequence[Item], counted: Item | None) -> list[Placed]:
+    def pack_unsuppressible(self, items: Sequence[Item], counted: Item | None) -> list[PlacedItem]:
         """Packs the items that must be shown, all in their shortest form if they exceed the budget.
 
         Args:
@@ -74,15 +74,15 @@ class Packer:
         placed = []
         for item in items:
             if item.tier == TIER_DEFERRED:
-                placed.append(Placed(item, "STUB", item.stub_tokens, "DEFERRED"))
+                placed.append(PlacedItem(item, "STUB", item.stub_tokens, "DEFERRED"))
             elif self.is_over and item.stub_tokens < item.tokens:
-                placed.append(Placed(item, "FULL", item.stub_tokens, None, 0, True))
+                placed.append(PlacedItem(item, "FULL", item.stub_tokens, None, 0, True))
             else:
-                placed.append(Placed(item, "FULL", item.tokens))
+                placed.append(PlacedItem(item, "FULL", item.tokens))
             self.used += placed[-1].tokens
         return placed
 
-    def pack(self, item: Item) -> Placed:
+    def pack(self, item: Item) -> PlacedItem:
         """Packs one item: in full if it fits, otherwise as a stub if that fits. A deferred item is a stub at most."""
         if item.tier == TIER_DEFERRED:
             return self._stub(item, "DEFERRED", 0)
@@ -90,18 +90,18 @@ class Packer:
         if short_by > 0:
             return self._stub(item, "BUDGET_EVICTION", short_by)
         self.used += item.tokens
-        return Placed(item, "FULL", item.tokens)
+        return PlacedItem(item, "FULL", item.tokens)
 
-    def _stub(self, item: Item, reason: SuppressReason, short_by: int) -> Placed:
+    def _stub(self, item: Item, reason: SuppressReason, short_by: int) -> PlacedItem:
         if self._stubs >= self._max_stubs or self.used + item.stub_tokens > self.budget:
-            return Placed(item, "NONE", 0, reason, short_by)
+            return PlacedItem(item, "NONE", 0, reason, short_by)
         self._stubs += 1
         self.used += item.stub_tokens
-        return Placed(item, "STUB", item.stub_tokens, reason, short_by)
+        return PlacedItem(item, "STUB", item.stub_tokens, reason, short_by)
 
-    def stub_erased(self, placed: Iterable[Placed]) -> tuple[Placed, ...]:
+    def stub_erased(self, placed: Iterable[PlacedItem]) -> tuple[PlacedItem, ...]:
         """Replaces visible erased items by stubs, the newest first, within the limit of stubs."""
-        kept: list[Placed] = []
+        kept: list[PlacedItem] = []
         for each in reversed([*placed]):
             if each.item.is_erased and each.form == "FULL":
                 self.used -= each.tokens
@@ -109,7 +109,7 @@ class Packer:
             kept.append(each)
         return tuple(reversed(kept))
 
-    def pack_admitted(self, items: Iterable[Item], groups: Mapping[str, Sequence[Item]]) -> tuple[Placed, ...]:
+    def pack_admitted(self, items: Iterable[Item], groups: Mapping[str, Sequence[Item]]) -> tuple[PlacedItem, ...]:
         """Packs turns and evidence, best first, until the budget is full or too many did not fit.
 
         Stubs are packed last, so that they never displace an item shown in full.
@@ -118,7 +118,7 @@ class Packer:
             items: in the order of packing
             groups: all members of each group, which are shown together or not at all
         """
-        placed: list[Placed] = []
+        placed: list[PlacedItem] = []
         missed: list[tuple[Sequence[Item], int]] = []
         done: set[str] = set()
         for item in items:
@@ -133,7 +133,7 @@ class Packer:
             short_by = self.used + tokens - self.budget
             if short_by <= 0:
                 self.used += tokens
-                placed += [Placed(each, "FULL", each.tokens) for each in unit]
+                placed += [PlacedItem(each, "FULL", each.tokens) for each in unit]
             else:
                 missed.append((unit, short_by))
             if len(missed) > self._max_stubs or self.used >= self.budget:
@@ -143,15 +143,15 @@ class Packer:
         placed.sort(key=_placed_order)
         return tuple(placed)
 
-    def pack_everything(self, items: Iterable[Item]) -> tuple[Placed, ...]:
+    def pack_everything(self, items: Iterable[Item]) -> tuple[PlacedItem, ...]:
         """Packs turns and evidence in full; the caller has checked that all fit."""
-        placed = [Placed(item, "FULL", item.tokens) for item in items]
+        placed = [PlacedItem(item, "FULL", item.tokens) for item in items]
         self.used += sum([each.tokens for each in placed])
         placed.sort(key=_placed_order)
         return tuple(placed)
 
-    def _stub_all(self, unit: Sequence[Item], short_by: int) -> list[Placed]:
+    def _stub_all(self, unit: Sequence[Item], short_by: int) -> list[PlacedItem]:
         size = sum([each.stub_tokens for each in unit])
         if self._stubs + len(unit) > self._max_stubs or self.used + size > self.budget:
-            return [Placed(each, "NONE", 0, "BUDGET_EVICTION", short_by) for each in unit]
+            return [PlacedItem(each, "NONE", 0, "BUDGET_EVICTION", short_by) for each in unit]
         return [self._stub(each, "BUDGET_EVICTION", short_by) for each in unit]

@@ -11,7 +11,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.records import events
 from kitchener.records.entries import ERASED, TurnStartedPayload, opened, payload_as, text_of
 from tests.erasure.kit import ADA, fill, running
-from tests.records.shapes import NOT_WRITTEN, misfits, shape_of, shaped_types
+from tests.records.entries.shapes import NOT_WRITTEN, misfits, shape_of, shaped_types
 from tests.replay import golden_roots
 
 SEALED: dict[str, Any] = {"$sealed": {"key_id": "k"}}
@@ -43,7 +43,10 @@ def misfits_under(root: Path) -> tuple[list[str], set[str]]:
     found, seen = list[str](), set[str]()
     for ledger_id, entry_type, payload in entries_under(root):
         seen.add(entry_type)
-        found += [f"{ledger_id} {entry_type}: {each}" for each in misfits(payload, shape_of(ledger_id, entry_type))]
+        found += [
+            f"{ledger_id} {entry_type}: {each}"
+            for each in misfits(events.read_payload(entry_type, payload), shape_of(ledger_id, entry_type))
+        ]
     return found, seen
 
 

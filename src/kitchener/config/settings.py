@@ -23,11 +23,11 @@ class Settings(BaseModel):
         frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True, hide_input_in_errors=True
     )
     gone_keys: ClassVar[Mapping[str, str]] = {}
-    """Keys of earlier versions, and what replaces each."""
+    """Keys of earlier versions, each with its replacement."""
 
-    # Not a validator: one that runs before the fields' would turn JSON into Python, where a list is no good for a tuple.
+    # Not a validator: one that runs before the fields' would turn JSON into Python, which accepts no list for a tuple.
     def __new__(cls, **given: Any) -> Self:
-        """Refuses a keyword that an earlier version had, with a `ConfigError` that says what replaces it."""
+        """Raises a `ConfigError` for a keyword of an earlier version, which names the replacement."""
         for key, instead in cls.gone_keys.items():
             if key in given:
                 raise ConfigError(cls.__name__, key, "", instead)
@@ -35,7 +35,7 @@ class Settings(BaseModel):
 
 
 def without_secrets(config: Settings) -> dict[str, Any]:
-    """The settings as JSON types. References and addresses of providers come without what may be a secret in them."""
+    """The settings as JSON types. References and addresses of providers are shown without secrets."""
     return shown_settings(config.model_dump(mode="json"))
 
 
@@ -46,36 +46,36 @@ _SUBJECT_OF_MESSAGE = re.compile(r"^\w+ should\b")
 _UNQUOTED_AGENT = re.compile(r"^[ \t]*+\[agents\.RESIDENT:", re.MULTILINE)
 _SHOWN_KEY_CHARS: Final = 64
 MAX_SETTINGS_BYTES: Final = 1_048_576
-"""Largest settings file, bytes. A file that is larger is another kind of file."""
+"""Largest settings file, bytes."""
 MAX_SETTINGS_DEPTH: Final = 32
-"""How deep tables and lists may nest in settings, keys with dots included. The schema needs fewer than ten."""
+"""Deepest nesting of tables and lists in settings, including dotted keys. The schema needs fewer than ten levels."""
 _KEY_PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')[ \t]*"""
-# Looked for before parsing: the standard library needs time and memory that grow with the square of a key's parts.
+# Searched before parsing, because the parser's time and memory grow with the square of the number of a key's parts.
 _DEEP_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*(?:{_KEY_PART}\.[ \t]*){{{MAX_SETTINGS_DEPTH}}}", re.MULTILINE)
 _TOO_DEEP: Final = f"nests deeper than {MAX_SETTINGS_DEPTH} tables and lists"
 _NAMED_IN_SYNTAX_ERROR = re.compile(r"""\(['"].*\)(?= \w)|(['"]).{4,}\1""", re.DOTALL)
 
-Location = tuple[str | int, ...]
-"""Where a value stands: the keys and list positions that lead to it."""
+SettingPath = tuple[str | int, ...]
+"""The path to a value: keys and list positions."""
 
 
 def parse_settings(
-    model: type[_Model], data: Mapping[str, Any], source: str, *, origins: Mapping[Location, str] | None = None
+    model: type[_Model], data: Mapping[str, Any], source: str, *, origins: Mapping[SettingPath, str] | None = None
 ) -> _Model:
-    """The settings that `data` describes. Types are strict: `true` is not a number and `"5"` is not one either.
+    """Returns the settings that `data` describes. Types are strict: neither `true` nor `"5"` is a number.
 
     Args:
         model: the settings model
-        data: JSON types, as a settings file gives them
-        source: the file or argument that errors name
-        origins: other sources of single values, by location; the longest match is named instead of `source`
+        data: JSON types, as read from a settings file
+        source: the file or argument to name in errors
+        origins: other sources of single values, by path; errors name the longest match instead of `source`
 
     Raises:
-        ConfigError: the first value that is wrong, or the first key that is unknown; no secret is shown
+        ConfigError: names the first wrong value or unknown key, and shows no secret
     """
     try:
         check_values(data, source)
-        # By way of JSON, because only there is a list good for a tuple although types are strict.
+        # Through JSON, because strict types accept a list for a tuple only there.
         return model.model_validate_json(to_json(data, inf_nan_mode="constants"), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
@@ -85,10 +85,10 @@ def parse_settings(
 
 
 def read_settings_file(path: str | Path) -> dict[str, Any]:
-    """The content of a settings file: JSON where its name ends in `.json`, else TOML.
+    """Returns the content of a settings file: JSON if its name ends in `.json`, else TOML.
 
     Raises:
-        ConfigError: it cannot be read, is too large, or its syntax is wrong; names file, line and column, and none of its words
+        ConfigError: the file cannot be read, is too large, or has wrong syntax; names file, line and column, but quotes nothing
     """
     source = str(path)
     text = _read_text(path)
@@ -102,7 +102,7 @@ def read_settings_file(path: str | Path) -> dict[str, Any]:
         raise ConfigError(source, "", "", f"not valid TOML: {problem}{_quoting_hint(text)}") from None
     except RecursionError:
         raise ConfigError(source, "", "", _TOO_DEEP) from None
-    except ValueError:  # what remains: Python converts no text of that many digits
+    except ValueError:  # the only remaining cause: Python does not convert a text of that many digits
         raise ConfigError(source, "", "", "holds a number of more digits than any setting takes") from None
     if not isinstance(data, dict):
         raise ConfigError(source, "", "", "must hold one JSON object")
@@ -110,16 +110,16 @@ def read_settings_file(path: str | Path) -> dict[str, Any]:
     return data
 
 
-def check_values(value: Any, source: str, at: Location = ()) -> None:
-    """Refuses what no setting can hold, whatever its key, before anything walks through the tables or compares them.
+def check_values(value: Any, source: str, at: SettingPath = ()) -> None:
+    """Raises for values that no setting can have, before any other code walks through the tables.
 
     Args:
-        value: JSON types, or what a TOML file or a caller gives in their place
-        source: the file, variable or argument that errors name
-        at: where the value stands in the settings
+        value: JSON types, or other values from a TOML file or a caller
+        source: the file, variable or argument to name in errors
+        at: the path of the value in the settings
 
     Raises:
-        ConfigError: it nests too deep, or holds half a character or a character NUL
+        ConfigError: the value nests too deep, or contains half a surrogate pair or NUL
     """
     if len(at) > MAX_SETTINGS_DEPTH:
         raise ConfigError(source, "", "", _TOO_DEEP)
@@ -140,7 +140,7 @@ def check_values(value: Any, source: str, at: Location = ()) -> None:
             raise ConfigError(source, dotted_key(at), "", expected) from None
 
 
-def _check_text(text: str, source: str, at: Location, found: str) -> None:
+def _check_text(text: str, source: str, at: SettingPath, found: str) -> None:
     if "\0" in text:
         raise ConfigError(source, dotted_key(at), "", f"{found} a character NUL")
     if not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text):
@@ -153,7 +153,7 @@ def _read_text(path: str | Path) -> str:
             data = file.read(MAX_SETTINGS_BYTES + 1)
         if len(data) > MAX_SETTINGS_BYTES:
             raise ConfigError(str(path), "", "", f"is larger than {MAX_SETTINGS_BYTES:,} bytes, so it is no settings file")
-        return data.decode("utf-8-sig")  # some editors begin every file with a byte order mark
+        return data.decode("utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as error:
         raise ConfigError(str(path), "", "", f"is not UTF-8 text (byte {error.start})") from None
     except OSError as error:
@@ -169,13 +169,13 @@ def _parse_toml(text: str, source: str) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def _source_of(at: Location, source: str, origins: Mapping[Location, str] | None) -> str:
+def _source_of(at: SettingPath, source: str, origins: Mapping[SettingPath, str] | None) -> str:
     ends = (at[:end] for end in range(len(at), 0, -1))
     return next((origins[end] for end in ends if end in origins), source) if origins else source
 
 
-def toml_key(at: Location) -> str:
-    """The location as one would write it in a file: `agents."RESIDENT:bo".tools[0]`."""
+def toml_key(at: SettingPath) -> str:
+    """Returns the path as written in a settings file: `agents."RESIDENT:bo".tools[0]`."""
     text = ""
     for part in at:
         if isinstance(part, int):
@@ -186,8 +186,8 @@ def toml_key(at: Location) -> str:
     return text
 
 
-def dotted_key(at: Location) -> str:
-    """As `toml_key`, for errors: of a name that may be a secret itself, its length."""
+def dotted_key(at: SettingPath) -> str:
+    """Like `toml_key`, for errors: a name that may be a secret is replaced by its length."""
     return toml_key(tuple(part if isinstance(part, int) else described_key(part) for part in at))
 
 
@@ -196,8 +196,8 @@ def _quoting_hint(text: str) -> str:
     return '; write [agents."RESIDENT:bo"] with quotes, which a class with a colon needs' if is_bare else ""
 
 
-def _shown(error: ErrorDetails, at: Location) -> str:
-    """The found value, without possible secrets. Shows nothing of an unknown key's value, which may be a secret."""
+def _shown(error: ErrorDetails, at: SettingPath) -> str:
+    """Describes the found value without possible secrets. The value of an unknown key is not shown."""
     if error["type"] in ("extra_forbidden", "missing", "json_invalid") or any(
         _SECRET_KEY.search(str(part)) for part in at[-1:]
     ):
@@ -205,13 +205,13 @@ def _shown(error: ErrorDetails, at: Location) -> str:
     return described(error["input"])
 
 
-def _expected(error: ErrorDetails, model: type[Settings], at: Location) -> str:
+def _expected(error: ErrorDetails, model: type[Settings], at: SettingPath) -> str:
     if error["type"] == "extra_forbidden":
         if (instead := replacement_of(model, at)) is not None:
             return instead
         table = _table_at(model, at[:-1])
         known = list(table.model_fields) if table is not None else []
-        # Comparing takes the product of the lengths, and no key is longer than this.
+        # Comparing takes time in proportion to the product of the lengths, and no key is longer than this.
         closest = difflib.get_close_matches(str(at[-1])[:_SHOWN_KEY_CHARS], known, n=1, cutoff=0.0)
         return f"unknown key; the closest known one is {closest[0]!r}" if closest else "unknown key"
     if error["type"] == "literal_error":
@@ -221,20 +221,20 @@ def _expected(error: ErrorDetails, model: type[Settings], at: Location) -> str:
     return _SUBJECT_OF_MESSAGE.sub("must", error["msg"])
 
 
-def replacement_of(model: type[Settings], at: Location) -> str | None:
-    """What replaces the setting at this location, in words of an error; None where no earlier version had one."""
+def replacement_of(model: type[Settings], at: SettingPath) -> str | None:
+    """Returns the replacement of a setting of an earlier version, for an error; None: there was no such setting."""
     table = _table_at(model, at[:-1])
     return table.gone_keys.get(str(at[-1])) if table is not None else None
 
 
-def _table_at(model: type[Settings], at: Location) -> type[Settings] | None:
-    """The table at this location; None where there is another value."""
+def _table_at(model: type[Settings], at: SettingPath) -> type[Settings] | None:
+    """Returns the table at this path; None: there is another value."""
     annotation = annotation_at(model, at)
     return annotation if isinstance(annotation, type) and issubclass(annotation, Settings) else None
 
 
-def annotation_at(model: type[Settings], at: Location) -> Any:
-    """The declared type of the value at this location, or None where the model has no such place."""
+def annotation_at(model: type[Settings], at: SettingPath) -> Any:
+    """Returns the declared type of the value at this path; None: the model has no such path."""
     here: Any = model
     for part in at:
         if isinstance(here, type) and issubclass(here, Settings):

@@ -12,7 +12,7 @@ import pytest
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway import LLMGateway, build_providers
-from kitchener.gateway.providers.opening import read_secret
+from kitchener.gateway.providers.factory import read_secret
 from kitchener.gateway.providers.vendors import OWN_CLIENT_VENDORS
 from kitchener.gateway.routing import FIXED_URL_VENDORS, check_router
 from kitchener.records.prompt import ToolSpec, Usage

@@ -6,9 +6,9 @@ from typing import Final
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.cli.context.past import fold_entries, read_past
+from kitchener.cli.context.recorded_session import fold_entries, read_past
+from kitchener.cli.context.recorded_turn import TurnView, read_turn
 from kitchener.cli.context.text import how_to_turn_on, intent_words, shown_lines, thread_lines
-from kitchener.cli.context.turns import TurnView, read_turn
 from kitchener.cli.context.why import head_lines, nothing_lines
 from kitchener.cli.memory.agent_memory import AgentMemory
 from kitchener.cli.memory.view import gate_text, learned_views, signal_views

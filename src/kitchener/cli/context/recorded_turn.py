@@ -10,7 +10,7 @@ from typing import Final, Literal, cast
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.authority.ranking import TurnRanking, TurnWords
-from kitchener.cli.context.past import Past, fold_shadow, open_reader, read_past
+from kitchener.cli.context.recorded_session import RecordedSession, fold_shadow, open_reader, read_past
 from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.output import UNREADABLE
 from kitchener.config import HO2Config
@@ -19,7 +19,7 @@ from kitchener.context import (
     Explanation,
     Flag,
     Item,
-    Placed,
+    PlacedItem,
     Projection,
     ProjectionLists,
     Projector,
@@ -54,7 +54,7 @@ from kitchener.records.ref import Ref
 from kitchener.records.spoken import turn_text
 from kitchener.sealing import is_sealed
 
-Mode = Literal["enforce", "shadow", "off"]
+ContextMode = Literal["enforce", "shadow", "off"]
 _HEAD_TIER: Final = 1
 _ENDS = (events.WO_CHAIN_COMPLETE, events.TURN_COMPLETED, events.TURN_ABORTED, events.WO_ABANDONED)
 
@@ -64,8 +64,8 @@ class TurnView:
     """What one turn was shown, and out of what."""
 
     turn_id: str
-    past: Past
-    mode: Mode
+    past: RecordedSession
+    mode: ContextMode
     message: str
     started_at: str
     state: ContextState
@@ -140,7 +140,9 @@ def _is_after(entry: StoredEntry) -> bool:
     return entry.entry_type in _ENDS
 
 
-async def _viewed(paths: LedgerPaths, past: Past, started: StoredEntry, cut: int, decided: Sequence[StoredEntry]) -> TurnView:
+async def _viewed(
+    paths: LedgerPaths, past: RecordedSession, started: StoredEntry, cut: int, decided: Sequence[StoredEntry]
+) -> TurnView:
     turn_id, before = started.entity_id, past.entries[:cut]
     begun = payload_as(TurnStartedPayload, started.payload)
     mine = [entry for entry in decided if entry.payload.get("turn_id") == turn_id]
@@ -185,7 +187,7 @@ def _position(started: StoredEntry, payload: TurnStartedPayload) -> int:
     return position if isinstance(position, int) else started.seq
 
 
-def _nothing(past: Past, turn_id: str, cut: int, state: ContextState) -> tuple[Mode, str]:
+def _nothing(past: RecordedSession, turn_id: str, cut: int, state: ContextState) -> tuple[ContextMode, str]:
     """Why a turn has no projection."""
     end = next((e for e in past.entries[cut:] if e.entity_id == turn_id and e.entry_type in _ENDS[1:3]), None)
     if not state.intents and (end is None or end.payload.get("intent_id") is None):
@@ -200,7 +202,7 @@ def _nothing(past: Past, turn_id: str, cut: int, state: ContextState) -> tuple[M
     return "enforce", "it was answered without a model: its message settled which thread goes on"
 
 
-def _gathered(past: Past, turn_id: str) -> list[str]:
+def _gathered(past: RecordedSession, turn_id: str) -> list[str]:
     """The entries that attention showed to the model, by what they are about where that is known."""
     about = {entry.entry_id: entry.entity_id for entry in past.entries}
     found: dict[str, None] = {}
@@ -226,7 +228,7 @@ def _lists(shown: StoredEntry, decided: Sequence[StoredEntry]) -> ProjectionList
     return lists
 
 
-async def _offered(paths: LedgerPaths, past: Past, lists: ProjectionLists, state: ContextState) -> list[Item]:
+async def _offered(paths: LedgerPaths, past: RecordedSession, lists: ProjectionLists, state: ContextState) -> list[Item]:
     """The learned lines and the recalled evidence that a projection names, as items."""
     named = (*lists.eligible, *lists.visible, *[ref for ref, _ in lists.suppressed])
     wanted = {ref: why for ref in named for why in [lists.reasons.get(f"{ref.ledger_id}/{ref.entry_id}", ())]}
@@ -243,7 +245,7 @@ async def _offered(paths: LedgerPaths, past: Past, lists: ProjectionLists, state
     return items
 
 
-async def _learned(paths: LedgerPaths, past: Past, refs: Sequence[Ref]) -> list[Item]:
+async def _learned(paths: LedgerPaths, past: RecordedSession, refs: Sequence[Ref]) -> list[Item]:
     estimate = estimator(ruleset_of(past.config).token_estimator)
     items: list[Item] = []
     async with paths.reader(past.agent_class, "overlays") as overlays:
@@ -256,7 +258,7 @@ async def _learned(paths: LedgerPaths, past: Past, refs: Sequence[Ref]) -> list[
     return items
 
 
-async def _evidence(ho2m: LedgerReader, ref: Ref, past: Past) -> Item | None:
+async def _evidence(ho2m: LedgerReader, ref: Ref, past: RecordedSession) -> Item | None:
     """A turn of another session, with the message that began it."""
     entry = await ho2m.get(_seq(ref))
     if entry is None or entry.entry_hash != ref.entry_hash:
@@ -335,11 +337,11 @@ def _as_recorded(
         item = known.get(ref) or _lost(ref, why)
         return item._replace(kind="evidence", reasons=("RECALLED",)) if "RECALLED" in why else item
 
-    def place(item: Item) -> Placed:
+    def place(item: Item) -> PlacedItem:
         if item.ref in visible:
-            return Placed(item, "FULL", item.tokens)
+            return PlacedItem(item, "FULL", item.tokens)
         reason = cast(SuppressReason, reasons.get(item.ref, "LOW_URGENCY"))  # as it was recorded
-        return Placed(item, "STUB" if reason in ("DEFERRED", "ERASED") else "NONE", 0, reason, max(0, item.tokens - free))
+        return PlacedItem(item, "STUB" if reason in ("DEFERRED", "ERASED") else "NONE", 0, reason, max(0, item.tokens - free))
 
     eligible = [item_of(ref) for ref in lists.eligible]
     own = set(lists.eligible)

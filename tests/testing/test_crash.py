@@ -7,7 +7,7 @@ import pytest
 
 from kitchener import CallerError
 from kitchener.testing import CrashReport, crash_test
-from tests.examples.crashing_agent import MESSAGES, broken, each_order_at_most_twice, forgetful, never_content, shop, unsafe
+from tests.testing.crashing_agent import MESSAGES, broken, each_order_at_most_twice, forgetful, never_content, shop, unsafe
 
 
 @pytest.mark.timeout(180)

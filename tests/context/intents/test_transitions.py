@@ -94,6 +94,37 @@ def test_the_objective_is_the_suggested_one_or_the_beginning_of_the_message() ->
     assert own.events[0].payload["scope"] == "SESSION"
 
 
+@pytest.mark.parametrize(
+    ("said", "objective"),
+    [
+        ({"intent": {"action": "new", "scope": " find it "}}, "find it"),
+        (
+            {"intent": {"action": "supersede", "scope": "find it"}, "intent_relation": None, "candidate_objective": None},
+            "find it",
+        ),
+        ({"intent": {"action": "new", "scope": "find it"}, "candidate_objective": " "}, "find it"),
+        ({"intent": {"action": "new", "scope": "find it"}, "candidate_objective": "lose it"}, "lose it"),
+        ({"intent": {"action": "new", "scope": "PROJECT"}}, "what they said"),
+        ({"intent": {"action": "new", "scope": ["find it"]}}, "what they said"),
+        ({"intent": {"action": "new"}}, "what they said"),
+    ],
+)
+def test_the_objective_is_read_in_either_spelling(said: dict[str, Any], objective: str) -> None:
+    """`intent.scope` is the objective, unless it names a scope."""
+    decision = decide(one_intent(), said, message="what they said")
+    assert (decision.action, decision.events[0].payload["objective"]) == ("SUPERSEDE", objective)
+
+
+def test_an_earlier_intent_is_reopened_in_either_spelling() -> None:
+    for prior in ({"prior_intent_id": "INT-1"}, {"prior_intent_id": None, "intent": {"prior_intent_id": "INT-1"}}):
+        history = History()
+        history.declare("INT-1")
+        history.close("INT-1")
+        history.declare("INT-2")
+        decision = decide(history, {"intent_relation": "switch", **prior})
+        assert (decision.action, decision.intent_id) == ("REOPEN", "INT-1")
+
+
 @pytest.mark.parametrize("prior", ["INT-2", "INT-9", "INT-P", "INT-other"])
 def test_only_a_dead_intent_of_this_session_is_reopened(prior: str) -> None:
     history = History()

@@ -36,7 +36,7 @@ _ENVELOPE: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """What one file brought."""
 
     taken: dict[str, list[str]]
@@ -66,9 +66,11 @@ async def exported(place: AgentMemory, reader: MemoryReader, subjects: Iterable[
 
 
 def _record(entry: StoredEntry) -> dict[str, object]:
-    names = ("reason", "weight", "superseded_by", "target", "block_signal", "event_ts")
-    payload = events.in_words(entry.payload)
+    names = ("reason", "superseded_by", "target", "block_signal", "event_ts")
+    payload = events.read_payload(entry.entry_type, entry.payload)
     facts: dict[str, object] = {name: payload[name] for name in names if name in payload}
+    if "new_weight" in payload:
+        facts["weight"] = payload["new_weight"]
     return {"at": entry.timestamp, "entry_type": entry.entry_type, **facts}
 
 
@@ -101,7 +103,7 @@ def read_import(path: Path, place: AgentMemory, subject_id: str | None) -> dict[
     return found
 
 
-async def imported(place: AgentMemory, overlays: dict[str, list[dict[str, object]]]) -> Imported:
+async def imported(place: AgentMemory, overlays: dict[str, list[dict[str, object]]]) -> ImportResult:
     """Writes overlays that were checked; those that are known already are left out."""
     taken: dict[str, list[str]] = {}
     async with place.writer() as memory:
@@ -110,7 +112,7 @@ async def imported(place: AgentMemory, overlays: dict[str, list[dict[str, object
             if ids:
                 taken[subject_id] = ids
     lines = sum(map(len, overlays.values()))
-    return Imported(taken, lines - sum(map(len, taken.values())))
+    return ImportResult(taken, lines - sum(map(len, taken.values())))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

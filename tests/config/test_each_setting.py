@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+from tests.config import observed_parts as parts
+from tests.config import observed_turns as turns
+from tests.config.observed_turns import CLOCK, Observer, with_settings
 from tests.replay.knobs import KNOBS
-from tests.runtime import observed_parts as parts
-from tests.runtime import observed_turns as turns
-from tests.runtime.observed_turns import CLOCK, Observer, with_settings
 
 
 @pytest.fixture(scope="module")

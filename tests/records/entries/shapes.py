@@ -43,6 +43,7 @@ _EVERYWHERE: Final[dict[str, Shape]] = {
     events.INTENT_FORKED: entries.IntentForkedPayload,
     events.LIFECYCLE_VOIDED: entries.LifecycleVoidedPayload,
     events.SUBJECT_ERASED: entries.SubjectErasedPayload,
+    events.SIGNER_DECLARED: entries.SignerDeclaredPayload,
     events.PROJECTION_COMPUTED: entries.ProjectionPayload,
     events.CONFLICT_FLAG: entries.ConflictFlagPayload,
     events.INTENT_SHADOW_DECISION: entries.ShadowDecisionPayload,

@@ -1,0 +1,53 @@
+"""Asks the gateway for a reply, once and without HO1, for a turn in which HO1 is broken.
+
+Every entry of the call is marked as a governance violation. The call uses a contract of its own, so it does not depend on the
+contract or the prompt pack that HO1 failed with. `chain.py` decides when to call it. Explained in `docs/turn.md`.
+"""
+
+from typing import Final
+
+from kitchener.actors.executor.answers import REPLY_KEY, UnreadableAnswer, read_answer
+from kitchener.actors.executor.execution import Execution, ExecutionServices
+from kitchener.actors.executor.prompts import PromptLibrary
+from kitchener.actors.tools.registry import NO_TOOLS, ToolRegistry
+from kitchener.clock import Clock
+from kitchener.config import HO2Config
+from kitchener.ledger import LedgerGroup
+from kitchener.records.prompt import PromptGateway
+from kitchener.records.work_order import DirectReply, WorkOrder
+
+CONTRACT_ID: Final = "PRC-DIRECT-001"
+"""The contract of every direct call: instructions and message in, a reply out."""
+
+
+class GatewayDirectCall:
+    """Makes direct calls; implements `DirectCall`.
+
+    Args:
+        ledgers: the call is recorded in HO1's ledger
+        gateway: calls the models
+        prompts: holds the contract `PRC-DIRECT-001`
+        clock: time of day, for `elapsed_ms`
+        config: `turn_deadline_s` limits a call without `timeout_ms`
+    """
+
+    def __init__(
+        self, *, ledgers: LedgerGroup, gateway: PromptGateway, prompts: PromptLibrary, clock: Clock, config: HO2Config
+    ) -> None:
+        self._surroundings = ExecutionServices(ledgers, gateway, ToolRegistry(), clock, config.turn_deadline_s)
+        self._prompts, self._clock = prompts, clock
+
+    async def __call__(self, work_order: WorkOrder, *, calls_before: int) -> DirectReply:
+        """Returns the model's reply and its cost; see `DirectCall`.
+
+        Raises:
+            WorkOrderFailed: the provider failed, no tokens are left, or the answer cannot be stored
+            PromptError: the contract is not known
+        """
+        contract = self._prompts.contract(CONTRACT_ID)
+        run = Execution(self._surroundings, work_order, None, direct_after=calls_before)
+        variables = work_order.input_context
+        response = await run.call_model(contract, variables, contract.render(variables, work_order.turn_id), NO_TOOLS)
+        output = read_answer(response, plain_text=True)
+        text = output.get(REPLY_KEY) if not isinstance(output, UnreadableAnswer) else None
+        return DirectReply(text if isinstance(text, str) else "", run.cost(self._clock.time_us()))

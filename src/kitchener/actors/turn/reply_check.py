@@ -1,0 +1,85 @@
+"""Judges a reply before the user gets it, and decides whether another attempt makes sense.
+
+The rules of the quality gate are in `actors/work/quality.py`. `turn.py` makes the attempts.
+"""
+
+from collections.abc import Sequence
+
+from kitchener.actors.turn.chain import WorkOrderChain
+from kitchener.actors.turn.reply import APOLOGIES, APOLOGY, Reply
+from kitchener.actors.turn.services import TurnServices
+from kitchener.actors.work.quality import QualityGateResult
+from kitchener.records import events
+from kitchener.records.entries import EscalationPayload, QualityGatePayload
+from kitchener.records.turn import TurnError
+from kitchener.records.work_order import WorkOrder
+
+
+async def judge_reply(services: TurnServices, chain: WorkOrderChain, message: str, wo: WorkOrder) -> QualityGateResult | Reply:
+    """Judges one attempt, and records the verdict with the hash of the trace so far.
+
+    Returns a `Reply` if the model that should verify the reply was never asked, e.g. for lack of budget.
+    """
+    wo_id, output = wo.wo_id, wo.output_result if wo.state == "completed" else None
+    verdict = services.quality.verify(output, wo.acceptance, wo_id)
+    if verdict.is_accepted and output is not None:
+        if not chain.can_record(str(output.get("response_text", ""))):
+            verdict = QualityGateResult("reject", "the reply does not fit into one ledger entry (max_entry_bytes)", wo_id)
+        elif services.config.verify_with_model and chain.room:
+            asked = await _ask_verifier(services, chain, message, wo, verdict)
+            if isinstance(asked, Reply):
+                return asked
+            verdict = asked
+    fields: QualityGatePayload = {
+        "wo_id": wo_id,
+        "decision": verdict.decision,
+        "reason": verdict.reason,
+        "trace_hash": chain.trace_hash(),
+    }
+    await chain.write(events.WO_QUALITY_GATE, wo_id, fields)
+    return verdict
+
+
+async def apology_after(
+    services: TurnServices, chain: WorkOrderChain, rejected: Sequence[WorkOrder], verdict: QualityGateResult
+) -> Reply | None:
+    """Returns an apology unless another attempt makes sense.
+
+    The gateway has already retried provider failures. So only rejected or malformed replies are retried here.
+
+    Args:
+        services: the components that all turns of the agent class share
+        chain: the work orders of the turn
+        rejected: the failed attempts, oldest first
+        verdict: the verdict on the last attempt
+    """
+    last = rejected[-1]
+    if last.error is not None and last.error.reason not in ("QUALITY_GATE", "OUTPUT_SCHEMA"):
+        reason = last.error.reason
+        return Reply(APOLOGIES.get(reason, APOLOGY), TurnError(reason, last.error.detail, last.wo_id))
+    if len(rejected) > services.config.max_retries or chain.room < 1:
+        fields: EscalationPayload = {"reason": verdict.reason, "attempts": len(rejected), "wo_id": last.wo_id}
+        await chain.write(events.ESCALATION, chain.turn_id, fields)
+        message = f"no acceptable reply after {len(rejected)} attempts: {verdict.reason}"
+        return Reply(APOLOGY, TurnError("QUALITY_GATE", message, last.wo_id))
+    return None
+
+
+async def _ask_verifier(
+    services: TurnServices, chain: WorkOrderChain, message: str, wo: WorkOrder, verdict: QualityGateResult
+) -> QualityGateResult | Reply:
+    """Asks a model to verify a reply that passed the fixed checks. If the verifier fails, `verdict` stands."""
+    inputs = {
+        "response_text": (wo.output_result or {}).get("response_text", ""),
+        "acceptance": list(wo.acceptance),
+        "user_message": message,
+    }
+    check = await chain.dispatch("verify", inputs, services.constants.verify, parent=wo.wo_id)
+    if isinstance(check, Reply):
+        return check
+    if check.state != "completed" or check.output_result is None:
+        return verdict
+    await chain.accept(check)
+    if check.output_result.get("decision") != "reject":
+        return verdict
+    return QualityGateResult("reject", str(check.output_result.get("reason", "rejected by the verifier")), wo.wo_id)

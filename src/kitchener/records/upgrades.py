@@ -1,0 +1,50 @@
+"""Turns a payload of an older version into the next version's, one function for each type and version. Pure.
+
+`kitchener.records.events.read_payload` applies them. Fields of another form than expected pass as they are: a reader of the
+payload then says what is wrong.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def name_projection(payload: dict[str, Any]) -> dict[str, Any]:
+    """`PROJECTION_COMPUTED` 1 to 2: `overlay_type` names the entry type, and each listed reference is an object with `ref`."""
+    upgraded = {**payload, "v": 2, "overlay_type": "PROJECTION_COMPUTED"}
+    for name in ("eligible_refs", "visible_refs", "proof_refs"):
+        if name in upgraded:
+            upgraded[name] = _listed(upgraded[name])
+    return upgraded
+
+
+def name_conflict(payload: dict[str, Any]) -> dict[str, Any]:
+    """`CONFLICT_FLAG` 1 to 2: it has an `overlay_type`, and each listed reference is an object with `ref`."""
+    upgraded = {**payload, "v": 2, "overlay_type": "CONFLICT_FLAG"}
+    for name in ("involved_refs", "proof_refs"):
+        if name in upgraded:
+            upgraded[name] = _listed(upgraded[name])
+    return upgraded
+
+
+def keep_order(payload: dict[str, Any]) -> dict[str, Any]:
+    """`HO3_OVERLAY_DEACTIVATED` 1 to 2: it took effect when it was written, whatever its `event_ts`; so its turns replay."""
+    return {**payload, "v": 2, "is_dated": False} if "event_ts" in payload else {**payload, "v": 2}
+
+
+def name_weight(payload: dict[str, Any]) -> dict[str, Any]:
+    """`HO3_OVERLAY_WEIGHT_UPDATED` 1 to 2: as `keep_order`, and the field `weight` is called `new_weight`."""
+    upgraded = keep_order(payload)
+    if "weight" in upgraded:
+        upgraded["new_weight"] = upgraded.pop("weight")
+    return upgraded
+
+
+def _listed(value: Any) -> Any:
+    """A list of references, or the edits or positions that stand for one, with each reference as an object with `ref`."""
+    if isinstance(value, list):
+        return [{"ref": each} if isinstance(each, dict) and "entry_id" in each else _listed(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _listed(each) if key in ("edits", "add", "recalled") else each for key, each in value.items()}
+    return value
