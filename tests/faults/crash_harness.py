@@ -3,10 +3,10 @@
     python -m tests.faults.crash_harness --kills 500 --seed 1 --backend both
 
 Half of the kills come at record boundaries: the same short life, killed at its first place, its second, and so on (places are
-those of `crash_reaper.py`). The other half come under load, from outside at a random moment or at a random place. A fifth as
-many lives end in a power loss (`crash_power.py`). After each, another process opens the same root, is itself killed now and
-then, says again what was interrupted, and checks all that `crash_checks.py` knows. What is survived and why is explained in
-`docs/survival.md`. Exit code 1: something was not.
+those of `kitchener.testing.kill_places`). The other half come under load, from outside at a random moment or at a random
+place. A fifth as many lives end in a power loss (`crash_power.py`). After each, another process opens the same root, is itself
+killed now and then, says again what was interrupted, and checks all that `crash_checks.py` knows. What is survived and why is
+explained in `docs/survival.md`. Exit code 1: something was not.
 """
 
 import argparse
@@ -23,11 +23,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from kitchener.testing.kill_places import KillPlaces
 from tests.faults.crash_load import EFFECTS, SESSIONS, Load, Tell, live
 from tests.faults.crash_power import PowerLoss, read_tape
 from tests.faults.crash_process import Process
-from tests.faults.crash_reaper import Reaper, Tape
 from tests.faults.crash_root import Root, Summary
+from tests.faults.crash_tape import Tape
 
 KILLS_A_ROOT = 8
 """Under load; then a root is settled and another begun, so that checking stays quick."""
@@ -106,9 +107,9 @@ class Harness:
         root = self._root(SHORT_LIFE, is_tiny=is_tiny)
         load = root.load(turns=SHORT_TURNS)
 
-        async def life(tell: Tell, reaper: Reaper) -> None:
+        async def life(tell: Tell, places: KillPlaces) -> None:
             await live(load, tell)
-            tell(f"passed {reaper.passed}")
+            tell(f"passed {places.passed}")
 
         process = Process(life, self._backend)
         process.wait()
@@ -134,7 +135,7 @@ class Harness:
         root = self._root(range(SESSIONS), is_tiny=False)
         load, path = root.load(turns=SHORT_TURNS), self._where / f"{root.path.name}.tape"
 
-        async def life(tell: Tell, _: Reaper) -> None:
+        async def life(tell: Tell, _: KillPlaces) -> None:
             tape = Tape(path, root.path / EFFECTS)
 
             def keep(line: str) -> None:
@@ -163,7 +164,7 @@ class Harness:
     def _kill(self, root: Root, load: Load, *, at: int | None) -> bool:
         """One life and its end; whether it was killed, or had come to its own end before."""
 
-        async def life(tell: Tell, _: Reaper) -> None:
+        async def life(tell: Tell, _: KillPlaces) -> None:
             await live(load, tell)
 
         process = Process(life, self._backend, at)

@@ -1,7 +1,7 @@
 """A machine that loses its power: what its disk may hold of all five ledgers at any moment of a life that was recorded.
 
 Of each file the synced prefix is there; of the rest each sector is there, empty, or missing with all behind it. What is derived
-(the indexes) is gone. The tape is written by `crash_reaper.py`: every change and sync of a file, and everything that was said.
+(the indexes) is gone. The tape is written by `crash_tape.py`: every change and sync of a file, and everything that was said.
 """
 
 import base64

@@ -13,10 +13,10 @@ from typing import Any
 
 import anyio
 
+from kitchener.testing.kill_places import KillPlaces
 from tests.faults.crash_checks import Promises, check_files, check_record, check_running
 from tests.faults.crash_load import Load, Tell, namespaces, open_loaded, say, session_of, subject_of
 from tests.faults.crash_process import Process
-from tests.faults.crash_reaper import Reaper
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class Root:
             at = chance.randrange(1, 40) if chance.random() < 0.15 else None
             pending = self.pending
 
-            async def life(tell: Tell, _: Reaper, pending: list[tuple[int, int]] = pending) -> None:
+            async def life(tell: Tell, _: KillPlaces, pending: list[tuple[int, int]] = pending) -> None:
                 await _mend(self, pending, tell, is_last=is_last)
 
             process = Process(life, backend, at)

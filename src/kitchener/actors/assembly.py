@@ -147,7 +147,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         sessions=sessions,
         admission=admission,
         limiter=limiter,
-        keys=IdempotencyKeys(ledgers),
+        keys=IdempotencyKeys(agent_class, ledgers),
         intents=IntentCalls(sessions, admission, authority),
         attention=services.attention,
         runner=TurnRunner(services, sessions, limiter, limits.abort_grace_s),

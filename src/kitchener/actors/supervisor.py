@@ -192,28 +192,32 @@ class HO2Supervisor:
         return outcome.result
 
     async def run_consolidation(
-        self, signal_ids: Sequence[str], *, namespace: str, gate_ts: str | None = None
+        self, signal_ids: Sequence[str], *, namespace: str | None = None, gate_ts: str | None = None
     ) -> list[WorkOrder]:
         """Consolidates the signals whose gates are open now, and returns one finished work order for each of them.
 
         A signal whose gate is closed gives no work order.
 
         Args:
-            signal_ids: candidates, such as `TurnResult.consolidation_candidates`
-            namespace: the memory namespace: `agent_class/subject_id`, both percent-encoded
+            signal_ids: `TurnResult.consolidation_candidates`, or any signal ids
+            namespace: the memory namespace: `agent_class/subject_id`, both percent-encoded; None: all signal ids are
+                candidates of results, which know theirs
             gate_ts: when the gates opened, ISO time with a zone; None: now
 
         Raises:
-            CallerError: long-term memory is off, an argument is wrong, or the namespace belongs to another agent class
+            CallerError: long-term memory is off, an argument is wrong, a namespace is missing or belongs to another agent class
             LedgerError: a consolidation could not be recorded
             ActorStopped: a part that the consolidation called was cancelled, but not by the caller
         """
-        self._checks.consolidation(signal_ids, namespace)
+        by_namespace = self._checks.consolidation(signal_ids, namespace)
         await self._ready()
         if self._consolidator is None:
             raise CallerError(f"agent class {self.agent_class!r} has no long-term memory; set ho3_enabled")
         with raises_cut_off("the consolidation"):
-            return await self._consolidator.run(signal_ids, namespace=namespace, gate_ts=gate_ts)
+            runs = [
+                await self._consolidator.run(signals, namespace=each, gate_ts=gate_ts) for each, signals in by_namespace.items()
+            ]
+        return [wo for done in runs for wo in done]
 
     async def recover(self) -> None:
         """Ends the consolidations that a crash left open, and records who signs projections from now on.

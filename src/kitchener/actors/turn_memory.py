@@ -23,6 +23,7 @@ from kitchener.memory.signals import RecordedEvent, SignalAccumulator, event_id,
 from kitchener.records.entries import Json
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
+from kitchener.records.turn import NO_CANDIDATES, ConsolidationCandidates
 
 logger = structlog.get_logger(__name__)
 
@@ -122,6 +123,11 @@ class OpenGates(NamedTuple):
     positions: Mapping[str, int]
     """Ledger positions up to which the gates were read."""
 
+    @property
+    def candidates(self) -> ConsolidationCandidates:
+        """The signals with their namespace, for a caller."""
+        return ConsolidationCandidates.of(self.signal_ids, self.namespace) if self.signal_ids else NO_CANDIDATES
+
 
 @dataclass(frozen=True, slots=True)
 class TurnMemory:
@@ -153,10 +159,8 @@ class TurnMemory:
         active = await self.memory.read_active_biases(turn_ts, up_to=positions, namespace=namespace)
         if not active:
             return ()
-        by_key = {overlay.key: overlay for overlay in active}
         wanted = {kind: _both_spellings(label) for kind, label in labels.items()}
-        chosen = select_biases([each.as_mapping() for each in active], wanted, self.config.ho3_bias_budget, turn_ts)
-        return [by_key[each["artifact_id"] or each["overlay_id"]] for each in chosen]
+        return select_biases(active, wanted, self.config.ho3_bias_budget, turn_ts)
 
     async def refs_of(self, subject_id: str, keys: Sequence[str]) -> Mapping[str, tuple[Ref, str]]:
         """The ledger entries of learned lines, with their times, by artifact id."""

@@ -74,6 +74,7 @@ _COMMANDS: Final = (
     ("subject", "session.subject:app", "Erase what a person said."),
     ("gateway", "gateway:app", "Show where other settings would have routed model calls."),
     ("ledger", "ledger.ledger:app", "Verify ledgers and look into them."),
+    ("audit", "audit.audit:app", "Look for what should not be on record."),
     ("replay", "replay:replay", "Run recorded turns again and report differences."),
     ("config", "config.config:app", "Check and show settings."),
     ("doctor", "config.doctor:doctor", "Say whether this machine, the settings and the ledgers are in order."),

@@ -6,9 +6,18 @@ and labels, and ignores what their lines mean. Explained in `docs/memory.md`.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
-Artifact = TypeVar("Artifact", bound=Mapping[str, object])
+
+class ArtifactFields(Protocol):
+    """The fields of an artifact by name, such as an `Overlay` or a plain mapping."""
+
+    def get(self, name: str, /) -> object:
+        """The value of a field; None: it has none."""
+        ...
+
+
+Artifact = TypeVar("Artifact", bound=ArtifactFields)
 
 FRESH_HOURS: Final = 24.0
 """Age in hours up to which an artifact has its full weight."""
@@ -32,7 +41,7 @@ def select_biases(
     prefix of that ranking that fits the budget.
 
     Args:
-        artifacts: overlays as mappings (`Overlay.as_mapping()`), in the current format or the older one without labels
+        artifacts: what `read_active_biases` returns, or mappings, in the current format or the older one without labels
         turn_labels: the turn's `domain` and `task`, each one label or several; None or empty: the turn has none
         ho3_bias_budget: tokens for all lines together, at four characters per token
         as_of_ts: the moment of the turn, an aware datetime or ISO text with a zone
@@ -55,19 +64,19 @@ def select_biases(
     return chosen
 
 
-def score(artifact: Mapping[str, object], as_of: datetime) -> float:
+def score(artifact: ArtifactFields, as_of: datetime) -> float:
     """The rank of an artifact: weight × `decay_modifier` × recency, to 12 significant digits."""
     value = weight_of(artifact) * _number(artifact.get("decay_modifier"), 1.0) * _recency(artifact, as_of)
     return float(f"{value:.12g}")  # so that rounding in the last bits never decides a ranking
 
 
-def weight_of(artifact: Mapping[str, object]) -> float:
+def weight_of(artifact: ArtifactFields) -> float:
     """The artifact's weight, 0 to 1; the older format calls it `salience_weight`."""
     weight = artifact.get("weight")
     return _number(artifact.get("salience_weight") if weight is None else weight, 0.0)
 
 
-def line_of(artifact: Mapping[str, object]) -> str:
+def line_of(artifact: ArtifactFields) -> str:
     """The line that the model sees: `context_line`, or `content.bias` in the older format."""
     line = artifact.get("context_line")
     if line is None:
@@ -96,12 +105,12 @@ def _number(value: object, absent: float) -> float:
     return float(value)
 
 
-def _is_alive(artifact: Mapping[str, object], as_of: datetime) -> bool:
+def _is_alive(artifact: ArtifactFields, as_of: datetime) -> bool:
     enabled, expires = artifact.get("enabled"), artifact.get("expires_at_event_ts")
     return (enabled is None or bool(enabled)) and (expires is None or as_of < parse_time(expires))
 
 
-def _is_in_scope(artifact: Mapping[str, object], wanted: Mapping[str, frozenset[str]]) -> bool:
+def _is_in_scope(artifact: ArtifactFields, wanted: Mapping[str, frozenset[str]]) -> bool:
     if artifact.get("scope") == "global":
         return True
     labels = artifact.get("labels")
@@ -110,7 +119,7 @@ def _is_in_scope(artifact: Mapping[str, object], wanted: Mapping[str, frozenset[
     return any(not _label_set(labels.get(name)).isdisjoint(found) for name, found in wanted.items())
 
 
-def _recency(artifact: Mapping[str, object], as_of: datetime) -> float:
+def _recency(artifact: ArtifactFields, as_of: datetime) -> float:
     since = artifact.get("consolidation_event_ts") or artifact.get("created_at")
     if since is None:
         return FADED_SHARE
@@ -128,5 +137,5 @@ def _label_set(labels: object) -> frozenset[str]:
     return frozenset(labels) if isinstance(labels, Iterable) else frozenset()
 
 
-def _id_of(artifact: Mapping[str, object]) -> str:
+def _id_of(artifact: ArtifactFields) -> str:
     return str(artifact.get("artifact_id") or artifact.get("overlay_id") or "")

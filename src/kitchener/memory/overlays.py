@@ -99,8 +99,15 @@ class Overlay(BaseModel):
     """Sources of an imported overlay that no ledger knows."""
 
     def as_mapping(self) -> dict[str, Any]:
-        """All fields, unconverted, for `select_biases`."""
+        """All fields by name, unconverted."""
         return dict(self.__dict__)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.__dict__[name]
+
+    def get(self, name: str, default: object = None) -> object:
+        """A field by name, as of a mapping: `overlay["weight"]` is `overlay.weight`."""
+        return self.__dict__.get(name, default)
 
     @property
     def key(self) -> str:

@@ -1,5 +1,6 @@
 """References: the triple by which entries and results name one entry of a ledger."""
 
+from collections.abc import Iterator
 from typing import NamedTuple, TypedDict, cast
 
 import orjson
@@ -51,3 +52,21 @@ class Ref(NamedTuple):
     def from_listed(cls, listed: ListedRefMapping | orjson.Fragment) -> "Ref":
         """Reads the triple from a member of a list of references; raises KeyError if a part is missing."""
         return cls.from_mapping(cast(ListedRefMapping, listed)["ref"])
+
+
+def refs_in(value: object, name: str) -> Iterator[tuple[str, Ref]]:
+    """The references inside a field that was read back, each with the name of the innermost field that holds it.
+
+    Args:
+        value: the field's value
+        name: the field's name
+    """
+    if isinstance(value, list):
+        for item in value:
+            yield from refs_in(item, name)
+    elif isinstance(value, dict):
+        if value.keys() == set(Ref._fields) and all(isinstance(each, str) for each in value.values()):
+            yield name, Ref(**value)
+        else:
+            for key, item in value.items():
+                yield from refs_in(item, key)

@@ -1,9 +1,10 @@
 """The call, the result and the updates of one turn. Plain immutable records; this module knows nothing of how a turn runs."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, Self, cast
 
+from kitchener.ids import memory_namespace
 from kitchener.records.entries.common import opened, payload_as, text_of
 from kitchener.records.entries.turns import (
     CostSummary,
@@ -14,6 +15,42 @@ from kitchener.records.entries.turns import (
 )
 from kitchener.records.entries.work_orders import WorkOrderState, WorkOrderType
 from kitchener.records.ref import Ref
+
+
+class ConsolidationCandidate(str):
+    """A signal whose gate opened, as ledgers store its id, which also knows in whose memory it counts."""
+
+    __slots__ = ("namespace",)
+
+    namespace: str
+    """The memory namespace: `agent_class/subject_id`, both percent-encoded."""
+
+    def __new__(cls, signal_id: str, namespace: str) -> Self:
+        """The stored signal id with its namespace."""
+        made = super().__new__(cls, signal_id)
+        made.namespace = namespace
+        return made
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+        return type(self), (str(self), self.namespace)
+
+
+class ConsolidationCandidates(tuple[str, ...]):
+    """The signals whose gates opened in a turn. Equal to a list or a tuple of the same signals."""
+
+    __slots__ = ()
+    __hash__ = tuple.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return tuple.__eq__(self, tuple(other) if isinstance(other, list) else other) is True
+
+    @classmethod
+    def of(cls, signal_ids: Iterable[str], namespace: str) -> Self:
+        """Signals that all count in one namespace."""
+        return cls(ConsolidationCandidate(each, namespace) for each in signal_ids)
+
+
+NO_CANDIDATES: Final = ConsolidationCandidates()
 
 
 class TurnCall(NamedTuple):
@@ -67,8 +104,8 @@ class TurnResult:
     """The intent that the turn served; None: there is no active intent, or `context_mode` is not `enforce`."""
     quality_gate_passed: bool = True
     """Whether the reply passed the quality gate."""
-    consolidation_candidates: tuple[str, ...] = ()
-    """Signals that crossed the memory gate in this turn."""
+    consolidation_candidates: ConsolidationCandidates = NO_CANDIDATES
+    """Signals that crossed the memory gate in this turn, for `run_consolidation`."""
     degraded: bool = False
     """Whether the turn has an `error`, so its reply is an apology, a question, or that of the degraded call."""
     pending_approval: tuple[str, ...] = ()
@@ -90,7 +127,7 @@ class TurnResult:
             "turn_id": self.turn_id,
             "intent_id": self.intent_id,
             "quality_gate_passed": self.quality_gate_passed,
-            "consolidation_candidates": list(self.consolidation_candidates),
+            "consolidation_candidates": list(map(str, self.consolidation_candidates)),
             "degraded": self.degraded,
             "pending_approval": list(self.pending_approval),
             "error": self.error.as_mapping() if self.error else None,
@@ -99,8 +136,13 @@ class TurnResult:
         }
 
     @classmethod
-    def from_payload(cls, payload: Mapping[str, object]) -> "TurnResult":
-        """The result read back from its `TURN_COMPLETED` entry."""
+    def from_payload(cls, payload: Mapping[str, object], agent_class: str | None = None) -> "TurnResult":
+        """The result read back from its `TURN_COMPLETED` entry.
+
+        Args:
+            payload: of the entry
+            agent_class: whose turn it was; None: its consolidation candidates do not know their namespace
+        """
         read = payload_as(TurnResultPayload, payload)
         error, projection = opened(read["error"]), read["projection_ref"]
         return cls(
@@ -111,13 +153,20 @@ class TurnResult:
             turn_id=read["turn_id"],
             intent_id=read["intent_id"],
             quality_gate_passed=read["quality_gate_passed"],
-            consolidation_candidates=tuple(read["consolidation_candidates"]),
+            consolidation_candidates=_candidates(read, agent_class),
             degraded=read["degraded"],
             pending_approval=tuple(read["pending_approval"]),
             error=TurnError(error["kind"], error["message"], error["wo_id"]) if error else None,
             trace_hash=read["trace_hash"],
             projection_ref=Ref.from_mapping(projection) if projection else None,
         )
+
+
+def _candidates(read: TurnResultPayload, agent_class: str | None) -> ConsolidationCandidates:
+    signal_ids, subject_id = read["consolidation_candidates"], read.get("subject_id")
+    if not signal_ids or agent_class is None or subject_id is None:
+        return ConsolidationCandidates(signal_ids)
+    return ConsolidationCandidates.of(signal_ids, memory_namespace(agent_class, subject_id))
 
 
 @dataclass(frozen=True, slots=True)

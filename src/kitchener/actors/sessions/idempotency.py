@@ -45,11 +45,12 @@ class IdempotencyKeys:
     """Looks up the idempotency keys of one agent class, among the running turns of this process and in the ledger.
 
     Args:
+        agent_class: the agent class
         ledgers: the ledgers with the finished turns
     """
 
-    def __init__(self, ledgers: LedgerGroup) -> None:
-        self._ledgers = ledgers
+    def __init__(self, agent_class: str, ledgers: LedgerGroup) -> None:
+        self._agent_class, self._ledgers = agent_class, ledgers
         self._running: dict[tuple[KeyOwner, str], KeyUse] = {}
 
     @asynccontextmanager
@@ -102,7 +103,7 @@ class IdempotencyKeys:
                 raise IdempotencyConflict(key, turn_id)
             end = await self._end(start)
             if end is not None and end.entry_type == events.TURN_COMPLETED:
-                return TurnResult.from_payload(events.read_payload(end.entry_type, end.payload))
+                return TurnResult.from_payload(events.read_payload(end.entry_type, end.payload), self._agent_class)
             await self._check_effects(key, start)
         return None
 

@@ -16,7 +16,7 @@ from kitchener.criteria import MAX_CRITERIA, criterion_problem
 from kitchener.errors import CallerError, InvalidMessage, ReentrantTurn
 from kitchener.ids import check_caller
 from kitchener.plain_names import quoted
-from kitchener.records.turn import TurnCall
+from kitchener.records.turn import ConsolidationCandidate, TurnCall
 
 
 class RequestChecks:
@@ -87,10 +87,28 @@ class RequestChecks:
         if subject_id is not None:
             check_name("subject_id", subject_id)
 
-    def consolidation(self, signal_ids: Sequence[str], namespace: str) -> None:
-        """Raises CallerError unless these are signals and a namespace by their types."""
+    def consolidation(self, signal_ids: Sequence[str], namespace: str | None) -> dict[str, list[str]]:
+        """Returns the signals by namespace.
+
+        Args:
+            signal_ids: signals, of which those of a turn's result know their namespace
+            namespace: of all signals; None: they know it
+
+        Raises:
+            CallerError: these are no signals or no namespace by their types, or a signal's namespace is missing or another
+        """
         check_list("signal_ids", signal_ids)
-        check_is_text("namespace", namespace)
+        if namespace is not None:
+            check_is_text("namespace", namespace)
+        found: dict[str, list[str]] = {}
+        for each in signal_ids:
+            own = each.namespace if isinstance(each, ConsolidationCandidate) else namespace
+            if own is None:
+                raise CallerError(f"signal_ids = {quoted(each)}: a signal id alone does not say whose it is; pass namespace=")
+            if namespace is not None and own != namespace:
+                raise CallerError(f"signal_ids = {quoted(each)}: counts in {quoted(own)}, not in {quoted(namespace)}")
+            found.setdefault(own, []).append(str.__str__(each))
+        return found
 
     def session_id(self, session_id: str) -> None:
         """Raises CallerError unless the text has the form of a session id."""

@@ -44,7 +44,7 @@ from kitchener.records.entries import (
     TurnCompletedPayload,
     TurnStartedPayload,
 )
-from kitchener.records.turn import TextRetracted, TurnCall, TurnResult, UpdateListener
+from kitchener.records.turn import NO_CANDIDATES, TextRetracted, TurnCall, TurnResult, UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
 
 logger = structlog.get_logger(__name__)
@@ -382,7 +382,7 @@ class Turn:
             turn_id=self.turn_id,
             intent_id=self._chain.intent_id,
             quality_gate_passed=error is None,
-            consolidation_candidates=gates.signal_ids if gates is not None else (),
+            consolidation_candidates=gates.candidates if gates is not None else NO_CANDIDATES,
             degraded=error is not None,
             error=error,
             trace_hash=trace_hash,

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Final, TypeVar
 
 from kitchener.cli.memory.agent_memory import AgentMemory
+from kitchener.cli.memory.cost import LineCost, WorkOrderCosts, costs_of, learning_of
 from kitchener.cli.memory.view import LearnedView, learned_at, learned_view, line_text, where_it_speaks
 from kitchener.cli.terminal.output import UNREADABLE, counted, one_line, short_time
 from kitchener.errors import UnknownArtifact
@@ -122,6 +123,8 @@ class ArtifactExplanation:
     """Its own entries, oldest first."""
     quarantines: list[StoredEntry]
     """What was put in quarantine among its sources."""
+    cost: LineCost
+    """What it cost to learn and to show it."""
 
     def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
@@ -143,6 +146,7 @@ class ArtifactExplanation:
             "records": [record_json(each) for each in self.records],
             "quarantines": [record_json(each) for each in self.quarantines],
             "shown_in": [self.turns[each].as_json() for each in self.shown_in],
+            "cost": self.cost.as_json(),
         }
 
     def source_turns(self) -> list[str]:
@@ -162,6 +166,7 @@ class ArtifactExplanation:
             yield f"  {turn_id}  {short_time(self.turns[turn_id].started_at or '?')}"
             yield f"    {self.turns[turn_id].said()[0]}"
         yield from _rest(self.shown_in, "turns")
+        yield f"\ncost: {self.cost.line()}"
 
     def _head(self) -> Iterator[str]:
         overlay, learned = self.learned.overlay, self.learned
@@ -229,6 +234,9 @@ async def explained(
         sources = {overlay.signal_id, *overlay.source_signal_ids, *overlay.source_event_ids}
         found_quarantines = await reader.read_quarantines(namespace=namespace)
         quarantines = [each for each in found_quarantines if events.in_words(each.payload)["target"] in sources]
+        learned = [learning_of(each) for each in records if each.entry_type == events.HO3_OVERLAY]
+    async with place.paths.reader(place.agent_class) as ho2m:
+        costs = WorkOrderCosts() if ho2m is None else await costs_of(ho2m, subject_id, overlay.key, learned)
     known = {each.event_id for each in evidence}
     found = ArtifactExplanation(
         place.agent_class,
@@ -241,6 +249,7 @@ async def explained(
         [],
         records,
         quarantines,
+        costs.of(subject_id, overlay, learned, place.paths.agent(place.agent_class).token_estimator),
     )
     async with place.paths.reader(place.agent_class) as ho2m:
         await _add_turns(found, ho2m, turns_at_most)

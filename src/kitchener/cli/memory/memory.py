@@ -13,6 +13,7 @@ from kitchener.cli.exits import OK
 from kitchener.cli.memory.agent_memory import AgentMemory
 from kitchener.cli.memory.bisect import bisect_
 from kitchener.cli.memory.changes import deactivated, quarantined
+from kitchener.cli.memory.cost import cost_table
 from kitchener.cli.memory.explain import AT_MOST, explained
 from kitchener.cli.memory.import_export import exported, imported, read_import
 from kitchener.cli.memory.tune import tune
@@ -123,6 +124,30 @@ def explain(
     async def work() -> int:
         found = await explained(AgentMemory.of(options), artifact, subject, turns_at_most=None if json else AT_MOST)
         print_answer(found, is_json=json)
+        return OK
+
+    return anyio.run(work)
+
+
+@app.command
+def cost(
+    *,
+    options: Options = _EVERYTHING,
+    subject: Annotated[str | None, Parameter(help="Only lines about this subject. Default: all subjects.")] = None,
+    json: JsonFlag = False,
+) -> int:
+    """Show what each learned line cost: the tokens to show it, the turns it influenced, and the tokens to learn it.
+
+    Takes no lock.
+
+    For example:
+
+        kitchener memory cost
+        kitchener memory cost --subject ada --json
+    """
+
+    async def work() -> int:
+        print_answer(await cost_table(AgentMemory.of(options), subject), is_json=json)
         return OK
 
     return anyio.run(work)

@@ -21,12 +21,12 @@ from kitchener.ledger.format.checks import check_body, is_moment
 from kitchener.ledger.format.lines import NO_HASH, BadLine, EntryBody, Line, chain_hash, other_bytes, split_line
 from kitchener.ledger.verify.checkpoint import read_head
 from kitchener.records import events
+from kitchener.records.ref import Ref, refs_in
 from kitchener.signing import is_signed, signer_id
 
 _TOP: Final = ["entries", "format", "ledgers", "session_id", "turn_id"]
 _PART: Final = ["before", "head", "ledger_id", "rows"]
 _ENVELOPE: Final = ("ledger_id", "seq", "entry_id", "batch", "entry_hash", "chain_hash")
-_REF: Final = {"ledger_id", "entry_id", "entry_hash"}
 _NUMBER: Final = rb"([1-9][0-9]*)"
 _BEFORE = re.compile(rb'\{"batch":\[N,N,N\],"chain_hash":"sha256:([0-9a-f]{64})","seq":N\}'.replace(b"N", _NUMBER))
 _ENTRY_ID = re.compile(r"(E-[0-9]{4}-[0-9]{2}-[0-9]{2}-([0-9]{12,16}))(?:\.[0-9]{2})?")
@@ -308,37 +308,25 @@ def _check_refs(evidence: Sequence[_Entry], chains: _Chains, report: ProofReport
     outside = 0
     for entry in evidence:
         for name, ref in _refs_of(entry.fields):
-            named = _ENTRY_ID.fullmatch(ref["entry_id"])
-            entry_id, seq = (named[1], int(named[2])) if named is not None else (ref["entry_id"], 0)
-            target = chains.get(ref["ledger_id"], {}).get(seq)
+            named = _ENTRY_ID.fullmatch(ref.entry_id)
+            entry_id, seq = (named[1], int(named[2])) if named is not None else (ref.entry_id, 0)
+            target = chains.get(ref.ledger_id, {}).get(seq)
             if name in _ALWAYS_SHOWN and (target is None or not target.fields):
-                raise BundleFault(entry.where, name, f"{ref['ledger_id']} {entry_id} in the bundle", "not there")
+                raise BundleFault(entry.where, name, f"{ref.ledger_id} {entry_id} in the bundle", "not there")
             if target is None:
                 outside += 1
                 continue
             stands = f"{target.line.entry_id} sha256:{target.line.entry_hash}"
-            _same(entry.where, name or "ref", stands, f"{entry_id} {ref['entry_hash']}")
+            _same(entry.where, name or "ref", stands, f"{entry_id} {ref.entry_hash}")
     if outside:
         report.notes.append(f"{outside} references lead out of the bundle")
 
 
-def _refs_of(fields: EntryBody) -> Iterator[tuple[str, Mapping[str, str]]]:
+def _refs_of(fields: EntryBody) -> Iterator[tuple[str, Ref]]:
     """The references of an entry, each with the name of its field. Ignores fields that do not hold references."""
     entry_type = fields["entry_type"]
     for name in events.REF_FIELDS.get(entry_type, ()) if isinstance(entry_type, str) else ():
-        yield from _refs(fields["payload"].get(name), name)
-
-
-def _refs(value: object, name: str) -> Iterator[tuple[str, Mapping[str, str]]]:
-    if isinstance(value, list):
-        for item in value:
-            yield from _refs(item, name)
-    elif isinstance(value, dict):
-        if set(value) == _REF and all(isinstance(each, str) for each in value.values()):
-            yield name, value
-        else:
-            for key, item in value.items():
-                yield from _refs(item, key)
+        yield from refs_in(fields["payload"].get(name), name)
 
 
 def _check_projections(evidence: Sequence[_Entry], known: Mapping[str, str], report: ProofReport) -> None:

@@ -1,0 +1,115 @@
+"""Turns the entries of all ledgers under a root into who owns what: entries, sessions, intents, events and artifacts.
+
+An owner is a memory namespace, agent class and subject. It does not know what may refer to what: that is `leaks.py`.
+"""
+
+import re
+from array import array
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+from kitchener.ids import memory_namespace, session_of_turn, split_namespace
+from kitchener.ledger import StoredEntry
+from kitchener.records import events
+from kitchener.records.entries import Payload
+from kitchener.records.ref import Ref
+
+NOBODY: Final = 0
+"""The number of the owner of entries that name no subject."""
+_ENTRY_ID: Final = re.compile(r"E-\d{4}-\d\d-\d\d-(\d{12,})(?:\.\d\d)?")
+_MEMORY: Final = ("SIGNALS", "OVERLAYS")
+
+
+class Owned(NamedTuple):
+    """One entry, with whose it is."""
+
+    entry: StoredEntry
+    payload: Payload
+    """In today's shape."""
+    agent_class: str
+    """The agent class in whose ledger it stands, or in whose memory."""
+    owner: int
+
+
+class Owners:
+    """Who owns what. Owners are numbers here; `names` has their namespaces."""
+
+    def __init__(self) -> None:
+        self.names = [""]
+        """The namespace of each owner, by number; the first is nobody's."""
+        self._numbers: dict[str, int] = {"": NOBODY}
+        self._entries: dict[str, list[array[int]]] = {}
+        """By ledger id: the owner of each entry, by its number. Agent classes with memories of their own share ledger ids."""
+        self._things: dict[tuple[str, str], set[int]] = {}
+        """Sessions and intents by class and id, events and artifacts by id."""
+
+    def owned(self, entry: StoredEntry) -> Owned:
+        """An entry with its owner.
+
+        Raises:
+            EventVersionError: a newer version of Kitchener wrote it
+        """
+        payload = events.read_payload(entry.entry_type, entry.payload)
+        namespace, subject_id = payload.get("namespace"), payload.get("subject_id")
+        if entry.ledger_id in _MEMORY and isinstance(namespace, str):
+            return Owned(entry, payload, split_namespace(namespace)[0] or "", self._number(namespace))
+        agent_class = unquote(entry.ledger_id.partition(":")[2])
+        owner = self.number(agent_class, subject_id) if isinstance(subject_id, str) else NOBODY
+        return Owned(entry, payload, agent_class, owner)
+
+    def number(self, agent_class: str | None, subject_id: str) -> int:
+        """A subject of an agent class, as an owner."""
+        return self._number(memory_namespace(agent_class, subject_id) if agent_class else subject_id)
+
+    def note(self, owned: Owned) -> None:
+        """Takes in one entry. The entries of a ledger come in their order, without gaps."""
+        entry, payload, agent_class, owner = owned
+        ledgers = self._entries.setdefault(entry.ledger_id, [])
+        if entry.seq == 1:
+            ledgers.append(array("I", [NOBODY]))
+        ledgers[-1].append(owner)
+        if entry.entry_type == events.SESSION_START:
+            self._add(f"session {agent_class}", entry.entity_id, owner)
+        elif entry.entry_type == events.INTENT_DECLARED:
+            self._add(f"intent {agent_class}", entry.entity_id, owner)
+        elif entry.entry_type == events.HO3_SIGNAL:
+            self._add("event", str(payload.get("event_id")), owner)
+        elif entry.entry_type == events.HO3_OVERLAY:
+            for name in ("artifact_id", "overlay_id"):
+                self._add("artifact", str(payload.get(name)), owner)
+
+    def of_ref(self, ref: Ref) -> set[int]:
+        """The owner of the entry that a reference names; empty: there is no such entry."""
+        named = _ENTRY_ID.fullmatch(ref.entry_id)
+        seq = int(named[1]) if named is not None else 0
+        return {ledger[seq] for ledger in self._entries.get(ref.ledger_id, ()) if 0 < seq < len(ledger)}
+
+    def of_session(self, agent_class: str, session_id: object) -> set[int]:
+        """The owner of a session; empty: it has no start on record, such as that of a consolidation."""
+        return self._things.get((f"session {agent_class}", str(session_id)), set())
+
+    def of_turn(self, agent_class: str, turn_id: object) -> set[int]:
+        """The owner of the session that a turn belongs to."""
+        return self.of_session(agent_class, session_of_turn(turn_id)) if isinstance(turn_id, str) else set()
+
+    def of_intent(self, agent_class: str, intent_id: object) -> set[int]:
+        """The owner of an intent."""
+        return self._things.get((f"intent {agent_class}", str(intent_id)), set())
+
+    def of_event(self, event_id: str) -> set[int]:
+        """The owners of a signal's event."""
+        return self._things.get(("event", event_id), set())
+
+    def of_artifact(self, artifact_id: str) -> set[int]:
+        """The owners of an artifact: several subjects may have been taught the same."""
+        return self._things.get(("artifact", artifact_id), set())
+
+    def _add(self, kind: str, name: str, owner: int) -> None:
+        self._things.setdefault((kind, name), set()).add(owner)
+
+    def _number(self, namespace: str) -> int:
+        number = self._numbers.get(namespace)
+        if number is None:
+            number = self._numbers[namespace] = len(self.names)
+            self.names.append(namespace)
+        return number

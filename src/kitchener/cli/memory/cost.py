@@ -1,0 +1,252 @@
+"""Turns the work orders on record into what each learned line cost: to learn it, and to show it."""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from kitchener.cli.memory.agent_memory import AgentMemory
+from kitchener.cli.memory.view import LineState, learned_views, line_text
+from kitchener.cli.terminal.output import counted, table_lines
+from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.memory import MemoryReader, Overlay
+from kitchener.records import events
+from kitchener.records.entries import WorkOrderCompletedPayload, WorkOrderPlannedPayload, payload_as
+from kitchener.records.tokens import estimate_tokens
+
+_TYPES: Final = (events.WO_PLANNED, events.WO_COMPLETED, events.WO_FAILED)
+_WIDTH: Final = 60
+_COLUMNS: Final = ("artifact", "subject", "state", "line_tokens", "turns", "calls", "tokens_shown", "learning_tokens", "line")
+
+
+class Learning(NamedTuple):
+    """What an overlay was learned from: the same three facts stand in its consolidation's plan."""
+
+    namespace: str
+    signal_id: str
+    """As it is stored."""
+    gate_ts: str
+
+
+@dataclass(frozen=True, slots=True)
+class LineCost:
+    """What one learned line cost."""
+
+    line_tokens: int
+    """Tokens of the line, estimated by the agent class's `token_estimator`."""
+    turns: int
+    """Turns in which a model was shown it."""
+    calls: int
+    """Model calls that it was part of; calls of a work order that a crash cut off are missing."""
+    consolidations: int
+    """Work orders that tried to learn it, with those that failed before in the same window; 0: it was imported."""
+    input_tokens: int
+    """Of the consolidations."""
+    output_tokens: int
+    """Of the consolidations."""
+
+    @property
+    def tokens_shown(self) -> int:
+        """Tokens that all calls together spent on the line."""
+        return self.line_tokens * self.calls
+
+    def as_json(self) -> dict[str, int]:
+        """All figures by name."""
+        return {
+            "line_tokens": self.line_tokens,
+            "turns": self.turns,
+            "calls": self.calls,
+            "tokens_shown": self.tokens_shown,
+            "consolidations": self.consolidations,
+            "consolidation_input_tokens": self.input_tokens,
+            "consolidation_output_tokens": self.output_tokens,
+        }
+
+    def line(self) -> str:
+        """All figures, for a reader."""
+        shown = (
+            f"shown {self.line_tokens} tokens in {counted(self.calls, 'model call')}: {self.tokens_shown:,} tokens (estimated)"
+        )
+        if not self.consolidations:
+            return f"{shown}; no consolidation on record"
+        learned = f"{self.input_tokens:,} tokens in and {self.output_tokens:,} out"
+        return f"{shown}; learned with {learned} in {counted(self.consolidations, 'consolidation')}"
+
+
+class WorkOrderCosts:
+    """What the work orders that were shown a line, or that learned one, cost. Plans are taken in before the ends."""
+
+    def __init__(self) -> None:
+        self._shown: dict[tuple[str, str], list[tuple[str, object]]] = defaultdict(list)
+        """Work order and turn, by subject and artifact."""
+        self._learned: dict[Learning, set[str]] = defaultdict(set)
+        """Sessions of consolidations."""
+        self._calls: dict[str, int] = {}
+        """Model calls, by work order that was shown a line."""
+        self._spent: dict[str, dict[str, tuple[int, int]]] = {}
+        """Tokens in and out, by session of a consolidation and work order."""
+
+    def add(self, entry: StoredEntry) -> None:
+        """Takes in an entry of the supervisor's ledger."""
+        payload = events.read_payload(entry.entry_type, entry.payload)
+        if entry.entry_type == events.WO_PLANNED:
+            self._plan(entry, payload_as(WorkOrderPlannedPayload, payload))
+            return
+        cost = payload_as(WorkOrderCompletedPayload, payload).get("cost")
+        if not isinstance(cost, dict):
+            return
+        if entry.entity_id in self._calls:
+            self._calls[entry.entity_id] = cost["llm_calls"]
+        elif (session := self._spent.get(entry.session_id or "")) is not None:
+            session[entry.entity_id] = (cost["input_tokens"], cost["output_tokens"])
+
+    def _plan(self, entry: StoredEntry, plan: WorkOrderPlannedPayload) -> None:
+        consolidates, attention = plan.get("consolidates"), plan.get("attention")
+        if consolidates is not None:
+            session_id = str(entry.session_id)
+            about = Learning(consolidates["namespace"], consolidates["signal_id"], consolidates["gate_ts"])
+            self._learned[about].add(session_id)
+            self._spent.setdefault(session_id, {}).setdefault(entry.entity_id, (0, 0))
+        for artifact_id in attention.get("biases", ()) if attention is not None else ():
+            self._calls.setdefault(entry.entity_id, 0)
+            self._shown[plan["subject_id"], artifact_id].append((entry.entity_id, plan.get("turn_id")))
+
+    def of(self, subject_id: str, overlay: Overlay, learned: Iterable[Learning], estimator: str) -> LineCost:
+        """What a line of a subject cost.
+
+        Args:
+            subject_id: the subject
+            overlay: the line
+            learned: what its overlays on record were learned from
+            estimator: name of the estimator of its tokens
+        """
+        shown = self._shown.get((subject_id, overlay.key), [])
+        sessions = {session for each in learned for session in self._learned.get(each, ())}
+        spent = [tokens for session in sorted(sessions) for tokens in self._spent[session].values()]
+        return LineCost(
+            line_tokens=estimate_tokens(overlay.line, estimator),
+            turns=len({turn for _, turn in shown if turn is not None}),
+            calls=sum(self._calls[wo_id] for wo_id in {wo_id for wo_id, _ in shown}),
+            consolidations=len(spent),
+            input_tokens=sum(tokens for tokens, _ in spent),
+            output_tokens=sum(tokens for _, tokens in spent),
+        )
+
+
+def learning_of(entry: StoredEntry) -> Learning:
+    """What an overlay on record was learned from."""
+    payload = entry.payload
+    return Learning(str(payload["namespace"]), str(payload["signal_id"]), str(payload.get("window_end")))
+
+
+async def costs_of(ho2m: LedgerReader, subject_id: str, artifact_id: str, learned: Iterable[Learning]) -> WorkOrderCosts:
+    """The costs of the work orders behind one line; no scan of the ledger is needed."""
+    costs, wanted = WorkOrderCosts(), set(learned)
+    async for entry in ho2m.read(key=events.bias_index_key(subject_id, artifact_id)):
+        costs.add(entry)
+        async for end in ho2m.read(session_id=entry.session_id, entity_id=entry.entity_id, entry_type=_TYPES[1:]):
+            costs.add(end)
+    async for entry in ho2m.read(key=events.CONSOLIDATIONS_KEY):
+        about = payload_as(WorkOrderPlannedPayload, entry.payload).get("consolidates")
+        if about is not None and Learning(about["namespace"], about["signal_id"], about["gate_ts"]) in wanted:
+            async for each in ho2m.read(session_id=entry.session_id, entry_type=_TYPES):
+                costs.add(each)
+    return costs
+
+
+class CostRow(NamedTuple):
+    """One line of the table."""
+
+    subject_id: str
+    overlay: Overlay
+    state: LineState
+    cost: LineCost
+
+    def as_json(self) -> dict[str, object]:
+        """Everything, as JSON types."""
+        facts = {"artifact_id": self.overlay.key, "subject_id": self.subject_id, "state": self.state, "line": self.overlay.line}
+        return {**facts, **self.cost.as_json()}
+
+    def as_row(self) -> dict[str, object]:
+        """One line of a table."""
+        spent = self.cost.input_tokens + self.cost.output_tokens
+        return {
+            **self.cost.as_json(),
+            "artifact": self.overlay.key,
+            "subject": self.subject_id,
+            "state": self.state,
+            "learning_tokens": spent if self.cost.consolidations else None,
+            "line": line_text(self.overlay, _WIDTH),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """What all learned lines cost, the most expensive first."""
+
+    agent_class: str
+    rows: list[CostRow]
+
+    def totals(self) -> dict[str, int]:
+        """The sums of what was spent."""
+        costs = [row.cost for row in self.rows]
+        return {
+            "tokens_shown": sum(each.tokens_shown for each in costs),
+            "consolidation_input_tokens": sum(each.input_tokens for each in costs),
+            "consolidation_output_tokens": sum(each.output_tokens for each in costs),
+        }
+
+    def as_json(self) -> Mapping[str, object]:
+        """Everything, as JSON types."""
+        return {"agent_class": self.agent_class, "lines": [row.as_json() for row in self.rows], "totals": self.totals()}
+
+    def lines(self) -> Iterator[str]:
+        """Everything, for a reader."""
+        if not self.rows:
+            yield f"nothing learned yet by {self.agent_class}"
+            return
+        yield from table_lines(_COLUMNS, (row.as_row() for row in self.rows))
+        spent = self.totals()
+        learning = spent["consolidation_input_tokens"] + spent["consolidation_output_tokens"]
+        yield f"{spent['tokens_shown']:,} tokens to show them (estimated), {learning:,} tokens to learn them"
+
+
+async def cost_table(place: AgentMemory, subject_id: str | None) -> CostTable:
+    """What the learned lines of an agent class cost. Scans the supervisor's ledger once.
+
+    Args:
+        place: whose memory
+        subject_id: only lines about this subject; None: about all
+    """
+    costs, rows = WorkOrderCosts(), list[CostRow]()
+    async with place.paths.reader(place.agent_class) as ho2m, place.reader() as reader:
+        if reader is None:
+            return CostTable(place.agent_class, [])
+        learned = await _learned(reader)
+        if ho2m is not None:
+            async for entry in ho2m.read(entry_type=_TYPES):
+                costs.add(entry)
+        estimator = place.paths.agent(place.agent_class).token_estimator
+        async for subject, overlay, state in _lines(place, reader, subject_id):
+            about = learned.get((place.namespace(subject), overlay.key), [])
+            rows.append(CostRow(subject, overlay, state, costs.of(subject, overlay, about, estimator)))
+    rows.sort(key=lambda row: (-row.cost.tokens_shown, row.subject_id, row.overlay.key))
+    return CostTable(place.agent_class, rows)
+
+
+async def _learned(reader: MemoryReader) -> Mapping[tuple[str, str], list[Learning]]:
+    """What each artifact was learned from, by namespace and key."""
+    found = defaultdict[tuple[str, str], list[Learning]](list)
+    async for entry in reader.overlays.read(entry_type=events.HO3_OVERLAY):
+        key = entry.payload.get("artifact_id") or entry.payload["overlay_id"]
+        found[entry.payload["namespace"], key].append(learning_of(entry))
+    return found
+
+
+async def _lines(
+    place: AgentMemory, reader: MemoryReader, subject_id: str | None
+) -> AsyncIterator[tuple[str, Overlay, LineState]]:
+    known = [each.subject_id for each in await place.subjects(reader) if each.artifact_ids]
+    for each in known if subject_id is None else [subject_id]:
+        for view in learned_views(*await reader.snapshot(namespace=place.namespace(each)), place.config):
+            yield each, view.overlay, view.state
