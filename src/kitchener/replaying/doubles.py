@@ -26,7 +26,7 @@ from kitchener.records.work_order import Cost, DirectCall, DirectReply, HO1Execu
 from kitchener.replaying.comparison import first_difference
 from kitchener.replaying.recorded_routes import Routes
 from kitchener.replaying.replay_ledgers import ReplayLedger
-from kitchener.replaying.tape import Tape
+from kitchener.replaying.tape import Tape, direct_calls, is_tagged
 
 _FROM_OUTSIDE: Final = ("PROVIDER", "TIMEOUT")
 """Failure reasons that come from outside the executor. A replay copies these from the record and recomputes all others."""
@@ -71,7 +71,7 @@ class RecordedGateway:
         if failure is None:
             response = await self._answer(request)
         attempts = self._tape.attempts(request.wo_id, request.call)
-        as_planned = request if self._tape.is_tagged(request.wo_id) else request._replace(domain_tags=())
+        as_planned = request if is_tagged(self._tape, request.wo_id) else request._replace(domain_tags=())
         if (found := self._routes.difference(as_planned, attempts)) is not None:
             about = (events.ATTEMPT_STARTED, request.wo_id, None)
             self._tape.diverge("route", *found, about, payload=found[0], now=found[1])
@@ -114,7 +114,7 @@ class RecordedGateway:
         """The recorded failure of a call; None: the call has an answer, or its work order failed for another reason."""
         if self._about(request)[2] is not None or self._tape.turn is None:
             return None
-        if request.call in self._tape.direct_calls(request.wo_id):
+        if request.call in direct_calls(self._tape, request.wo_id):
             return WorkOrderFailed("PROVIDER", "a direct call failed, as recorded")
         for entry in self._tape.turn.of_type(events.WO_FAILED):
             error = entry.payload.get("error") or {}
@@ -210,7 +210,7 @@ class RecordedDirectCall:
 
     async def __call__(self, work_order: WorkOrder, *, calls_before: int) -> DirectReply:
         """See `DirectCall`."""
-        if self._tape.direct_calls(work_order.wo_id):
+        if direct_calls(self._tape, work_order.wo_id):
             return await self._call(work_order, calls_before=calls_before)
         end = self._tape.turn.end if self._tape.turn is not None else None
         return DirectReply(str(end.payload.get("response", "")) if end is not None else "", None)

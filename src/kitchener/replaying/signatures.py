@@ -16,7 +16,7 @@ from kitchener.signing import is_public_key, is_signed, signer_id
 _UNSIGNED: Final = {"tier": "HO2", "signer": None, "sig": None}
 
 
-class _Declared(NamedTuple):
+class _DeclaredSigner(NamedTuple):
     seq: int
     """Number of the `SIGNER_DECLARED` entry in HO2m."""
     signer: str | None
@@ -32,12 +32,12 @@ class RecordedSigners:
 
     def __init__(self, declared: Iterable[StoredEntry] = (), heads: Iterable[str] = ()) -> None:
         self._keys = {signer_id(key): key for key in heads}
-        self._declared: list[_Declared] = []
+        self._declared: list[_DeclaredSigner] = []
         for entry in declared:
             payload = payload_as(SignerDeclaredPayload, entry.payload)
             if is_public_key(key := payload["public_key"]):
                 self._keys.setdefault(signer_id(str(key)), str(key))
-            self._declared.append(_Declared(entry.seq, payload["signer"]))
+            self._declared.append(_DeclaredSigner(entry.seq, payload["signer"]))
 
     def difference(self, payload: Mapping[str, object], before_seq: int) -> Difference | None:
         """What is wrong with the signature of a projection; None: nothing.

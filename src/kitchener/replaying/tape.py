@@ -324,16 +324,6 @@ class Tape:
             return entry.entity_id
         return self.names.get((ref.ledger_id, ref.entry_id), ref.entry_id)
 
-    def is_tagged(self, wo_id: str) -> bool:
-        """Whether a work order of this turn carries domain tags. An older version planned it without the tag of its type."""
-        planned = [entry.payload for entry in self.of_turn(events.WO_PLANNED) if entry.entity_id == wo_id]
-        return any("domain_tags" in payload_as(WorkOrderPlannedPayload, each)["constraints"] for each in planned)
-
-    def direct_calls(self, wo_id: str) -> set[int]:
-        """The numbers of the calls that this turn made in a broken work order without HO1."""
-        attempts = [entry.payload for entry in self.of_turn(events.ATTEMPT_STARTED) if entry.entity_id == wo_id]
-        return {payload_as(AttemptStartedPayload, each)["call"] for each in attempts if each.get("governance_violation")}
-
     def _difference(
         self, expected: StoredEntry, recorded: Mapping[str, object], payload: Mapping[str, object]
     ) -> Difference | None:
@@ -391,3 +381,15 @@ def _as_planned(now: WorkOrderPlannedPayload, recorded: WorkOrderPlannedPayload)
     if "domain_tags" in recorded["constraints"] or now["constraints"].get("domain_tags") != tags:
         return now
     return {**now, "constraints": {key: value for key, value in now["constraints"].items() if key != "domain_tags"}}
+
+
+def is_tagged(tape: Tape, wo_id: str) -> bool:
+    """Whether a work order of the present turn carries domain tags. An older version planned it without the tag of its type."""
+    planned = [entry.payload for entry in tape.of_turn(events.WO_PLANNED) if entry.entity_id == wo_id]
+    return any("domain_tags" in payload_as(WorkOrderPlannedPayload, each)["constraints"] for each in planned)
+
+
+def direct_calls(tape: Tape, wo_id: str) -> set[int]:
+    """The numbers of the calls that the present turn made in a broken work order without HO1."""
+    attempts = [entry.payload for entry in tape.of_turn(events.ATTEMPT_STARTED) if entry.entity_id == wo_id]
+    return {payload_as(AttemptStartedPayload, each)["call"] for each in attempts if each.get("governance_violation")}
