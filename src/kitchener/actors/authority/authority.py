@@ -202,7 +202,7 @@ class ContextAuthority:
         """
         state, is_bridge = thread.state, self.ruleset.intent_mode == "bridge"
         session, has_past = SessionIntents(session_id, turn_id, state.intents), bool(state.turns)
-        if not any(state.is_own_session(each) for each in state.intents.values()):
+        if not any(each.is_own_of(state.session_id) for each in state.intents.values()):
             return bridge_declaration(session, adopts_turns=has_past) if is_bridge or has_past else None
         if not is_bridge or self.is_shadow or not state.has_unattached:
             return None

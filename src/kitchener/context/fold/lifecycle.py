@@ -52,6 +52,15 @@ class IntentRecord:
         """Whether it is live or deferred."""
         return self.status == "live" or self.status == "deferred"
 
+    def is_declared_in(self, session_id: str | None) -> bool:
+        """Whether a session declared it, whatever its scope; None stands for all sessions together."""
+        owner = self.facts.session_id
+        return owner is None or session_id is None or owner == session_id
+
+    def is_own_of(self, session_id: str | None) -> bool:
+        """Whether it is a SESSION intent of a session."""
+        return self.facts.scope == "SESSION" and self.is_declared_in(session_id)
+
     def header(self, estimate: Estimator, *, is_active: bool) -> Item:
         """The intent as a header item. Cached until the next event, because every turn shows the same one."""
         kept = self._header

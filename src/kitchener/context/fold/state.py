@@ -87,7 +87,7 @@ class FoldedEvents:
             self.live_intents[intent_id] = record
             return
         self.live_intents.pop(intent_id, None)
-        if record.status == "closed" and self.is_own_session(record):
+        if record.status == "closed" and record.is_own_of(self.session_id):
             self.last_closed = intent_id
 
     def _adopt(self, intent_id: str) -> None:
@@ -172,15 +172,6 @@ class FoldedEvents:
             merged += fresh
             seen[:] = [len(turns) for turns in lists]
         return merged
-
-    def is_own_session(self, record: IntentRecord) -> bool:
-        """Whether it is a SESSION intent of this session."""
-        return record.facts.scope == "SESSION" and self.is_declared_here(record)
-
-    def is_declared_here(self, record: IntentRecord) -> bool:
-        """Whether this session declared it, whatever its scope."""
-        owner = record.facts.session_id
-        return owner is None or self.session_id is None or owner == self.session_id
 
     def snapshot(self) -> dict[str, object]:
         """The whole state as plain values."""
@@ -335,14 +326,6 @@ class ContextState:
     def find_entry(self, entry_id: str) -> SourceEvent | None:
         """The event of an entry, voided or not; None: no event has this entry. A linear search."""
         return next((event for event in self._log if event.ref.entry_id == entry_id), None)
-
-    def is_own_session(self, record: IntentRecord) -> bool:
-        """Whether it is a SESSION intent of this session."""
-        return self._folded.is_own_session(record)
-
-    def is_declared_here(self, record: IntentRecord) -> bool:
-        """Whether this session declared it, whatever its scope."""
-        return self._folded.is_declared_here(record)
 
     def snapshot(self) -> dict[str, object]:
         """The whole state as plain values. Equal states have equal snapshots."""

@@ -91,9 +91,9 @@ def successor(intents: Mapping[str, IntentRecord], intent_id: str) -> IntentReco
 
 def _candidates(state: ContextState, *, with_shared: bool) -> list[IntentRecord]:
     """The session's competing live intents, in the order of their declarations."""
-    live = [each for each in state.live_intents.values() if each.status == "live" and state.is_own_session(each)]
+    live = [each for each in state.live_intents.values() if each.status == "live" and each.is_own_of(state.session_id)]
     if with_shared and not live:
-        live = [each for each in state.live_intents.values() if each.status == "live" and state.is_declared_here(each)]
+        live = [each for each in state.live_intents.values() if each.status == "live" and each.is_declared_in(state.session_id)]
     if len(live) <= 1:
         return live
     intents = state.intents
