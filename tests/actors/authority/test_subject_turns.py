@@ -39,7 +39,19 @@ async def test_one_subject_has_no_more_in_memory_than_all_may_have_and_keeps_the
         known = [(await step_by_step.of("ada", end)).known for end in ends]
         assert known == [1, 2, 3, 4, 5, 5, 5, 5, 5, 5, 5, 5]
         assert ids(step_by_step) == ids(at_once) == ids(whole)[:5]
-        assert at_once._held == step_by_step._held <= limit
+        assert at_once._held == step_by_step._held
+        assert sum(len(item.text) for item in at_once._subjects["ada"].words.turns) <= limit
+
+
+async def test_subjects_without_turns_are_evicted_too(tmp_path: Path) -> None:
+    """A subject takes memory before it says anything, so the number of subjects is bounded by the same limit."""
+    async with open_scripted(tmp_path) as runtime:
+        (end,) = await talk(runtime, 1, 1)
+        turns = SubjectTurns(runtime.ledgers(), len, 1_024, max_chars=10_000)
+        for number in range(100):
+            await turns.of(f"subject {number}", end)
+        assert 1 < len(turns._subjects) <= 20
+        assert (await turns.of("ada", end)).known == 1
 
 
 async def test_a_long_history_is_read_in_parts_and_whole(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ async def test_the_bound_holds_across_agent_classes_and_spares_a_running_turn(tm
         await hold(request)
         return echo(request)
 
-    classes = {"ADMIN": {}, "RESIDENT:guest": {}}
+    classes: dict[str, dict[str, Any]] = {"ADMIN": {}, "RESIDENT:guest": {}}
     limits = {"max_active_chars": 1_000}
     async with open_scripted(tmp_path, ScriptedProvider(answer), limits=limits, agents=classes) as runtime:
         admin, guest = runtime.supervisor("ADMIN"), runtime.supervisor("RESIDENT:guest")
