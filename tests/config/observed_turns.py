@@ -221,6 +221,16 @@ async def passivated(root: Path, **config: Any) -> Hashable:
         return await supervisor.session(one) is first
 
 
+async def passivated_by_text(root: Path, **config: Any) -> Hashable:
+    """Whether a session that said something, and is asked for after another one has, is the same object."""
+    async with open_scripted(root, **config) as runtime:
+        supervisor = runtime.supervisor()
+        one, two = [(await supervisor.handle_turn("hello")).session_id for _ in range(2)]
+        first = await supervisor.session(one)
+        await supervisor.handle_turn("hello again", session_id=two)
+        return await supervisor.session(one) is first
+
+
 async def nested(root: Path, **limits: int) -> Hashable:
     """A turn whose tool sends a message to another session."""
     relay = Relay()

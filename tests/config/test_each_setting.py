@@ -74,6 +74,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "limits.max_running_turns": Seen(1, 8, with_settings(turns.crowd, "max_running_turns")),
     "limits.max_waiting_turns": Seen(1, 8, with_settings(turns.crowd, "max_waiting_turns", max_running_turns=1)),
     "limits.max_active_sessions": limits("max_active_sessions", turns.passivated, 1, 8),
+    "limits.max_active_chars": limits("max_active_chars", turns.passivated_by_text, 1, 100_000),
     "limits.executor_concurrency": Seen(1, 8, with_settings(turns.crowd, "executor_concurrency")),
     "limits.executor_queue": Seen(1, 8, with_settings(turns.crowd, "executor_queue", executor_concurrency=1)),
     "limits.background_concurrency": limits("background_concurrency", turns.learning, 1, 8),

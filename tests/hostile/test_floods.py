@@ -1,12 +1,15 @@
 """What somebody says takes memory in proportion, and messages of hostile shapes are answered."""
 
+import gc
 import tracemalloc
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
+from kitchener.actors.sessions.directory import SessionManager
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
 from kitchener.context.lexical.postings import MAX_TERMS, MAX_TERMS_PER_TURN
 from kitchener.gateway.providers.offline import OfflineProvider
@@ -42,6 +45,12 @@ def held_by_indexes() -> int:
     modules = [tracemalloc.Filter(inclusive=True, filename_pattern="*/kitchener/context/lexical/*.py")]
     found = tracemalloc.take_snapshot().filter_traces(modules).statistics("filename")
     return sum(each.size for each in found)
+
+
+def held_by_sessions() -> list[int]:
+    """Characters of each session that is in memory."""
+    gc.collect()
+    return [each.held_chars() for each in gc.get_objects() if isinstance(each, SessionManager)]
 
 
 def test_an_index_takes_so_many_bytes_a_term_and_so_many_terms_a_text() -> None:
@@ -81,6 +90,27 @@ async def test_a_flood_of_long_messages_takes_memory_in_proportion(tmp_path: Pat
         finally:
             tracemalloc.stop()
     assert 0 < held < 2 * (messages + 2) * MAX_TERMS_PER_TURN * MAX_TERM_BYTES
+
+
+@pytest.mark.parametrize("context", [{}, ENFORCE], ids=["window", "authority"])
+async def test_a_flood_of_sessions_with_long_messages_holds_no_more_text_than_the_bound(
+    tmp_path: Path, context: dict[str, Any]
+) -> None:
+    """By their number alone, 20,000 active sessions could hold messages of 100,000 characters each."""
+    sessions, bound, said = 40, 200_000, "x" * 20_000
+    limits, agent = {"max_active_chars": bound}, {**context, "turn_budget": 1_000_000}
+    async with open_scripted(tmp_path, limits=limits, **agent) as runtime, bystander(runtime):
+        supervisor = runtime.supervisor()
+        first = await supervisor.start_session(subject_id="mallory")
+        for number in range(sessions):
+            session_id = first if number == 0 else None
+            await supervisor.handle_turn(said, session_id=session_id, subject_id="mallory")
+        held = held_by_sessions()
+        assert sum(held) <= bound + 2 * max(held), "the one used last and the one that runs may come on top"
+        assert max(held) >= 2 * len(said), "some are still active"
+        result = await supervisor.handle_turn("and now?", session_id=first, subject_id="mallory")
+        assert result.response == "echo: and now?"
+        assert (await supervisor.session(first)).history[0] == (said, f"echo: {said}")
 
 
 @pytest.mark.parametrize("ranked", [False, True])

@@ -43,6 +43,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "limits.max_running_turns": _WAITING,
     "limits.max_waiting_turns": _WAITING,
     "limits.max_active_sessions": "a passivated session comes back from the ledger as it was",
+    "limits.max_active_chars": "a passivated session comes back from the ledger as it was",
     "limits.executor_concurrency": _WAITING,
     "limits.executor_queue": _WAITING,
     "limits.background_concurrency": _WAITING,

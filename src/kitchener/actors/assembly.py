@@ -14,6 +14,7 @@ from kitchener.actors.consolidation.consolidator import Consolidator
 from kitchener.actors.erasure import ErasureGuard
 from kitchener.actors.intent_calls import IntentCalls
 from kitchener.actors.policy_identity import configuration_hash, policy_identity
+from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.admission import Admission, TurnLimiter
 from kitchener.actors.sessions.context_provider import SessionContext
 from kitchener.actors.sessions.directory import SessionDirectory
@@ -42,6 +43,7 @@ class SharedResources:
     Attributes:
         limits: the limits of the process
         limiter: limits the running turns of all supervisors of the runtime; None: the supervisor makes its own
+        active_text: bounds the text of all active sessions of the runtime; None: the supervisor makes its own
         listeners: listeners for streamed text by work order id; shared with the executor
         tasks: the task group of streamed turns; None without a runtime
         background: runs consolidations after the reply; None without a runtime
@@ -54,6 +56,7 @@ class SharedResources:
 
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     limiter: TurnLimiter | None = None
+    active_text: ActiveText | None = None
     listeners: dict[str, UpdateListener] = field(default_factory=dict)
     tasks: TaskGroup | None = None
     background: BackgroundJobs | None = None
@@ -113,6 +116,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
     authority = None
     if config.context_mode != "off":
         authority = ContextAuthority(config, ledgers, host.signer, ruleset_hash=ruleset_hash)
+    text = host.active_text or ActiveText(limits.max_active_chars)
     sessions = SessionDirectory(
         agent_class=agent_class,
         ledgers=ledgers,
@@ -120,6 +124,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         clock=clock,
         ids=ids or RandomIds(config.session_id_digits),
         max_active=limits.max_active_sessions,
+        text=text,
         authority=authority,
         memory=memory,
     )
@@ -141,7 +146,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         memory=_turn_memory(agent_class, config, ledgers, memory) if memory is not None else None,
     )
     limiter = host.limiter or TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
-    admission = Admission(config, limiter)
+    admission = Admission(config, limiter, text)
     consolidator = Consolidator(agent_class, services, memory, limits.abort_grace_s) if memory is not None else None
     return Components(
         sessions=sessions,

@@ -83,6 +83,9 @@ class LimitsConfig(Settings):
     """Turns that may wait to run, in a fair order of subjects. A further turn is refused at once with `Overloaded`."""
     max_active_sessions: Positive = 20_000
     """Sessions kept in memory. Beyond it, those idle for longest are passivated: they return from the ledger when needed."""
+    max_active_chars: Positive = 134_217_728
+    """Text that the active sessions of all agent classes hold, characters. Beyond it, those idle for longest are passivated.
+    A character of ordinary text takes 4 to 6 bytes with its turn's words; 35 where every word is short and new."""
     executor_concurrency: Positive = 1_024
     """Interactive work orders of one agent class that run at the same time. The gateway takes twice as many model calls, as
     several classes share it."""

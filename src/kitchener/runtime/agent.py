@@ -19,6 +19,7 @@ from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.mailbox.hosts import GatewayCall, HostedExecutor
 from kitchener.actors.mailbox.mailbox import BACKGROUND, INTERACTIVE, LaneLimits, Mailbox
+from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.supervisor import HO2Supervisor
@@ -62,6 +63,7 @@ class RuntimeParts:
     gateway: PromptGateway
     """The gateway behind its mailbox."""
     limiter: TurnLimiter
+    active_text: ActiveText
     sealer: Sealer | None
     signer: Signer | None
     memories: Mapping[str, HO3Memory]
@@ -95,6 +97,7 @@ class Agent:
         host = SharedResources(
             limits=limits,
             limiter=shared.limiter,
+            active_text=shared.active_text,
             tasks=shared.tasks,
             background=self.background,
             is_open=False,

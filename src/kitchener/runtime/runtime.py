@@ -18,6 +18,7 @@ from anyio.abc import TaskStatus
 from kitchener.actors.mailbox.calling_chain import calling_chain
 from kitchener.actors.mailbox.hosts import HostedGateway
 from kitchener.actors.mailbox.mailbox import INTERACTIVE, LaneLimits, LaneStatistics
+from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.sessions.requests import check_is_text
 from kitchener.actors.supervisor import HO2Supervisor
@@ -276,7 +277,8 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
             ):
                 hosted = HostedGateway(mailbox, stream_buffer=limits.stream_buffer)
                 limiter = TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
-                shared = RuntimeParts(config, injected, mailbox, hosted, limiter, sealer, signer, memories, tasks, scope)
+                text = ActiveText(limits.max_active_chars)
+                shared = RuntimeParts(config, injected, mailbox, hosted, limiter, text, sealer, signer, memories, tasks, scope)
                 task_status.started(Runtime(shared))
                 with ends_when_told("the task that holds the runtime"):
                     await anyio.sleep_forever()

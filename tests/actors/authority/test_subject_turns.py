@@ -1,6 +1,8 @@
 """A subject's turns that may be recalled: a limit on what is in memory, and the same turns however they are read."""
 
+import gc
 from pathlib import Path
+from weakref import ref
 
 from kitchener.actors.authority.subject_turns import SubjectTurns, SubjectView
 from kitchener.runtime import Runtime
@@ -40,6 +42,28 @@ async def test_one_subject_has_no_more_in_memory_than_all_may_have_and_keeps_the
         assert [view.known for view in step_by_step] == [1, 2, 3, 4, 5, 5, 5, 5, 5, 5, 5, 5]
         assert ids(step_by_step[-1]) == ids(at_once) == ids(whole)[:5]
         assert sum(len(item.text) for item in step_by_step[-1].words.turns) <= limit
+
+
+async def test_subjects_without_turns_are_evicted_too(tmp_path: Path) -> None:
+    """A subject takes memory before it says anything, so the number of subjects is bounded by the same limit."""
+    async with open_scripted(tmp_path) as runtime:
+        (end,) = await talk(runtime, 1, 1)
+        turns = SubjectTurns(runtime.ledgers(), len, 1_024, max_chars=10_000)
+        seen = [ref((await turns.of(f"subject {number}", end)).words) for number in range(100)]
+        gc.collect()
+        assert 1 < sum(each() is not None for each in seen) <= 20
+        assert (await turns.of("ada", end)).known == 1
+
+
+async def test_an_idle_session_keeps_nothing_that_was_evicted(tmp_path: Path) -> None:
+    """Recall across a subject's sessions reads an index that the sessions share; none of them keeps it alive alone."""
+    async with open_scripted(tmp_path, context_mode="enforce", recall_scope="subject") as runtime:
+        await talk(runtime, 2, 2)
+        session_id = await runtime.supervisor().start_session(subject_id="ada")
+        await runtime.supervisor().handle_turn("1 1 word", session_id=session_id)
+        thread = (await runtime.supervisor().session(session_id)).thread
+        assert thread is not None
+        assert thread.ranking.words.turns == []
 
 
 async def test_a_long_history_is_read_in_parts_and_whole(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import anyio
 
+from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.admission import Admission, TurnLimiter
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.queue import SessionQueue
@@ -47,7 +48,7 @@ class Place:
         settings = HO2Config(**{"admission_deadline_s": 30.0, **config})
         self.written = Written()
         self.limiter = limiter or TurnLimiter(max_running, 100)
-        self.admission = Admission(settings, self.limiter)
+        self.admission = Admission(settings, self.limiter, ActiveText(1_000_000))
         self.session = SessionManager(
             SessionState(SessionId("SES-00000001"), SubjectId("ada")),
             agent_class="ADMIN",

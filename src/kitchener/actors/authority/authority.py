@@ -37,6 +37,7 @@ from kitchener.context import (
     render,
     resolve_active,
 )
+from kitchener.context.fold.events import Answered, Asked, Facts, Opened
 from kitchener.context.fold.lifecycle import first_intent_problem
 from kitchener.errors import InvalidLifecycle
 from kitchener.ledger import LedgerEntry, LedgerGroup, ReadableLedger, StoredEntry
@@ -69,6 +70,7 @@ class SessionThread:
     __slots__ = (
         "_ruleset",
         "bases",
+        "held_chars",
         "intent_id",
         "is_shadow",
         "last_left",
@@ -91,6 +93,8 @@ class SessionThread:
         self.projection: Projection | None = None
         """The projection of the running turn; None before it is computed."""
         self.ranking = TurnRanking(ruleset)
+        self.held_chars = 0
+        """The characters of all events that the state keeps, for the bound `max_active_chars`."""
         self.shared_to = 0
         """Position in HO2m up to which other sessions' entries about shared intents were applied."""
 
@@ -108,6 +112,7 @@ class SessionThread:
         if event is None:
             return
         self.state.apply(event)
+        self.held_chars += _EVENT_CHARS if entry_type == events.WO_COMPLETED else _EVENT_CHARS + _chars_of(event.facts)
         if entry_type in _LEAVES and ref not in self.state.invalid:
             self.last_left = event.entity_id
         elif entry_type == events.TURN_STARTED and self.is_shadow:
@@ -369,7 +374,20 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "") -> Ruleset:
     )
 
 
+def _chars_of(facts: Facts) -> int:
+    """Returns the characters of the texts in an event's facts. The first three kinds, those of every turn, are counted fast."""
+    if isinstance(facts, Asked):
+        return len(facts.message or "")
+    if isinstance(facts, Answered):
+        return len(facts.response) + len(facts.message or "")
+    if isinstance(facts, Opened) and not (facts.targets or facts.acceptance):
+        return 0
+    return sum([len(each) if isinstance(each, str) else sum(map(len, each)) for each in facts if isinstance(each, str | tuple)])
+
+
 _NO_REF: Final = Ref("", "", "")
+_EVENT_CHARS: Final = 100
+"""What an event counts besides its texts, characters: its names, its references and its part of the tables."""
 
 
 def _part(ref: Ref, number: int) -> Ref:

@@ -98,13 +98,14 @@ class TurnRanking:
         ruleset: sets the limit of postings and the token budget of the context
     """
 
-    __slots__ = ("_among", "_budget", "_postings", "_taken", "_tokens", "_turns", "_words")
+    __slots__ = ("_among", "_budget", "_is_shared", "_postings", "_taken", "_tokens", "_turns", "_words")
 
     def __init__(self, ruleset: Ruleset) -> None:
         self._postings, self._budget = ruleset.ranking_postings, ruleset.context_budget
         self._turns: Sequence[Item] = ()
         self._words = TurnWords(self._postings)
         self._taken = self._tokens = self._among = 0
+        self._is_shared = False
 
     def follow(self, state: ContextState, subject: tuple[TurnWords, int] | None = None) -> None:
         """Adds the session's new turns. Call it in each turn before any ranking.
@@ -125,6 +126,12 @@ class TurnRanking:
                 self._words.note(turns[number])
         self._taken = len(turns)
         self._words, self._among = subject if subject is not None else (self._words, len(turns))
+        self._is_shared = not is_own
+
+    def rest(self) -> None:
+        """Lets go of the subject's index after a turn, so that it can be evicted. The next turn follows it again."""
+        if self._is_shared:
+            self._words = TurnWords(self._postings)
 
     @property
     def words(self) -> TurnWords:

@@ -6,6 +6,7 @@ entries that HO2m had when the turn started. Explained in `docs/context.md`.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import anyio
 
@@ -24,6 +25,8 @@ class SharedIntents:
         self._ledgers = ledgers
         self._has_any: bool | None = None
         self._written: dict[str, int] = {}
+        """Subject to the position of the newest such entry that this process wrote, for the subjects since `_cleared_at`."""
+        self._cleared_at = 0
         self.lock = anyio.Lock()
         """Held from reading the shared intents until the entry that depends on them is written. So two sessions cannot both
         close one intent."""
@@ -50,6 +53,9 @@ class SharedIntents:
     def wrote(self, subject_id: str) -> None:
         """Notes that this process wrote an entry about a shared intent of the subject, so that `news` reads it."""
         self._has_any = True
+        if len(self._written) >= _MAX_SUBJECTS:
+            self._written.clear()
+            self._cleared_at = self.position
         self._written[subject_id] = self.position
 
     async def _may_be_news(self, subject_id: str, after: int) -> bool:
@@ -59,4 +65,8 @@ class SharedIntents:
             self._has_any = bool(await self._ledgers.ho2m.last(key=events.SHARED_INTENTS))
         if not self._has_any:
             return False
-        return after == 0 or self._written.get(subject_id, 0) > after
+        return after == 0 or self._written.get(subject_id, self._cleared_at) > after
+
+
+_MAX_SUBJECTS: Final = 10_000
+"""Subjects whose positions are remembered. Forgetting them costs each session one more read, and bounds the memory."""

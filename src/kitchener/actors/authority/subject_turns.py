@@ -19,6 +19,10 @@ from kitchener.records.tokens import Estimator
 MAX_CHARS: Final = 16_777_216
 """Most characters of turns in memory, for all subjects together. Beyond it the least recently used subjects are evicted. One
 subject alone has no more either: its first turns up to here can be recalled, later ones cannot."""
+_SUBJECT_CHARS: Final = 500
+"""What a subject counts besides its turns, so that subjects with few turns or none are evicted too."""
+_TURN_CHARS: Final = 250
+"""What a turn counts besides its text."""
 _BATCH: Final = 256
 """Turns that are read at a time."""
 
@@ -43,6 +47,10 @@ class _IndexedTurns:
         self.words = TurnWords(postings)
         self.read_to = 0
 
+    @property
+    def held(self) -> int:
+        return _SUBJECT_CHARS + _TURN_CHARS * len(self.places) + self.chars
+
 
 class SubjectTurns:
     """Caches the turns of recently used subjects, oldest turn first.
@@ -59,6 +67,7 @@ class SubjectTurns:
         self._max_chars = max_chars
         self._subjects: OrderedDict[str, _IndexedTurns] = OrderedDict()
         self._held = 0
+        """Characters of all subjects, with what each subject and each turn counts besides its text."""
 
     async def of(self, subject_id: str, position: int) -> SubjectView:
         """Returns the completed turns of a subject.
@@ -70,6 +79,7 @@ class SubjectTurns:
         kept = self._subjects.get(subject_id)
         if kept is None:
             kept = self._subjects[subject_id] = _IndexedTurns(self._postings)
+            self._held += _SUBJECT_CHARS
         self._subjects.move_to_end(subject_id)
         if kept.read_to < position:
             await self._read_on(subject_id, kept, position)
@@ -78,7 +88,7 @@ class SubjectTurns:
     def forget(self, subject_id: str) -> None:
         """Evicts a subject's turns from memory. The next `of` reads them again."""
         dropped = self._subjects.pop(subject_id, None)
-        self._held -= dropped.chars if dropped is not None else 0
+        self._held -= dropped.held if dropped is not None else 0
 
     async def _read_on(self, subject_id: str, kept: _IndexedTurns, position: int) -> None:
         """Reads the turns that were completed since the last read."""
@@ -94,7 +104,7 @@ class SubjectTurns:
         kept.read_to = max(kept.read_to, position)
         while self._held > self._max_chars and len(self._subjects) > 1:
             _, dropped = self._subjects.popitem(last=False)
-            self._held -= dropped.chars
+            self._held -= dropped.held
 
     async def _note(self, subject_id: str, kept: _IndexedTurns, batch: Sequence[StoredEntry]) -> None:
         """Takes turns that follow on those noted so far. Ends with the first that does not fit, whoever reads it."""
@@ -111,7 +121,7 @@ class SubjectTurns:
             kept.words.note(item)
             kept.chars += len(item.text)
             if self._subjects.get(subject_id) is kept:  # it may have been evicted during the read
-                self._held += len(item.text)
+                self._held += len(item.text) + _TURN_CHARS
 
     def _item(self, entry: StoredEntry, started: StoredEntry | None) -> Item | None:
         payload = entry.payload

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 import anyio
 
 from kitchener.actors.mailbox.wakeups import Wakeup, signals
+from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.queue import SessionQueue, Waiter
 from kitchener.clock import loop_clock, scope_class
@@ -177,11 +178,13 @@ class Admission:
     Args:
         config: overlap policy, queue length and admission deadline
         limiter: the runtime's limit of running turns
+        text: counts the text of a session when its last call has ended
     """
 
-    def __init__(self, config: HO2Config, limiter: TurnLimiter) -> None:
+    def __init__(self, config: HO2Config, limiter: TurnLimiter, text: ActiveText) -> None:
         self._config = config
         self._limiter = limiter
+        self._text = text
         self._now = loop_clock()
 
     async def enter(self, session: SessionManager, message: str, call: TurnCall, *, nested: bool) -> SessionQueue:
@@ -285,8 +288,7 @@ class Admission:
         if queue.scope is not None:
             queue.scope.cancel()
 
-    @staticmethod
-    def _leave_session(session: SessionManager) -> None:
+    def _leave_session(self, session: SessionManager) -> None:
         queue = session.queue
         assert queue is not None
         queue.scope = None
@@ -295,6 +297,9 @@ class Admission:
             queue.waiting.popleft().granted.set()
         else:
             session.queue = None
+            if session.thread is not None:
+                session.thread.ranking.rest()
+            self._text.count(session)
 
     @staticmethod
     async def _record(session: SessionManager, message: str, key: str | None, reason: RejectReason) -> None:

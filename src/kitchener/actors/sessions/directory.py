@@ -8,6 +8,7 @@ holds the active sessions and activates others from the ledger. On activation it
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -15,6 +16,7 @@ import anyio
 import structlog
 
 from kitchener.actors.authority.authority import ContextAuthority, SessionThread
+from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.fresh_ids import FreshIds, check_session_id
 from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.sessions.state import CHANGES, PastTurn, SessionState, fold
@@ -71,6 +73,9 @@ class SessionManager:
         "_config",
         "_ho2m",
         "_ledgers",
+        "_seen_turns",
+        "_window_chars",
+        "_window_sizes",
         "last_used",
         "queue",
         "session_id",
@@ -96,6 +101,8 @@ class SessionManager:
         self.thread: SessionThread | None = None
         """The Context Authority's state of the session; None if the Authority is off."""
         state.window = deque(state.window, maxlen=config.attention_window_turns)
+        self._window_sizes: deque[int] = deque(maxlen=config.attention_window_turns)
+        self._window_chars = self._seen_turns = 0
         state.estimator = config.token_estimator
 
     def check_open(self) -> None:
@@ -109,6 +116,19 @@ class SessionManager:
     def history(self) -> list[tuple[str, str]]:
         """The newest turns as (user message, response), oldest first; at most `attention_window_turns`."""
         return [(past.user_message, past.response) for past in self.state.window]
+
+    def held_chars(self) -> int:
+        """The characters that the session keeps in memory: of its newest turns and, with the Context Authority, of all turns.
+
+        The cost does not grow with the session: only turns since the last call are counted.
+        """
+        state, sizes = self.state, self._window_sizes
+        unseen, self._seen_turns = state.completed_turns - self._seen_turns, state.completed_turns
+        for past in state.newest(unseen):
+            size = len(past.fragment.content) + _TURN_CHARS
+            self._window_chars += size - (sizes[0] if len(sizes) == sizes.maxlen else 0)
+            sizes.append(size)
+        return self._window_chars + (self.thread.held_chars if self.thread is not None else 0)
 
     @property
     def wo_sequence(self) -> int:
@@ -222,11 +242,12 @@ class SessionDirectory:
         clock: time of day
         ids: source of new session ids
         max_active: sessions in memory; beyond this number the longest idle ones are passivated
+        text: bounds the text of the active sessions, together with those of other agent classes
         authority: the Context Authority; None if it is off
         memory: may know a turn whose start a crash lost, by its signals; None if memory is not used
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a part of the supervisor that the directory needs
         self,
         *,
         agent_class: str,
@@ -235,6 +256,7 @@ class SessionDirectory:
         clock: Clock,
         ids: IdSource,
         max_active: int,
+        text: ActiveText,
         authority: ContextAuthority | None = None,
         memory: LongTermMemory | None = None,
     ) -> None:
@@ -245,6 +267,7 @@ class SessionDirectory:
         self._active: OrderedDict[str, SessionManager] = OrderedDict()
         self._fresh_ids = FreshIds(ids, ledgers, self._active)
         self._idle_s, self._max_active = config.idle_passivate_s, max_active
+        self._text = text
         self._memory = memory
         self._authority = authority
         self._now = loop_clock()
@@ -304,6 +327,7 @@ class SessionDirectory:
 
     def passivate(self, session: SessionManager) -> None:
         """Passivates a session. The next `find` activates it from the ledger."""
+        self._text.forget(session)
         self._active.pop(session.session_id, None)
 
     async def start(
@@ -351,6 +375,7 @@ class SessionDirectory:
     def _keep(self, session: SessionManager) -> None:
         self._active[session.session_id] = session
         self._touch(session)
+        self._text.add(session, partial(self.passivate, session))
 
     def _touch(self, session: SessionManager) -> None:
         now = self._now()
@@ -372,7 +397,7 @@ class SessionDirectory:
                 session.last_used = now
                 self._active.move_to_end(session.session_id)
             elif session is not touched and (is_idle or len(self._active) > self._max_active):
-                del self._active[session.session_id]
+                self.passivate(session)
 
     async def _activate(self, session_id: str) -> SessionManager:
         check_session_id(session_id)
@@ -433,3 +458,6 @@ async def close_open_turn(session: SessionManager, reason: AbortReason) -> None:
 
 
 _PASSIVATE_AT_ONCE = 16
+_TURN_CHARS: Final = 200
+"""What a turn in the window counts besides its text, characters. Its objects take about 1,500 bytes, as much as 200 to 400
+characters of ordinary text with their words."""
