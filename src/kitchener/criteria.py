@@ -20,16 +20,32 @@ _TEXTS: Final[Mapping[str, Callable[[str, str], bool]]] = {
     "not_contains": lambda text, part: part not in text,
 }
 EXPECTED: Final = "expected min_chars:N, max_chars:N, contains:TEXT or not_contains:TEXT"
+_BY_MODEL: Final = "; a statement such as `names the price` needs verify_with_model"
 
 
-def criterion_problem(criterion: str) -> str | None:
-    """What is wrong with a criterion, for a reader; None: the quality gate can apply it."""
+def is_for_model(criterion: str) -> bool:
+    """Whether a criterion is a statement that only a model can judge, such as "names the price in euros"."""
+    kind = criterion.partition(":")[0]
+    return kind not in _NUMBERS and kind not in _TEXTS and criterion.strip() != "" and len(criterion) <= _MAX_CHARS
+
+
+def criterion_problem(criterion: str, *, by_model: bool = False) -> str | None:
+    """What is wrong with a criterion, for a reader; None: it can be applied.
+
+    Args:
+        criterion: the criterion
+        by_model: whether a model verifies replies, so that it can judge statements
+    """
     kind, _, operand = criterion.partition(":")
+    if by_model and is_for_model(criterion):
+        return None
     if kind in _NUMBERS and operand.isascii() and operand.isdecimal() and len(operand) <= _MAX_DIGITS:
         return None
     if kind in _TEXTS and operand and len(operand) <= _MAX_CHARS and not any("\ud800" <= each <= "\udfff" for each in operand):
         return None
-    return f"{EXPECTED}, where N has at most {_MAX_DIGITS} digits and TEXT 1 to {_MAX_CHARS:,} characters"
+    return f"{EXPECTED}, where N has at most {_MAX_DIGITS} digits and TEXT 1 to {_MAX_CHARS:,} characters" + (
+        "" if by_model else _BY_MODEL
+    )
 
 
 def is_met(criterion: str, text: str) -> bool:

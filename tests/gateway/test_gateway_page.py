@@ -20,5 +20,8 @@ def test_a_block_of_the_page_runs_and_its_claims_hold(number: int) -> None:
 
 
 def test_the_settings_of_the_page_are_valid() -> None:
-    (toml,) = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    check_router(RuntimeConfig.model_validate(tomllib.loads(toml)).router)
+    found = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    settings = [RuntimeConfig.model_validate(tomllib.loads(toml)) for toml in found]
+    assert len(settings) > 1
+    for each in settings:
+        check_router(each.router)

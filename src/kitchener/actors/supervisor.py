@@ -95,7 +95,7 @@ class HO2Supervisor:
         self._limiter, self._keys, self._intents = parts.limiter, parts.keys, parts.intents
         self._runner, self._consolidator, self._background = parts.runner, parts.consolidator, parts.background
         self._authority = parts.authority
-        self._checks = RequestChecks(self._host.limits)
+        self._checks = RequestChecks(self._host.limits, by_model=config.verify_with_model)
         self.erasure = parts.erasure
         """Stops and evicts a subject's sessions for an erasure. The runtime calls it."""
 

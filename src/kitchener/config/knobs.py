@@ -7,9 +7,9 @@ config schema` and the file of `kitchener init` show the docstrings here. The na
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from kitchener.config.settings import Settings, dotted_key, parse_settings, read_settings_file
 from kitchener.config.shown import described_name, described_names
@@ -24,7 +24,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 
 
 def _known_criterion(criterion: str) -> str:
-    problem = criterion_problem(criterion)
+    problem = criterion_problem(criterion, by_model=True)
     if problem is not None:
         raise ValueError(problem)
     return criterion
@@ -334,11 +334,19 @@ class TurnConfig(Settings):
     verify_contract_id: Name = "PRC-VERIFY-001"
     """Contract of verify work orders."""
     acceptance: Annotated[tuple[Criterion, ...], Field(max_length=MAX_CRITERIA)] = ()
-    """Criteria that every reply must meet: `min_chars:N`, `max_chars:N`, `contains:TEXT`, `not_contains:TEXT`."""
+    """Criteria that every reply must meet: `min_chars:N`, `max_chars:N`, `contains:TEXT`, `not_contains:TEXT`; with
+    `verify_with_model` also statements that a model can judge, such as `names the price`."""
     verify_with_model: bool = False
     """Whether a model judges each reply, besides the fixed checks. It costs one model call for each reply."""
     labels_vocabulary: dict[Literal["domain", "task"], tuple[Name, ...]] = Field(default_factory=dict)
     """Labels that classification may give; any other counts as none. Empty: the model chooses."""
+
+    @model_validator(mode="after")
+    def _check_acceptance(self) -> Self:
+        for each in self.acceptance if not self.verify_with_model else ():
+            if (problem := criterion_problem(each)) is not None:
+                raise ValueError(f"acceptance: {problem}")
+        return self
 
 
 class SessionConfig(Settings):

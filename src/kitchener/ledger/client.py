@@ -181,7 +181,7 @@ class LedgerClient(LedgerReads):
             await self._check_head(entry.payload, expected_head)
         stored = self._encode(entry, self.position + 1)
         self._enqueue(stored)
-        return tuple.__new__(Ref, (stored.ledger_id, stored.entry_id, stored.entry_hash))  # Ref(…) without its Python code
+        return stored.ref
 
     async def write_all(self, entries: Sequence[LedgerEntry]) -> list[StoredEntry]:
         """Appends entries in one commit and returns them; a crash leaves all or none. Raises as `write`, with none written."""
@@ -308,7 +308,7 @@ class LedgerClient(LedgerReads):
             session_id = session_of(payload)
         keys = self._index_keys(entry_type, payload) if self._index_keys is not None else ()
         timestamp = self._stamper.stamp()
-        body = b'{"entity_id":%b%b%b,"timestamp":"%b"}' % (entity_text, type_text, payload_text, timestamp.encode())
+        body = b"".join((b'{"entity_id":', entity_text, type_text, payload_text, b',"timestamp":"', timestamp.encode(), b'"}'))
         if len(body) > self._max_body:
             size = len(body) + ENVELOPE_BYTES + len(ledger_id)
             raise EntryTooLarge(ledger_id, entry_type, size, self.config.max_entry_bytes)

@@ -28,17 +28,16 @@ asks what waits now asks `calling_chain`."""
 def live_links() -> Links:
     """The part of the chain that still waits: what stands after the last tool call that has ended."""
     links = CALLING_CHAIN.get()
-    if len(links) > 1:  # one link alone is a turn outside of tools
-        for place in range(len(links) - 1, 0, -1):
-            link = links[place]
-            if isinstance(link, ToolRun) and link.has_ended:
-                return links[place + 1 :]
+    for place in range(len(links) - 1, 0, -1):
+        link = links[place]
+        if isinstance(link, ToolRun) and link.has_ended:
+            return links[place + 1 :]
     return links
 
 
 def calling_chain() -> tuple[str, ...]:
     """The sessions whose turns wait for what runs here, outermost first."""
-    return tuple(link for link in live_links() if isinstance(link, str))
+    return tuple([link for link in live_links() if isinstance(link, str)])
 
 
 def enter_tool(context: Context) -> ToolRun:

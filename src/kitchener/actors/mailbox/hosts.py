@@ -87,7 +87,7 @@ class HostedGateway:
     def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> Coroutine[object, object, PromptResponse]:
         """Returns the model's answer; see `PromptGateway`."""
         answer = self._mailbox.ask_here(GatewayCall(request, on_attempt, None))
-        return cast(Coroutine[object, object, PromptResponse], answer)  # without a sink there is an answer
+        return cast("Coroutine[object, object, PromptResponse]", answer)  # without a sink there is an answer
 
     async def stream(self, request: PromptRequest, *, on_attempt: OnAttempt) -> AsyncIterator[StreamItem]:
         """Yields the answer as the provider produces it; see `PromptGateway`. A slow reader slows down the provider."""

@@ -24,9 +24,11 @@ class RequestChecks:
 
     Args:
         limits: the limits of the process
+        by_model: whether a model verifies replies, so that acceptance criteria may be statements
     """
 
-    def __init__(self, limits: LimitsConfig) -> None:
+    def __init__(self, limits: LimitsConfig, *, by_model: bool = False) -> None:
+        self._by_model = by_model
         self._max_chars, self._max_nesting = limits.max_message_chars, limits.max_nesting
 
     def message(self, message: str) -> str:
@@ -157,17 +159,17 @@ class RequestChecks:
         if idempotency_key is not None:
             check_name("idempotency_key", idempotency_key)
         deadline = None if seconds is None else anyio.current_time() + seconds
-        criteria = check_criteria(acceptance) if acceptance != () else ()
+        criteria = check_criteria(acceptance, by_model=self._by_model) if acceptance != () else ()
         return TurnCall(session_id, subject_id, idempotency_key, memory, deadline, criteria)
 
 
-def check_criteria(acceptance: Sequence[str]) -> tuple[str, ...]:
+def check_criteria(acceptance: Sequence[str], *, by_model: bool) -> tuple[str, ...]:
     """Returns the acceptance criteria; raises CallerError unless they are texts that the quality gate can apply."""
     check_list("acceptance", acceptance)
     if len(acceptance) > MAX_CRITERIA:
         raise CallerError(f"acceptance has {len(acceptance)} criteria: expected at most {MAX_CRITERIA}")
     for each in acceptance:
-        problem = criterion_problem(each)
+        problem = criterion_problem(each, by_model=by_model)
         if problem is not None:
             raise CallerError(f"acceptance = {quoted(each)}: {problem}")
     return tuple(acceptance)

@@ -9,6 +9,7 @@ from kitchener.actors.turn.chain import WorkOrderChain
 from kitchener.actors.turn.reply import APOLOGIES, APOLOGY, Reply
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.work.quality import QualityGateResult
+from kitchener.criteria import is_for_model
 from kitchener.records import events
 from kitchener.records.entries import EscalationPayload, QualityGatePayload
 from kitchener.records.turn import TurnError
@@ -25,6 +26,8 @@ async def judge_reply(services: TurnServices, chain: WorkOrderChain, message: st
     if verdict.is_accepted and output is not None:
         if not chain.can_record(str(output.get("response_text", ""))):
             verdict = QualityGateResult("reject", "the reply does not fit into one ledger entry (max_entry_bytes)", wo_id)
+        elif services.config.verify_with_model and not chain.room and any(map(is_for_model, wo.acceptance)):
+            verdict = QualityGateResult("reject", "no work order is left to judge the acceptance criteria", wo_id)
         elif services.config.verify_with_model and chain.room:
             asked = await _ask_verifier(services, chain, message, wo, verdict)
             if isinstance(asked, Reply):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kitchener.config import HO2Config
-from kitchener.criteria import is_met
+from kitchener.criteria import is_for_model, is_met
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class QualityGate:
         if problem is not None or not acceptance_criteria:
             return QualityGateResult("reject" if problem else "accept", problem or "all checks passed", wo_id)
         text = str((output_result or {}).get("response_text", ""))
-        unmet = tuple([each for each in acceptance_criteria if not is_met(each, text)])
+        judged = [each for each in acceptance_criteria if not (self._config.verify_with_model and is_for_model(each))]
+        unmet = tuple([each for each in judged if not is_met(each, text)])
         if not unmet:
             return QualityGateResult("accept", "all checks passed", wo_id)
         what = "criterion" if len(unmet) == 1 else "criteria"
