@@ -72,7 +72,6 @@ def settings_text() -> str:
         "[agents.ADMIN]",
         *_setting(HO2Config, "instructions", "You are a helpful assistant."),
         *_setting(HO2Config, "tools", example=["my_bot.tools:list_packages"]),
-        *_setting(HO2Config, "turn_budget"),
         *_setting(HO2Config, "ho3_enabled", True),
         *_setting(HO2Config, "context_mode", "enforce"),
         *_setting(HO2Config, "intent_mode", "classified"),
