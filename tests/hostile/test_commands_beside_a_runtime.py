@@ -40,11 +40,6 @@ DAMAGED: Final = 6
 IN_USE: Final = 7
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @asynccontextmanager
 async def in_use(root: Path, model: Callable[[PromptRequest], Any] = echo) -> AsyncIterator[Runtime]:
     """A runtime whose bystander is served for as long as the block runs."""

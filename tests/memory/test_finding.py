@@ -170,6 +170,25 @@ async def test_many_subjects_in_little_memory_come_back_as_they_were(tmp_path: P
             await compare(memory, files, namespace, at(), None, ["tool:read_file"])
 
 
+async def test_long_learned_lines_count_as_well_as_events(tmp_path: Path) -> None:
+    """Few events, much learned text: the subject of long ago is no longer in memory, the one used last is."""
+    disk = CountedReads()
+    async with open_memory(tmp_path, resident_events=1_000, disk=disk) as memory:
+        names = [f"ADMIN/long{n}" for n in range(20)]
+        for namespace in names:
+            await recur(memory, count=5, sessions=3, namespace=namespace)
+            [found] = await memory.read_signals(namespace=namespace)
+            line = {**learned(list(found.event_ids)), "content": {"bias": "comes back", "category": "x", "notes": "b" * 20_000}}
+            await memory.log_overlay(line, namespace=namespace)
+        await memory.commit()
+        read = []
+        for namespace in (names[-1], names[0]):
+            disk.bytes_read = 0
+            await memory.read_signals(namespace=namespace)
+            read.append(disk.bytes_read > 0)
+        assert read == [False, True]
+
+
 async def test_a_subject_larger_than_the_memory_for_all_is_read_all_the_same(tmp_path: Path) -> None:
     async with open_memory(tmp_path, resident_events=1_000) as memory:
         await recur(memory, count=1_200, namespace=ADA)

@@ -155,7 +155,8 @@ class HO3MemoryConfig(Settings):
     max_line_chars: Annotated[int, Field(ge=16, le=2_000)] = 240
     """Longest learned line, characters. A longer one is refused."""
     resident_events: Annotated[int, Field(ge=1_000, le=1_000_000_000_000)] = 200_000
-    """Signal events kept in memory. Beyond it, the subjects unused for longest are evicted and read again when needed."""
+    """Signal events kept in memory; 128 characters of learned lines count as one. Beyond it, the subjects unused for
+    longest are evicted and read again when needed."""
 
 
 class ProviderConfig(Settings):

@@ -74,6 +74,10 @@ class SignalOperations(OverlayOperations):
         subject = self._subjects.cached(namespace) if type(namespace) is str else None
         return subject if subject is not None else await super()._known(namespace)
 
+    async def _append(self, subject: SubjectMemory, entry_type: str, entity_id: str, fields: Mapping[str, object]) -> None:
+        await super()._append(subject, entry_type, entity_id, fields)
+        self._subjects.count(subject.namespace)
+
     async def commit(self) -> None:
         """Returns when everything logged so far is durable. A turn's own commit covers it already."""
         await self.signals.commit()
@@ -140,13 +144,12 @@ class SignalOperations(OverlayOperations):
         subject.promised.add(event_id)
         try:
             await self.signals.write(LedgerEntry(events.HO3_SIGNAL, stored_id, payload))
-            known = subject.event_count
             told: SignalPayload = payload if stored_id == signal_id else {**payload, "signal_id": signal_id}
             subject.apply_signal(self.signals.position, self.signals.last_timestamp, told)
         finally:
             subject.promised.discard(event_id)
             subject.pins -= 1
-        self._subjects.add(subject.event_count - known)
+        self._subjects.count(namespace)
         return event_id
 
     async def erase_subject(

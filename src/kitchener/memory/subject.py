@@ -6,7 +6,7 @@ month sees last month's memory.
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kitchener.config import HO3MemoryConfig
 from kitchener.ledger.format.lines import NO_END
@@ -58,11 +58,14 @@ class SubjectMemory:
         "overlay_refs",
         "pins",
         "promised",
+        "record_chars",
     )
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
         self.event_count = 0
+        self.record_chars = 0
+        """Characters of the recorded overlays and of the decisions about them, with a constant for each record."""
         """Number of signal events in memory."""
         self.last_us = 0
         """Timestamp of the newest entry applied, microseconds since the epoch."""
@@ -254,6 +257,12 @@ class SubjectMemory:
 
     def _record(self, key: str, record: OverlayRecord) -> None:
         self._histories.setdefault(key, OverlayHistory()).add(record)
+        overlay = record.overlay
+        self.record_chars += _RECORD_CHARS + (len(overlay.line) + len(str(overlay.content)) if overlay is not None else 0)
+
+
+_RECORD_CHARS: Final = 1_000
+"""What a record takes besides its text, in characters."""
 
 
 def _is_consolidated(history: OverlayHistory, cut: Cut, config: HO3MemoryConfig) -> bool:

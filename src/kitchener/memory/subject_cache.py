@@ -105,6 +105,8 @@ class SubjectCache:
         self._looking = anyio.Lock()
         self._subjects: OrderedDict[str, SubjectMemory] = OrderedDict()
         self._loading: dict[str, anyio.Event] = {}
+        self._costs: dict[str, int] = {}
+        """What each cached subject was counted with."""
         self._held = 0
 
     def __len__(self) -> int:
@@ -137,20 +139,28 @@ class SubjectCache:
         """Evicts a subject, unless an entry of it is being written."""
         subject = self._subjects.get(namespace)
         if subject is not None and not subject.pins:
-            self._held -= _cost(self._subjects.pop(namespace))
+            self._remove(namespace)
 
-    def add(self, events: int) -> None:
-        """Counts events added to a subject, and evicts subjects if the cache is full."""
-        self._held += events
-        if self._held > self._max_events:
-            self._evict()
+    def count(self, namespace: str) -> None:
+        """Counts what was added to a cached subject, and evicts subjects if the cache is full."""
+        subject = self._subjects.get(namespace)
+        if subject is not None:
+            cost = _cost(subject)
+            self._held += cost - self._costs.get(namespace, 0)
+            self._costs[namespace] = cost
+            if self._held > self._max_events:
+                self._evict()
+
+    def _remove(self, namespace: str) -> None:
+        del self._subjects[namespace]
+        self._held -= self._costs.pop(namespace, 0)
 
     async def _fetch(self, namespace: str) -> SubjectMemory:
         done = self._loading[namespace] = anyio.Event()
         try:
             subject = await self._load(namespace) if await self._is_known(namespace) else SubjectMemory(namespace)
             self._subjects[namespace] = subject
-            self.add(_cost(subject))
+            self.count(namespace)
             return subject
         finally:
             del self._loading[namespace]
@@ -187,11 +197,15 @@ class SubjectCache:
             if self._held <= self._max_events or namespace == newest:
                 return
             if not self._subjects[namespace].pins:
-                self._held -= _cost(self._subjects.pop(namespace))
+                self._remove(namespace)
 
 
 def _cost(subject: SubjectMemory) -> int:
-    return subject.event_count + _EMPTY_SUBJECT
+    return subject.event_count + subject.record_chars // _EVENT_CHARS + _EMPTY_SUBJECT
+
+
+_EVENT_CHARS: Final = 128
+"""Characters of overlays that count as one event."""
 
 
 _EMPTY_SUBJECT: Final = 8

@@ -33,7 +33,7 @@ async def test_one_subject_has_no_more_in_memory_than_all_may_have_and_keeps_the
         whole = await SubjectTurns(ledgers, len, 1_024).of("ada", ends[-1])
         assert whole.known == 12
         size = len(whole.words.turns[0].text)
-        limit = 5 * size + size // 2
+        limit = 500 + 5 * (size + 250) + size // 2  # a subject and each turn count besides their text
 
         at_once = await SubjectTurns(ledgers, len, 1_024, max_chars=limit).of("ada", ends[-1])
         assert at_once.known == 5

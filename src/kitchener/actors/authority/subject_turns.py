@@ -113,7 +113,7 @@ class SubjectTurns:
             item = self._item(entry, started.get(events.turn_index_key(entry.entity_id)))
             if item is None or item.entity_id in kept.ids:  # another session's turn may have read it meanwhile
                 continue
-            kept.is_full = kept.is_full or kept.chars + len(item.text) > self._max_chars
+            kept.is_full = kept.is_full or kept.held + len(item.text) > self._max_chars
             if kept.is_full:
                 return
             kept.ids.add(item.entity_id)
