@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -149,7 +150,7 @@ def test_every_whole_number_has_a_greatest_value(model: type[LimitsConfig | HO2C
 def test_a_settings_file_without_end_is_not_read_to_its_end() -> None:
     """In a process of its own, so that reading on would not take this one's memory."""
     program = "from kitchener.runtime.loading import load_config; load_config('/dev/zero')"
-    limited = f"ulimit -v 4000000; exec {sys.executable} -c {json.dumps(program)}"
+    limited = f"ulimit -v 4000000; exec {shlex.quote(sys.executable)} -c {shlex.quote(program)}"
     run = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=60, check=False)
     assert "is larger than 1,048,576 bytes" in run.stderr
 
