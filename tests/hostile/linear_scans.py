@@ -28,7 +28,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 import kitchener
-from kitchener import ids, signing
+from kitchener import criteria, ids, signing
 from kitchener.actors.attention import retriever as attention
 from kitchener.actors.authority.ranking import TurnWords
 from kitchener.actors.executor.answers import is_stored_by_text, read_answer
@@ -287,6 +287,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a recorded subject", ids.check_recorded_subject),
         Scan("an objective", lambda text: requests.check_text("objective", text)),
         Scan("a message", lambda text: _REQUESTS.message(text)),
+        Scan("an acceptance criterion", lambda text: criteria.criterion_problem(f"contains:{text}", by_model=True)),
         Scan("a tool's name", lambda text: Tool(len, name=text)),
     ),
     "offline": (
