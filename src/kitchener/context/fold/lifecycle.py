@@ -182,28 +182,35 @@ WORK_ORDER_STATUS: Mapping[str, WorkOrderStatus] = {
     ev.WO_RETIRED: "retired",
 }
 """Kind of event to the status of the work order after it; a failure is a `WO_CLOSED` of its own."""
+_REOPENINGS, _REOPENED = (ev.INTENT_REOPENED, ev.WO_REOPENED), ("live", "open")
 _AFTER_FAILURE = frozenset((ev.WO_SUPERSEDED, ev.WO_ABANDONED, ev.WO_RETIRED, ev.WO_REOPENED))
 
 
-def intent_problem(event: SourceEvent, intents: Mapping[str, IntentRecord]) -> str | None:
-    """Why an event contradicts the state of its intent; None: it is valid."""
-    facts, intent_id = event.facts, event.entity_id
-    record = intents.get(intent_id)
-    if isinstance(facts, ev.Declared):
-        return None if record is None else f"intent {intent_id} was declared before"
+def lifecycle_problem(event: SourceEvent, records: Mapping[str, IntentRecord] | Mapping[str, WorkOrderRecord]) -> str | None:
+    """Why an event contradicts the state of its intent or work order; None: it is valid.
+
+    A superseding intent must be declared; a superseding work order may be unknown.
+    """
+    facts, entity_id, is_intent = event.facts, event.entity_id, event.kind in OF_INTENTS
+    noun, begun = ("intent", "declared") if is_intent else ("work order", "opened")
+    record = records.get(entity_id)
+    if isinstance(facts, (ev.Declared, ev.Opened)):
+        return None if record is None else f"{noun} {entity_id} was {begun} before"
     if record is None:
-        return f"intent {intent_id} was never declared"
-    if event.kind == ev.INTENT_REOPENED:
-        return f"intent {intent_id} is live and cannot be reopened" if record.status == "live" else None
+        return f"{noun} {entity_id} was never {begun}"
+    if event.kind in _REOPENINGS:
+        return f"{noun} {entity_id} is {record.status} and cannot be reopened" if record.status in _REOPENED else None
     if not record.is_live:
-        return f"intent {intent_id} was {record.status} before"
+        return f"{noun} {entity_id} was {record.status} before"
+    if record.status == "failed" and event.kind not in _AFTER_FAILURE:
+        return f"{noun} {entity_id} has failed; it can only be superseded, abandoned, retired or reopened"
     if isinstance(facts, ev.Forked):
-        unknown = [child for child in facts.children if child not in intents]
-        return f"intent {intent_id} forks into {unknown[0]}, which was never declared" if unknown else None
+        unknown = [child for child in facts.children if child not in records]
+        return f"{noun} {entity_id} forks into {unknown[0]}, which was never declared" if unknown else None
     if isinstance(facts, ev.Superseded):
-        if facts.by is None or facts.by not in intents:
-            return f"intent {intent_id} is superseded by {facts.by}, which was never declared"
-        return _cycle(intent_id, facts.by, intents)
+        if is_intent and facts.by not in records:
+            return f"{noun} {entity_id} is superseded by {facts.by}, which was never declared"
+        return None if facts.by is None else _cycle(entity_id, facts.by, records)
     return None
 
 
@@ -212,7 +219,7 @@ def first_intent_problem(events: Iterable[SourceEvent], intents: Mapping[str, In
     after = dict(intents)
     for event in events:
         intent_id = event.entity_id
-        problem = intent_problem(event, after)
+        problem = lifecycle_problem(event, after)
         if problem is not None:
             return intent_id, problem
         if isinstance(event.facts, ev.Declared):
@@ -220,25 +227,6 @@ def first_intent_problem(events: Iterable[SourceEvent], intents: Mapping[str, In
         else:
             after[intent_id] = copy(after[intent_id])
             after[intent_id].apply(event)
-    return None
-
-
-def work_order_problem(event: SourceEvent, work_orders: Mapping[str, WorkOrderRecord]) -> str | None:
-    """Why an event contradicts the state of its work order; None: it is valid. A superseding work order may be unknown."""
-    facts, wo_id = event.facts, event.entity_id
-    record = work_orders.get(wo_id)
-    if isinstance(facts, ev.Opened):
-        return None if record is None else f"work order {wo_id} was opened before"
-    if record is None:
-        return f"work order {wo_id} was never opened"
-    if event.kind == ev.WO_REOPENED:
-        return f"work order {wo_id} is open and cannot be reopened" if record.status == "open" else None
-    if not record.is_live:
-        return f"work order {wo_id} was {record.status} before"
-    if record.status == "failed" and event.kind not in _AFTER_FAILURE:
-        return f"work order {wo_id} has failed; it can only be superseded, abandoned, retired or reopened"
-    if isinstance(facts, ev.Superseded) and facts.by is not None:
-        return _cycle(wo_id, facts.by, work_orders)
     return None
 
 

@@ -21,8 +21,7 @@ from kitchener.context.fold.lifecycle import (
     IntentRecord,
     InvalidEvent,
     WorkOrderRecord,
-    intent_problem,
-    work_order_problem,
+    lifecycle_problem,
 )
 from kitchener.records.entries import ERASED
 from kitchener.records.ref import Ref
@@ -148,9 +147,9 @@ class FoldedEvents:
     def problem(self, event: SourceEvent) -> str | None:
         """Why the event contradicts the events before it; None: it does not."""
         if event.kind in OF_WORK_ORDERS:
-            return work_order_problem(event, self.work_orders)
+            return lifecycle_problem(event, self.work_orders)
         if event.kind in OF_INTENTS:
-            return intent_problem(event, self.intents)
+            return lifecycle_problem(event, self.intents)
         if event.kind == ev.TURN_COMPLETED and event.entity_id in self.turns:
             return f"turn {event.entity_id} was completed before"
         return None
