@@ -44,13 +44,7 @@ class LongTermMemory(Protocol):
         ...
 
     async def log_signal(
-        self,
-        signal_id: str,
-        session_id: str,
-        event_id: str | None = None,
-        metadata: Mapping[str, Json] | None = None,
-        *,
-        namespace: str,
+        self, signal_id: str, session_id: str, event_id: str, metadata: Mapping[str, Json], *, namespace: str
     ) -> str:
         """Logs one event of a signal and returns its event id."""
         ...

@@ -6,13 +6,25 @@ documentation is in `LedgerClient` and `Ledgers`.
 
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 from kitchener.canonical import NOTHING, Opening
 from kitchener.config import LedgerConfig
 from kitchener.ids import EntryId
 from kitchener.ledger.format.lines import LedgerEntry, StoredEntry
 from kitchener.records.ref import Ref
+
+
+class ReadConditions(TypedDict, total=False):
+    """Which entries a read gives; `LedgerReads.read` documents them. A missing condition, or None, leaves out no entry."""
+
+    session_id: str | None
+    entity_id: str | None
+    entry_type: str | tuple[str, ...] | None
+    key: str | None
+    after_seq: int | None
+    up_to_seq: int | None
+    limit: int | None
 
 
 class ReadableLedger(Protocol):
@@ -28,17 +40,7 @@ class ReadableLedger(Protocol):
         """Number of the last entry that a read sees."""
         ...
 
-    def read(
-        self,
-        *,
-        session_id: str | None = None,
-        entity_id: str | None = None,
-        entry_type: str | tuple[str, ...] | None = None,
-        key: str | None = None,
-        after_seq: int | None = None,
-        up_to_seq: int | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[StoredEntry]:
+    def read(self, **conditions: Unpack[ReadConditions]) -> AsyncIterator[StoredEntry]:
         """The entries that meet all conditions, ascending."""
         ...
 

@@ -20,6 +20,7 @@ from kitchener.memory.subject import SubjectMemory
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
+from kitchener.records.entries import Json
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
 from kitchener.records.work_order import Cost, DirectCall, DirectReply, HO1ExecutorProtocol, WorkOrder
@@ -274,13 +275,7 @@ class RecordedMemory(MemoryReader):
         return await super().check_gate(signal_id, as_of_ts, up_to=up_to, namespace=namespace)
 
     async def log_signal(
-        self,
-        signal_id: str,
-        session_id: str,
-        event_id: str | None = None,
-        metadata: Mapping[str, object] | None = None,
-        *,
-        namespace: str,
+        self, signal_id: str, session_id: str, event_id: str, metadata: Mapping[str, Json], *, namespace: str
     ) -> str:
         """Compares a signal with the next recorded one of the turn."""
         expected = self._tape.next_of(SIGNALS)
@@ -293,7 +288,7 @@ class RecordedMemory(MemoryReader):
             "session_id": session_id,
             "namespace": namespace,
             "subject_id": split_namespace(namespace)[1],
-            "metadata": dict(metadata or {}),
+            "metadata": dict(metadata),
         }
         if expected is None:
             signal = (events.HO3_SIGNAL, signal_id, None)
@@ -304,7 +299,7 @@ class RecordedMemory(MemoryReader):
             about = (events.HO3_SIGNAL, expected.entity_id, expected.entry_id)
             self._tape.diverge(*found, about, payload=recorded, now=given)
         self.last_logged_ts = self._tape.pass_over(SIGNALS).timestamp
-        return str(event_id)
+        return event_id
 
     def stored_id(self, signal_id: str, *, namespace: str) -> str:
         """A signal's id in the form that the turn recorded. An older version stored every id in plain words."""

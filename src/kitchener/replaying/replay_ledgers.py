@@ -6,12 +6,13 @@ therefore depend on the recorded references, hashes and times.
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Unpack
 
 from kitchener.canonical import NOTHING, Opening
 from kitchener.config import LedgerConfig
 from kitchener.ids import EntryId
 from kitchener.ledger import Ledger, LedgerEntry, LedgerReader, StoredEntry
+from kitchener.ledger.ledger import ReadConditions
 from kitchener.records.ref import Ref
 from kitchener.replaying.tape import Tape
 from kitchener.sealing import Sealer
@@ -62,34 +63,17 @@ class ReplayLedger:
             watcher.append(stored)
         return stored.ref
 
-    async def read(
-        self,
-        *,
-        session_id: str | None = None,
-        entity_id: str | None = None,
-        entry_type: str | tuple[str, ...] | None = None,
-        key: str | None = None,
-        after_seq: int | None = None,
-        up_to_seq: int | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[StoredEntry]:
+    async def read(self, **conditions: Unpack[ReadConditions]) -> AsyncIterator[StoredEntry]:
         """The recorded entries that meet all conditions and that the replay may see; see `LedgerClient.read`."""
-        end = self.position if up_to_seq is None else min(up_to_seq, self.position)
-        others = (entity_id, entry_type, key, after_seq, limit)
-        if session_id == self._tape.session_id and others == (None,) * len(others):
+        up_to_seq = conditions.get("up_to_seq")
+        conditions["up_to_seq"] = end = self.position if up_to_seq is None else min(up_to_seq, self.position)
+        given = {name for name, value in conditions.items() if value is not None}
+        if given == {"session_id", "up_to_seq"} and conditions["session_id"] == self._tape.session_id:
             for entry in self._tape.entries.get(self.ledger_id, ()):
                 if entry.seq <= end:
                     yield entry
         elif self._reader is not None:
-            async for entry in self._reader.read(
-                session_id=session_id,
-                entity_id=entity_id,
-                entry_type=entry_type,
-                key=key,
-                after_seq=after_seq,
-                up_to_seq=end,
-                limit=limit,
-            ):
+            async for entry in self._reader.read(**conditions):
                 yield entry
 
     async def last(self, *, session_id: str | None = None, key: str | None = None, limit: int = 1) -> list[StoredEntry]:

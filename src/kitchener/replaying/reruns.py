@@ -15,7 +15,7 @@ from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.memory.signals import normalise
 from kitchener.memory.subject_cache import OVERLAYS
 from kitchener.records import events
-from kitchener.records.entries import ProjectionPayload, opened, payload_as, text_of
+from kitchener.records.entries import Json, ProjectionPayload, opened, payload_as, text_of
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
@@ -169,19 +169,13 @@ class RerunMemory(RecordedMemory):
     """The recorded memory. It ignores signals that are logged."""
 
     async def log_signal(
-        self,
-        signal_id: str,
-        session_id: str,
-        event_id: str | None = None,
-        metadata: Mapping[str, object] | None = None,
-        *,
-        namespace: str,
+        self, signal_id: str, session_id: str, event_id: str, metadata: Mapping[str, Json], *, namespace: str
     ) -> str:
         """Checks the signal id and keeps nothing."""
         normalise(signal_id, self.kinds)
         turn = self._tape.turn
         self.last_logged_ts = turn.start["turn_ts"] if turn is not None else ""
-        return str(event_id)
+        return event_id
 
 
 class Rerun:

@@ -153,8 +153,7 @@ class WorkOrderChain:
         """
         services, session = self._services, self._session
         prior = tuple(prior_results)
-        # Rounded up. Otherwise the last work order could time out just before its turn, and chance would decide between an
-        # apology for a slow model and TurnTimeout.
+        # Rounded up, or chance decides whether the last work order times out (an apology) or its turn does (TurnTimeout).
         left_ms = max(0, int((self._deadline - services.loop_time()) * 1_000)) + 1
         wo = WorkOrder.create(
             session_id=session.session_id,
@@ -175,14 +174,12 @@ class WorkOrderChain:
         try:
             data = canonical_bytes([input_context, prior], at="input_context")
         except EntryRefused as error:  # an output can be storable alone but too deep inside an input
-            message = f"the input of the {wo_type} step cannot be recorded: {error}"
-            return Reply(APOLOGY, TurnError("OUTPUT_SCHEMA", message))
+            return Reply(APOLOGY, TurnError("OUTPUT_SCHEMA", f"the input of the {wo_type} step cannot be recorded: {error}"))
         planned = await self._plan(wo, limits, data, input_refs, context)
         self._wo_scope = scope = (*self._scope, wo_id)
         budgeter.allocate(scope, constraints.token_budget)
         needed = tokens_of_bytes(len(data)) + (0 if wo_type == "tool_call" else services.config.reply_reserve)
-        budget = budgeter.check(scope)
-        if not budget.covers(needed):
+        if not (budget := budgeter.check(scope)).covers(needed):
             return await self._refuse(wo, budget, needed)
         dispatched: WorkOrderDispatchedPayload = {"wo_id": wo_id, "tier_target": "HO1", "lane": "interactive"}
         await self.write(events.WO_DISPATCHED, wo_id, dispatched)

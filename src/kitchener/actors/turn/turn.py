@@ -309,28 +309,20 @@ class Turn:
         constants = self._services.constants
         has_stubs = self._authority is not None and self._authority.shows_stubs
         constraints = constants.synthesis(offers_tools=plan.offers_tools, offers_items=plan.offers_items and has_stubs)
-        inputs = {
-            "user_message": self._message,
-            "assembled_context": context.as_assembled(),
-            "instructions": constants.instructions,
-        }
         acceptance = self._acceptance
         if plan.tool_request is not None:
             acceptance = plan_acceptance(acceptance, constants.tool_acceptance.get(plan.tool_request.tool_id, ()))
-        if acceptance:
-            inputs["instructions"] = told_criteria(constants.instructions, acceptance)
+        inputs = {
+            "user_message": self._message,
+            "assembled_context": context.as_assembled(),
+            "instructions": told_criteria(constants.instructions, acceptance) if acceptance else constants.instructions,
+        }
         prior = [dict(classification), *results]
         rejected: list[WorkOrder] = []
         while True:
             parent = rejected[-1].wo_id if rejected else None
             wo = await self._chain.dispatch(
-                "synthesize",
-                inputs,
-                constraints,
-                prior_results=prior,
-                parent=parent,
-                context=context,
-                acceptance=acceptance,
+                "synthesize", inputs, constraints, prior_results=prior, parent=parent, context=context, acceptance=acceptance
             )
             if isinstance(wo, Reply):
                 return wo
@@ -354,8 +346,7 @@ class Turn:
                 return apology
             constraints = tighter(constraints, len(rejected))
             if acceptance:
-                told = told_criteria(constants.instructions, acceptance, verdict.unmet)
-                inputs = {**inputs, "instructions": told}
+                inputs = {**inputs, "instructions": told_criteria(constants.instructions, acceptance, verdict.unmet)}
 
     async def _complete(self, reply: Reply) -> TurnOutcome:
         """Writes the totals of the chain, then `TURN_COMPLETED`. After that nothing aborts the turn."""
