@@ -10,9 +10,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 import orjson
 
-from kitchener.gateway.rules.classification import RuleClassification, classify, speech_act
+from kitchener.gateway.rules.classification import RuleClassification, classify
 from kitchener.gateway.rules.relation import MAX_READ_CHARS
-from kitchener.gateway.rules.tool_choice import choose_tool
 from kitchener.gateway.rules.vocabulary import content_stems, words_of
 from kitchener.gateway.traits import ProviderTraits
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolSpec, ToolUse, Usage
@@ -27,7 +26,7 @@ _WORDS = re.compile(r"\S+\s*|\s+")
 _SELF = "I am Kitchener's offline model: fixed rules, no language model. Configure a provider for real answers."
 _QUOTES = "From our conversation: "
 _KEEPS = "I keep in mind: "
-_SOCIAL = {"greeting": f"Hello! {_SELF}", "thanks": "You are welcome.", "farewell": "Goodbye!"}
+_SOCIAL = {"greeting": f"Hello! {_SELF}", "thanks": "You are welcome.", "farewell": "Goodbye!", "statement": "All right."}
 _CLASSIFY_INPUTS = ("active_objective", "prior_intent_id", "recent_turns", "labels_vocabulary")
 _LESSONS = {
     "domain": ("topic_affinity", "Often talks about {}."),
@@ -57,9 +56,8 @@ class OfflineProvider:
         if (answer := _ANSWERS.get(request.wo_type)) is not None:
             return self._response(request, answer(request))
         results = _tool_results(request)
-        if not results and (use := _tool_use(request)) is not None:
-            return self._response(request, {}, use)
-        return self._response(request, {"response_text": _reply(request, results)})
+        use = None if results else _tool_use(request)
+        return self._response(request, {} if use else {"response_text": _reply(request, results)}, use)
 
     async def stream(self, request: PromptRequest) -> AsyncIterator[TextPiece | PromptResponse]:
         """Yields the text of the same answer word by word, then the answer."""
@@ -68,18 +66,18 @@ class OfflineProvider:
             yield TextPiece(1, word)
         yield response
 
-    def _response(self, request: PromptRequest, answer: Mapping[str, object], *uses: ToolUse) -> PromptResponse:
-        is_plain = request.output_schema is None and request.wo_type not in _ANSWERS
-        text = str(answer.get("response_text", "")) if uses or is_plain else orjson.dumps(answer).decode()
+    def _response(self, request: PromptRequest, answer: Mapping[str, object], use: ToolUse | None = None) -> PromptResponse:
+        is_plain = use is not None or (request.output_schema is None and request.wo_type not in _ANSWERS)
+        text = str(answer.get("response_text", "")) if is_plain else orjson.dumps(answer).decode()
         sent = sum(len(each.content.encode()) for each in request.messages)
         return PromptResponse(
             provider_id=self._provider_id,
             model_id=MODEL_ID,
             text=text,
-            structured=None if uses else dict(answer),
-            tool_uses=uses,
+            structured=dict(answer) if use is None else None,
+            tool_uses=() if use is None else (use,),
             usage=Usage(tokens_of_bytes(sent), tokens_of_bytes(len(text.encode()))),
-            finish_reason="tool_use" if uses else "stop",
+            finish_reason="stop" if use is None else "tool_use",
         )
 
 
@@ -94,11 +92,7 @@ def _classified(request: PromptRequest) -> RuleClassification:
 
 
 def _tool_use(request: PromptRequest) -> ToolUse | None:
-    message = str(request.variables.get("user_message") or "")
-    words = words_of(message)
-    if speech_act(message, words) not in ("question", "command"):
-        return None
-    found = choose_tool(message, words, request.tools)
+    found = classify(str(request.variables.get("user_message") or ""), tools=request.tools).get("tool_request")
     return None if found is None else ToolUse(f"offline-{request.call}", found["tool_id"], found["arguments"])
 
 
@@ -118,15 +112,11 @@ def _reply(request: PromptRequest, results: Sequence[tuple[str | None, object]])
         return "\n\n".join([*(_told(name, found) for name, found in results), *kept])
     classified: Mapping[str, object] = next((each for each in given.get("prior_results", ()) if "speech_act" in each), {})
     act, objective = str(classified.get("speech_act")), classified.get("candidate_objective")
-    if act in _SOCIAL or (act == "statement" and not objective):
-        return _SOCIAL.get(act, "All right.")
-    labels = classified.get("labels")
-    domain = labels.get("domain") if isinstance(labels, Mapping) else None
-    understood = (
-        "I understood your message" + (f" about {domain}" if domain else "") + (f": “{objective}”." if objective else ".")
-    )
+    if act in _SOCIAL and not objective:
+        return _SOCIAL[act]
     quote = _quote(given.get("user_message", ""), context.get("context_text", ""))
-    return " ".join([*([f"{_QUOTES}“{quote}”."] if quote else []), understood, _SELF, *kept])
+    quoted = [f"{_QUOTES}“{quote}”."] if quote else []
+    return " ".join([*quoted, *([f"I understood: “{objective}”."] if objective else []), _SELF, *kept])
 
 
 def _quote(message: str, context_text: str) -> str:
@@ -145,13 +135,10 @@ def _told(name: str | None, found: object) -> str:
     while isinstance(found, Mapping) and "result" in found:
         found = found["result"]
     if isinstance(found, Mapping) and "error" in found:
-        return f"{name} failed: {_text(found['error'])}"
-    lines = [f"\n- {_text(each)}" for each in found] if isinstance(found, list) else [f" {_text(found)}"]
-    return _shortened(f"{name}:{''.join(lines)}", MAX_REPLY_CHARS)
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+        name, found = f"{name} failed", found["error"]
+    items, lead = (found, "\n- ") if isinstance(found, list) else ([found], " ")
+    texts = [each if isinstance(each, str) else orjson.dumps(each, default=str).decode() for each in items]
+    return _shortened(f"{name}:{''.join(lead + text for text in texts)}", MAX_REPLY_CHARS)
 
 
 def _verdict(request: PromptRequest) -> dict[str, object]:
@@ -173,16 +160,12 @@ def _lesson(request: PromptRequest) -> dict[str, object]:
     events = [each.get("co_signals", ()) for each in given["recent_events"]]
     counts = Counter(signal for signals in events for signal in {*signals})
     usual = [signal_id] if kind in ("domain", "task") else [each for each in counts if 2 * counts[each] > len(events)]
-    return {
-        "bias": line,
-        "category": category,
-        "salience_weight": round(min(1.0, 0.3 + 0.03 * given["count"] + 0.05 * given["session_count"]), 2),
-        "decay_modifier": 0.5,
-        "labels": {
-            each: sorted(name[len(each) + 1 :] for name in usual if name.startswith(each + ":")) for each in ("domain", "task")
-        },
-        "context_line": line,
+    labels = {
+        each: sorted(name[len(each) + 1 :] for name in usual if name.startswith(f"{each}:")) for each in ("domain", "task")
     }
+    weight = round(min(1.0, 0.3 + 0.03 * given["count"] + 0.05 * given["session_count"]), 2)
+    lesson = {"bias": line, "category": category, "salience_weight": weight, "decay_modifier": 0.5}
+    return {**lesson, "labels": labels, "context_line": line}
 
 
 _ANSWERS = {"classify": _classified, "verify": _verdict, "consolidate": _lesson}
