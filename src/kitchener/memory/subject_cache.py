@@ -112,11 +112,6 @@ class SubjectCache:
     def __len__(self) -> int:
         return len(self._subjects)
 
-    @property
-    def events_held(self) -> int:
-        """Events in the cache, plus a small constant for each subject."""
-        return self._held
-
     def cached(self, namespace: str) -> SubjectMemory | None:
         """The cached memory of a namespace; None: it is not cached, so use `get`."""
         subject = self._subjects.get(namespace)

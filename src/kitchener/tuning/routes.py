@@ -93,10 +93,6 @@ class RouteChoice(NamedTuple):
         """Whether a fallback was asked instead of the first provider."""
         return self.route_reason == "fallback"
 
-    def as_json(self) -> dict[str, object]:
-        """Everything, as JSON types."""
-        return self._asdict()
-
 
 @dataclass(frozen=True, slots=True)
 class Rerouted:
@@ -116,16 +112,11 @@ class Rerouted:
 
     def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
-        call = self.call
         return {
-            "session_id": call.session_id,
-            "turn_id": call.turn_id,
-            "wo_id": call.wo_id,
-            "wo_type": call.wo_type,
-            "call": call.call,
+            **{name: getattr(self.call, name) for name in ("session_id", "turn_id", "wo_id", "wo_type", "call")},
             "changed": self.is_changed,
-            "recorded": {**self.recorded.as_json(), "cost": self.recorded_cost},
-            "other": {**self.other.as_json(), "cost": self.other_cost},
+            "recorded": {**self.recorded._asdict(), "cost": self.recorded_cost},
+            "other": {**self.other._asdict(), "cost": self.other_cost},
         }
 
 

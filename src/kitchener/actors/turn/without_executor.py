@@ -58,12 +58,7 @@ async def reply_without_executor(
 
 
 async def _ask_gateway(
-    services: TurnServices,
-    wo: WorkOrder,
-    message: str,
-    deadline: float,
-    tokens_left: int | None,
-    trace: Iterable[StoredEntry],
+    services: TurnServices, wo: WorkOrder, message: str, deadline: float, tokens_left: int | None, trace: Iterable[StoredEntry]
 ) -> DirectReply:
     """Asks the gateway for a reply to the message alone, unless the turn's budget does not cover that."""
     call, constants = services.direct_call, services.constants

@@ -57,7 +57,8 @@ class _IntentOutcome(TypedDict):
     active_child_intent_id: NotRequired[str | None]
 
 
-_IntentCall = Callable[[HO2Supervisor, str], Awaitable[_IntentOutcome | None]]
+_IntentCall = Callable[[HO2Supervisor, str], Awaitable[_IntentOutcome]]
+_IntentMethod = Callable[[HO2Supervisor, str, str, str], Awaitable[None]]
 
 
 @app.command(name="list")
@@ -162,11 +163,7 @@ def close(
 
         kitchener intent close INT-0a1b2c3d4e5f6071 --outcome "booked"
     """
-
-    def call(supervisor: HO2Supervisor, session_id: str) -> Awaitable[None]:
-        return supervisor.close_intent(session_id, intent, outcome)
-
-    return _write(options, session, call, is_json=json, intent=intent, status="closed")
+    return _change(options, session, HO2Supervisor.close_intent, intent, outcome, "closed", is_json=json)
 
 
 @app.command
@@ -185,11 +182,7 @@ def abandon(
 
         kitchener intent abandon INT-0a1b2c3d4e5f6071 --reason "too expensive"
     """
-
-    def call(supervisor: HO2Supervisor, session_id: str) -> Awaitable[None]:
-        return supervisor.abandon_intent(session_id, intent, reason)
-
-    return _write(options, session, call, is_json=json, intent=intent, status="abandoned")
+    return _change(options, session, HO2Supervisor.abandon_intent, intent, reason, "abandoned", is_json=json)
 
 
 @app.command
@@ -208,23 +201,29 @@ def reopen(
 
         kitchener intent reopen INT-0a1b2c3d4e5f6071 --reason "still needed"
     """
-
-    def call(supervisor: HO2Supervisor, session_id: str) -> Awaitable[None]:
-        return supervisor.reopen_intent(session_id, intent, reason)
-
-    return _write(options, session, call, is_json=json, intent=intent, status="live")
+    return _change(options, session, HO2Supervisor.reopen_intent, intent, reason, "live", is_json=json)
 
 
-def _write(
-    options: Options, session: str | None, call: _IntentCall, *, is_json: bool, intent: str = "", status: str = ""
+def _change(
+    options: Options, session: str | None, method: _IntentMethod, intent: str, why: str, status: str, *, is_json: bool
 ) -> int:
+    """Calls a supervisor's method with an intent and the reason for the change; the intent then has this `status`."""
+
+    async def call(supervisor: HO2Supervisor, session_id: str) -> _IntentOutcome:
+        await method(supervisor, session_id, intent, why)
+        return {"intent_id": intent, "status": status}
+
+    return _write(options, session, call, is_json=is_json, intent=intent)
+
+
+def _write(options: Options, session: str | None, call: _IntentCall, *, is_json: bool, intent: str = "") -> int:
     """Runs one call of a supervisor, and prints what it did and whether intents compete now.
 
     Args:
         options, session: which session; None: the one that declared the intent
-        call: changes an intent; if it returns None, `intent` now has this `status`
+        call: changes an intent
         is_json: whether to print JSON
-        intent, status: the intent that is changed and what it becomes
+        intent: the intent that is changed; "": a new one
     """
 
     async def work() -> int:
@@ -236,7 +235,7 @@ def _write(
             agent_class, session_id = await paths.class_of(session, options.agent), session
         async with open_runtime(loaded.config) as runtime:
             supervisor = runtime.supervisor(agent_class)
-            done = await call(supervisor, session_id) or _IntentOutcome(intent_id=intent, status=status)
+            done = await call(supervisor, session_id)
             thread = (await supervisor.session(session_id)).thread
             competing: tuple[str, ...] = ()
             if thread is not None:

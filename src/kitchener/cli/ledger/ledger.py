@@ -33,6 +33,7 @@ for command in (accept_head, checkpoint, key, proof):
 
 _EVERYTHING = Options()
 _PAYLOAD_WIDTH = 90
+_ENTRY_FIELDS = ("seq", "entry_id", "entry_hash", "entry_type", "entity_id", "timestamp", "payload")
 
 
 @app.command
@@ -133,25 +134,12 @@ def _line(report: VerifyReport) -> str:
 
 
 def _report_as_json(report: VerifyReport) -> dict[str, object]:
-    fault = report.fault
+    fault, names = report.fault, ("path", "ledger_id", "ok", "entries", "batches", "head")
     return {
-        "path": report.path,
-        "ledger_id": report.ledger_id,
-        "ok": report.ok,
-        "entries": report.entries,
-        "batches": report.batches,
-        "head": report.head,
+        **{name: getattr(report, name) for name in names},
         "seconds": round(report.seconds, 3),
         "checkpoint": report.checkpoint.as_json() if report.checkpoint is not None else None,
-        "fault": None
-        if fault is None
-        else {
-            "line": fault.line,
-            "offset": fault.offset,
-            "field": fault.field,
-            "expected": fault.expected,
-            "found": fault.found,
-        },
+        "fault": fault and {name: getattr(fault, name) for name in ("line", "offset", "field", "expected", "found")},
     }
 
 
@@ -194,12 +182,4 @@ async def _newest(
 
 
 def _as_json(entry: StoredEntry) -> dict[str, object]:
-    return {
-        "seq": entry.seq,
-        "entry_id": entry.entry_id,
-        "entry_hash": entry.entry_hash,
-        "entry_type": entry.entry_type,
-        "entity_id": entry.entity_id,
-        "timestamp": entry.timestamp,
-        "payload": entry.payload,
-    }
+    return {name: getattr(entry, name) for name in _ENTRY_FIELDS}

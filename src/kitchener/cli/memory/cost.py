@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final, NamedTuple
 
 from kitchener.cli.memory.agent_memory import AgentMemory
@@ -40,9 +40,9 @@ class LineCost:
     """Model calls that it was part of; calls of a work order that a crash cut off are missing."""
     consolidations: int
     """Work orders that tried to learn it, with those that failed before in the same window; 0: it was imported."""
-    input_tokens: int
+    consolidation_input_tokens: int
     """Of the consolidations."""
-    output_tokens: int
+    consolidation_output_tokens: int
     """Of the consolidations."""
 
     @property
@@ -52,15 +52,7 @@ class LineCost:
 
     def as_json(self) -> dict[str, int]:
         """All figures by name."""
-        return {
-            "line_tokens": self.line_tokens,
-            "turns": self.turns,
-            "calls": self.calls,
-            "tokens_shown": self.tokens_shown,
-            "consolidations": self.consolidations,
-            "consolidation_input_tokens": self.input_tokens,
-            "consolidation_output_tokens": self.output_tokens,
-        }
+        return {**asdict(self), "tokens_shown": self.tokens_shown}
 
     def line(self) -> str:
         """All figures, for a reader."""
@@ -69,7 +61,7 @@ class LineCost:
         )
         if not self.consolidations:
             return f"{shown}; no consolidation on record"
-        learned = f"{self.input_tokens:,} tokens in and {self.output_tokens:,} out"
+        learned = f"{self.consolidation_input_tokens:,} tokens in and {self.consolidation_output_tokens:,} out"
         return f"{shown}; learned with {learned} in {counted(self.consolidations, 'consolidation')}"
 
 
@@ -128,8 +120,8 @@ class WorkOrderCosts:
             turns=len({turn for _, turn in shown if turn is not None}),
             calls=sum(self._calls[wo_id] for wo_id in {wo_id for wo_id, _ in shown}),
             consolidations=len(spent),
-            input_tokens=sum(tokens for tokens, _ in spent),
-            output_tokens=sum(tokens for _, tokens in spent),
+            consolidation_input_tokens=sum(tokens for tokens, _ in spent),
+            consolidation_output_tokens=sum(tokens for _, tokens in spent),
         )
 
 
@@ -169,7 +161,7 @@ class CostRow(NamedTuple):
 
     def as_row(self) -> dict[str, object]:
         """One line of a table."""
-        spent = self.cost.input_tokens + self.cost.output_tokens
+        spent = self.cost.consolidation_input_tokens + self.cost.consolidation_output_tokens
         return {
             **self.cost.as_json(),
             "artifact": self.overlay.key,
@@ -189,12 +181,8 @@ class CostTable:
 
     def totals(self) -> dict[str, int]:
         """The sums of what was spent."""
-        costs = [row.cost for row in self.rows]
-        return {
-            "tokens_shown": sum(each.tokens_shown for each in costs),
-            "consolidation_input_tokens": sum(each.input_tokens for each in costs),
-            "consolidation_output_tokens": sum(each.output_tokens for each in costs),
-        }
+        names = ("tokens_shown", "consolidation_input_tokens", "consolidation_output_tokens")
+        return {name: sum(getattr(row.cost, name) for row in self.rows) for name in names}
 
     def as_json(self) -> Mapping[str, object]:
         """Everything, as JSON types."""

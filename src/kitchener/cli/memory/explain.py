@@ -48,14 +48,7 @@ class TurnText:
 
     def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
-        return {
-            "turn_id": self.turn_id,
-            "session_id": self.session_id,
-            "started_at": self.started_at,
-            "state": self.state,
-            "message": opened(self.message),
-            "response": opened(self.response),
-        }
+        return {**asdict(self), "message": opened(self.message), "response": opened(self.response)}
 
     def said(self) -> list[str]:
         """Message and reply, a line each."""

@@ -114,9 +114,7 @@ class LearnedView:
         """Everything, as JSON types."""
         overlay = self.overlay
         return {
-            "artifact_id": overlay.artifact_id,
-            "overlay_id": overlay.overlay_id,
-            "signal_id": overlay.signal_id,
+            **{name: getattr(overlay, name) for name in ("artifact_id", "overlay_id", "signal_id")},
             "state": self.state,
             "why": self.why or None,
             "line": overlay.line,

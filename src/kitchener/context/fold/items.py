@@ -92,23 +92,8 @@ def turn_item(event: SourceEvent, facts: Answered, message: str, intent_id: str 
     else:
         text = turn_text(message, facts.response)
         stub = f"[{event.entity_id}] user: {shortened(message)}"
-    return Item(
-        event.entity_id,
-        "turn",
-        event.ref,
-        event.key,
-        text,
-        stub,
-        estimate(text + SEPARATOR),
-        estimate(stub + SEPARATOR),
-        TIER_TURN,
-        IN_INTENT,
-        event.ref,
-        intent_id,
-        None,
-        facts.session_id,
-        is_erased,
-    )
+    item = _event_item(event, "turn", text, stub, estimate, TIER_TURN, IN_INTENT, event.ref, intent_id)
+    return item._replace(session_id=facts.session_id, is_erased=is_erased)
 
 
 def intent_item(
@@ -120,21 +105,9 @@ def intent_item(
     if facts.targets:
         text += f"\nTargets: {as_said(', '.join(facts.targets))}"
     stub = f"{title}{' (put off)' if is_deferred else ''}: {shortened(facts.objective)}"
-    return Item(
-        event.entity_id,
-        "intent",
-        event.ref,
-        event.key,
-        text,
-        stub,
-        estimate(text + SEPARATOR),
-        estimate(stub + SEPARATOR),
-        TIER_DEFERRED if is_deferred else TIER_HEADER,
-        ("DEFINES_INTENT",),
-        last,
-        event.entity_id,
-        is_erased=facts.objective is ERASED,
-    )
+    tier = TIER_DEFERRED if is_deferred else TIER_HEADER
+    item = _event_item(event, "intent", text, stub, estimate, tier, ("DEFINES_INTENT",), last, event.entity_id)
+    return item._replace(is_erased=True) if facts.objective is ERASED else item
 
 
 _WO_FORMS: Final[dict[str, tuple[str, int, Reasons]]] = {
@@ -154,21 +127,23 @@ def work_order_item(event: SourceEvent, facts: Opened, status: str, detail: str,
         lines.append(f"Targets: {as_said(', '.join(facts.targets))}")
     if facts.acceptance:
         lines.append(f"Accepted when: {as_said('; '.join(facts.acceptance))}")
-    text = "\n".join(lines)
-    return Item(
-        event.entity_id,
-        "work_order",
-        event.ref,
-        event.key,
-        text,
-        stub,
-        estimate(text + SEPARATOR),
-        estimate(stub + SEPARATOR),
-        tier,
-        reasons,
-        last,
-        facts.intent_id,
-    )
+    return _event_item(event, "work_order", "\n".join(lines), stub, estimate, tier, reasons, last, facts.intent_id)
+
+
+def _event_item(  # noqa: PLR0913 - the fields of an item that differ between kinds
+    event: SourceEvent,
+    kind: ItemKind,
+    text: str,
+    stub: str,
+    estimate: Estimator,
+    tier: int,
+    reasons: Reasons,
+    proof: Ref,
+    intent_id: str | None,
+) -> Item:
+    """What an event opened, as an item that is shown in full or as a stub."""
+    sizes = estimate(text + SEPARATOR), estimate(stub + SEPARATOR)
+    return Item(event.entity_id, kind, event.ref, event.key, text, stub, *sizes, tier, reasons, proof, intent_id)
 
 
 def rule_items(rules: Iterable[str], estimate: Estimator) -> tuple[Item, ...]:
