@@ -57,6 +57,13 @@ class Options:
             sys.path.append(str(loaded.base_dir))
         return loaded
 
+    def paths(self, *, must_exist: bool = False) -> "LedgerPaths":
+        """The ledgers these options mean. Raises as `load`; with `must_exist` also where `--root` is no directory."""
+        found = LedgerPaths(self.load().config)
+        if must_exist and self.root is not None and not found.root.is_dir():
+            raise ConfigError("--root", "", repr(str(self.root)), "is not a directory")
+        return found
+
     def as_text(self) -> str:
         """These options as one would type them again, with a leading blank, or nothing."""
         text = f" --root {self.root}" if self.root else ""

@@ -149,7 +149,7 @@ def shadow(
     """
 
     async def work() -> int:
-        report = await read_shadow(LedgerPaths(options.load().config), options.agent, session)
+        report = await read_shadow(options.paths(), options.agent, session)
         if json:
             print_json(report.as_json())
             if not report.turns:
@@ -162,7 +162,7 @@ def shadow(
 
 
 async def _view(options: Options, turn: str) -> TurnView:
-    return await read_turn(LedgerPaths(options.load().config), options.agent, turn)
+    return await read_turn(options.paths(), options.agent, turn)
 
 
 async def _project(
@@ -174,7 +174,7 @@ async def _project(
     is_dry: bool,
     is_json: bool,
 ) -> int:
-    paths = LedgerPaths(options.load().config)
+    paths = options.paths()
     if session is not None:
         past = await read_past(paths, session, options.agent, ledger)
     else:

@@ -75,7 +75,7 @@ def list_(
         kitchener intent list --session SES-0a1b2c3d
         kitchener intent list --json
     """
-    threads: list[SessionThreads] = anyio.run(read_threads, LedgerPaths(options.load().config), options.agent, session)
+    threads: list[SessionThreads] = anyio.run(read_threads, options.paths(), options.agent, session)
     rows = [row for each in threads for row in each.rows()]
     if json:
         print_json(rows)

@@ -1,4 +1,4 @@
-"""`kitchener ledger`: verifies ledgers and prints their newest entries. Takes no lock.
+"""`kitchener ledger`: verifies ledgers, prints their newest entries, and accepts a restored backup as a ledger's new end.
 
 `proof.py` has the commands that sign and prove.
 """
@@ -17,18 +17,23 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from kitchener.cli.exits import DAMAGED, NEGATIVE, OK
-from kitchener.cli.ledger.accept_head import accept_head
 from kitchener.cli.ledger.proof import PublicKey, checkpoint, is_bundle, key, proof, public_key_of, verify_proof
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import one_line, print_json, print_text, say_instead
-from kitchener.errors import ConfigError, KitchenerError, LedgerPathError
-from kitchener.ledger import StoredEntry, VerifyReport, verify_ledger
+from kitchener.clock import SystemClock, iso
+from kitchener.errors import CallerError, KitchenerError, LedgerDamaged, LedgerPathError
+from kitchener.ledger import Checkpoint, StoredEntry, VerifyReport, verify_ledger
+from kitchener.ledger.audit.accept_head import AcceptedHead
+from kitchener.ledger.audit.accept_head import accept_head as accept_head_of
+from kitchener.ledger.reader import index_dirs_of
+from kitchener.ledger.verify.checkpoint import sign_ledger
 from kitchener.ledger.verify.verification import unreadable
 from kitchener.runtime.ledger_paths import LedgerName
+from kitchener.signing import load_signer
 
 app = App(name="ledger", help="Verify ledgers, look into them, sign their heads and prove what they say.")
-for command in (accept_head, checkpoint, key, proof):
+for command in (checkpoint, key, proof):
     app.command(command)
 
 _EVERYTHING = Options()
@@ -92,6 +97,67 @@ def tail(
     return OK
 
 
+@app.command
+def accept_head(
+    path: Annotated[Path | None, Parameter(name="PATH", help="One ledger file; else all under the root.")] = None,
+    /,
+    *,
+    options: Options = _EVERYTHING,
+    reason: Annotated[str | None, Parameter(help="The reason; it is recorded.")] = None,
+    json: JsonFlag = False,
+) -> int:
+    """After restoring a backup: accept the ledger's present end, although its index or signed head names later entries.
+
+    Verifies everything first. A `LEDGER_HEAD_ACCEPTED` entry records what is missing and why. Then the index is deleted; the
+    next opening rebuilds it. A signed head that names a missing entry is renamed. With a signing key, the new head is signed.
+    Exits with 1 if nothing is missing, and changes nothing then. Exits with 6 if a ledger is damaged.
+
+    For example:
+
+        kitchener ledger accept-head --reason "restored the backup of Monday"
+        kitchener ledger accept-head .kitchener/HO2/ADMIN/ho2m.jsonl --reason "disk replaced" --json
+    """
+    if not (reason and reason.strip()):
+        raise CallerError("--reason is missing: the ledger records it with the missing entries")
+    if path is not None and not path.is_file():
+        raise LedgerPathError(str(path), "there is no such file")
+    config = options.load().config
+    key = config.ledger.signing_key
+    signer = load_signer(key) if key is not None else None
+    found: list[tuple[AcceptedHead, Checkpoint | None]] = []
+    faults: list[LedgerDamaged] = []
+    for file in [path] if path is not None else LedgerPaths(config).ledgers():
+        try:
+            accepted = accept_head_of(file, reason, index_dirs=index_dirs_of(file), config=config.ledger, clock=SystemClock())
+            if accepted is not None:
+                signed = sign_ledger(file, signer, iso(SystemClock().time_us())) if signer is not None else None
+                found.append((accepted, signed))
+        except LedgerDamaged as fault:
+            faults.append(fault)
+    _print_accepted(found, faults, is_json=json)
+    if faults:
+        return DAMAGED
+    return OK if found else NEGATIVE
+
+
+def _print_accepted(found: list[tuple[AcceptedHead, Checkpoint | None]], faults: list[LedgerDamaged], *, is_json: bool) -> None:
+    if is_json:
+        rows = [each._asdict() | {"checkpoint": signed.as_json() if signed is not None else None} for each, signed in found]
+        print_json({"accepted": rows, "faults": [str(fault) for fault in faults]})
+        return
+    for each, signed in found:
+        gone = f"{each.missing_from:,} to {each.missing_to:,} are missing"
+        print_text(f"accepted  {each.path}: ends with entry {each.seq:,}; {gone}, which is recorded")
+        if each.set_aside is not None:
+            print_text(f"          the signed head of a missing entry is now {each.set_aside}")
+        if signed is not None:
+            print_text(f"          entry {signed.seq:,} signed by {signed.signer}")
+    for fault in faults:
+        print_text(f"damaged   {fault!s}")
+    if not found and not faults:
+        print_text("nothing is missing, so nothing was changed")
+
+
 async def _verify(options: Options, path: Path | None, public_key: str | None, jobs: int | None, *, is_json: bool) -> int:
     files = _files(options, path)
     reports = []
@@ -116,10 +182,7 @@ async def _verify(options: Options, path: Path | None, public_key: str | None, j
 
 def _files(options: Options, path: Path | None) -> list[Path]:
     if path is None:
-        places = LedgerPaths(options.load().config)
-        if options.root is not None and not places.root.is_dir():
-            raise ConfigError("--root", "", repr(str(options.root)), "is not a directory")
-        return list(places.ledgers())
+        return list(options.paths(must_exist=True).ledgers())
     if not os.path.lexists(path):
         raise LedgerPathError(str(path), "there is no such file")
     return sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
@@ -168,7 +231,7 @@ class _Progress:
 async def _newest(
     options: Options, ledger: LedgerName, lines: int, session: str | None, entry_type: str | None
 ) -> list[StoredEntry]:
-    places = LedgerPaths(options.load().config)
+    places = options.paths()
     agent_class = options.agent if session is None else await places.class_of(session, options.agent)
     async with places.reader(agent_class, ledger) as reader:
         if reader is None:

@@ -84,7 +84,7 @@ def checkpoint(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int
     signer = load_signer(_key_file(options))
     heads: list[tuple[Path, Checkpoint]] = []
     faults: list[LedgerError] = []
-    for path in LedgerPaths(options.load().config).ledgers():
+    for path in options.paths().ledgers():
         try:
             head = sign_ledger(path, signer, iso(SystemClock().time_us()))
         except (LedgerDamaged, LedgerPathError) as fault:
@@ -253,7 +253,7 @@ async def evidence_of(options: Options, turn_id: str) -> list[BundleSelection]:
     session_id = session_of_turn(turn_id)
     if session_id is None:
         raise CallerError(f"{turn_id!r} is not a turn id: expected T-, the session's hex digits, and a number such as -000001")
-    places = LedgerPaths(options.load().config)
+    places = options.paths()
     agent_class = await places.class_of(session_id, options.agent)
     turn = _TurnSelection(turn_id, session_id, agent_class)
     found = [await _selection(places, agent_class, name, select) for name, select in turn.selections()]

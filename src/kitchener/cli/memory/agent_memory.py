@@ -45,7 +45,7 @@ class AgentMemory:
         Raises:
             ConfigError: the settings or the agent class are wrong
         """
-        return cls(LedgerPaths(options.load().config), options.agent)
+        return cls(options.paths(), options.agent)
 
     @property
     def config(self) -> HO3MemoryConfig:

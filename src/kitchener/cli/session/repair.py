@@ -51,7 +51,7 @@ async def _repair(
 ) -> int:
     if (void or is_all) and not (reason and reason.strip()):
         raise CallerError("--reason is missing: it is kept on record with every entry that is put aside")
-    paths = LedgerPaths(options.load().config)
+    paths = options.paths()
     past = await read_past(paths, session_id, options.agent)
     found = _invalid(past)
     chosen = list(found) if is_all else list(dict.fromkeys(void))

@@ -132,7 +132,7 @@ class _SessionRow(TypedDict):
 
 
 async def _listed(options: Options, limit: int | None) -> list[_SessionRow]:
-    async with LedgerPaths(options.load().config).reader(options.agent) as reader:
+    async with options.paths().reader(options.agent) as reader:
         if reader is None:
             return []
         if limit is None:
@@ -171,7 +171,7 @@ async def _count_turns(reader: LedgerReader, newest: StoredEntry) -> int:
 
 
 async def _shown(options: Options, session_id: str) -> "_History":
-    paths = LedgerPaths(options.load().config)
+    paths = options.paths()
     agent_class = await paths.class_of(session_id, options.agent)
     history = _History(session_id, agent_class)
     async with paths.reader(agent_class) as reader:
