@@ -113,5 +113,5 @@ def test_a_signer_shows_its_name_and_never_the_key(tmp_path: Path) -> None:
 def test_without_the_library_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_key(tmp_path / "signing.pem")
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric", None)
-    with pytest.raises(SigningError, match="pip install .*cryptography"):
+    with pytest.raises(SigningError, match=r"pip install .*cryptography"):
         load_signer(tmp_path / "signing.pem")
