@@ -2,7 +2,7 @@
 
 Destroying a subject's key erases what the subject said, and every ledger hash stays valid, because hashes cover the encrypted
 values. The caller says which fields to encrypt; this module knows nothing of ledgers. Keys are files in one directory, the
-keyring, which may be on another disk than the ledgers. Needs the `crypto` extra. Explained in `docs/ledger.md`.
+keyring, which may be on another disk than the ledgers. Explained in `docs/ledger.md`.
 """
 
 import hashlib
@@ -92,7 +92,7 @@ class Keyring:
         directory: created with the first key
 
     Raises:
-        SealingError: the `crypto` extra is not installed
+        SealingError: `cryptography` cannot be imported
     """
 
     def __init__(self, directory: Path | str) -> None:
@@ -100,7 +100,7 @@ class Keyring:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
         except ImportError as error:
             raise SealingError(
-                "a keyring is configured, but the `crypto` extra is not installed: pip install 'kitchener[crypto]'"
+                "a keyring is configured, but `cryptography` cannot be imported: pip install --force-reinstall cryptography"
             ) from error
         self._cipher: Callable[[bytes], Cipher] = AESGCM
         self._directory = Path(directory)

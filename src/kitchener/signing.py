@@ -1,8 +1,8 @@
 """Turns a key file into a `Signer`, and bytes into Ed25519 signatures; checks signatures.
 
 A writer of a file without the key cannot forge a signature for it. Knows nothing of the meaning of the bytes: heads of ledgers
-(`ledger/verify/checkpoint.py`) and projections (`actors/authority/authority.py`) are signed with it. Needs the `crypto` extra,
-which is imported only when a key is made, loaded or used for a check. Explained in `docs/proof.md`.
+(`ledger/verify/checkpoint.py`) and projections (`actors/authority/authority.py`) are signed with it. `cryptography` is
+imported only when a key is made, loaded or used for a check. Explained in `docs/proof.md`.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ _SCHEME: Final = "ed25519:"
 _MAX_BYTES: Final = 4_096
 _PUBLIC_KEY = re.compile(r"[0-9a-f]{64}")
 _SIGNATURE = re.compile(r"[0-9a-f]{128}")
-_MISSING: Final = "the `crypto` extra is not installed: pip install 'kitchener[crypto]'"
+_MISSING: Final = "`cryptography`, a part of the installation, cannot be imported: pip install --force-reinstall cryptography"
 
 
 class Signer:
@@ -62,7 +62,7 @@ def is_signed(public_key: str, data: bytes, signature: str) -> bool:
     """Whether the owner of a public key signed exactly these bytes. False also if the key or the signature is malformed.
 
     Raises:
-        SigningError: the `crypto` extra is not installed
+        SigningError: `cryptography` cannot be imported
     """
     if not is_public_key(public_key) or _SIGNATURE.fullmatch(signature) is None:
         return False

@@ -47,7 +47,7 @@ class RecordedSigners:
             before_seq: number of the entry in HO2m that began its turn
 
         Raises:
-            SigningError: it is signed, and the `crypto` extra is not installed
+            SigningError: it is signed, and `cryptography` cannot be imported
         """
         authority = payload.get("authority", ABSENT)
         due = [each.signer for each in self._declared if each.seq < before_seq]

@@ -32,8 +32,18 @@ _SYNCS: Final = 11
 _BLOCK: Final = 4_096
 _SLOW_SYNC_MS: Final = 20.0
 """A median above it deserves a word: every reply waits for such a sync, if only once for many replies."""
-_PACKAGES: Final = ("kitchener", "anyio", "pydantic", "orjson", "structlog", "jsonschema-rs", "cyclopts", "rich")
-_EXTRAS: Final = {"cryptography": "crypto", "pydantic-ai-slim": "models"}
+_PACKAGES: Final = (
+    "kitchener",
+    "anyio",
+    "pydantic",
+    "orjson",
+    "structlog",
+    "jsonschema-rs",
+    "cyclopts",
+    "rich",
+    "cryptography",
+)
+_EXTRAS: Final = {"pydantic-ai-slim": "models"}
 
 _LEDGERS: Final[tuple[LedgerName, ...]] = ("ho2m", "ho1m", "context", "signals", "overlays")
 

@@ -85,7 +85,7 @@ def verify_bundle(path: Path | str, *, public_key: str | None = None) -> ProofRe
 
     Raises:
         OSError: the file cannot be read
-        SigningError: a head is signed, and the `crypto` extra is not installed
+        SigningError: a head is signed, and `cryptography` cannot be imported
     """
     report = ProofReport(str(path))
     try:

@@ -70,7 +70,7 @@ async def verify_ledger(
 
     Raises:
         LedgerPathError: the ledger cannot be read
-        SigningError: there is a signed head, and the `crypto` extra is not installed
+        SigningError: there is a signed head, and `cryptography` cannot be imported
     """
     path, began = Path(path), perf_counter()
     head = await anyio.to_thread.run_sync(Head.of, path)

@@ -93,7 +93,7 @@ def verify_file(
 
     Raises:
         LedgerPathError: the ledger cannot be read
-        SigningError: there is a signed head, and the `crypto` extra is not installed
+        SigningError: there is a signed head, and `cryptography` cannot be imported
     """
     path, ops = Path(path), FileOps()
     head = Head.of(path)
