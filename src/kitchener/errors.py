@@ -8,6 +8,7 @@
     │   ├── SessionEnded            the session was ended and takes no more turns
     │   ├── SubjectErased           the session's subject was erased, or is being erased
     │   ├── UnknownSubject          the subject has no key, session or memory to erase
+    │   ├── SessionExists           an import would add a session that is there with other content
     │   ├── SessionMismatch         the session belongs to another agent class or another subject
     │   ├── SessionBusy             a turn is running and the overlap policy is "reject"
     │   ├── ReentrantTurn           a tool called back into a session of its own calling chain
@@ -39,6 +40,7 @@
     │   ├── EntryTooLarge           the entry exceeds `max_entry_bytes`
     │   ├── EventVersionError       the payload was written by a newer version of Kitchener
     │   └── StaleHead               the session's last entry is not the one the caller expected
+    ├── FolderDamaged               a file of an exported session does not verify: names file, field, expected, found
     ├── SealingError                a value cannot be sealed or opened (no key, wrong key, changed bytes)
     ├── SigningError                a signing or public key is not configured, missing or invalid
     ├── PromptError                 a contract or prompt pack is missing, changed, or lacks a variable
@@ -152,6 +154,17 @@ class UnknownSubject(CallerError):
     def __init__(self, subject_id: str, problem: str) -> None:
         self.subject_id, self.problem = subject_id, problem
         super().__init__(f"subject {subject_id!r}: {problem}; nothing was erased")
+
+
+class SessionExists(CallerError):
+    """An import would add a session that this root has already, and that lacks entries of the folder."""
+
+    def __init__(self, session_id: str, agent_class: str) -> None:
+        self.session_id, self.agent_class = session_id, agent_class
+        super().__init__(
+            f"session {session_id!r} is here already, with agent class {agent_class!r}, and other entries than the folder has;"
+            " nothing was imported. A session goes on in one place only: import into another root"
+        )
 
 
 class SessionMismatch(CallerError):
@@ -389,6 +402,20 @@ class StaleHead(LedgerError):
     def __init__(self, ledger_id: str, session_id: str, expected: str, found: str) -> None:
         self.ledger_id, self.session_id, self.expected, self.found = ledger_id, session_id, expected, found
         super().__init__(f"{ledger_id}: session {session_id}: expected last entry {expected}, found {found}")
+
+
+class FolderDamaged(KitchenerError):
+    """A file of an exported session is missing, or is not what the export wrote. Nothing was imported.
+
+    Attributes:
+        path: the file
+        field: the wrong field, with the entry that it belongs to
+        expected, found: its values
+    """
+
+    def __init__(self, path: str, field: str, expected: str, found: str) -> None:
+        self.path, self.field, self.expected, self.found = path, field, expected, found
+        super().__init__(f"{path}: {field}: expected {expected}, found {found}; nothing was imported: export the session again")
 
 
 class SealingError(KitchenerError):

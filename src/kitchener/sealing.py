@@ -125,8 +125,12 @@ class Keyring:
                 key = self._load(subject_id)
         return key
 
-    def get(self, subject_id: str) -> SubjectKey:
+    def get(self, subject_id: str, key_file: bytes | None = None) -> SubjectKey:
         """The subject's key; creates a missing one.
+
+        Args:
+            subject_id: the subject
+            key_file: becomes the missing key, such as one that `key_file` gave elsewhere; None: a new key
 
         Raises:
             SealingError: the key file cannot be read or created, or the subject is being erased
@@ -139,7 +143,7 @@ class Keyring:
                         f"subject {subject_id!r} is being erased, so nothing can be encrypted for the subject;"
                         f" `kitchener subject erase {subject_id}` completes the erasure"
                     )
-                self._make(subject_id)
+                self._make(subject_id, key_file)
                 key = self._load(subject_id)
         if key is None:
             raise SealingError(f"{self._path(subject_id)}: the key was destroyed while it was being created; try again")
@@ -185,6 +189,17 @@ class Keyring:
                 sync_directory(self._directory)  # the subdirectory of notes may be new
             self._forget(subject_id)
             return begun
+
+    def key_file(self, subject_id: str) -> bytes | None:
+        """The content of the subject's key file, a secret; None: there is no key, or it is being destroyed.
+
+        Raises:
+            SealingError: the key file cannot be read, or does not contain a key
+        """
+        with self._changing:
+            if self._erasure(subject_id) is not None or self._read(subject_id) is None:
+                return None
+            return read_regular(self._path(subject_id), _MAX_FILE_BYTES, follows_links=False)
 
     def erasures(self) -> list[Erasure]:
         """The unfinished erasures, oldest first."""
@@ -283,7 +298,7 @@ class Keyring:
             return f"holds a key of {len(secret)} bytes instead of {_KEY_BYTES}; restore it from a backup"
         return SubjectKey(kid, self._cipher(secret), hmac.digest(secret, b"kitchener/1 content digest", "sha256"))
 
-    def _make(self, subject_id: str) -> None:
+    def _make(self, subject_id: str, content: bytes | None) -> None:
         """Creates a key file atomically; does nothing if another process has created one meanwhile."""
         kid = os.urandom(16).hex()
         text = json.dumps({"v": _VERSION, "kid": kid, "key": _encoded(os.urandom(_KEY_BYTES))}).encode()
@@ -291,7 +306,7 @@ class Keyring:
         draft = self._directory / f".{kid}.new"
         with _os_errors(path):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_private(draft, text)
+            write_private(draft, text if content is None else content)
             try:
                 os.link(draft, path)  # unlike rename, never replaces a key
             except FileExistsError:

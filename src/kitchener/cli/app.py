@@ -22,6 +22,7 @@ from kitchener.cli.terminal.output import StandardError, say, say_traceback
 from kitchener.errors import (
     CallerError,
     ConfigError,
+    FolderDamaged,
     InvalidLifecycle,
     KitchenerError,
     LedgerDamaged,
@@ -40,7 +41,7 @@ from kitchener.errors import (
 
 # The first class that fits decides, so subclasses stand before their bases.
 _EXIT_CODES: Final = (
-    (LedgerDamaged, DAMAGED),
+    ((LedgerDamaged, FolderDamaged), DAMAGED),
     (LedgerLocked, LOCKED),
     (InvalidLifecycle, INVALID),
     ((NotOnRecord, UnknownSession, SessionEnded, SubjectErased, UnknownSubject, UnknownArtifact), NEGATIVE),

@@ -14,7 +14,7 @@ import anyio
 from kitchener.ledger import StoredEntry
 from kitchener.memory.subject import SubjectMemory
 from kitchener.records.entries import SignalPayload, payload_as
-from kitchener.records.events import SUBJECT_ERASED, read_payload
+from kitchener.records.events import IMPORTED_TYPES, SUBJECT_ERASED, keys_of_imported, read_payload
 
 SIGNALS: Final = "SIGNALS"
 """Name of the signals ledger."""
@@ -25,11 +25,13 @@ OVERLAYS: Final = "OVERLAYS"
 def signal_keys(entry_type: str, payload: Mapping[str, object]) -> tuple[str, ...]:
     """The index keys of an entry in the signals ledger: its namespace."""
     namespace = payload.get("namespace")
-    return (f"in:{namespace}",) if isinstance(namespace, str) else ()
+    return (f"in:{namespace}",) if isinstance(namespace, str) else keys_of_imported(signal_keys, entry_type, payload)
 
 
 def overlay_keys(entry_type: str, payload: Mapping[str, object]) -> tuple[str, ...]:
     """The index keys of an entry in the overlays ledger: its namespace, and its artifact."""
+    if entry_type in IMPORTED_TYPES:
+        return keys_of_imported(overlay_keys, entry_type, payload)
     keys = signal_keys(entry_type, payload)
     artifact_id = payload.get("artifact_id") or payload.get("overlay_id")
     return (*keys, artifact_key(artifact_id)) if keys and isinstance(artifact_id, str) else keys

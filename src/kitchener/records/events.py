@@ -5,7 +5,7 @@ every payload through `read_payload`, which refuses versions from the future and
 it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kitchener.errors import EventVersionError
@@ -51,6 +51,9 @@ INTENT_FORKED: Final = "INTENT_FORKED"
 LIFECYCLE_VOIDED: Final = "LIFECYCLE_VOIDED"
 SUBJECT_ERASED: Final = "SUBJECT_ERASED"
 SIGNER_DECLARED: Final = "SIGNER_DECLARED"
+SESSION_IMPORTED: Final = "SESSION_IMPORTED"
+ENTRY_IMPORTED: Final = "ENTRY_IMPORTED"
+CONTEXT_IMPORTED: Final = "CONTEXT_IMPORTED"
 PROJECTION_COMPUTED: Final = "PROJECTION_COMPUTED"
 CONFLICT_FLAG: Final = "CONFLICT_FLAG"
 INTENT_SHADOW_DECISION: Final = "INTENT_SHADOW_DECISION"
@@ -210,11 +213,44 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     if entry_type in _OF_SHARED_INTENTS:
         is_shared = entry_type == LIFECYCLE_VOIDED or payload.get("scope") in SHARED_SCOPES
         return (SHARED_INTENTS, shared_intents_key(subject_id)) if is_shared and isinstance(subject_id, str) else ()
-    return ("ended",) if entry_type == SESSION_END else ()
+    return ("ended",) if entry_type == SESSION_END else keys_of_imported(index_keys, entry_type, payload)
 
 
+def keys_of_imported(
+    keys: Callable[[str, Mapping[str, Any]], tuple[str, ...]], entry_type: str, payload: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Returns the index keys of an entry that an import brought; none for every other entry.
+
+    Args:
+        keys: gives the keys of the entry that it holds
+        entry_type: `ENTRY_IMPORTED`, `CONTEXT_IMPORTED` or any other type
+        payload: its payload
+    """
+    if entry_type not in IMPORTED_TYPES:
+        return ()
+    held, origin = payload.get("entry"), payload.get("origin")
+    if not isinstance(held, dict) or not isinstance(origin, dict):
+        return ()  # another program wrote it; reading it is refused
+    own = (imported_key(str(payload.get("import_of"))), imported_entry_key(str(origin.get("entry_id"))))
+    if entry_type == CONTEXT_IMPORTED or "is_known" in payload:
+        return own
+    return (*own, *keys(str(held.get("entry_type")), held.get("payload", {})))
+
+
+IMPORTED_TYPES: Final = frozenset((ENTRY_IMPORTED, CONTEXT_IMPORTED))
+"""Types of the entries that hold an entry of another root. Readers give the held entry for `ENTRY_IMPORTED`."""
 _KEYED_TYPES: Final = frozenset(
-    (SESSION_START, TURN_STARTED, TURN_COMPLETED, WO_PLANNED, SUBJECT_ERASED, SIGNER_DECLARED, SESSION_END, *_OF_SHARED_INTENTS)
+    (
+        SESSION_START,
+        TURN_STARTED,
+        TURN_COMPLETED,
+        WO_PLANNED,
+        SUBJECT_ERASED,
+        SIGNER_DECLARED,
+        SESSION_END,
+        *_OF_SHARED_INTENTS,
+        *IMPORTED_TYPES,
+    )
 )
 
 
@@ -245,6 +281,16 @@ def erased_index_key(subject_id: str) -> str:
 def shared_intents_key(subject_id: str) -> str:
     """The index key of the entries about the intents that a subject's sessions share."""
     return f"{SHARED_INTENTS} of:{subject_id}"
+
+
+def imported_key(session_id: str) -> str:
+    """The index key of the entries that the import of a session brought."""
+    return f"import of:{session_id}"
+
+
+def imported_entry_key(entry_id: str) -> str:
+    """The index key of an imported entry by the id that it had where it was written."""
+    return f"imported:{entry_id}"
 
 
 def turn_index_key(turn_id: str) -> str:

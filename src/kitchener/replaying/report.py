@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final, TypeGuard
 
 import orjson
@@ -80,6 +80,16 @@ class ReplayReport:
     """The first turn that was recorded under another policy; None: there is none."""
     visible: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Ids of the turns, intents, rules and learned lines that the model was shown, by id of an identical turn."""
+
+    def then(self, later: "ReplayReport") -> "ReplayReport":
+        """The report of the imported turns of a session, with that of the turns after the import."""
+        return replace(
+            later,
+            turns=(*self.turns, *later.turns),
+            skipped={**self.skipped, **later.skipped},
+            policy=self.policy or later.policy,
+            visible={**self.visible, **later.visible},
+        )
 
     @property
     def erased(self) -> int:

@@ -27,6 +27,7 @@ from kitchener.errors import UnknownSession
 from kitchener.gateway.providers.recorded import RecordedProvider
 from kitchener.ids import memory_namespace
 from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
@@ -42,6 +43,7 @@ from kitchener.replaying.doubles import (
     RecordedMemory,
     RecordedTools,
 )
+from kitchener.replaying.imported import ledgers_before_import
 from kitchener.replaying.recorded_ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded_routes import Routes
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
@@ -117,8 +119,13 @@ class Replays:
         """
         if session_id.startswith(PREFIX):
             return await self._replay_consolidations(await self._consolidation_tape(session_id))
-        tape = await self.tape_of(session_id)
-        return await _Replay(self, tape).run()
+        before = await ledgers_before_import(self.recorded, session_id)
+        if before is None:
+            return await _Replay(self, await self.tape_of(session_id)).run()
+        imported = await Replays(self.settings, before, self._tools, self._prompts).replay(session_id)
+        if imported.divergence is not None:
+            return imported
+        return imported.then(await _Replay(self, await self.tape_of(session_id)).run())
 
     async def _replay_consolidations(self, tape: ConsolidationTape) -> ReplayReport:
         clock, ledgers, config = RecordedClock(), self.ledgers_for(tape), self.recorded.memory
@@ -155,7 +162,7 @@ class Replays:
         return ConsolidationTape(session_id, entries, ho1m=recorded.ho1m, ho2m=recorded.ho2m)
 
     async def tape_of(self, session_id: str) -> Tape:
-        """The recorded entries of a session.
+        """The recorded entries of a session. Its turns are those that ran in this root.
 
         Raises:
             UnknownSession: it is not on record
@@ -367,7 +374,8 @@ class _Replay:
     async def _open(self) -> None:
         """Replays `SESSION_START`, and the first intent if the session begins with one."""
         first = self._tape.entries[self._tape.ho2m][0]
-        if first.entry_type != events.SESSION_START or any(turn.is_erased for turn in self._tape.turns):
+        is_start = first.entry_type == events.SESSION_START and not isinstance(first, ImportedEntry)
+        if not is_start or any(turn.is_erased for turn in self._tape.turns):
             return
         self._tape.begin(None)
         self._clock.put_to(first.timestamp)

@@ -16,6 +16,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.context import ProjectionLists, base_ref, read_lists
 from kitchener.gateway.providers.recorded import Recording
 from kitchener.ledger import LedgerEntry, StoredEntry
+from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.memory.subject_cache import SIGNALS
 from kitchener.records import events
 from kitchener.records.entries import (
@@ -135,8 +136,8 @@ class Tape:
         self.first: ReplayDivergence | None = None
         """The first divergence found."""
         self._left: dict[str, deque[StoredEntry]] = {}
-        self._lists: dict[str, ProjectionLists] = {}
-        self._by_ref = {(entry.ledger_id, entry.entry_id): entry for each in entries.values() for entry in each}
+        self._lists: dict[Ref, ProjectionLists] = {}
+        self._by_ref = {entry.ref: entry for each in entries.values() for entry in each}
         self.names, self.signers = names, signers or RecordedSigners()
         own = [entry.seq for entry in entries.get(ho2m, ())]
         self._before = dict(zip(own, [0, *own], strict=False))
@@ -304,22 +305,22 @@ class Tape:
         base = base_ref(payload)
         if base is None:
             return read_lists(payload)
-        known = self._lists.get(base.entry_id)
+        known = self._lists.get(base)
         if known is None:
             chain = [base]
             while chain:
-                payload_below = payload_as(ProjectionPayload, self._by_ref[chain[-1].ledger_id, chain[-1].entry_id].payload)
+                payload_below = payload_as(ProjectionPayload, self._by_ref[chain[-1]].payload)
                 below = base_ref(payload_below)
-                if below is not None and below.entry_id not in self._lists:
+                if below is not None and below not in self._lists:
                     chain.append(below)
                     continue
-                before = self._lists[below.entry_id] if below is not None else None
-                known = self._lists[chain.pop().entry_id] = read_lists(payload_below, before)
+                before = self._lists[below] if below is not None else None
+                known = self._lists[chain.pop()] = read_lists(payload_below, before)
         return read_lists(payload, known)
 
     def name_of(self, ref: Ref) -> str:
         """The id of the entity that an entry is about."""
-        entry = self._by_ref.get((ref.ledger_id, ref.entry_id))
+        entry = self._by_ref.get(ref)
         if entry is not None:
             return entry.entity_id
         return self.names.get((ref.ledger_id, ref.entry_id), ref.entry_id)
@@ -358,10 +359,10 @@ class Tape:
         return value
 
     def _cut(self) -> None:
-        """Cuts the session into turns."""
+        """Cuts the session into turns, without those that ran in another root and read its ledgers."""
         found: dict[str, TurnTape] = {}
         for entry in self.entries.get(self.ho2m, ()):
-            if entry.entry_type == events.TURN_STARTED:
+            if entry.entry_type == events.TURN_STARTED and not isinstance(entry, ImportedEntry):
                 found[entry.entity_id] = TurnTape(entry.entity_id, entry)
             elif entry.entry_type in (events.TURN_COMPLETED, events.TURN_ABORTED) and entry.entity_id in found:
                 found[entry.entity_id].end = entry

@@ -3,5 +3,19 @@
 from kitchener.runtime.erasure import ErasureReport, erase_subject
 from kitchener.runtime.loading import LoadedConfig, load_config
 from kitchener.runtime.runtime import Runtime, open_runtime, tune_gc
+from kitchener.runtime.session_export import SessionExport, export_session
+from kitchener.runtime.session_import import SessionImport, import_session
 
-__all__ = ["ErasureReport", "LoadedConfig", "Runtime", "erase_subject", "load_config", "open_runtime", "tune_gc"]
+__all__ = [
+    "ErasureReport",
+    "LoadedConfig",
+    "Runtime",
+    "SessionExport",
+    "SessionImport",
+    "erase_subject",
+    "export_session",
+    "import_session",
+    "load_config",
+    "open_runtime",
+    "tune_gc",
+]

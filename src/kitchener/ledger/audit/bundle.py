@@ -85,7 +85,7 @@ def write_bundle(
     parts = []
     for number, each in enumerate(selections):
         count(b"," if number else b"")
-        parts.append(_write_part(count, each))
+        parts.append(write_part(count, each))
     count(b'],"session_id":%s,"turn_id":%s}\n' % (canonical_bytes(session_id), canonical_bytes(turn_id)))
     return parts
 
@@ -106,7 +106,17 @@ class _Counter:
         self._write(data)
 
 
-def _write_part(write: Callable[[bytes], object], selection: BundleSelection) -> BundlePart:
+def write_part(write: Callable[[bytes], object], selection: BundleSelection) -> BundlePart:
+    """Writes the part of one ledger: a row for each entry from the first selected one up to the head.
+
+    Args:
+        write: receives the next bytes
+        selection: the entries
+
+    Raises:
+        LedgerDamaged: a line is malformed or has the wrong number
+        LedgerPathError: the ledger cannot be read
+    """
     path = selection.path
     held = read_checkpoint(path)
     if held is not None and held.seq < selection.seqs[-1]:

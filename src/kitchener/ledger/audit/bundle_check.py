@@ -97,6 +97,49 @@ def verify_bundle(path: Path | str, *, public_key: str | None = None) -> ProofRe
     return report
 
 
+class VerifiedPart(NamedTuple):
+    """The part of one ledger, with a verified chain up to a head."""
+
+    ledger_id: str
+    """Name of the ledger."""
+    lines: tuple[Line, ...]
+    """The entries with a body, ascending."""
+    seq: int
+    """Number of the head's entry."""
+    chain_hash: str
+    """Chain hash of that entry, which covers every entry up to it."""
+    signer: str | None
+    """Who signed the head; None: nobody."""
+
+
+def read_part(data: bytes, *, public_key: str | None = None) -> VerifiedPart:
+    """Verifies the part of one ledger, as `write_part` wrote it with a line feed after it.
+
+    Args:
+        data: the bytes
+        public_key: as in `verify_bundle`
+
+    Raises:
+        BundleFault: it is not what was written
+        SigningError: the head is signed, and the `crypto` extra is not installed
+    """
+    try:
+        part = orjson.loads(data)
+        is_canonical = isinstance(part, dict) and canonical_bytes(part) + b"\n" == data
+    except (orjson.JSONDecodeError, EntryRefused, RecursionError):
+        is_canonical = False
+    if not is_canonical or sorted(part) != _PART:
+        raise BundleFault("part", "form", "the rows of a ledger as canonical JSON, and a line feed", other_bytes(len(data)))
+    entries = _check_rows(part)
+    last = entries[-1].line
+    _check_head(part["head"], last, public_key)
+    lines = tuple(entry.line for entry in entries if entry.fields)
+    signed = read_head(part["head"])
+    return VerifiedPart(
+        last.ledger_id, lines, last.seq, f"sha256:{last.chain_hash}", signed.signer if signed is not None else None
+    )
+
+
 class _LedgerPart(TypedDict):
     """One ledger in a bundle; `_check_rows` and `_check_head` check the values."""
 

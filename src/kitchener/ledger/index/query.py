@@ -10,6 +10,7 @@ from kitchener.errors import LedgerDamaged
 from kitchener.ledger.disk.scan import read_blocks
 from kitchener.ledger.disk.volume import Volume
 from kitchener.ledger.format.checks import Follower, VerifiedRun
+from kitchener.ledger.format.imported import as_read
 from kitchener.ledger.format.lines import (
     NO_END,
     START,
@@ -263,6 +264,7 @@ class EntrySearch:
                 entry_id = f"E-{day}-{seq:012d}"
                 try:
                     entry = make_entry(self.ledger_id, seq, entry_id, entry_hash, body, self._index_keys, self._opener)
+                    entry = as_read(entry, self._opener)
                 except BadLine as fault:
                     raise _IndexMismatch(seq, before.offset, fault) from fault
                 if query.matches(entry):
@@ -295,6 +297,7 @@ class EntrySearch:
                 entry = read_line(data[offset - first : after - 1], self.ledger_id, self._index_keys, self._opener)
                 if entry.seq != seq or entry.entry_hash[HASH_DIGITS] != digest.hex():
                     raise _other_than(seq, digest, entry)
+                entry = as_read(entry, self._opener)
                 if query.matches(entry):
                     yield self._opened(entry)
                 elif not query.is_found_by_index(entry):

@@ -1,6 +1,7 @@
 """Payloads about sessions and subjects, and about who signs."""
 
-from typing import NotRequired
+from collections.abc import Mapping
+from typing import NotRequired, TypedDict
 
 from kitchener.records.entries.common import CommonPayload
 from kitchener.records.entries.turns import CostSummary
@@ -47,3 +48,51 @@ class SignerDeclaredPayload(CommonPayload):
     """`ed25519:` and 16 hex digits; None: nobody signs any more."""
     public_key: str | None
     """The key that checks the signatures, 64 hex digits; None: nobody signs any more."""
+
+
+class ImportedHead(TypedDict):
+    """The end of a ledger as an export saw it."""
+
+    ledger_id: str
+    seq: int
+    chain_hash: str
+    signer: str | None
+    """Who signed it; None: nobody."""
+
+
+class SessionImportedPayload(CommonPayload):
+    """`SESSION_IMPORTED`: a session of another root was added from a folder. Written last."""
+
+    format: str
+    manifest_hash: str
+    """`sha256:` and hex digits over the folder's manifest, which names the hash of every other file."""
+    exported_at: str
+    """ISO time, by the clock of the other machine."""
+    heads: list[ImportedHead]
+    """Ends of the chains in which the entries stood, by ledger."""
+    entries: int
+    """Number of imported entries, in all ledgers."""
+
+
+class ImportOrigin(TypedDict):
+    """Where an imported entry stood. The ledger has the same id as the one that holds it now."""
+
+    seq: int
+    entry_id: str
+    entry_hash: str
+
+
+class ImportedPayload(CommonPayload):
+    """`ENTRY_IMPORTED` and `CONTEXT_IMPORTED`: an entry of another root, whole.
+
+    Readers give the held entry in place of an `ENTRY_IMPORTED`. `CONTEXT_IMPORTED` holds what only the replay of the imported
+    turns reads.
+    """
+
+    import_of: str
+    """The session that was imported."""
+    origin: ImportOrigin
+    entry: Mapping[str, object]
+    """The held entry's body: entity, type, payload and time, as they stood."""
+    is_known: NotRequired[bool]
+    """True: an earlier import brought the entry for other sessions already. Then it counts for its own session only."""

@@ -1,0 +1,86 @@
+"""Turns an entry that holds an entry of another root into the held entry, as it was written there.
+
+The line of the ledger, with its number, hashes and chain, stays the line of the holding entry. Only what readers are given
+changes. A session that was imported twice is held twice. Why an entry was imported is explained in `docs/sessions.md`.
+"""
+
+from collections.abc import Mapping
+
+from kitchener.canonical import canonical_bytes, digest
+from kitchener.ledger.format.lines import BadLine, IndexKeys, Opener, StoredEntry, make_entry, other_bytes
+from kitchener.records.entries import ImportedPayload, ImportOrigin, payload_as
+from kitchener.records.events import ENTRY_IMPORTED, IMPORTED_TYPES
+
+
+class ImportedEntry(StoredEntry):
+    """An entry of another root. `ref`, `timestamp` and `body` are those of that root; `seq` is its number in this ledger."""
+
+    __slots__ = ("holder",)
+
+    holder: StoredEntry
+    """The entry of this ledger that holds it."""
+
+
+def as_read(entry: StoredEntry, opener: Opener | None) -> StoredEntry:
+    """The entry that a reader is given: the held one for `ENTRY_IMPORTED`, the entry itself for all other types.
+
+    Raises:
+        BadLine: the held entry does not have the hash that its origin names
+    """
+    holder = entry
+    while entry.entry_type == ENTRY_IMPORTED:
+        entry = _held(entry, opener, holder)
+    return entry
+
+
+def innermost(entry: StoredEntry) -> StoredEntry:
+    """The entry that was written first, also where it is held for the replay only. Sealed values stay sealed."""
+    while entry.entry_type in IMPORTED_TYPES:
+        entry = _held(entry, None, entry)
+    return entry
+
+
+def at_origin(holder: StoredEntry, index_keys: IndexKeys | None, opener: Opener | None) -> StoredEntry:
+    """The entry that another one holds, as a reader of the root where it was written is given it, with its number there.
+
+    Raises:
+        BadLine: as `as_read`
+    """
+    origin, _, body = _parts(holder)
+    entry_hash = origin["entry_hash"].removeprefix("sha256:")
+    made = make_entry(holder.ledger_id, origin["seq"], origin["entry_id"], entry_hash, body, index_keys, opener)
+    return as_read(made, opener)
+
+
+def _held(entry: StoredEntry, opener: Opener | None, holder: StoredEntry) -> ImportedEntry:
+    origin, held, body = _parts(entry)
+    made = ImportedEntry(
+        entry.ledger_id,
+        entry.seq,
+        origin["entry_id"],
+        origin["entry_hash"],
+        str(held["entry_type"]),
+        str(held["entity_id"]),
+        str(held["timestamp"]),
+        body,
+        entry.session_id,
+        entry.keys,
+        opener,
+    )
+    made.holder = holder
+    return made
+
+
+def _parts(holder: StoredEntry) -> tuple[ImportOrigin, Mapping[str, object], bytes]:
+    """Origin, body, and the stored bytes of the held entry, whose hash was checked."""
+    try:
+        payload = payload_as(ImportedPayload, holder.payload)
+        origin, held = payload["origin"], payload["entry"]
+        body = canonical_bytes(held)
+        if digest(body) != origin["entry_hash"]:
+            raise BadLine("entry_hash", origin["entry_hash"], digest(body))
+        if {"entity_id", "entry_type", "payload", "timestamp"} != held.keys() or type(origin["seq"]) is not int:
+            raise KeyError
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BadLine("entry", "an imported entry with its origin", other_bytes(len(holder.body))) from error
+    return origin, held, body
