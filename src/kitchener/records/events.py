@@ -51,6 +51,7 @@ INTENT_FORKED: Final = "INTENT_FORKED"
 LIFECYCLE_VOIDED: Final = "LIFECYCLE_VOIDED"
 SUBJECT_ERASED: Final = "SUBJECT_ERASED"
 SIGNER_DECLARED: Final = "SIGNER_DECLARED"
+SOURCE_RECORDED: Final = "SOURCE_RECORDED"
 PROJECTION_COMPUTED: Final = "PROJECTION_COMPUTED"
 CONFLICT_FLAG: Final = "CONFLICT_FLAG"
 INTENT_SHADOW_DECISION: Final = "INTENT_SHADOW_DECISION"
@@ -82,6 +83,7 @@ SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     INTENT_DEFERRED: ("reason",),
     INTENT_FORKED: ("reason",),
     INTENT_SHADOW_DECISION: ("events",),
+    SOURCE_RECORDED: ("text",),
     HO3_SIGNAL: ("metadata", "words"),
     HO3_OVERLAY: ("labels", "context_line", "content", "words"),
     HO3_OVERLAY_DEACTIVATED: ("reason", "words"),
@@ -181,7 +183,8 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns the index keys under which an entry of HO2m is found without a scan, besides its session.
 
     There are keys for sessions, and for sessions by their subject's external id; for messages by turn and by idempotency key;
-    for work orders by the learned lines that they were shown; for consolidations; for shared intents and erasures by subject.
+    for work orders by the learned lines that they were shown; for consolidations; for shared intents and erasures by subject; for
+    sources by their hash.
     Keys contain ids only and nothing that is sealed, because an index is not encrypted.
     """
     if entry_type not in _KEYED_TYPES:
@@ -207,6 +210,8 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
         return (erased_index_key(str(subject_id)),)
     if entry_type == SIGNER_DECLARED:
         return (SIGNERS_KEY,)
+    if entry_type == SOURCE_RECORDED:
+        return (source_index_key(str(payload.get("hash"))),)
     if entry_type in _OF_SHARED_INTENTS:
         is_shared = entry_type == LIFECYCLE_VOIDED or payload.get("scope") in SHARED_SCOPES
         return (SHARED_INTENTS, shared_intents_key(subject_id)) if is_shared and isinstance(subject_id, str) else ()
@@ -214,7 +219,17 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 _KEYED_TYPES: Final = frozenset(
-    (SESSION_START, TURN_STARTED, TURN_COMPLETED, WO_PLANNED, SUBJECT_ERASED, SIGNER_DECLARED, SESSION_END, *_OF_SHARED_INTENTS)
+    (
+        SESSION_START,
+        TURN_STARTED,
+        TURN_COMPLETED,
+        WO_PLANNED,
+        SUBJECT_ERASED,
+        SIGNER_DECLARED,
+        SOURCE_RECORDED,
+        SESSION_END,
+        *_OF_SHARED_INTENTS,
+    )
 )
 
 
@@ -240,6 +255,11 @@ def subject_index_key(subject_id: str) -> str:
 def erased_index_key(subject_id: str) -> str:
     """The index key of a subject's erasures."""
     return f"erased:{subject_id}"
+
+
+def source_index_key(source_hash: str) -> str:
+    """The index key of the entries that hold a source of requests, such as a prompt pack."""
+    return f"source:{source_hash}"
 
 
 def shared_intents_key(subject_id: str) -> str:
