@@ -6,7 +6,7 @@ Only session ids are random; every other id is derived from the ledger, so that 
 import hashlib
 import re
 from collections.abc import Callable
-from typing import NewType, Protocol
+from typing import Final, NewType, Protocol
 from urllib.parse import quote, unquote
 from uuid import uuid4
 
@@ -116,6 +116,10 @@ def anonymous_subject(session_id: str) -> SubjectId:
     return SubjectId(f"anon-{session_id}")
 
 
+OPERATOR: Final = SubjectId("kitchener-operator")
+"""Owner of what an operator configures. Its key seals the recorded sources of requests, so nobody erases it."""
+
+
 def check_subject_id(subject_id: object) -> None:
     """Raises CallerError unless this can be the id of a subject. All interfaces use this check."""
     if not isinstance(subject_id, str) or not 1 <= len(subject_id) <= _MAX_SUBJECT or not subject_id.isprintable():
@@ -132,6 +136,8 @@ def check_caller(subject_id: str, session_id: str | None) -> None:
         session_id: the session that the caller names
     """
     check_subject_id(subject_id)
+    if subject_id == OPERATOR:
+        raise CallerError(f"subject_id = {subject_id!r}: names the owner of what is configured; choose another id")
     if subject_id.startswith(_ANONYMOUS) and (session_id is None or subject_id != anonymous_subject(session_id)):
         raise CallerError(
             f"subject_id = {subject_id!r:.80}: {_ANONYMOUS!r} begins the ids of anonymous subjects;"
@@ -147,6 +153,13 @@ def check_recorded_subject(subject_id: object) -> None:
     if isinstance(subject_id, str) and 1 <= len(subject_id) <= _MAX_RECORDED_SUBJECT and _is_unicode(subject_id):
         return
     raise CallerError(f"subject_id = {subject_id!r:.80}: expected 1 to {_MAX_RECORDED_SUBJECT} characters of Unicode text")
+
+
+def check_erasable(subject_id: object) -> None:
+    """Raises CallerError unless this can be the id of a subject that may be erased."""
+    check_recorded_subject(subject_id)
+    if subject_id == OPERATOR:
+        raise CallerError(f"subject_id = {subject_id!r}: names the owner of what is configured, which cannot be erased")
 
 
 def _is_unicode(text: str) -> bool:

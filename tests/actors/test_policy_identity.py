@@ -12,7 +12,7 @@ import pytest
 
 from kitchener.actors import policy_identity as under_test
 from kitchener.actors.executor.prompts import PromptLibrary
-from kitchener.actors.policy_identity import code_hash, configuration_hash, definition_hashes, policy_code, policy_identity
+from kitchener.actors.policy_identity import code_hash, definition_hashes, policy_code, policy_identity
 from kitchener.config import HO2Config, HO3MemoryConfig
 from tests.acceptance.stack import open_scripted, read_all
 
@@ -146,7 +146,6 @@ def test_settings_that_decide_are_part_of_a_policy_and_places_are_not() -> None:
     assert policy_identity(HO2Config(recall_scope="session"), None) != known
     assert policy_identity(HO2Config(standing_rules=("Be brief.",)), None) != known
     assert policy_identity(HO2Config(session_queue=9, ho2m_path="elsewhere.jsonl"), None) == known
-    assert configuration_hash(HO2Config(session_queue=9), None) != configuration_hash(PLAIN, None)
     learns = HO2Config(ho3_enabled=True)
     assert policy_identity(learns, HO3MemoryConfig()) != policy_identity(learns, HO3MemoryConfig(salience_floor=0.1))
     assert policy_identity(PLAIN, HO3MemoryConfig()) == policy_identity(PLAIN, HO3MemoryConfig(salience_floor=0.1)) == known

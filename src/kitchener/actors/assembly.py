@@ -1,25 +1,26 @@
 """Builds the components of one agent class's supervisor, and connects them to the resources of its runtime."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import anyio
 from anyio.abc import TaskGroup
 
 from kitchener.actors.attention.retriever import AttentionRetriever
-from kitchener.actors.attention.templates import load_templates, resolve_template
+from kitchener.actors.attention.templates import AttentionTemplate, resolve_template
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.consolidation.background import BackgroundJobs
 from kitchener.actors.consolidation.consolidator import Consolidator
 from kitchener.actors.erasure import ErasureGuard
 from kitchener.actors.intent_calls import IntentCalls
-from kitchener.actors.policy_identity import configuration_hash, policy_identity
+from kitchener.actors.policy_identity import policy_identity
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.admission import Admission, TurnLimiter
 from kitchener.actors.sessions.context_provider import SessionContext
 from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.actors.sessions.idempotency import IdempotencyKeys
 from kitchener.actors.sessions.item_tool import ContextItems
+from kitchener.actors.sources import RequestSources
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn.runner import TurnRunner
 from kitchener.actors.turn.services import DegradedCall, TurnConstants, TurnServices
@@ -52,6 +53,8 @@ class SharedResources:
         signer: signs projections; None: no key is configured
         ruleset_hash: identity of the policy; None: computed from the settings. A replay lifts some limits, so it passes the
             identity of the original settings
+        sources: what shapes requests; None: read from the settings and the tools. A replay passes those of the original
+            settings, or recorded ones
     """
 
     limits: LimitsConfig = field(default_factory=LimitsConfig)
@@ -64,6 +67,7 @@ class SharedResources:
     wait_open: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
     signer: Signer | None = None
     ruleset_hash: str | None = None
+    sources: RequestSources | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,8 @@ class Components:
     erasure: ErasureGuard
     authority: ContextAuthority | None
     """Decides what a model sees; None if `context_mode` is "off"."""
+    sources: RequestSources
+    """What shapes requests. Recorded before the first turn."""
 
 
 def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documents them
@@ -113,6 +119,8 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
     memory = ho3_memory if config.ho3_enabled else None
     memory_config = memory.config if memory is not None else None
     ruleset_hash = host.ruleset_hash or policy_identity(config, memory_config)
+    tools = tools or ToolRegistry()
+    sources = host.sources or RequestSources.read(config, memory_config, tools)
     authority = None
     if config.context_mode != "off":
         authority = ContextAuthority(config, ledgers, host.signer, ruleset_hash=ruleset_hash)
@@ -135,13 +143,13 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         ledgers=ledgers,
         executor=ho1_executor,
         budgeter=token_budgeter,
-        attention=attention or _attention(agent_class, config, sessions),
+        attention=attention or _attention(agent_class, config, sessions, sources.templates),
         quality=QualityGate(config),
         clock=clock,
         degraded_call=degraded_call,
         direct_call=direct_call,
         listeners=host.listeners,
-        constants=TurnConstants(config, tools or ToolRegistry(), configuration_hash(config, memory_config), ruleset_hash),
+        constants=TurnConstants(config, tools, sources.config_hash, ruleset_hash),
         authority=authority,
         memory=_turn_memory(agent_class, config, ledgers, memory) if memory is not None else None,
     )
@@ -160,11 +168,14 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         background=_background(config, host),
         erasure=ErasureGuard(sessions, admission, consolidator, authority, limits),
         authority=authority,
+        sources=sources,
     )
 
 
-def _attention(agent_class: str, config: HO2Config, sessions: SessionDirectory) -> AttentionRetriever:
-    template = resolve_template(load_templates(config.attention_templates), agent_class)
+def _attention(
+    agent_class: str, config: HO2Config, sessions: SessionDirectory, templates: Sequence[AttentionTemplate]
+) -> AttentionRetriever:
+    template = resolve_template(templates, agent_class)
     return AttentionRetriever(SessionContext(sessions, config), config, template)
 
 

@@ -46,25 +46,16 @@ POLICY_MODULES: Final = (
 )
 """Single modules that count as policy code."""
 
-_NOT_POLICY: Final = frozenset(
-    """ho2m_path ho1m_path ho3_memory_dir prompt_dir attention_templates session_queue idle_passivate_s
-    session_id_digits""".split()  # noqa: SIM905
+LOCATIONS: Final = frozenset(
+    ("ho2m_path", "ho1m_path", "ho3_memory_dir", "memory_dir", "prompt_dir", "attention_templates")
 )
-"""Settings that say where files are or how long something waits. The files of a directory count by hash instead."""
+"""Settings that say where files are. The files of a directory count by hash instead."""
+NOT_POLICY: Final = (LOCATIONS - {"memory_dir"}) | {"session_queue", "idle_passivate_s", "session_id_digits"}
+"""Settings that decide nothing: where files are, and how long something waits."""
 
 _UNSEEN: Final = frozenset(("annotation", "returns", "type_comment", "type_params", "ctx", "kind"))
 """Fields of a syntax tree that do not affect what the code decides."""
 _IMPORTS: Final = (ast.Import, ast.ImportFrom)
-
-
-def configuration_hash(config: HO2Config, memory: HO3MemoryConfig | None) -> str:
-    """Returns the hash of all settings of an agent class, including those that decide nothing.
-
-    Args:
-        config: the settings of the agent class
-        memory: the settings of its long-term memory; None: its turns use no memory
-    """
-    return canonical_digest(_settings(config, memory))
 
 
 def policy_identity(config: HO2Config, memory: HO3MemoryConfig | None) -> str:
@@ -82,7 +73,7 @@ def policy_identity(config: HO2Config, memory: HO3MemoryConfig | None) -> str:
     templates = [template.model_dump(mode="json") for template in load_templates(config.attention_templates)]
     return canonical_digest(
         {
-            "settings": {key: value for key, value in _settings(config, memory).items() if key not in _NOT_POLICY},
+            "settings": {key: value for key, value in settings_on_record(config, memory).items() if key not in NOT_POLICY},
             "prompts": sources_digest(config.prompt_dir),
             "attention_templates": canonical_digest(templates, at="attention_templates"),
             "code": policy_code(),
@@ -90,7 +81,13 @@ def policy_identity(config: HO2Config, memory: HO3MemoryConfig | None) -> str:
     )
 
 
-def _settings(config: HO2Config, memory: HO3MemoryConfig | None) -> dict[str, Any]:
+def settings_on_record(config: HO2Config, memory: HO3MemoryConfig | None) -> dict[str, Any]:
+    """Returns all settings of an agent class as JSON types, without secrets.
+
+    Args:
+        config: the settings of the agent class
+        memory: the settings of its long-term memory; None: its turns use no memory
+    """
     settings: dict[str, Any] = without_secrets(config)
     if memory is not None and config.ho3_enabled:
         settings["memory"] = without_secrets(memory)
@@ -154,4 +151,4 @@ def _text(node: Any) -> str:
     return ascii(node)
 
 
-__all__ = ["configuration_hash", "policy_identity"]
+__all__ = ["policy_identity"]

@@ -94,7 +94,7 @@ class HO2Supervisor:
         self._ledgers, self._sessions, self._admission = ledgers, parts.sessions, parts.admission
         self._limiter, self._keys, self._intents = parts.limiter, parts.keys, parts.intents
         self._runner, self._consolidator, self._background = parts.runner, parts.consolidator, parts.background
-        self._authority = parts.authority
+        self._authority, self._sources = parts.authority, parts.sources
         self._checks = RequestChecks(self._host.limits, by_model=config.verify_with_model)
         self.erasure = parts.erasure
         """Stops and evicts a subject's sessions for an erasure. The runtime calls it."""
@@ -220,12 +220,11 @@ class HO2Supervisor:
         return [wo for done in runs for wo in done]
 
     async def recover(self) -> None:
-        """Ends the consolidations that a crash left open, and records who signs projections from now on.
+        """Ends the consolidations that a crash left open, and records what shapes requests and who signs projections from now on.
 
-        A runtime calls this before its first turn.
-
-        A turn that a crash left open is closed when its session is next activated.
+        A runtime calls this before its first turn. A turn that a crash left open is closed when its session is next activated.
         """
+        await self._sources.record(self._ledgers.ho2m)
         if self._consolidator is not None:
             await self._consolidator.recover()
         if self._authority is not None:

@@ -54,6 +54,7 @@ SIGNER_DECLARED: Final = "SIGNER_DECLARED"
 SESSION_IMPORTED: Final = "SESSION_IMPORTED"
 ENTRY_IMPORTED: Final = "ENTRY_IMPORTED"
 CONTEXT_IMPORTED: Final = "CONTEXT_IMPORTED"
+SOURCE_RECORDED: Final = "SOURCE_RECORDED"
 PROJECTION_COMPUTED: Final = "PROJECTION_COMPUTED"
 CONFLICT_FLAG: Final = "CONFLICT_FLAG"
 INTENT_SHADOW_DECISION: Final = "INTENT_SHADOW_DECISION"
@@ -85,6 +86,7 @@ SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     INTENT_DEFERRED: ("reason",),
     INTENT_FORKED: ("reason",),
     INTENT_SHADOW_DECISION: ("events",),
+    SOURCE_RECORDED: ("text",),
     HO3_SIGNAL: ("metadata", "words"),
     HO3_OVERLAY: ("labels", "context_line", "content", "words"),
     HO3_OVERLAY_DEACTIVATED: ("reason", "words"),
@@ -184,7 +186,8 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns the index keys under which an entry of HO2m is found without a scan, besides its session.
 
     There are keys for sessions, and for sessions by their subject's external id; for messages by turn and by idempotency key;
-    for work orders by the learned lines that they were shown; for consolidations; for shared intents and erasures by subject.
+    for work orders by the learned lines that they were shown; for consolidations; for shared intents and erasures by subject; for
+    sources by their hash.
     Keys contain ids only and nothing that is sealed, because an index is not encrypted.
     """
     if entry_type not in _KEYED_TYPES:
@@ -210,6 +213,8 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
         return (erased_index_key(str(subject_id)),)
     if entry_type == SIGNER_DECLARED:
         return (SIGNERS_KEY,)
+    if entry_type == SOURCE_RECORDED:
+        return (source_index_key(str(payload.get("hash"))),)
     if entry_type in _OF_SHARED_INTENTS:
         is_shared = entry_type == LIFECYCLE_VOIDED or payload.get("scope") in SHARED_SCOPES
         return (SHARED_INTENTS, shared_intents_key(subject_id)) if is_shared and isinstance(subject_id, str) else ()
@@ -250,6 +255,7 @@ _KEYED_TYPES: Final = frozenset(
         SESSION_END,
         *_OF_SHARED_INTENTS,
         *IMPORTED_TYPES,
+        SOURCE_RECORDED,
     )
 )
 
@@ -276,6 +282,11 @@ def subject_index_key(subject_id: str) -> str:
 def erased_index_key(subject_id: str) -> str:
     """The index key of a subject's erasures."""
     return f"erased:{subject_id}"
+
+
+def source_index_key(source_hash: str) -> str:
+    """The index key of the entries that hold a source of requests, such as a prompt pack."""
+    return f"source:{source_hash}"
 
 
 def shared_intents_key(subject_id: str) -> str:

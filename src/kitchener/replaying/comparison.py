@@ -12,6 +12,7 @@ from kitchener.records import events
 
 _LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
     events.TURN_STARTED: frozenset(("idempotency_key", "idempotency_scope", "ruleset_hash", "config_hash", "overlap")),
+    events.WO_PLANNED: frozenset(("config_hash",)),
     events.DEGRADATION: frozenset(("error",)),
     events.PROJECTION_COMPUTED: frozenset(("authority",)),  # `signatures.py` checks it
     events.HO3_OVERLAY: frozenset(("created_at",)),

@@ -21,7 +21,7 @@ from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
 from kitchener.context.lexical.words import forget_words
 from kitchener.errors import ConfigError, UnknownSubject
-from kitchener.ids import check_recorded_subject, memory_namespace, path_part
+from kitchener.ids import check_erasable, memory_namespace, path_part
 from kitchener.ledger import LedgerClient, LedgerEntry, StoredEntry
 from kitchener.memory import HO3Memory
 from kitchener.records import events
@@ -182,7 +182,7 @@ async def erase_subject(
         LedgerLocked: a process has the ledgers open; nothing was erased
         LedgerError, SealingError: the erasure is not complete; call again
     """
-    check_recorded_subject(subject_id)
+    check_erasable(subject_id)
     settings, clock = await anyio.to_thread.run_sync(settings_of, config, root), clock or SystemClock()
     async with open_stores(settings, clock=clock, sealer=sealer_of(settings.ledger)) as stores:
         return await erase(subject_id, stores, clock)
@@ -203,7 +203,7 @@ async def erase(subject_id: str, stores: Stores, clock: Clock) -> ErasureReport:
         SealingError: the key cannot be read or removed; nothing was erased
         LedgerWriteError: the key is destroyed, but the record could not be written; call again
     """
-    check_recorded_subject(subject_id)
+    check_erasable(subject_id)
     lost_kid = None
     if await anyio.to_thread.run_sync(stores.keyring.kid_of, subject_id) is None:
         lost_kid = await _find_lost_kid(subject_id, stores)

@@ -28,7 +28,7 @@ from kitchener.clock import Clock, SystemClock
 from kitchener.config import RuntimeConfig
 from kitchener.errors import ActorStopped, CallerError, KitchenerError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
-from kitchener.ids import IdSource, check_recorded_subject, is_agent_class
+from kitchener.ids import IdSource, check_erasable, is_agent_class
 from kitchener.ledger import Ledgers
 from kitchener.memory import HO3Memory
 from kitchener.plain_names import quoted
@@ -112,7 +112,7 @@ class Runtime:
         """
         keyring_of(self._shared.sealer)
         check_is_text("subject_id", subject_id)
-        check_recorded_subject(subject_id)
+        check_erasable(subject_id)
         for agent_class in supervisors_ledgers(self.config):
             self._agent(agent_class, is_on_record=True)
         async with self._erasing:

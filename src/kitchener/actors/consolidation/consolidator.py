@@ -262,6 +262,7 @@ class Consolidator:
                 "gate_ts": case.gate_ts,
                 "signals_position": case.signals_position,
             },
+            "config_hash": self._services.constants.config_hash,
         }
         ref = await self._write(case, events.WO_PLANNED, wo, fields)
         return wo.replaced({"planned_ref": ref}), tokens_of_bytes(len(data)) + self._services.config.reply_reserve

@@ -172,7 +172,11 @@ class PromptLibrary:
             PromptError: a file is missing, unlisted, unreadable or invalid, its hash differs from the manifest, or it names an
                 unknown pack or variable. The error says which file, what was expected and what was found
         """
-        sources = _sources(directory)
+        return cls.of(prompt_sources(directory))
+
+    @classmethod
+    def of(cls, sources: "Mapping[str, PromptSource]") -> Self:
+        """Compiles contracts and packs, given by id. Raises PromptError as `load` does."""
         packs = {name: source for name, source in sources.items() if name.startswith("PRM-")}
         templates = {name: compile_pack(source.text, file=source.file) for name, source in packs.items()}
         contracts: dict[str, CompiledContract] = {}
@@ -215,15 +219,20 @@ def sources_digest(directory: str | None = None) -> str:
     Raises:
         PromptError: a file is missing, unlisted or unreadable, or its hash differs from the manifest
     """
-    return canonical_digest({source_id: source.hash for source_id, source in _sources(directory).items()}, at="prompts")
+    return canonical_digest({source_id: source.hash for source_id, source in prompt_sources(directory).items()}, at="prompts")
 
 
-def _sources(directory: str | None) -> "dict[str, _Source]":
+def prompt_sources(directory: str | None = None) -> "dict[str, PromptSource]":
+    """Returns the shipped contracts and packs by id, and those of `directory`, which override. It reads files.
+
+    Raises:
+        PromptError: a file is missing, unlisted or unreadable, or its hash differs from the manifest
+    """
     sources = _read(files("kitchener.actors") / "assets" / "prompts")
     return sources if directory is None else sources | _read(Path(directory))
 
 
-class _Source:
+class PromptSource:
     """The text of one file whose hash matches the manifest."""
 
     __slots__ = ("file", "hash", "text")
@@ -232,11 +241,11 @@ class _Source:
         self.file, self.hash, self.text = file, found_hash, text
 
 
-def _read(root: Traversable | Path) -> dict[str, _Source]:
+def _read(root: Traversable | Path) -> dict[str, PromptSource]:
     """Reads every contract and pack of a directory, by id, and checks each against the directory's manifest."""
     manifest_file = root / MANIFEST
     manifest = _json_object(_bytes(manifest_file), str(manifest_file))
-    listed: dict[str, _Source] = {}
+    listed: dict[str, PromptSource] = {}
     for name, expected in manifest.items():
         match = _FILE_NAME.fullmatch(name)
         if match is None:
@@ -250,7 +259,7 @@ def _read(root: Traversable | Path) -> dict[str, _Source]:
                 f"{file}: expected {expected}, as {MANIFEST} says, found {found};"
                 " if the change is meant, write the manifest anew"
             )
-        listed[match[1] or match[2]] = _Source(str(file), found, _text(data, str(file)))
+        listed[match[1] or match[2]] = PromptSource(str(file), found, _text(data, str(file)))
     for entry in sorted(root.iterdir(), key=lambda entry: entry.name):
         if _FILE_NAME.fullmatch(entry.name) and entry.name not in manifest:
             raise PromptError(f"{entry}: expected in {MANIFEST}, found no hash of it there; write the manifest anew")
@@ -285,7 +294,7 @@ def _json_object(data: bytes, file: str) -> dict[str, object]:
     return value
 
 
-def _contract_file(contract_id: str, source: _Source) -> _ContractFile:
+def _contract_file(contract_id: str, source: PromptSource) -> _ContractFile:
     raw = _json_object(source.text.encode(), source.file)
     try:
         spec = _ContractFile.model_validate(raw)

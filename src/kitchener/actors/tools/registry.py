@@ -28,6 +28,7 @@ from kitchener.canonical import canonical_digest
 from kitchener.criteria import criterion_problem
 from kitchener.errors import ToolError
 from kitchener.plain_names import counted, is_plain_name, quoted
+from kitchener.records.entries import ToolDefinition
 from kitchener.records.prompt import ToolSpec
 
 P = ParamSpec("P")
@@ -261,6 +262,20 @@ class ToolRegistry:
     def specs(self, allowed: tuple[str, ...]) -> tuple[ToolSpec, ...]:
         """The descriptions of the existing tools among `allowed`, for a model."""
         return self.toolset(allowed).specs
+
+    def definitions(self) -> list[ToolDefinition]:
+        """All tools as sources of requests, in the order given, then the built-in ones."""
+        return [
+            {
+                "tool_id": each.tool_id,
+                "description": each.description,
+                "parameters": each.parameters,
+                "read_only": each.is_read_only,
+                "acceptance": each.acceptance,
+                "built_in": each.tool_id not in self._listed,
+            }
+            for each in self._tools.values()
+        ]
 
     def validate(self, tool_id: str, arguments: Mapping[str, object]) -> dict[str, Any] | str:
         """Returns the arguments converted for the tool, or one line of text that names argument, value and expectation."""

@@ -91,6 +91,8 @@ class WorkOrderPlannedPayload(CommonPayload):
     parent_wo_id: NotRequired[str]
     attention: NotRequired[GatheredContext]
     consolidates: NotRequired[ConsolidatedSignal]
+    config_hash: NotRequired[str]
+    """The configuration of a consolidation, which belongs to no turn that would name it."""
 
 
 class WorkOrderDispatchedPayload(CommonPayload):

@@ -1,0 +1,160 @@
+"""Collects what shapes an agent class's requests to models, and records each source once, by its hash.
+
+The sources are the settings, prompt contracts and packs, attention templates, and tools. Each turn names its configuration by
+`config_hash`, and the configuration names the others. So a request can be rebuilt from the ledgers after any of them was edited.
+Explained in `docs/prompts.md`.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from kitchener.actors.attention.templates import AttentionTemplate, load_templates
+from kitchener.actors.executor.direct_call import CONTRACT_ID
+from kitchener.actors.executor.prompts import prompt_sources
+from kitchener.actors.policy_identity import LOCATIONS, settings_on_record
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.canonical import canonical_bytes, digest
+from kitchener.config import HO2Config, HO3MemoryConfig
+from kitchener.errors import LedgerError
+from kitchener.ids import OPERATOR
+from kitchener.ledger import Ledger, LedgerEntry
+from kitchener.records import events
+from kitchener.records.entries import ConfigurationSource, NamedSource, SourceKind, SourceRecordedPayload
+
+_ENTRY_FIELDS_BYTES: Final = 700
+"""Bytes of an entry that a piece of text leaves to its other fields and to the seal's."""
+_CHAR_BYTES: Final = 8
+"""Most bytes of one character in an entry: six as a JSON escape, a third more under a seal."""
+_SHORTEST_PIECE: Final = 16
+
+
+class Source(NamedTuple):
+    """One text that shapes requests."""
+
+    kind: SourceKind
+    name: str
+    """The id of the pack, contract, template or tool; the agent class of a configuration."""
+    text: str
+    hash: str
+    """`sha256:` of the text as UTF-8."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSources:
+    """All sources of an agent class's requests."""
+
+    config_hash: str
+    """The hash of the configuration, which names all other sources."""
+    templates: tuple[AttentionTemplate, ...]
+    """The attention templates, parsed."""
+    texts: tuple[Source, ...]
+    """Every source, the configuration last."""
+
+    @classmethod
+    def read(cls, config: HO2Config, memory: HO3MemoryConfig | None, tools: ToolRegistry) -> "RequestSources":
+        """Collects the sources. It reads prompt and template files, so call it at start.
+
+        Args:
+            config: the settings of the agent class
+            memory: the settings of its long-term memory; None: its turns use no memory
+            tools: its tools
+
+        Raises:
+            PromptError, ConfigError: a file of `prompt_dir` or `attention_templates` is invalid
+        """
+        templates = load_templates(config.attention_templates)
+        prompts = list(_prompts_of(config))
+        shapes = [_json("attention_template", each.template_id, each.model_dump(mode="json")) for each in templates]
+        offered = [_json("tool", each["tool_id"], each) for each in tools.definitions()]
+        configuration: ConfigurationSource = {
+            "settings": _without_locations(settings_on_record(config, memory)),
+            "prompts": _named(prompts),
+            "attention_templates": _named(shapes),
+            "tools": _named(offered),
+        }
+        whole = _json("configuration", config.agent_class, configuration)
+        unique = {each.hash: each for each in (*prompts, *shapes, *offered, whole)}
+        return cls(whole.hash, templates, tuple(unique.values()))
+
+    async def record(self, ho2m: Ledger) -> None:
+        """Writes `SOURCE_RECORDED` for each source that the ledger lacks. A crash leaves all of them or none.
+
+        Call it before the first turn. It asks the index for one key if nothing has changed.
+
+        Args:
+            ho2m: the ledger of the agent class's supervisor
+        """
+        keys = {events.source_index_key(each.hash): each for each in self.texts}
+        if await ho2m.known_keys([events.source_index_key(self.config_hash)]):
+            return
+        known = await ho2m.known_keys(keys)
+        limit = max(_SHORTEST_PIECE, (ho2m.config.max_entry_bytes - _ENTRY_FIELDS_BYTES) // _CHAR_BYTES)
+        new = [entry for key, each in keys.items() if key not in known for entry in _entries(each, limit)]
+        await ho2m.write_all(new)
+
+
+def _entries(source: Source, limit: int) -> Iterator[LedgerEntry]:
+    pieces = [source.text[at : at + limit] for at in range(0, len(source.text), limit)]
+    for part, piece in enumerate(pieces, 1):
+        payload: SourceRecordedPayload = {
+            "v": events.VERSION,
+            "subject_id": OPERATOR,  # whose key seals the text, if content is sealed
+            "kind": source.kind,
+            "name": source.name,
+            "hash": source.hash,
+            "text": piece,
+            "part": part,
+            "parts": len(pieces),
+        }
+        yield LedgerEntry(events.SOURCE_RECORDED, source.hash, dict(payload))
+
+
+def _prompts_of(config: HO2Config) -> Iterator[Source]:
+    """The contracts that the class uses, each with its pack."""
+    found = prompt_sources(config.prompt_dir)
+    used = (
+        config.classify_contract_id,
+        config.synthesize_contract_id,
+        config.verify_contract_id,
+        config.consolidation_contract_id,
+        CONTRACT_ID,
+    )
+    for contract_id in dict.fromkeys(used):
+        contract = found.get(contract_id)
+        pack_id = json.loads(contract.text).get("prompt_pack_id") if contract is not None else None
+        pack = found.get(str(pack_id))
+        if contract is not None and pack is not None:  # otherwise the first call says which file is missing
+            yield Source("contract", contract_id, contract.text, contract.hash)
+            yield Source("prompt_pack", str(pack_id), pack.text, pack.hash)
+
+
+def _json(kind: SourceKind, name: str, value: object) -> Source:
+    data = canonical_bytes(value, at=kind)
+    return Source(kind, name, data.decode(), digest(data))
+
+
+def _named(sources: list[Source]) -> list[NamedSource]:
+    return [{"name": name, "hash": source_hash} for name, source_hash in {each.name: each.hash for each in sources}.items()]
+
+
+def _without_locations(settings: Mapping[str, Any]) -> dict[str, object]:
+    """Settings without paths: moving a root or a folder of prompts changes no request."""
+    return {
+        key: _without_locations(value) if key == "memory" and isinstance(value, dict) else value
+        for key, value in settings.items()
+        if key not in LOCATIONS
+    }
+
+
+def joined_text(pieces: Mapping[int, str], source_hash: str, parts: int) -> str:
+    """Returns the text of a source from its recorded pieces by number.
+
+    Raises:
+        LedgerError: a piece is missing, or the text has another hash
+    """
+    text = "".join(pieces.get(part, "") for part in range(1, parts + 1))
+    if len(pieces) != parts or digest(text.encode()) != source_hash:
+        raise LedgerError(f"the recorded source {source_hash} is not whole; `kitchener ledger verify` says more")
+    return text
