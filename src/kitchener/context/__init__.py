@@ -29,6 +29,7 @@ from kitchener.context.projection.record import (
     conflict_flag_payload,
     lists_of,
     projection_payload,
+    read_chain,
     read_lists,
 )
 from kitchener.context.projection.rendering import Rendering, render
@@ -71,8 +72,9 @@ __all__ = [
     "make_event",
     "projection_payload",
     "reach_from",
-    "read_event",
+    "read_chain",
     "read_lists",
+    "read_event",
     "recall_last_closed",
     "recalled",
     "render",

@@ -116,7 +116,7 @@ class RerunTape(Tape):
             projection = payload_as(ProjectionPayload, stored.payload)
             self.projection = projection if projection["mode"] == "enforce" else None
             if self.projection is not None:
-                self._lists[stored.entry_id] = self.lists_of(self.projection)
+                self._lists[stored.ref] = self.lists_of(self.projection)
         return stored
 
     def name_of(self, ref: Ref) -> str:

@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 import orjson
 
 from kitchener.canonical import canonical_bytes
-from kitchener.context import ProjectionLists, base_ref, read_lists
+from kitchener.context import ProjectionLists, read_chain
 from kitchener.gateway.providers.recorded import Recording
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.memory.subject_cache import SIGNALS
@@ -135,7 +135,7 @@ class Tape:
         self.first: ReplayDivergence | None = None
         """The first divergence found."""
         self._left: dict[str, deque[StoredEntry]] = {}
-        self._lists: dict[str, ProjectionLists] = {}
+        self._lists: dict[Ref, ProjectionLists] = {}
         self._by_ref = {(entry.ledger_id, entry.entry_id): entry for each in entries.values() for entry in each}
         self.names, self.signers = names, signers or RecordedSigners()
         own = [entry.seq for entry in entries.get(ho2m, ())]
@@ -301,21 +301,7 @@ class Tape:
 
     def lists_of(self, payload: ProjectionPayload) -> ProjectionLists:
         """The complete lists of a projection, which may be recorded as changes of earlier ones."""
-        base = base_ref(payload)
-        if base is None:
-            return read_lists(payload)
-        known = self._lists.get(base.entry_id)
-        if known is None:
-            chain = [base]
-            while chain:
-                payload_below = payload_as(ProjectionPayload, self._by_ref[chain[-1].ledger_id, chain[-1].entry_id].payload)
-                below = base_ref(payload_below)
-                if below is not None and below.entry_id not in self._lists:
-                    chain.append(below)
-                    continue
-                before = self._lists[below.entry_id] if below is not None else None
-                known = self._lists[chain.pop().entry_id] = read_lists(payload_below, before)
-        return read_lists(payload, known)
+        return read_chain(payload, self._lists, lambda ref: self._by_ref[ref.ledger_id, ref.entry_id].payload)
 
     def name_of(self, ref: Ref) -> str:
         """The id of the entity that an entry is about."""
