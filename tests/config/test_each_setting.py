@@ -62,7 +62,6 @@ def _plane(root: Path, value: str) -> Any:
 SHOWN: Final[dict[str, Seen]] = {
     "plane_root": Seen("one", "other", _plane),
     "ledger.durability": Seen("fsync", "os", with_settings(parts.commits, "durability")),
-    "ledger.batch_turns": Seen(1, 128, with_settings(parts.commits, "batch_turns")),
     "ledger.linger_ms": Seen(0.0, 1_000.0, with_settings(parts.commits, "linger_ms")),
     "ledger.max_pending_entries": Seen(1, 100, with_settings(parts.one_by_one, "max_pending_entries")),
     "ledger.segment_bytes": Seen(1_048_576, 67_108_864, with_settings(parts.segments, "segment_bytes")),

@@ -30,7 +30,6 @@ _LEARNING_LATER: Final = "when a consolidation begins is taken as given"
 KNOBS: Final[dict[str, Policy | str]] = {
     "plane_root": _WHERE,
     "ledger.durability": _DURABLE,
-    "ledger.batch_turns": _DURABLE,
     "ledger.linger_ms": _DURABLE,
     "ledger.max_pending_entries": _DURABLE,
     "ledger.max_entry_bytes": Policy("RESIDENT:declare", 2_048, "WO_QUALITY_GATE", "decision"),

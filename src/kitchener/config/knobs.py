@@ -37,14 +37,13 @@ class LedgerConfig(Settings):
     """`[ledger]`: how entries become durable."""
 
     gone_keys: ClassVar[Mapping[str, str]] = {
+        "batch_turns": "is gone: a commit round starts when 128 callers wait for it, or as many as there are running turns",
         "linger_per_turn_ms": "is gone: the wait grows by a hundredth of `linger_ms` for each running turn",
     }
 
     durability: Literal["fsync", "os", "none"] = "fsync"
     """What a reply waits for. `fsync`: its records are on disk. `os`: the operating system has them; a crash of the process
     loses nothing, a power failure may. `none`: nothing."""
-    batch_turns: Positive = 128
-    """A commit round starts as soon as this many callers wait for it, or as many as there are running turns."""
     linger_ms: Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)] = 25.0
     """Longest time that a commit round waits for more callers to share its fsync, milliseconds. The wait grows with load, by a
     hundredth of this for each running turn; a turn that runs alone never waits. 0: no wait."""

@@ -29,6 +29,7 @@ from kitchener.context.projection.record import (
     conflict_flag_payload,
     lists_of,
     projection_payload,
+    read_chain,
     read_lists,
 )
 from kitchener.context.projection.rendering import Rendering, render
@@ -71,6 +72,7 @@ __all__ = [
     "make_event",
     "projection_payload",
     "reach_from",
+    "read_chain",
     "read_event",
     "read_lists",
     "recall_last_closed",

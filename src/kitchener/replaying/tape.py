@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 import orjson
 
 from kitchener.canonical import canonical_bytes
-from kitchener.context import ProjectionLists, base_ref, read_lists
+from kitchener.context import ProjectionLists, read_chain
 from kitchener.gateway.providers.recorded import Recording
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.ledger.format.imported import ImportedEntry
@@ -302,21 +302,7 @@ class Tape:
 
     def lists_of(self, payload: ProjectionPayload) -> ProjectionLists:
         """The complete lists of a projection, which may be recorded as changes of earlier ones."""
-        base = base_ref(payload)
-        if base is None:
-            return read_lists(payload)
-        known = self._lists.get(base)
-        if known is None:
-            chain = [base]
-            while chain:
-                payload_below = payload_as(ProjectionPayload, self._by_ref[chain[-1]].payload)
-                below = base_ref(payload_below)
-                if below is not None and below not in self._lists:
-                    chain.append(below)
-                    continue
-                before = self._lists[below] if below is not None else None
-                known = self._lists[chain.pop()] = read_lists(payload_below, before)
-        return read_lists(payload, known)
+        return read_chain(payload, self._lists, lambda ref: self._by_ref[ref].payload)
 
     def name_of(self, ref: Ref) -> str:
         """The id of the entity that an entry is about."""

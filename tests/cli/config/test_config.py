@@ -196,6 +196,7 @@ def test_schema_shows_the_settings_of_an_agent_in_groups_of_at_most_fifteen(cli:
 @pytest.mark.parametrize(
     ("key", "instead"),
     [
+        ("ledger.batch_turns", "when 128 callers wait"),
         ("ledger.linger_per_turn_ms", "a hundredth of `linger_ms`"),
         ("limits.gateway_concurrency", "twice as many calls at the same time as `executor_concurrency`"),
         ("agents.ADMIN.consolidation_queue", "`[limits] background_queue`"),
@@ -217,6 +218,15 @@ def test_a_setting_that_is_gone_is_refused_with_what_replaces_it(
     tables = {"ledger": LedgerConfig, "limits": LimitsConfig, "agents.ADMIN": HO2Config}
     with pytest.raises(ConfigError, match=re.escape(instead)):
         tables[table](**{name: 1})
+
+
+@pytest.mark.parametrize(("criterion", "starts"), [("names the price", "acceptance: expected min_"), ("", "expected min_")])
+def test_a_refused_criterion_is_told_in_the_words_of_its_rule_alone(cli: Cli, criterion: str, starts: str) -> None:
+    """Of the whole table where another setting would allow it, else of the criterion."""
+    Path("kitchener.toml").write_text(f'[agents.ADMIN]\nacceptance = ["{criterion}"]\n', encoding="utf-8")
+    outcome = cli("config", "check", "--json")
+    assert outcome.code == 2
+    assert outcome.json["expected"].startswith(starts)
 
 
 def test_schema_as_json_is_a_json_schema_of_the_file(cli: Cli) -> None:

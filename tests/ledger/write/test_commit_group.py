@@ -230,12 +230,12 @@ async def test_a_round_waits_for_as_many_callers_as_turns_run(tmp_path: Path) ->
 
 
 async def test_a_round_starts_when_enough_callers_wait_however_many_turns_run(tmp_path: Path) -> None:
-    async with three(tmp_path, batch_turns=2, linger_ms=6_000_000) as ledgers:
-        for _ in range(50):
+    async with three(tmp_path, linger_ms=6_000_000) as ledgers:
+        for _ in range(500):
             ledgers.enter_turn()
         with anyio.fail_after(10):
             async with anyio.create_task_group() as tasks:
-                for number in range(2):
+                for number in range(128):
                     await ledgers.ho2m.write(fact(number))
                     tasks.start_soon(ledgers.commit)
 

@@ -25,13 +25,12 @@ from kitchener.context import (
     Projector,
     Resolution,
     Ruleset,
-    base_ref,
     bias_item,
     estimator,
     evidence_item,
     explain,
     lists_of,
-    read_lists,
+    read_chain,
     recalled,
 )
 from kitchener.context.fold.items import TIER_TURN
@@ -216,16 +215,14 @@ def _gathered(past: RecordedSession, turn_id: str) -> list[str]:
 
 def _lists(shown: StoredEntry, decided: Sequence[StoredEntry]) -> ProjectionLists:
     """A recorded projection written out, along those that it is a change of."""
-    known = {entry.ref: entry for entry in decided}
-    chain = [shown]
-    while (base := base_ref(chain[-1].payload)) is not None:
-        if base not in known:
-            raise NotOnRecord(f"{chain[-1].entry_id} is recorded as a change of {base.entry_id}, which is not there")
-        chain.append(known[base])
-    lists = read_lists(chain.pop().payload)
-    while chain:
-        lists = read_lists(chain.pop().payload, lists)
-    return lists
+    payloads = {entry.ref: entry.payload for entry in decided}
+
+    def payload_of(ref: Ref) -> Mapping[str, object]:
+        if ref not in payloads:
+            raise NotOnRecord(f"{shown.entry_id} is recorded as a change of {ref.entry_id}, which is not there")
+        return payloads[ref]
+
+    return read_chain(shown.payload, {}, payload_of)
 
 
 async def _offered(paths: LedgerPaths, past: RecordedSession, lists: ProjectionLists, state: ContextState) -> list[Item]:

@@ -5,7 +5,7 @@ recorded, without a lock; nothing is decided again. Intents are not compared, be
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypedDict
@@ -15,7 +15,7 @@ from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.output import UNREADABLE, one_line
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import toml_key
-from kitchener.context import ProjectionLists, base_ref, read_lists
+from kitchener.context import ProjectionLists, base_ref, read_chain
 from kitchener.errors import NotOnRecord
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
@@ -260,11 +260,12 @@ def _projections(decided: Iterable[StoredEntry]) -> Iterator[tuple[StoredEntry, 
     """Every projection with its lists written out; of those only what a later one is a change of is kept."""
     projected = [entry for entry in decided if entry.entry_type == events.PROJECTION_COMPUTED]
     left, known = Counter(base_ref(entry.payload) for entry in projected), dict[Ref, ProjectionLists]()
+
+    def missing(ref: Ref) -> Mapping[str, object]:
+        raise NotOnRecord(f"a projection is recorded as a change of {ref.entry_id}, which is not there")
+
     for entry in projected:
-        base = base_ref(entry.payload)
-        if base is not None and base not in known:
-            raise NotOnRecord(f"{entry.entry_id} is recorded as a change of {base.entry_id}, which is not there")
-        lists = read_lists(entry.payload, known[base] if base is not None else None)
+        lists, base = read_chain(entry.payload, known, missing), base_ref(entry.payload)
         left[base] -= 1
         if base is not None and not left[base]:
             del known[base]

@@ -6,7 +6,7 @@ eligible list. The size of an entry therefore does not grow with the length of t
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
@@ -300,11 +300,9 @@ def base_ref(payload: Mapping[str, object]) -> Ref | None:
 
 
 def read_lists(payload: Mapping[str, object], base: ProjectionLists | None = None) -> ProjectionLists:
-    """The lists of a recorded projection, written out.
+    """The lists of a recorded projection of any version, written out.
 
-    Args:
-        payload: of `PROJECTION_COMPUTED`, of any version, as read from a ledger
-        base: the lists of the projection that `base_ref` names; None: it names none
+    `base` holds those of the projection that `base_ref` names; None: it names none.
 
     Raises:
         ValueError: the payload refers to a base that is not given, or to positions that the base does not have
@@ -323,6 +321,20 @@ def read_lists(payload: Mapping[str, object], base: ProjectionLists | None = Non
         raise ValueError(f"this projection is recorded as a change of {below}; read that one first")
     changes = payload_as(_ListChanges, payload)
     return _read_positions(changes, apply_edits(changes["eligible_refs"]["edits"], base.eligible))
+
+
+def read_chain(
+    payload: Mapping[str, object], known: MutableMapping[Ref, ProjectionLists], find: Callable[[Ref], Mapping[str, object]]
+) -> ProjectionLists:
+    """The lists of a recorded projection, and in `known` those of the projections that it is recorded as a change of."""
+    chain, ref = [], base_ref(payload)
+    while ref is not None and ref not in known:
+        chain.append((ref, find(ref)))
+        ref = base_ref(chain[-1][1])
+    lists = known[ref] if ref is not None else None
+    for below, earlier in reversed(chain):
+        lists = known[below] = read_lists(earlier, lists)
+    return read_lists(payload, lists)
 
 
 def _read_positions(payload: _ListChanges, eligible: tuple[Ref, ...]) -> ProjectionLists:

@@ -19,6 +19,8 @@ from kitchener.errors import LedgerWriteError
 from kitchener.ledger.format.lines import StoredEntry
 from kitchener.ledger.write.storage import Storage
 
+_CALLERS_OF_FULL_ROUND: Final = 128
+"""Waiting callers at which a round starts, however many turns run."""
 _TURNS_OF_FULL_LINGER: Final = 100
 """Running turns from which on a round waits for the whole of `linger_ms`; with fewer, for a share of it."""
 
@@ -150,7 +152,7 @@ class CommitGroup:
 
     def _is_full(self, current: _Round) -> bool:
         waiters = current.waiters
-        return waiters > 0 and (waiters >= self._turns or waiters >= self._config.batch_turns or current.is_forced)
+        return waiters > 0 and (waiters >= self._turns or waiters >= _CALLERS_OF_FULL_ROUND or current.is_forced)
 
     def _spawn(self) -> None:
         self._has_task = True
