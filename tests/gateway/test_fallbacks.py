@@ -73,7 +73,7 @@ async def test_callers_errors_and_cancellations_do_not_open_the_circuit() -> Non
         await started.wait()
         tasks.cancel_scope.cancel()
     assert (await gateway.complete(ask(), on_attempt=Told())).text == "fine"
-    assert gateway.statistics()["a"].in_flight == 0
+    assert gateway.statistics()["a"].running == 0
 
 
 def test_a_caller_without_time_does_not_open_the_circuit() -> None:
@@ -145,7 +145,7 @@ async def test_a_call_that_was_let_in_as_the_circuit_opened_is_not_made() -> Non
         go.set()
     assert answered == {1: "a", 2: "b", 3: "b"}
     assert len(a.requests) == 2
-    assert gateway.statistics()["a"].in_flight == 0
+    assert gateway.statistics()["a"].running == 0
 
 
 # --- fallbacks ----------------------------------------------------------------------------------------------------------
@@ -270,6 +270,6 @@ def test_every_call_is_accounted_for(scripts: list[list[Any]], retries: int, bre
             assert [each.provider_id for each in started] == sorted(each.provider_id for each in started)
             asked += len(started)
         assert asked == sum(len(provider.requests) for provider in providers.values())
-        assert all(each.in_flight == each.waiting == 0 for each in gateway.statistics().values())
+        assert all(each.running == each.waiting == 0 for each in gateway.statistics().values())
 
     in_virtual_time(main)

@@ -82,7 +82,7 @@ async def test_an_attempt_that_cannot_be_recorded_is_not_made() -> None:
     with pytest.raises(OSError, match="disk full"):
         await gateway.complete(ask(), on_attempt=full_disk)
     assert provider.requests == []
-    assert gateway.statistics()["a"].in_flight == 0
+    assert gateway.statistics()["a"].running == 0
 
 
 # --- retries ------------------------------------------------------------------------------------------------------------

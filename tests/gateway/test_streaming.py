@@ -179,9 +179,9 @@ async def test_a_reader_who_stops_frees_the_slot_and_closes_the_provider() -> No
     gateway = gateway_of(pieces, max_concurrency=1)
     async with aclosing(gateway.stream(ask(), on_attempt=Told())) as items:
         async for _ in items:
-            assert gateway.statistics()["p0"].in_flight == 1
+            assert gateway.statistics()["p0"].running == 1
             break
-    assert (gateway.statistics()["p0"].in_flight, pieces.closed) == (0, 1)
+    assert (gateway.statistics()["p0"].running, pieces.closed) == (0, 1)
 
 
 async def test_cancelling_a_reader_frees_the_slot_and_closes_the_provider() -> None:
@@ -199,7 +199,7 @@ async def test_cancelling_a_reader_frees_the_slot_and_closes_the_provider() -> N
         with anyio.fail_after(5):
             await got_one.wait()
         tasks.cancel_scope.cancel()
-    assert (gateway.statistics()["p0"].in_flight, pieces.closed) == (0, 1)
+    assert (gateway.statistics()["p0"].running, pieces.closed) == (0, 1)
 
 
 def test_a_stalled_stream_ends_at_the_time_limit_and_a_slow_reader_does_not_cause_that() -> None:
@@ -257,7 +257,7 @@ def test_nobody_reads_anything_twice(scripts: list[list[Any]], restarts: bool, r
                 changed = item.attempt != current
                 assert not (changed and current and isinstance(item, TextPiece))
                 current = item.attempt
-        assert all(each.in_flight == 0 for each in gateway.statistics().values())
+        assert all(each.running == 0 for each in gateway.statistics().values())
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 

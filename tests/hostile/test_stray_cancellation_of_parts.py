@@ -162,7 +162,7 @@ async def test_an_on_attempt_that_is_cut_off_ends_its_own_call_and_gives_its_slo
 
     with pytest.raises(anyio.get_cancelled_exc_class()):
         await call()
-    assert gateway.statistics()["a"].in_flight == 0
+    assert gateway.statistics()["a"].running == 0
     with anyio.fail_after(5):
         assert (await gateway.complete(ask(), on_attempt=Told())).text == "fine"
 

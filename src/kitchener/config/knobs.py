@@ -72,7 +72,7 @@ class LimitsConfig(Settings):
     """`[limits]`: the bounds of one process. Every queue has a capacity, every wait a deadline."""
 
     gone_keys: ClassVar[Mapping[str, str]] = {
-        "gateway_concurrency": "is gone: the gateway takes twice as many calls at the same time as `executor_concurrency`",
+        "gateway_concurrency": "is gone: the gateway makes as many calls at a time as the `max_concurrency` of each provider",
         "restart_window_s": "is gone: `max_restarts` counts the failures within a minute",
     }
 
@@ -85,17 +85,19 @@ class LimitsConfig(Settings):
     max_active_chars: Positive = 134_217_728
     """Text that the active sessions of all agent classes hold, characters. Beyond it, those idle for longest are passivated.
     A character of ordinary text takes 4 to 6 bytes with its turn's words; 35 where every word is short and new."""
-    executor_concurrency: Positive = 1_024
-    """Interactive work orders of one agent class that run at the same time. The gateway takes twice as many model calls, as
-    several classes share it."""
-    executor_queue: Positive = 10_000
-    """Interactive work orders of one agent class that may wait. When it is full, turns wait until their deadline."""
+    executor_concurrency: Positive = 256
+    """Interactive work orders of one agent class that run at the same time. More than a slow provider takes, so that its own
+    queue fills first."""
+    executor_queue: Positive = 128
+    """Interactive work orders of one agent class that may wait. When it is full, turns wait for room until their deadline, and
+    then end as `Overloaded`."""
     background_concurrency: Positive = 2
     """Consolidations of one agent class that run at the same time. Few, so that learning leaves the models to the turns."""
     background_queue: Positive = 1_000
     """Consolidations of one agent class that may wait. A further one is left out until its next signal."""
-    gateway_queue: Positive = 10_000
-    """Model calls that may wait for the gateway, and for any of its providers."""
+    gateway_queue: Positive = 64
+    """Model calls that may wait for each provider, besides its `max_concurrency`. When it is full, turns wait for room until
+    their deadline, and then end as `Overloaded`."""
     max_nesting: Annotated[int, Field(ge=0, le=16)] = 3
     """How deep turns may nest when a tool sends a message to another session. 0: not at all."""
     max_agent_classes: Annotated[int, Field(ge=0, le=1_000_000)] = 16

@@ -12,10 +12,11 @@ import anyio
 
 from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError
-from kitchener.gateway.resilience import CircuitBreaker, FairLimiter, backoff
+from kitchener.gateway.resilience import CircuitBreaker, Pace, backoff
 from kitchener.gateway.routing import Candidate
 from kitchener.gateway.switch import model_calls_forbidden
 from kitchener.gateway.traits import ProviderTraits
+from kitchener.lanes.lane import Lane
 from kitchener.records.prompt import Attempt, OnAttempt, PromptRequest, PromptResponse, Provider
 from kitchener.records.tokens import tokens_of_bytes
 
@@ -25,7 +26,7 @@ _OF_THE_ANSWER: Final = ("malformed", "empty")
 
 @dataclass(frozen=True, slots=True)
 class GuardedProvider:
-    """One provider with its limiter and circuit breaker."""
+    """One provider with its lane, its pace and its circuit breaker."""
 
     provider_id: str
     provider: Provider
@@ -33,7 +34,10 @@ class GuardedProvider:
     timeout_s: float
     """Longest attempt, seconds."""
     traits: ProviderTraits
-    limiter: FairLimiter
+    lane: Lane
+    """Each attempt takes one of its `max_concurrency` places. A retry or a fallback enters a lane again, so neither a pause nor
+    another provider's answer holds a place here."""
+    pace: Pace
     breaker: CircuitBreaker
 
 
@@ -41,7 +45,7 @@ class GuardedProvider:
 class PlannedAttempt:
     """One step of a call's plan: a provider to try and the model to request."""
 
-    lane: GuardedProvider
+    target: GuardedProvider
     model_id: str | None
     """The model to request; None: the provider's own."""
     model_name: str
@@ -50,18 +54,18 @@ class PlannedAttempt:
     """`explicit`, `domain_tag:<tag>`, `default` or `fallback`."""
 
     @classmethod
-    def of(cls, candidate: Candidate, lanes: Mapping[str, GuardedProvider]) -> "PlannedAttempt":
+    def of(cls, candidate: Candidate, targets: Mapping[str, GuardedProvider]) -> "PlannedAttempt":
         """Returns the step for a candidate of a route plan."""
-        lane = lanes[candidate.provider_id]
-        model_name = candidate.model_id or lane.traits.model_id or lane.provider_id
-        return cls(lane, candidate.model_id, model_name, candidate.route_reason)
+        target = targets[candidate.provider_id]
+        model_name = candidate.model_id or target.traits.model_id or target.provider_id
+        return cls(target, candidate.model_id, model_name, candidate.route_reason)
 
 
 @dataclass(frozen=True, slots=True)
 class CallSettings:
     """The providers and settings that apply to every call of a gateway."""
 
-    lanes: Mapping[str, GuardedProvider]
+    targets: Mapping[str, GuardedProvider]
     """The providers by id."""
     allow_model_calls: bool
     """False: only built-in providers may be called."""
@@ -86,14 +90,14 @@ class Attempts:
         "_ticket",
         "_way",
         "_ways",
-        "lane",
         "number",
         "output_begun",
         "request",
         "stop_at",
+        "target",
     )
 
-    lane: GuardedProvider
+    target: GuardedProvider
     """The provider of the current attempt."""
     request: PromptRequest
     """The request for the current provider, with the routed model."""
@@ -119,6 +123,7 @@ class Attempts:
 
         Raises:
             ProviderError: no provider allows another attempt
+            Overloaded: the queue of a provider's lane was full until the request's deadline
         """
         while not self._enters():
             refusal = await self._wait_to_enter()
@@ -128,43 +133,43 @@ class Attempts:
                 raise self._final(refusal)
             self._take_next()
         self.number += 1
-        lane, way = self.lane, self._way
+        target, way = self.target, self._way
         try:
             await self._on_attempt(
-                Attempt("started", self._request.call, self.number, lane.provider_id, way.model_name, way.route_reason)
+                Attempt("started", self._request.call, self.number, target.provider_id, way.model_name, way.route_reason)
             )
         except BaseException:
             self.abandoned()
             raise
         self.start_clock()
-        return lane
+        return target
 
     def start_clock(self) -> None:
         """Starts the provider's time limit now, so that queueing and recording the attempt do not count."""
         self._started = started = self._rules.now()
-        self.stop_at = min(started + self.lane.timeout_s, self._request.deadline)
+        self.stop_at = min(started + self.target.timeout_s, self._request.deadline)
 
     def abandoned(self) -> None:
         """Ends an attempt that was cancelled or met a bug, without an effect on the circuit breaker's count."""
-        self.lane.limiter.leave(self._request.subject_id)
-        self.lane.breaker.abandoned(self._ticket)
+        self.target.lane.leave(self._request.subject_id)
+        self.target.breaker.abandoned(self._ticket)
 
     def answered(self, response: PromptResponse) -> PromptResponse:
         """Ends a successful attempt. Returns the response with attempts, route and latency filled in."""
-        lane = self.lane
-        lane.limiter.leave(self._request.subject_id)
-        lane.breaker.succeeded(self._ticket)
+        target = self.target
+        target.lane.leave(self._request.subject_id)
+        target.breaker.succeeded(self._ticket)
         latency_ms = int((self._rules.now() - self._started) * 1_000)
         way = self._way
         if (
             response.route_reason == way.route_reason
-            and response.provider_id == lane.provider_id
+            and response.provider_id == target.provider_id
             and response.latency_ms == latency_ms
             and response.attempts == self.number
         ):
             return response  # a prepared answer of a built-in provider already has them
         return PromptResponse(
-            provider_id=lane.provider_id,
+            provider_id=target.provider_id,
             model_id=response.model_id or way.model_name,
             text=response.text,
             structured=response.structured,
@@ -183,17 +188,17 @@ class Attempts:
         Raises:
             ProviderError: no further attempt is made. Its reason is that of the last attempt; its detail lists all attempts
         """
-        lane, now = self.lane, self._rules.now()
+        target, now = self.target, self._rules.now()
         is_late = now >= self._request.deadline
         self._close(error, now, is_late)
-        self._failures.append(f"{self.number} {lane.provider_id} {error.reason}")
-        self._last = lane.provider_id, error
+        self._failures.append(f"{self.number} {target.provider_id} {error.reason}")
+        self._last = target.provider_id, error
         await self._on_attempt(
             Attempt(
                 "failed",
                 self._request.call,
                 self.number,
-                lane.provider_id,
+                target.provider_id,
                 self._way.model_name,
                 self._way.route_reason,
                 error.reason,
@@ -213,25 +218,25 @@ class Attempts:
             raise self._final(error) from error
 
     def _close(self, error: ProviderError, now: float, is_late: bool) -> None:
-        """Releases the slot and reports the outcome to the circuit breaker."""
-        lane = self.lane
+        """Leaves the lane and reports the outcome to the circuit breaker."""
+        target = self.target
         if is_late and error.reason == "timeout":
-            lane.breaker.abandoned(self._ticket)  # the caller's deadline passed, not the provider's limit
+            target.breaker.abandoned(self._ticket)  # the caller's deadline passed, not the provider's limit
         elif error.reason in _OF_THE_ANSWER:
-            lane.breaker.abandoned(self._ticket)  # one user's message can cause it, so it must not block the others
+            target.breaker.abandoned(self._ticket)  # one user's message can cause it, so it must not block the others
         elif not error.is_retryable:
-            lane.breaker.succeeded(self._ticket)  # a refusal of this request: the provider works
-        elif lane.breaker.failed(self._ticket, now):
-            lane.limiter.send_away()
+            target.breaker.succeeded(self._ticket)  # a refusal of this request: the provider works
+        elif target.breaker.failed(self._ticket, now):
+            target.lane.send_away()
         if error.retry_after_s:
             # Limited, so that an absurd header cannot block a provider for hours.
-            lane.limiter.hold_until(now + min(error.retry_after_s, lane.config.breaker_reset_s))
-        lane.limiter.leave(self._request.subject_id)
+            target.pace.hold_until(now + min(error.retry_after_s, target.config.breaker_reset_s))
+        target.lane.leave(self._request.subject_id)
 
     def _pause_before_retry(self, error: ProviderError) -> float | None:
         """Seconds to wait before a retry at the same provider; None: do not retry it."""
-        config, tries = self.lane.config, self.number - self._made_elsewhere
-        if tries > config.max_retries or self.lane.breaker.is_open(self._rules.now()):
+        config, tries = self.target.config, self.number - self._made_elsewhere
+        if tries > config.max_retries or self.target.breaker.is_open(self._rules.now()):
             return None
         pause_s = backoff(tries, config, error.retry_after_s, self._rules.jitter)
         return None if self._rules.now() + pause_s >= self._request.deadline else pause_s
@@ -243,68 +248,74 @@ class Attempts:
         self._way = way = self._ways[self._next]
         self._next += 1
         self._made_elsewhere = self.number
-        self.lane = way.lane
+        self.target = way.target
         request = self._request
         self.request = request if way.model_id == request.model_id else request._replace(model_id=way.model_id)
 
     def _enters(self) -> bool:
-        """Takes a breaker ticket and a slot, if that is possible without waiting. Returns whether it did.
+        """Takes a breaker ticket and a place, if that is possible without waiting. Returns whether it did.
 
         Raises:
             ProviderError: model calls are forbidden, or the request's deadline has passed
         """
-        lane, request, rules = self.lane, self._request, self._rules
-        if not lane.traits.built_in and (not rules.allow_model_calls or model_calls_forbidden()):
+        target, request, rules = self.target, self._request, self._rules
+        if not target.traits.built_in and (not rules.allow_model_calls or model_calls_forbidden()):
             detail = "model calls are switched off; only built-in providers answer"
-            raise self._final(ProviderError(lane.provider_id, "forbidden", detail))
+            raise self._final(ProviderError(target.provider_id, "forbidden", detail))
         now = rules.now()
         if now >= request.deadline:
-            raise self._final(ProviderError(lane.provider_id, "timeout", "the deadline passed before the call could go out"))
-        self._ticket = ticket = lane.breaker.enter(now)
+            raise self._final(ProviderError(target.provider_id, "timeout", "the deadline passed before the call could go out"))
+        self._ticket = ticket = target.breaker.enter(now)
         if not ticket:
             return False
-        limiter = lane.limiter
-        if limiter.try_enter(_token_estimate(request) if limiter.counts_tokens else 0, now, request.subject_id):
+        if target.lane.try_enter(request.subject_id, _cost(request) if target.pace.counts_tokens else 0, now):
             return True
-        lane.breaker.abandoned(ticket)
+        target.breaker.abandoned(ticket)
         return False
 
     async def _wait_to_enter(self) -> ProviderError | None:
-        """Waits for a breaker ticket and a slot. Returns None, or a refusal for which a fallback may help."""
-        lane, request, now = self.lane, self._request, self._rules.now
+        """Waits for a breaker ticket and a place. Returns None, or a refusal for which a fallback may help.
+
+        Raises:
+            Overloaded: the lane's queue was full until the request's deadline
+        """
+        target, request, now = self.target, self._request, self._rules.now
         moment = now()
-        if lane.breaker.is_open(moment):
+        if target.breaker.is_open(moment):
             return self._circuit_open(moment)
-        tokens = _token_estimate(request) if lane.limiter.counts_tokens else 0
-        try:
-            is_in = await lane.limiter.enter(request.subject_id, tokens, request.deadline)
-        except ProviderError as refusal:
-            return refusal
+        cost = _cost(request) if target.pace.counts_tokens else 0
+        outcome = await target.lane.enter(request.subject_id, request.deadline, cost)
         moment = now()
-        if not is_in:
+        if outcome == "no room":
+            raise target.lane.overloaded()
+        if outcome == "late":
+            counts = target.lane.statistics()
+            detail = f"its limits leave no room before the deadline; {counts.running} calls run and {counts.waiting} wait"
+            return ProviderError(target.provider_id, "timeout", detail)
+        if outcome == "sent away":
             return self._circuit_open(moment)
-        self._ticket = lane.breaker.enter(moment)
+        self._ticket = target.breaker.enter(moment)
         if not self._ticket:
-            lane.limiter.leave(request.subject_id)
+            target.lane.leave(request.subject_id)
             return self._circuit_open(moment)
         return None
 
     def _circuit_open(self, now: float) -> ProviderError:
-        lane = self.lane
-        seconds = lane.breaker.opens_in(now)
+        target = self.target
+        seconds = target.breaker.opens_in(now)
         return ProviderError(
-            lane.provider_id,
+            target.provider_id,
             "breaker_open",
-            f"it failed {lane.config.breaker_failures} times in a row; it is tried again in {seconds:.1f} s",
+            f"it failed {target.config.breaker_failures} times in a row; it is tried again in {seconds:.1f} s",
         )
 
     def _final(self, error: ProviderError) -> ProviderError:
         """Returns the error of the whole call."""
         # A provider's own errors may name another id than the configured one.
-        provider_id, cause, detail = self.lane.provider_id, error, error.detail
+        provider_id, cause, detail = self.target.provider_id, error, error.detail
         if error.reason == "breaker_open" and self._last is not None:
             provider_id, cause = self._last
-            detail = f"{cause.detail}; then {self.lane.provider_id!r}: {error.detail}"
+            detail = f"{cause.detail}; then {self.target.provider_id!r}: {error.detail}"
         if len(self._failures) > 1 or (self._failures and (self._last is None or error is not self._last[1])):
             detail = f"{detail} (attempts: {', '.join(self._failures)})"
         return ProviderError(
@@ -317,6 +328,6 @@ class Attempts:
         )
 
 
-def _token_estimate(request: PromptRequest) -> int:
+def _cost(request: PromptRequest) -> int:
     """Estimates the most tokens that a call may use: a third of the messages' bytes, plus `max_tokens`."""
     return tokens_of_bytes(sum(len(message.content.encode()) for message in request.messages)) + request.max_tokens

@@ -16,13 +16,15 @@ import anyio
 from kitchener.cancellation import is_own_failure
 from kitchener.clock import loop_clock
 from kitchener.config import ProviderConfig, RouterConfig
-from kitchener.errors import ProviderError
+from kitchener.errors import ActorStopped, ProviderError
 from kitchener.gateway.attempts import Attempts, CallSettings, GuardedProvider, PlannedAttempt
 from kitchener.gateway.foreign import check_response, checked_failure, checked_item, provider_failure, translated_failures
 from kitchener.gateway.providers.offline import OfflineProvider
-from kitchener.gateway.resilience import CircuitBreaker, FairLimiter, LimiterStatistics
+from kitchener.gateway.resilience import CircuitBreaker, Pace
 from kitchener.gateway.routing import check_router, plan_route
 from kitchener.gateway.traits import traits_of
+from kitchener.lanes.fair_queue import LaneStatistics
+from kitchener.lanes.lane import Lane
 from kitchener.records.prompt import (
     OnAttempt,
     PromptRequest,
@@ -46,7 +48,7 @@ class LLMGateway:
             the default limits
         jitter: returns a new number in [0, 1) for the waits between attempts; None: the system's random source
         now: the event loop's clock, seconds; None: that of the running loop
-        max_waiting: most calls that wait for one provider; further calls are refused as `rate_limited`
+        queue: most calls in the queue of one provider's lane. Further calls wait for room until their deadlines
 
     Raises:
         ConfigError: a route, fallback or default names a provider without an object
@@ -59,37 +61,46 @@ class LLMGateway:
         *,
         jitter: Callable[[], float] | None = None,
         now: Callable[[], float] | None = None,
-        max_waiting: int = 10_000,
+        queue: int = 64,
     ) -> None:
         now = now or loop_clock()
         objects = {"offline": OfflineProvider(), **providers}
         known = {each: config.providers.get(each) or ProviderConfig(kind="offline") for each in objects}
         routed = config.model_copy(update={"providers": known})
         check_router(routed, given=objects.keys(), source="LLMGateway")
-        lanes = {
+        targets = {
             each: GuardedProvider(
                 each,
                 provider,
                 known[each],
                 known[each].timeout_s,
                 traits_of(provider),
-                FairLimiter(each, known[each], now=now, max_waiting=max_waiting),
+                _lane(each, known[each], pace := Pace(known[each]), queue, now),
+                pace,
                 CircuitBreaker(known[each].breaker_failures, known[each].breaker_reset_s),
             )
             for each, provider in objects.items()
         }
-        self._rules = CallSettings(lanes, config.allow_model_calls, now, jitter or random.Random().random)
+        self._rules = CallSettings(targets, config.allow_model_calls, now, jitter or random.Random().random)
 
         @lru_cache(_REMEMBERED_PLANS)
         def plan(provider_id: str | None, model_id: str | None, domain_tags: tuple[str, ...]) -> tuple[PlannedAttempt, ...]:
             candidates = plan_route(provider_id, model_id, domain_tags, routed).candidates
-            return tuple([PlannedAttempt.of(candidate, lanes) for candidate in candidates])
+            return tuple([PlannedAttempt.of(candidate, targets) for candidate in candidates])
 
-        self._plan = plan
+        self._plan: Callable[[str | None, str | None, tuple[str, ...]], tuple[PlannedAttempt, ...]] = plan
 
-    def statistics(self) -> dict[str, LimiterStatistics]:
-        """The numbers of running and waiting calls, by provider."""
-        return {each: lane.limiter.statistics() for each, lane in self._rules.lanes.items()}
+    def statistics(self) -> dict[str, LaneStatistics]:
+        """The calls that run and wait in the lane of each provider, and the lane's waits so far."""
+        return {each: target.lane.statistics() for each, target in self._rules.targets.items()}
+
+    def stop(self) -> None:
+        """Refuses further calls with `ActorStopped`, before the providers close."""
+
+        def stopped(*_: object) -> tuple[PlannedAttempt, ...]:
+            raise ActorStopped("the gateway has stopped")
+
+        self._plan = stopped
 
     async def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> PromptResponse:
         """Returns the model's answer, after retries and fallbacks.
@@ -98,24 +109,26 @@ class LLMGateway:
 
         Raises:
             ProviderError: no attempt gave an answer. Its reason is that of the last attempt, its detail lists all attempts
+            Overloaded: the queue of a provider's lane was full until the request's deadline
+            ActorStopped: the gateway has stopped
         """
         ways = self._plan(request.provider_id, request.model_id, request.domain_tags)
         attempts = Attempts(request, ways, on_attempt, self._rules)
         while True:
-            lane = await attempts.begin()
+            target = await attempts.begin()
             try:
-                if lane.traits.needs_timeout:
+                if target.traits.needs_timeout:
                     response = await _in_time(attempts)
                 else:
-                    response = await lane.provider.complete(attempts.request)
-                check_response(lane.provider_id, response)
+                    response = await target.provider.complete(attempts.request)
+                check_response(target.provider_id, response)
             except ProviderError as error:
-                await attempts.failed(checked_failure(attempts.lane.provider_id, error))
+                await attempts.failed(checked_failure(attempts.target.provider_id, error))
             except BaseException as error:  # a provider is foreign code and may raise anything
                 if not is_own_failure(error):
                     attempts.abandoned()
                     raise
-                await attempts.failed(provider_failure(lane.provider_id, error))
+                await attempts.failed(provider_failure(target.provider_id, error))
             else:
                 return attempts.answered(response)
 
@@ -128,6 +141,8 @@ class LLMGateway:
 
         Raises:
             ProviderError: no attempt gave an answer; `output_begun` says whether shown text was not withdrawn by a restart
+            Overloaded: the queue of a provider's lane was full until the request's deadline
+            ActorStopped: the gateway has stopped
         """
         ways = self._plan(request.provider_id, request.model_id, request.domain_tags)
         attempts = Attempts(request, ways, on_attempt, self._rules)
@@ -147,7 +162,7 @@ class LLMGateway:
                         has_shown = attempts.output_begun = True
                         yield item
             except ProviderError as error:
-                await attempts.failed(checked_failure(attempts.lane.provider_id, error))
+                await attempts.failed(checked_failure(attempts.target.provider_id, error))
             except BaseException:
                 attempts.abandoned()
                 raise
@@ -156,32 +171,37 @@ class LLMGateway:
                 return
 
 
+def _lane(provider_id: str, config: ProviderConfig, pace: Pace, queue: int, now: Callable[[], float]) -> Lane:
+    name = f"the queue of the gateway for provider {provider_id!r}"
+    return Lane(name, config.max_concurrency, queue, now=now, pacing=pace)
+
+
 async def _in_time(attempts: Attempts) -> PromptResponse:
     with anyio.CancelScope(deadline=attempts.stop_at):
-        return await attempts.lane.provider.complete(attempts.request)
+        return await attempts.target.provider.complete(attempts.request)
     raise _too_slow(attempts)
 
 
 def _too_slow(attempts: Attempts) -> ProviderError:
-    lane = attempts.lane
+    target = attempts.target
     if attempts.stop_at >= attempts.request.deadline:
-        return ProviderError(lane.provider_id, "timeout", "no answer before the request's deadline")
-    return ProviderError(lane.provider_id, "timeout", f"no answer within timeout_s = {lane.timeout_s:g}")
+        return ProviderError(target.provider_id, "timeout", "no answer before the request's deadline")
+    return ProviderError(target.provider_id, "timeout", f"no answer within timeout_s = {target.timeout_s:g}")
 
 
 async def _pieces(attempts: Attempts, now: Callable[[], float]) -> AsyncGenerator[TextPiece | PromptResponse, None]:
     """Yields the text of one attempt, then its response. The reader's own time does not count against the provider."""
-    lane, request = attempts.lane, attempts.request
-    stream = getattr(lane.provider, "stream", None)
+    target, request = attempts.target, attempts.request
+    stream = getattr(target.provider, "stream", None)
     if stream is None:
-        with translated_failures(lane.provider_id):
-            response = await (_in_time(attempts) if lane.traits.needs_timeout else lane.provider.complete(request))
-            check_response(lane.provider_id, response)
+        with translated_failures(target.provider_id):
+            response = await (_in_time(attempts) if target.traits.needs_timeout else target.provider.complete(request))
+            check_response(target.provider_id, response)
         if response.text:
             yield TextPiece(attempts.number, response.text)
         yield response
         return
-    with translated_failures(lane.provider_id):
+    with translated_failures(target.provider_id):
         items: AsyncIterator[TextPiece | PromptResponse] = stream(request)
     try:
         while True:
@@ -196,14 +216,14 @@ async def _pieces(attempts: Attempts, now: Callable[[], float]) -> AsyncGenerato
     finally:
         close = getattr(items, "aclose", None)
         if close is not None:
-            with translated_failures(lane.provider_id):
+            with translated_failures(target.provider_id):
                 await close()
 
 
 async def _next_item(items: AsyncIterator[TextPiece | PromptResponse], attempts: Attempts) -> TextPiece | PromptResponse:
-    provider_id = attempts.lane.provider_id
+    provider_id = attempts.target.provider_id
     try:
-        if not attempts.lane.traits.needs_timeout:
+        if not attempts.target.traits.needs_timeout:
             return checked_item(provider_id, await anext(items))
         # One scope for each wait, never across a yield, because the generator may be read by different tasks.
         with anyio.CancelScope(deadline=attempts.stop_at):

@@ -17,8 +17,8 @@ from kitchener.actors.consolidation.background import BackgroundJobs
 from kitchener.actors.executor.direct_call import GatewayDirectCall
 from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary
-from kitchener.actors.mailbox.hosts import GatewayCall, HostedExecutor
-from kitchener.actors.mailbox.mailbox import BACKGROUND, INTERACTIVE, LaneLimits, Mailbox
+from kitchener.actors.mailbox.hosts import HostedExecutor
+from kitchener.actors.mailbox.mailbox import BACKGROUND, INTERACTIVE, LaneLimits
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.sessions.item_tool import ContextItems
@@ -30,10 +30,11 @@ from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock
 from kitchener.config import HO2Config, RuntimeConfig, described_key
 from kitchener.errors import ConfigError, KitchenerError, RuntimeClosed
+from kitchener.gateway import LLMGateway
 from kitchener.ids import IdSource
 from kitchener.ledger import LateLedgers, Ledgers, open_ledgers
 from kitchener.memory import HO3Memory
-from kitchener.records.prompt import PromptGateway, PromptResponse, Provider
+from kitchener.records.prompt import Provider
 from kitchener.runtime.ledger_paths import index_dir, ledger_paths
 from kitchener.sealing import Sealer
 from kitchener.signing import Signer
@@ -59,9 +60,7 @@ class RuntimeParts:
 
     config: RuntimeConfig
     injected: RuntimeArguments
-    gateway_mailbox: Mailbox[GatewayCall, PromptResponse | None]
-    gateway: PromptGateway
-    """The gateway behind its mailbox."""
+    gateway: LLMGateway
     limiter: TurnLimiter
     active_text: ActiveText
     sealer: Sealer | None

@@ -9,15 +9,13 @@ import gc
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import anyio
 import structlog
 from anyio.abc import TaskStatus
 
 from kitchener.actors.mailbox.calling_chain import calling_chain
-from kitchener.actors.mailbox.hosts import HostedGateway
-from kitchener.actors.mailbox.mailbox import INTERACTIVE, LaneLimits, LaneStatistics
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.sessions.requests import check_is_text
@@ -29,11 +27,12 @@ from kitchener.config import RuntimeConfig
 from kitchener.errors import ActorStopped, CallerError, KitchenerError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.ids import IdSource, check_erasable, is_agent_class
+from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.ledger import Ledgers
 from kitchener.memory import HO3Memory
 from kitchener.plain_names import quoted
 from kitchener.records.prompt import PromptGateway, Provider
-from kitchener.runtime.agent import RESTART_WINDOW_S, Agent, RuntimeArguments, RuntimeParts
+from kitchener.runtime.agent import Agent, RuntimeArguments, RuntimeParts
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
 from kitchener.runtime.ledger_paths import agent_of, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.loading import LoadedConfig, check_config, load_config
@@ -41,9 +40,6 @@ from kitchener.runtime.memories import open_memories
 from kitchener.signing import load_signer
 
 _log = structlog.get_logger(__name__)
-
-_GATEWAY_SHARE: Final = 2
-"""Calls that the gateway takes at the same time for each one that an agent class may make, since classes share it."""
 
 
 class Runtime:
@@ -53,7 +49,7 @@ class Runtime:
         self.config: RuntimeConfig = shared.config
         self.root = Path(shared.config.plane_root)
         self.gateway: PromptGateway = shared.gateway
-        """The gateway behind its mailbox, which HO1 calls."""
+        """The gateway that HO1 calls."""
         self._shared, self._limiter = shared, shared.limiter
         self._agents: dict[str, Agent] = {}
         self._erasing = anyio.Lock()
@@ -145,7 +141,7 @@ class Runtime:
 
     def statistics(self) -> dict[str, Any]:
         """The present state of queues and workers, for monitoring."""
-        mailboxes: dict[str, dict[str, LaneStatistics]] = {"gateway": self._shared.gateway_mailbox.statistics()}
+        mailboxes: dict[str, dict[str, LaneStatistics]] = {"gateway": self._shared.gateway.statistics()}
         mailboxes.update((agent_class, agent.mailbox.statistics()) for agent_class, agent in self._agents.items())
         return {
             "running_turns": self._limiter.running,
@@ -259,29 +255,22 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
     config, limits = loaded.config, loaded.config.limits
     with anyio.CancelScope(shield=True) as scope:
         async with build_providers(config.router, given=tuple(injected.providers)) as known:
-            gateway = LLMGateway(config.router, {**known, **injected.providers}, max_waiting=limits.gateway_queue)
-            mailbox = HostedGateway.hosting(
-                gateway,
-                name="gateway",
-                lanes={INTERACTIVE: LaneLimits(_GATEWAY_SHARE * limits.executor_concurrency, limits.gateway_queue)},
-                max_restarts=limits.max_restarts,
-                restart_window_s=RESTART_WINDOW_S,
-                abort_grace_s=limits.abort_grace_s,
-            )
+            gateway = LLMGateway(config.router, {**known, **injected.providers}, queue=limits.gateway_queue)
             sealer, key = sealer_of(config.ledger), config.ledger.signing_key
             signer = await anyio.to_thread.run_sync(load_signer, key) if key is not None else None
             async with (
-                mailbox.open(),
                 open_memories(config, clock=injected.clock, sealer=sealer) as memories,
                 anyio.create_task_group() as tasks,
             ):
-                hosted = HostedGateway(mailbox, stream_buffer=limits.stream_buffer)
                 limiter = TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
                 text = ActiveText(limits.max_active_chars)
-                shared = RuntimeParts(config, injected, mailbox, hosted, limiter, text, sealer, signer, memories, tasks, scope)
+                shared = RuntimeParts(config, injected, gateway, limiter, text, sealer, signer, memories, tasks, scope)
                 task_status.started(Runtime(shared))
-                with ends_when_told("the task that holds the runtime"):
-                    await anyio.sleep_forever()
+                try:
+                    with ends_when_told("the task that holds the runtime"):
+                        await anyio.sleep_forever()
+                finally:
+                    gateway.stop()
 
 
 def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, given: Mapping[str, Provider]) -> LoadedConfig:

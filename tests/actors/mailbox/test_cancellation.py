@@ -5,7 +5,7 @@ import pytest
 
 from kitchener.errors import ToolError
 from tests.actors.mailbox.mailbox_kit import NOTHING, Asker, GatedHandler, ask_in_order, counts, mailbox_of, opened
-from tests.actors.waiting import in_virtual_time, settle, settle_then
+from tests.actors.waiting import settle, settle_then
 
 
 async def test_an_asker_cancelled_while_it_waits_for_room_leaves_no_trace() -> None:
@@ -188,23 +188,6 @@ async def test_cancelled_in_the_tick_of_the_reply_an_asker_has_one_outcome_and_o
             assert second.outcome == "b"
             assert counts(mailbox) == NOTHING
             assert await mailbox.ask_within("b") == "b"
-
-
-@in_virtual_time
-async def test_a_message_abandoned_before_its_worker_woke_is_dropped_at_once() -> None:
-    # Regression: the asker waited out the whole grace for a handler that never ran.
-    handler = GatedHandler()
-    handler.open("warm", "next")
-    mailbox = mailbox_of(handler)
-    async with mailbox.open():
-        await mailbox.ask_within("warm")  # leaves an idle worker, who is handed the next message directly
-        await settle()
-        began = anyio.current_time()
-        envelope = await mailbox.post("gone")
-        await mailbox.abandon(envelope)
-        assert anyio.current_time() == began
-        assert await mailbox.ask_within("next") == "reply to next"
-        assert handler.started == ["warm", "next"]
 
 
 async def test_an_asker_cancelled_in_the_tick_of_asking_leaves_no_trace() -> None:

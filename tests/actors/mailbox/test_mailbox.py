@@ -10,9 +10,9 @@ from kitchener.actors.mailbox.hosts import HostedExecutor
 from kitchener.actors.mailbox.mailbox import (
     BACKGROUND,
     INTERACTIVE,
-    LaneStatistics,
 )
 from kitchener.errors import Overloaded
+from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.records.work_order import WorkOrder
 from tests.actors.mailbox.mailbox_kit import NOTHING, Asker, GatedHandler, ask_in_order, counts, mailbox_of, opened
 from tests.actors.waiting import in_virtual_time, settle
@@ -83,7 +83,7 @@ async def test_nobody_takes_the_room_that_another_was_given_a_moment_ago() -> No
         if message == "b":  # its leaving the queue has just given room to "c", who does not know it yet
             with anyio.CancelScope() as impatient:
                 impatient.cancel()
-                await mailbox.post("late")
+                await mailbox.ask_within("late")
             waiting.append(mailbox.statistics()[INTERACTIVE].waiting)
             await settle()
             waiting.append(mailbox.statistics()[INTERACTIVE].waiting)

@@ -274,7 +274,7 @@ async def test_cancelling_a_call_closes_its_connection() -> None:
             tasks.cancel_scope.cancel()
         with anyio.fail_after(10):
             await server.gone.wait()
-        assert gateway.statistics()["local"].in_flight == 0
+        assert gateway.statistics()["local"].running == 0
         assert (await gateway.complete(ask(), on_attempt=Told())).text == "Hello!"
 
 
@@ -328,7 +328,7 @@ async def test_leaving_a_stream_closes_its_connection() -> None:
                 break
         with anyio.fail_after(10):
             await server.gone.wait()
-        assert gateway.statistics()["local"].in_flight == 0
+        assert gateway.statistics()["local"].running == 0
 
 
 async def test_cancelling_the_reader_of_a_stream_closes_its_connection() -> None:

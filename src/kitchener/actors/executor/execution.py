@@ -20,7 +20,7 @@ from kitchener.actors.tools.results import ToolOutcome, storable
 from kitchener.actors.work.plan import cost_json
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, loop_clock
-from kitchener.errors import EntryRefused, EntryTooLarge, ExecutorError, ProviderError
+from kitchener.errors import EntryRefused, EntryTooLarge, ExecutorError, Overloaded, ProviderError
 from kitchener.ids import tool_idempotency_key
 from kitchener.ledger import LedgerEntry, LedgerGroup
 from kitchener.records import events
@@ -188,7 +188,7 @@ class Execution:
         """Makes and records one model call.
 
         Raises:
-            WorkOrderFailed: no tokens are left, the provider failed, or its answer cannot be stored
+            WorkOrderFailed: no tokens are left, the provider failed or was overloaded, or its answer cannot be stored
         """
         self._model_calls_begun += 1
         request = self._request(contract, variables, tuple(messages), tools)
@@ -209,6 +209,8 @@ class Execution:
         except ProviderError as error:
             late = error.reason == "timeout" and anyio.current_time() >= self._deadline
             raise WorkOrderFailed("TIMEOUT" if late else "PROVIDER", storable(str(error)), error.reason) from error
+        except Overloaded as error:  # a turn is cut off first; this is the end of a call with a shorter deadline
+            raise WorkOrderFailed("PROVIDER", str(error), "overloaded") from error
         self._llm_calls += 1
         usage = response.usage
         self._input_tokens += usage.input_tokens

@@ -1,19 +1,14 @@
-"""Hosts the executor and the gateway behind mailboxes. Each host has the same methods as the component that it hosts.
+"""Hosts the executor behind a mailbox. The host has the same method as the component that it hosts.
 
-A host chooses the lane of a message and returns the items of a stream. `mailbox.py` owns queues, workers and failures.
-The callers, the supervisor and the executor, see only the protocols. Explained in `docs/actors.md`.
+It chooses the lane of a message. `mailbox.py` owns queues, workers and failures. The supervisor sees only the protocol.
+Explained in `docs/actors.md`.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine
-from contextlib import aclosing
-from typing import NamedTuple, Unpack, cast
-
-import anyio
-from anyio.streams.memory import MemoryObjectSendStream
+from collections.abc import Coroutine
+from typing import Unpack
 
 from kitchener.actors.mailbox.calling_chain import calling_chain
-from kitchener.actors.mailbox.mailbox import BACKGROUND, INTERACTIVE, Envelope, Mailbox, MailboxBounds
-from kitchener.records.prompt import OnAttempt, PromptGateway, PromptRequest, PromptResponse, StreamItem
+from kitchener.actors.mailbox.mailbox import BACKGROUND, INTERACTIVE, Mailbox, MailboxBounds
 from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
 
 
@@ -43,63 +38,3 @@ class HostedExecutor:
             return BACKGROUND
         depth = len(calling_chain())
         return INTERACTIVE if depth <= 1 else f"nested-{depth - 1}"
-
-
-class GatewayCall(NamedTuple):
-    """One request to the gateway, as a mailbox message."""
-
-    request: PromptRequest
-    on_attempt: OnAttempt
-    sink: MemoryObjectSendStream[StreamItem] | None
-    """Receives the stream items; None for a plain completion."""
-
-
-class HostedGateway:
-    """A gateway behind a bounded mailbox; implements `PromptGateway`."""
-
-    def __init__(self, mailbox: Mailbox[GatewayCall, PromptResponse | None], *, stream_buffer: int) -> None:
-        self._mailbox = mailbox
-        self._stream_buffer = stream_buffer
-
-    @staticmethod
-    def hosting(gateway: PromptGateway, **bounds: Unpack[MailboxBounds]) -> Mailbox[GatewayCall, PromptResponse | None]:
-        """Returns a mailbox for the gateway. Open the mailbox, then pass it to `HostedGateway`.
-
-        The mailbox replies with the response, or with None after a stream.
-        """
-
-        async def pass_on(call: GatewayCall, sink: MemoryObjectSendStream[StreamItem]) -> None:
-            stream = cast(AsyncGenerator[StreamItem, None], gateway.stream(call.request, on_attempt=call.on_attempt))
-            async with aclosing(stream):
-                async for item in stream:
-                    try:
-                        await sink.send(item)
-                    except anyio.BrokenResourceError:
-                        return  # the reader has closed its end
-
-        def serve(call: GatewayCall) -> Awaitable[PromptResponse | None]:
-            if call.sink is not None:
-                return pass_on(call, call.sink)
-            return gateway.complete(call.request, on_attempt=call.on_attempt)
-
-        return Mailbox(serve, origin=lambda call: call.request.subject_id, **bounds)
-
-    def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> Coroutine[object, object, PromptResponse]:
-        """Returns the model's answer; see `PromptGateway`."""
-        answer = self._mailbox.ask_here(GatewayCall(request, on_attempt, None))
-        return cast("Coroutine[object, object, PromptResponse]", answer)  # without a sink there is an answer
-
-    async def stream(self, request: PromptRequest, *, on_attempt: OnAttempt) -> AsyncIterator[StreamItem]:
-        """Yields the answer as the provider produces it; see `PromptGateway`. A slow reader slows down the provider."""
-        send, receive = anyio.create_memory_object_stream[StreamItem](self._stream_buffer)
-        envelope: Envelope[GatewayCall, PromptResponse | None] | None = None
-        with send, receive:
-            try:
-                envelope = await self._mailbox.post(GatewayCall(request, on_attempt, send), on_done=send.close)
-                async for item in receive:
-                    yield item
-            except BaseException:
-                if envelope is not None:
-                    await self._mailbox.abandon(envelope)
-                raise
-        await self._mailbox.reply(envelope)

@@ -1,8 +1,8 @@
 """Queues messages for one method of a component and runs the method in a limited number of workers.
 
-A component (`HO1Executor`, `LLMGateway`) knows nothing of mailboxes. A `Mailbox` gives the component lanes. Each lane has a
-bounded queue and a limited number of workers. `ask` puts an envelope into a lane and waits for its one reply. A mailbox does
-not know what its messages mean. The hosts (`hosts.py`) use it; it uses only anyio.
+A component (`HO1Executor`) knows nothing of mailboxes. A `Mailbox` gives the component lanes. Each lane has a bounded queue and
+a limited number of workers. `ask` puts an envelope into a lane and waits for its one reply. A mailbox does not know what its
+messages mean. `hosts.py` uses it. The order of a lane's queue is that of `kitchener.lanes`.
 
 Guarantees, explained in `docs/actors.md`:
 
@@ -19,7 +19,7 @@ import traceback
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypedDict, TypeVar
@@ -29,17 +29,17 @@ import structlog
 from anyio.abc import TaskGroup
 
 from kitchener.actors.mailbox.calling_chain import CALLING_CHAIN
-from kitchener.actors.mailbox.wakeups import EventSignal, FutureLike, Wakeup, signals
 from kitchener.cancellation import cut_off, ends_when_told, is_own_failure, is_scope_cancelled
+from kitchener.clock import loop_clock
 from kitchener.errors import ActorStopped, KitchenerError, Overloaded, origin_of
+from kitchener.lanes.askers import ASKERS_CONTEXT, tell_turn
+from kitchener.lanes.fair_queue import FairQueue, LaneStatistics
+from kitchener.lanes.wakeups import EventSignal, FutureLike, Wakeup, signals
 
 logger = structlog.get_logger(__name__)
 
 MessageT = TypeVar("MessageT")
 ReplyT = TypeVar("ReplyT")
-
-ASKERS_CONTEXT: ContextVar[Context | None] = ContextVar("ASKERS_CONTEXT", default=None)
-"""The context variables of the asker whose message is being handled; None outside of a worker. Tools run in this context."""
 
 _FAILED_IN = "failed in the actor "
 INTERACTIVE = "interactive"
@@ -53,38 +53,42 @@ class LaneLimits:
     concurrency: int
     """Messages handled at the same time."""
     capacity: int
-    """Messages in the queue; further askers wait for room."""
+    """Messages in the queue; further ones wait for room."""
     idle_workers: int = 256
     """Idle workers kept for later messages; a worker beyond this number ends when the queue is empty."""
-
-
-@dataclass(frozen=True, slots=True)
-class LaneStatistics:
-    """Message and worker counts of a lane at one moment."""
-
-    waiting: int
-    running: int
-    idle: int
-    asking_for_room: int
 
 
 class Envelope(Wakeup, Generic[MessageT, ReplyT]):
     """A message with its asker's calling chain and the slot for its one reply. Filling the slot wakes the asker."""
 
-    __slots__ = ("chain", "context", "error", "is_abandoned", "message", "on_done", "reply", "scope", "stopped")
+    __slots__ = (
+        "chain",
+        "context",
+        "error",
+        "has_room",
+        "message",
+        "origin",
+        "queue",
+        "reply",
+        "scope",
+        "stopped",
+        "waits_since",
+    )
 
-    def __init__(self, message: MessageT, signal: FutureLike, on_done: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, message: MessageT, origin: object, signal: FutureLike, queue: "FairQueue[Envelope[MessageT, ReplyT]]"
+    ) -> None:
         self._signal = signal
         self.is_set = False
-        self.message = message
+        self.message, self.origin, self.queue = message, origin, queue
         self.chain = CALLING_CHAIN.get()
         self.context = copy_context()
-        self.on_done = on_done
         self.reply: ReplyT | None = None
         self.error: BaseException | None = None
         self.scope: anyio.CancelScope | None = None
         """The cancel scope of the worker that handles the message; None before a worker takes it."""
-        self.is_abandoned = False
+        self.has_room = False
+        self.waits_since: float | None = None
         self.stopped: anyio.Event | None = None
         """Set when the handler of an abandoned message has stopped; None unless the asker waits for that."""
 
@@ -95,8 +99,6 @@ class Envelope(Wakeup, Generic[MessageT, ReplyT]):
             self.set()
             if self.stopped is not None:
                 self.stopped.set()
-            if self.on_done is not None:
-                self.on_done()
 
 
 class _Lane(Generic[MessageT, ReplyT]):
@@ -107,32 +109,18 @@ class _Lane(Generic[MessageT, ReplyT]):
     whole burst.
     """
 
-    __slots__ = ("coming", "idle", "limits", "queue", "room", "woken", "workers")
+    __slots__ = ("coming", "idle", "limits", "queue", "workers")
 
-    def __init__(self, limits: LaneLimits) -> None:
+    def __init__(self, limits: LaneLimits, now: Callable[[], float], *, is_fair: bool) -> None:
         self.limits = limits
-        self.queue: deque[Envelope[MessageT, ReplyT]] = deque()
+        self.queue: FairQueue[Envelope[MessageT, ReplyT]] = FairQueue(
+            limits.concurrency, limits.capacity, now=now, is_fair=is_fair
+        )
         self.idle: list[Wakeup] = []
         """One wakeup for each idle worker."""
-        self.room: deque[tuple[Envelope[MessageT, ReplyT], Wakeup]] = deque()
-        """Askers that wait for room, in order, with their envelopes."""
         self.workers = 0
         self.coming = 0
         """Workers that were started or woken and have not looked into the queue yet."""
-        self.woken = 0
-        """Woken workers among `coming`; the others were newly started."""
-
-    def is_full(self) -> bool:
-        """Whether the queue has no room. A message that an idle worker will take needs no room."""
-        waiting, capacity = len(self.queue), self.limits.capacity
-        return waiting >= capacity and waiting >= capacity + len(self.idle) + self.woken
-
-    def fill(self) -> None:
-        """Moves waiting envelopes into the queue until it is full."""
-        while self.room and not self.is_full():
-            envelope, place = self.room.popleft()
-            self.queue.append(envelope)
-            place.set()
 
 
 class MailboxBounds(TypedDict):
@@ -182,7 +170,8 @@ class Mailbox(Generic[MessageT, ReplyT]):
         lanes: the lanes by name; a lane with another name gets the limits of `interactive`
         max_restarts, restart_window_s: number of unexpected errors within this many seconds that stops the actor
         abort_grace_s: how long a cancelled asker waits for its handler to stop, seconds
-        origin: returns the origin of a message, such as its subject; None: each error counts by itself
+        origin: returns the origin of a message, such as its subject; lanes are fair between origins. None: all messages have
+            one origin, and each error counts by itself
     """
 
     def __init__(
@@ -199,8 +188,9 @@ class Mailbox(Generic[MessageT, ReplyT]):
         self._handler = handler
         self._origin = origin
         self._name = name
-        self._lanes: defaultdict[str, _Lane[MessageT, ReplyT]] = defaultdict(lambda: _Lane(lanes[INTERACTIVE]))
-        self._lanes.update((lane, _Lane(limits)) for lane, limits in lanes.items())
+        lane_of = partial(_Lane[MessageT, ReplyT], now=loop_clock(), is_fair=origin is not None)
+        self._lanes: defaultdict[str, _Lane[MessageT, ReplyT]] = defaultdict(lambda: lane_of(lanes[INTERACTIVE]))
+        self._lanes.update((lane, lane_of(limits)) for lane, limits in lanes.items())
         self._failures = FailureWindow(max_restarts, restart_window_s)
         self._abort_grace_s = abort_grace_s
         self._tasks: TaskGroup | None = None
@@ -241,147 +231,84 @@ class Mailbox(Generic[MessageT, ReplyT]):
             ActorStopped: the actor ended first
             Exception: any error that the handler raised
         """
-        envelope: Envelope[MessageT, ReplyT] | None = None
+        envelope = self._put(message, lane)
         with anyio.CancelScope(deadline=deadline):
-            envelope = await self.post(message, lane=lane)
-            return await self.reply(envelope)
-        if envelope is None:
-            raise Overloaded(f"the mailbox of {self._name}", self._lanes[lane].limits.capacity)
+            return await self._reply(envelope)
+        if not envelope.has_room:
+            raise self._overloaded(lane)
         raise TimeoutError(f"{self._name} did not reply before the deadline")
 
     async def ask_within(self, message: MessageT, *, lane: str = INTERACTIVE) -> ReplyT:
-        """Like `ask`, but without a deadline. The caller runs inside a scope with a deadline."""
-        envelope: Envelope[MessageT, ReplyT] = Envelope(message, self._signal())
-        box = self._lanes[lane]
-        if not self._put(box, envelope):
-            await self._wait_for_room(box, envelope)
-        return await self.reply(envelope)
+        """Like `ask`, but without a deadline. The caller runs inside a scope with a deadline.
 
-    async def ask_here(self, message: MessageT, *, lane: str = INTERACTIVE) -> ReplyT:
-        """Like `ask_within`, but runs the handler in the asker's own task if a worker slot is free and no message waits.
-
-        This saves two task switches. Limits, order and failure counts are the same. Cancelling the asker cancels the handler
-        directly. The actor does not cancel such a handler when it closes.
+        If the caller is cancelled while the message waits for room, its turn learns of that (`lanes/askers.py`).
         """
-        box = self._lanes[lane]
+        envelope = self._put(message, lane)
+        try:
+            return await self._reply(envelope)
+        except anyio.get_cancelled_exc_class():
+            if not envelope.has_room:
+                tell_turn(self._overloaded(lane))
+            raise
+
+    def statistics(self) -> dict[str, LaneStatistics]:
+        """The current counts of each lane, and of its waits so far."""
+        return {name: lane.queue.statistics(len(lane.idle)) for name, lane in self._lanes.items()}
+
+    def _put(self, message: MessageT, lane: str) -> Envelope[MessageT, ReplyT]:
+        """Puts the message into the lane, where it waits for room if the queue is full."""
         if self._tasks is None or self._fatal is not None:
             raise self._stopped()
-        if box.queue or box.room or box.workers >= box.limits.concurrency:
-            return await self.ask_within(message, lane=lane)
-        box.workers += 1
-        try:
-            return await self._handler(message)
-        except KitchenerError:
-            raise
-        except BaseException as error:
-            if not is_own_failure(error):
-                raise
-            noted = self._noted(error, message)
-            if noted is error:
-                raise
-            raise noted from error
-        finally:
-            box.workers -= 1
-            if box.queue:
-                self._call_worker(box)
-
-    async def post(
-        self, message: MessageT, *, lane: str = INTERACTIVE, on_done: Callable[[], None] | None = None
-    ) -> Envelope[MessageT, ReplyT]:
-        """Puts the message into the lane, after waiting for room if the lane is full. `reply` or `abandon` must follow.
-
-        Args:
-            message: passed to the handler unchanged
-            lane: the lane of the message
-            on_done: called when the reply slot is filled, also with an error; None: no call
-        """
-        envelope: Envelope[MessageT, ReplyT] = Envelope(message, self._signal(), on_done)
+        origin = self._origin(message) if self._origin is not None else None
         box = self._lanes[lane]
-        if not self._put(box, envelope):
-            await self._wait_for_room(box, envelope)
+        envelope = Envelope(message, origin, self._signal(), box.queue)
+        box.queue.push(envelope)
+        if not box.coming:
+            self._call_worker(box)
         return envelope
 
-    async def reply(self, envelope: Envelope[MessageT, ReplyT]) -> ReplyT:
-        """Waits for the reply to a posted message. Cancelling this call abandons the message."""
+    async def _reply(self, envelope: Envelope[MessageT, ReplyT]) -> ReplyT:
+        """Waits for the reply to a message. Cancelling this call abandons the message."""
         if not envelope.is_set:
             try:
                 await envelope
             except BaseException:
-                await self.abandon(envelope)
+                await self._abandon(envelope)
                 raise
         if envelope.error is not None:
             raise envelope.error
-        return envelope.reply  # type: ignore[return-value]  # set whenever error is None and done is set
+        return envelope.reply  # type: ignore[return-value]  # set whenever error is None and the wakeup is set
 
-    async def abandon(self, envelope: Envelope[MessageT, ReplyT]) -> None:
+    async def _abandon(self, envelope: Envelope[MessageT, ReplyT]) -> None:
         """Drops a message whose reply is no longer needed, or cancels its handler and waits until the handler has stopped.
 
         The wait ends after `abort_grace_s`.
         """
         if envelope.is_set:
             return
-        envelope.is_abandoned = True
         if envelope.scope is None:  # no worker has taken it
+            envelope.queue.withdraw(envelope)
             envelope.finish(error=self._stopped())
-            for lane in self._lanes.values():
-                if envelope in lane.queue:
-                    lane.queue.remove(envelope)
-                    lane.fill()
             return
         envelope.scope.cancel()
         stopped = envelope.stopped = envelope.stopped or anyio.Event()
         with anyio.move_on_after(self._abort_grace_s, shield=True):
             await stopped.wait()
 
-    def statistics(self) -> dict[str, LaneStatistics]:
-        """The current counts of each lane."""
-        return {
-            name: LaneStatistics(
-                max(0, len(lane.queue) - len(lane.idle) - lane.woken),
-                lane.workers - len(lane.idle),
-                len(lane.idle),
-                len(lane.room),
-            )
-            for name, lane in self._lanes.items()
-        }
-
-    def _put(self, lane: _Lane[MessageT, ReplyT], envelope: Envelope[MessageT, ReplyT]) -> bool:
-        """Appends the envelope to the lane's queue. Returns False if the queue is full."""
-        if self._tasks is None or self._fatal is not None:
-            raise self._stopped()
-        if lane.room or lane.is_full():
-            return False
-        lane.queue.append(envelope)
-        if not lane.coming:
-            self._call_worker(lane)
-        return True
+    def _overloaded(self, lane: str) -> Overloaded:
+        return Overloaded(f"the mailbox of {self._name}", self._lanes[lane].limits.capacity)
 
     def _stopped(self) -> KitchenerError:
         stopped = ActorStopped(f"{self._name} has stopped")
         stopped.__cause__ = self._fatal
         return stopped
 
-    async def _wait_for_room(self, lane: _Lane[MessageT, ReplyT], envelope: Envelope[MessageT, ReplyT]) -> None:
-        place = Wakeup(self._signal())
-        lane.room.append((envelope, place))
-        try:
-            await place
-        except BaseException:
-            if place.is_set:
-                await self.abandon(envelope)
-            else:
-                lane.room.remove((envelope, place))
-            raise
-        if not lane.coming:
-            self._call_worker(lane)
-
     def _call_worker(self, lane: _Lane[MessageT, ReplyT]) -> None:
         """Wakes or starts one more worker if a message and a worker slot are available."""
-        if len(lane.queue) <= lane.coming or self._fatal is not None:
+        if lane.queue.waiting <= lane.coming or self._fatal is not None or lane.queue.first() is None:
             return
         if lane.idle:
             lane.coming += 1
-            lane.woken += 1
             lane.idle.pop().set()
         elif lane.workers < lane.limits.concurrency and self._tasks is not None:
             lane.coming += 1
@@ -401,6 +328,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
 
     async def _serve(self, lane: _Lane[MessageT, ReplyT]) -> None:
         """Handles messages one after the other, until the worker is cancelled or is one idle worker too many."""
+        queue = lane.queue
         envelope: Envelope[MessageT, ReplyT] | None = None
         lane.coming -= 1
         has_come = True
@@ -408,17 +336,16 @@ class Mailbox(Generic[MessageT, ReplyT]):
             with anyio.CancelScope() as scope:
                 # A scope that was cancelled for one message must not see the next one.
                 while not scope.cancel_called and self._fatal is None:
-                    if lane.queue:
-                        envelope = lane.queue.popleft()
-                        if lane.room:
-                            lane.fill()
-                        if has_come and lane.queue:
+                    envelope = queue.first()
+                    if envelope is not None:
+                        queue.start(envelope)
+                        if queue.waiting and (has_come or not lane.coming):
                             self._call_worker(lane)
                             self._call_worker(lane)
                         has_come = False
-                        if not envelope.is_abandoned:
-                            envelope.scope = scope
-                            await self._handle(envelope)
+                        envelope.scope = scope
+                        await self._handle(envelope)
+                        queue.end(envelope.origin)
                         envelope = None
                     elif len(lane.idle) < lane.limits.idle_workers:
                         await self._park(lane)
@@ -428,6 +355,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
         finally:
             lane.workers -= 1
             if envelope is not None:
+                queue.end(envelope.origin)
                 envelope.finish(error=self._stopped())
 
     async def _park(self, lane: _Lane[MessageT, ReplyT]) -> None:
@@ -439,7 +367,6 @@ class Mailbox(Generic[MessageT, ReplyT]):
         finally:
             if wake.is_set:
                 lane.coming -= 1
-                lane.woken -= 1
             else:
                 lane.idle.remove(wake)
 
@@ -483,9 +410,6 @@ class Mailbox(Generic[MessageT, ReplyT]):
 
     def _drop_all(self) -> None:
         for lane in self._lanes.values():
-            while lane.room:
-                envelope, place = lane.room.popleft()
+            for envelope in lane.queue.entries():
+                lane.queue.withdraw(envelope)
                 envelope.finish(error=self._stopped())
-                place.set()
-            while lane.queue:
-                lane.queue.popleft().finish(error=self._stopped())

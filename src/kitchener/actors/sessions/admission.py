@@ -5,50 +5,49 @@ recorded as `TURN_REJECTED` and takes no turn number, so that no input is lost s
 does. Explained in `docs/sessions.md`.
 """
 
-from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
 
-from kitchener.actors.mailbox.wakeups import Wakeup, signals
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.queue import SessionQueue, Waiter
-from kitchener.clock import loop_clock, scope_class
+from kitchener.clock import loop_clock
 from kitchener.config import HO2Config
 from kitchener.errors import Overloaded, RuntimeClosed, SessionBusy, TurnReplaced
+from kitchener.lanes.lane import Lane
 from kitchener.records import events
 from kitchener.records.entries import RejectReason, TurnRejectedPayload
 from kitchener.records.turn import TurnCall
 
 
 class TurnLimiter:
-    """Limits how many turns of a runtime run at once and how many wait.
+    """Limits how many turns of a runtime run at once and how many wait, fairly between subjects.
 
-    Subjects are served round-robin, and the turns of one subject in order. One subject can take at most seven eighths of the
-    slots and three quarters of the queue, rounded up. So no subject can block all others, even with many sessions or unread
-    streams. A shutdown uses the limiter to cancel running turns and to wait for their end.
+    A shutdown uses the limiter to cancel running turns and to wait for their end.
     """
 
     def __init__(self, max_running: int, max_waiting: int) -> None:
-        self._max_running = max_running
-        self._max_waiting = max_waiting
-        self._running_share, self._waiting_share = max_running - max_running // 8, max_waiting - max_waiting // 4
-        self._lines: OrderedDict[str, deque[Wakeup]] = OrderedDict()
-        """Waiting turns by subject, in the order in which subjects are served."""
-        self._running_of: dict[str, int] = {}
-        """Slots held by each subject; a subject without a slot is absent."""
+        self._lane = Lane("the runtime's queue of turns", max_running, max_waiting)
         self._closed = False
         self._idle: anyio.Event | None = None
-        self.running = self.waiting = 0
         self._scopes: set[anyio.CancelScope] = set()
-        self._signal, self._scope = signals(), scope_class()
 
     @property
     def is_closed(self) -> bool:
         """Whether `close` was called, so that no more turns are admitted."""
         return self._closed
+
+    @property
+    def running(self) -> int:
+        """Turns that hold a slot."""
+        return self._lane.running
+
+    @property
+    def waiting(self) -> int:
+        """Turns that wait for a slot."""
+        return self._lane.waiting
 
     def try_enter(self, subject_id: str = "") -> bool:
         """Takes a slot if one is free for this subject, without waiting. Returns whether it took one.
@@ -57,12 +56,8 @@ class TurnLimiter:
             RuntimeClosed: no more turns are admitted
         """
         if self._closed:
-            raise RuntimeClosed("the runtime is shutting down and takes no more turns")
-        # If turns wait while a slot is free, their subjects hold their full share. So this turn overtakes none of them.
-        if self.running >= self._max_running or self._running_of.get(subject_id, 0) >= self._running_share:
-            return False
-        self._take(subject_id)
-        return True
+            raise _closed()
+        return self._lane.try_enter(subject_id)
 
     async def enter(self, deadline: float, subject_id: str = "") -> None:
         """Takes a slot, after waiting for one if necessary. The caller must call `leave`.
@@ -77,73 +72,26 @@ class TurnLimiter:
         """
         if self.try_enter(subject_id):
             return
-        line = self._lines.get(subject_id)
-        if self.waiting >= self._max_waiting or (line is not None and len(line) >= self._waiting_share):
-            raise Overloaded("the runtime's queue of turns", self._max_waiting)
-        waiter = Wakeup(self._signal())
-        self._lines.setdefault(subject_id, deque()).append(waiter)
-        self.waiting += 1
-        try:
-            with self._scope(deadline=deadline):
-                await waiter
-        except BaseException:
-            if waiter.is_set:
-                self.leave(subject_id)  # the slot was granted already: pass it on
-            raise
-        finally:
-            if not waiter.is_set:
-                self._forget(subject_id, waiter)
-        if not waiter.is_set:
-            raise Overloaded("the runtime's queue of turns", self._max_waiting)
-        if self._closed:
+        if not self._lane.has_room(subject_id):
+            raise self._lane.overloaded()
+        outcome = await self._lane.enter(subject_id, deadline)
+        if outcome == "entered" and self._closed:
             self.leave(subject_id)
-            raise RuntimeClosed("the runtime is shutting down and takes no more turns")
+        if self._closed:
+            raise _closed()
+        if outcome != "entered":
+            raise self._lane.overloaded()
 
     def leave(self, subject_id: str = "") -> None:
         """Releases a slot and grants it to the next waiting turn."""
-        self.running -= 1
-        held = self._running_of[subject_id] - 1
-        if held:
-            self._running_of[subject_id] = held
-        else:
-            del self._running_of[subject_id]
-        if self._lines and not self._closed:
-            self._serve()
+        self._lane.leave(subject_id)
         if self._idle is not None:
             self._tell_if_idle()
 
     def close(self) -> None:
         """Admits no more turns. Waiting turns fail with `RuntimeClosed`."""
         self._closed = True
-        for subject_id in list(self._lines):
-            while subject_id in self._lines:
-                self._give(subject_id)  # each waiter releases its slot when it wakes
-
-    def _take(self, subject_id: str) -> None:
-        self.running += 1
-        self._running_of[subject_id] = self._running_of.get(subject_id, 0) + 1
-
-    def _serve(self) -> None:
-        """Grants a free slot to the first waiting subject below its share."""
-        for subject_id in self._lines:
-            if self._running_of.get(subject_id, 0) < self._running_share:
-                self._give(subject_id)
-                return
-
-    def _give(self, subject_id: str) -> None:
-        waiter = self._lines[subject_id][0]
-        self._forget(subject_id, waiter)
-        if subject_id in self._lines:
-            self._lines.move_to_end(subject_id)
-        self._take(subject_id)
-        waiter.set()
-
-    def _forget(self, subject_id: str, waiter: Wakeup) -> None:
-        line = self._lines[subject_id]
-        line.remove(waiter)
-        self.waiting -= 1
-        if not line:
-            del self._lines[subject_id]
+        self._lane.send_away()
 
     def track(self, scope: anyio.CancelScope) -> None:
         """Registers a running turn's scope for `cancel_running`."""
@@ -162,14 +110,18 @@ class TurnLimiter:
 
     async def wait_idle(self) -> None:
         """Returns when no turn runs, also none without a slot: a tool may have left one behind that was inside its own turn."""
-        if self.running or self._scopes:
+        if self._lane.running or self._scopes:
             self._idle = self._idle or anyio.Event()
             await self._idle.wait()
 
     def _tell_if_idle(self) -> None:
-        if not self.running and not self._scopes and self._idle is not None:
+        if not self._lane.running and not self._scopes and self._idle is not None:
             self._idle.set()
             self._idle = None
+
+
+def _closed() -> RuntimeClosed:
+    return RuntimeClosed("the runtime is shutting down and takes no more turns")
 
 
 class Admission:

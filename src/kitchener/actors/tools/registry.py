@@ -20,13 +20,13 @@ import anyio.to_thread
 from anyio.lowlevel import RunVar
 
 from kitchener.actors.mailbox.calling_chain import enter_tool
-from kitchener.actors.mailbox.mailbox import ASKERS_CONTEXT
 from kitchener.actors.tools.results import ToolOutcome, failure, outcome_of
 from kitchener.actors.tools.schema import code_of, read_signature, summary
 from kitchener.cancellation import is_scope_cancelled
 from kitchener.canonical import canonical_digest
 from kitchener.criteria import criterion_problem
 from kitchener.errors import ToolError
+from kitchener.lanes.askers import ASKERS_CONTEXT
 from kitchener.plain_names import counted, is_plain_name, quoted
 from kitchener.records.entries import ToolDefinition
 from kitchener.records.prompt import ToolSpec

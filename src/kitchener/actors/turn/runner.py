@@ -1,7 +1,8 @@
 """Runs a turn under its deadline, and aborts it if it is cut off. The record ends with `TURN_COMPLETED` or `TURN_ABORTED`.
 
-A turn is cut off by its deadline, a newer message, an erasure, a shutdown, or the cancellation of its caller. The supervisor
-calls this module when the message is admitted; `turn.py` has the steps of the turn. Explained in `docs/turn.md`.
+A turn is cut off by its deadline, a newer message, an erasure, a shutdown, or the cancellation of its caller. If it waited for
+room in a full queue at its deadline, that queue is the cause on record. The supervisor calls this module when the message is
+admitted; `turn.py` has the steps of the turn. Explained in `docs/turn.md`.
 """
 
 from contextlib import suppress
@@ -14,7 +15,16 @@ from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn.turn import Turn, TurnOutcome
 from kitchener.cancellation import is_own_failure
-from kitchener.errors import CommitUnknown, LedgerWriteError, RuntimeClosed, SubjectErased, TurnReplaced, TurnTimeout
+from kitchener.errors import (
+    CommitUnknown,
+    LedgerWriteError,
+    Overloaded,
+    RuntimeClosed,
+    SubjectErased,
+    TurnReplaced,
+    TurnTimeout,
+)
+from kitchener.lanes.askers import WAITING_TURN, WaitingTurn
 from kitchener.records.entries import AbortReason
 from kitchener.records.turn import TurnCall, UpdateListener
 
@@ -52,6 +62,8 @@ class TurnRunner:
         queue.scope = scope = services.scope(deadline=deadline)
         self._ledgers.enter_turn()
         self._limiter.track(scope)
+        waiting = WaitingTurn()
+        token = WAITING_TURN.set(waiting)
         outcome: TurnOutcome | None = None
         try:
             with scope:
@@ -64,12 +76,13 @@ class TurnRunner:
             await self._abort(turn, "crash" if is_own_failure(error) else cancelled)
             raise
         finally:
+            WAITING_TURN.reset(token)
             self._limiter.untrack(scope)
             self._ledgers.leave_turn()
         if outcome is not None:
             await self._commit_late(turn)
             return outcome
-        raise await self._cut_off(session, turn, queue, deadline - started)
+        raise await self._cut_off(session, turn, queue, waiting.refusal or TurnTimeout(turn.turn_id, deadline - started))
 
     async def _commit_late(self, turn: Turn) -> None:
         """Returns once the commit is durable. A completed turn is never aborted, even if its wait was cut off.
@@ -82,10 +95,12 @@ class TurnRunner:
             return
         raise CommitUnknown(turn.turn_id)
 
-    async def _cut_off(self, session: SessionManager, turn: Turn, queue: SessionQueue, seconds: float) -> Exception:
+    async def _cut_off(
+        self, session: SessionManager, turn: Turn, queue: SessionQueue, late: Overloaded | TurnTimeout
+    ) -> Exception:
         """Aborts a turn whose scope was cancelled, and returns the error for its caller.
 
-        The cause is an erasure, a newer message, a shutdown, or the turn's deadline.
+        The cause is an erasure, a newer message, a shutdown, or the turn's deadline; `late` is the error for the deadline.
         """
         if session.subject_id in self._sessions.barred:
             await self._abort(turn, "cancelled")
@@ -96,8 +111,8 @@ class TurnRunner:
         if self._limiter.is_closed:
             await self._abort(turn, "shutdown")
             return RuntimeClosed(f"turn {turn.turn_id} was aborted: the runtime is shutting down")
-        await self._abort(turn, "timeout")
-        return TurnTimeout(turn.turn_id, seconds)
+        await self._abort(turn, "overloaded" if isinstance(late, Overloaded) else "timeout")
+        return late
 
     async def _abort(self, turn: Turn, reason: AbortReason) -> None:
         """Records the abort. A cancellation waits for this clean-up alone, for at most `abort_grace_s`."""

@@ -6,7 +6,7 @@ from typing import Literal, NotRequired, TypedDict
 from kitchener.records.entries.common import CommonPayload, RefJson, Sealed, SealedText
 from kitchener.records.entries.work_orders import CostJson, CostMapping, WorkOrderState, WorkOrderType
 
-AbortReason = Literal["cancelled", "timeout", "crash", "shutdown"]
+AbortReason = Literal["cancelled", "timeout", "overloaded", "crash", "shutdown"]
 """Why a turn was aborted: by its caller, by its deadline, by an error, or by the runtime that closed."""
 RejectReason = Literal["busy", "overloaded", "replaced"]
 """Why a message got no turn: its session was busy, its session's queue was full, or a newer message took its place."""

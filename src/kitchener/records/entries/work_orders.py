@@ -10,7 +10,7 @@ from kitchener.records.entries.common import CommonPayload, RefJson, Sealed, Sea
 WorkOrderType = Literal["classify", "tool_call", "synthesize", "verify", "consolidate"]
 WorkOrderState = Literal["planned", "dispatched", "executing", "deferred", "completed", "failed", "superseded", "abandoned"]
 FailureReason = Literal["QUALITY_GATE", "OUTPUT_SCHEMA", "PROVIDER", "TOOL", "TIMEOUT", "BUDGET", "EXECUTOR"]
-AbandonReason = Literal["BUDGET", "turn_over", "cancelled", "timeout", "crash", "shutdown", "late"]
+AbandonReason = Literal["BUDGET", "turn_over", "cancelled", "timeout", "overloaded", "crash", "shutdown", "late"]
 LaneName = Literal["interactive", "background"]
 GateDecision = Literal["accept", "reject"]
 CutReason = Literal["tokens", "queries", "time", "error"]

@@ -6,7 +6,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from kitchener.actors.mailbox.wakeups import EventSignal, FutureLike, Wakeup, signals
+from kitchener.lanes.wakeups import EventSignal, FutureLike, Wakeup, signals
 from tests.actors.waiting import settle
 
 

@@ -2,7 +2,7 @@
 
 Every work order and every turn that has to wait awaits a `Wakeup`. On asyncio a `Wakeup` uses a future of the event loop. An
 `anyio.Event` would add two objects and two coroutines around that future. On other backends a `Wakeup` uses an
-`anyio.Event`. The mailbox (`mailbox.py`) and the queue of turns (`admission.py`) use this module; it uses only anyio.
+`anyio.Event`. The mailbox and `lane.py` use this module; it uses only anyio.
 """
 
 from collections.abc import Callable, Generator

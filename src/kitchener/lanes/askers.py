@@ -1,0 +1,35 @@
+"""Knows for whom a task works: the context of the asker of a message, and the turn that waits for it.
+
+A turn that is cut off at its deadline may have waited for room in a full queue all the time. The queue is then the cause, and
+the turn's end says so. A cancellation carries no reason, so the queue leaves its refusal at the turn. The mailbox sets
+`ASKERS_CONTEXT` in its workers, and the runner of turns sets `WAITING_TURN`.
+"""
+
+from contextvars import Context, ContextVar
+
+from kitchener.errors import Overloaded
+
+ASKERS_CONTEXT: ContextVar[Context | None] = ContextVar("ASKERS_CONTEXT", default=None)
+"""The context variables of the asker whose message is being handled; None outside of a worker. Tools run in this context."""
+
+
+class WaitingTurn:
+    """One running turn, as the queues know it."""
+
+    __slots__ = ("refusal",)
+
+    def __init__(self) -> None:
+        self.refusal: Overloaded | None = None
+        """The full queue in which a call of the turn waited for room when the call was cancelled."""
+
+
+WAITING_TURN: ContextVar[WaitingTurn | None] = ContextVar("WAITING_TURN", default=None)
+"""The turn that this task runs. Workers find it in `ASKERS_CONTEXT`."""
+
+
+def tell_turn(refusal: Overloaded) -> None:
+    """Leaves the refusal at the turn that this task works for, if there is one."""
+    context = ASKERS_CONTEXT.get()
+    turn = WAITING_TURN.get() if context is None else context.get(WAITING_TURN)
+    if turn is not None:
+        turn.refusal = refusal
