@@ -12,7 +12,7 @@ from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.sessions.state import SessionState
 from kitchener.context.fold.results import ToolResult, is_repeated, result_text
 from kitchener.errors import LedgerError, origin_of
-from kitchener.ledger import ReadableLedger, StoredEntry
+from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import ToolCallPayload, opened, payload_as
 from kitchener.records.ref import Ref
@@ -25,13 +25,13 @@ class SessionResults:
 
     Args:
         state: the session's state, which names the results
-        ho1m: the ledger with the results
+        ledgers: the results are read from HO1m
     """
 
-    __slots__ = ("_held", "_ho1m", "_state")
+    __slots__ = ("_held", "_ledgers", "_state")
 
-    def __init__(self, state: SessionState, ho1m: ReadableLedger) -> None:
-        self._state, self._ho1m = state, ho1m
+    def __init__(self, state: SessionState, ledgers: LedgerGroup) -> None:
+        self._state, self._ledgers = state, ledgers
         self._held: dict[Ref, ToolResult | None] = {}
 
     @property
@@ -70,7 +70,7 @@ class SessionResults:
     async def _read(self, ref: Ref) -> ToolResult | None:
         number = int(ref.entry_id.rpartition("-")[2])
         try:
-            async for entry in self._ho1m.read(after_seq=number - 1, up_to_seq=number):
+            async for entry in self._ledgers.ho1m.read(after_seq=number - 1, up_to_seq=number):
                 if entry.ref == ref and entry.session_id == self._state.session_id:
                     return read_result(entry)
         except LedgerError as error:  # a turn without an old result is better than none

@@ -45,7 +45,7 @@ class ToolResult(NamedTuple):
 
     @property
     def result_id(self) -> str:
-        """Names the result, e.g. `WO-1a2b3c4d-000002.1`."""
+        """Names the result, e.g. `WO-SES-1a2b3c4d-002.1`."""
         return f"{self.wo_id}.{self.call}"
 
 
