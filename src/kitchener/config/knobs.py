@@ -384,6 +384,10 @@ class AttentionConfig(Settings):
     """Turns that share words with the message, gathered besides the newest ones."""
     recent_turns: Annotated[int, Field(ge=0, le=100)] = 6
     """Newest turns of the session that are always gathered."""
+    recalled_results: Annotated[int, Field(ge=0, le=100)] = 6
+    """Newest results of tools of the session that later turns may see, if no reply has repeated them. 0: none."""
+    result_tokens: Annotated[int, Field(ge=64, le=4_000)] = 120
+    """Tokens of one such result. Of a longer one, the beginning and what matches the message are shown."""
     classify_recent_turns: Annotated[int, Field(ge=0, le=100)] = 3
     """Newest turns of the session that classification sees."""
     ranking_postings: Annotated[int, Field(ge=1, le=1_000_000)] = 1_024

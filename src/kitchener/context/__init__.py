@@ -3,6 +3,7 @@
 from kitchener.context.flags import Flag
 from kitchener.context.fold.events import SourceEvent, make_event, read_event
 from kitchener.context.fold.items import Item, bias_item, estimator, evidence_item, recalled
+from kitchener.context.fold.results import ToolResult, result_item
 from kitchener.context.fold.state import ContextState, fold
 from kitchener.context.intents.active import Resolution, resolve_active
 from kitchener.context.intents.reachability import eligible, reach_from, recall_last_closed
@@ -52,6 +53,7 @@ __all__ = [
     "Ruleset",
     "SessionIntents",
     "SourceEvent",
+    "ToolResult",
     "TransitionDecision",
     "base_of",
     "base_of_lists",
@@ -81,4 +83,5 @@ __all__ = [
     "resolve_active",
     "resolve_after_turn",
     "resolve_intent_transition",
+    "result_item",
 ]

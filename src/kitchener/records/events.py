@@ -98,7 +98,7 @@ encrypted under the subject's key. `words` maps the keyed signal ids of an entry
 hashes, counts and reasons from closed sets are never encrypted."""
 
 REF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
-    TURN_COMPLETED: ("projection_ref", "user_message_ref"),
+    TURN_COMPLETED: ("projection_ref", "tool_results", "user_message_ref"),
     WO_PLANNED: ("attention", "input_refs"),
     WO_COMPLETED: ("output_ref",),
     LIFECYCLE_VOIDED: ("ref",),

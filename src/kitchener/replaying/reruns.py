@@ -58,14 +58,20 @@ class _RerunContext(TypedDict, total=False):
 class RerunTape(Tape):
     """A tape that accepts every entry without a comparison, and keeps the projection."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, *, is_other: bool = False) -> None:
         super().__init__(tape.session_id, tape.entries, ho2m=tape.ho2m, names=tape.names)
+        self._is_other = is_other
         self.known = self.recordings()
         self.projection: ProjectionPayload | None = None
         """The projection that the turn's context shows; None: attention gathered it."""
         self._learned_to: int | None = None
         self._written: dict[tuple[str, str], str] = {}
         self._intents: list[tuple[str, str]] = []
+
+    @property
+    def keeps_results(self) -> bool:
+        """As recorded; under another policy its settings decide."""
+        return self._is_other or super().keeps_results
 
     def begin(self, turn: TurnTape | None, learned_to: int | None = None) -> None:
         """Moves to the start of a turn.
@@ -184,10 +190,11 @@ class Rerun:
     Args:
         replays: the policy, and where the session is
         tape: the session
+        is_other: whether the policy is not the one of the recorded session
     """
 
-    def __init__(self, replays: Replays, tape: Tape) -> None:
-        self._replays, self.tape = replays, RerunTape(tape)
+    def __init__(self, replays: Replays, tape: Tape, *, is_other: bool = False) -> None:
+        self._replays, self.tape = replays, RerunTape(tape, is_other=is_other)
         self._clock, self._gateway = RecordedClock(), RerunGateway(self.tape)
         self._memory = replays.memory_for(self.tape, self._clock, RerunMemory)
         self._supervisor: HO2Supervisor | None = None
@@ -211,8 +218,10 @@ class Rerun:
         return await self._view(turn, "", learned_to)
 
     async def _view(self, turn: TurnTape, before: str, learned_to: int | None = None) -> ShownContext:
-        tape, started = self.tape, turn.start
+        tape, started, kept = self.tape, turn.start, self.tape.keeps_results
         tape.begin(turn, learned_to)
+        if tape.keeps_results != kept:
+            self._supervisor = None
         self._gateway.begin()
         self._clock.put_to(started["turn_ts"])
         if self._supervisor is None:

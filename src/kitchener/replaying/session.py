@@ -248,7 +248,7 @@ class Replays:
             ledgers, clock, memory: made for it
             gateway: the gateway; None: one that answers only recorded requests
         """
-        agent = self.recorded.agent.model_copy(update=_NO_LIMIT)
+        agent = self.recorded.agent.model_copy(update=_NO_LIMIT if tape.keeps_results else {**_NO_LIMIT, "recalled_results": 0})
         tools = RecordedTools(self._tools, tape)
         provider = RecordedProvider(tape.recordings(), request_hash=self._hashed_by(ledgers))
         gateway = gateway or RecordedGateway(tape, provider, Routes(self.settings.router, providers_of(tape.turns)))
@@ -387,7 +387,7 @@ class _Replay:
 
     async def _run(self, turn: TurnTape) -> None:
         tape, started = self._tape, turn.started.payload
-        supervisor = self._supervisor if tape.follows(turn) else None
+        supervisor = self._supervisor if tape.follows(turn) and tape.keeps_results == turn.keeps_results else None
         tape.begin(turn)
         self._note_policy(turn)
         self._clock.put_to(started["turn_ts"])

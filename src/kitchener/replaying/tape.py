@@ -77,6 +77,11 @@ class TurnTape:
         return payload_as(TurnCompletedPayload, self.end.payload).get("read_positions", at_start)
 
     @property
+    def keeps_results(self) -> bool:
+        """Whether later turns may be shown results of its tools. A turn of before that setting kept none."""
+        return self.end is None or self.end.entry_type != events.TURN_COMPLETED or "tool_results" in self.end.payload
+
+    @property
     def is_erased(self) -> bool:
         """Whether the message cannot be read because the subject's key is gone."""
         return not isinstance(self.start.get("user_message"), str)
@@ -146,6 +151,12 @@ class Tape:
     def of_turn(self, *entry_types: str) -> list[StoredEntry]:
         """The current turn's entries of some types; none before the first turn."""
         return [] if self.turn is None else self.turn.of_type(*entry_types)
+
+    @property
+    def keeps_results(self) -> bool:
+        """Whether the current turn keeps results of tools; before the first turn, whether the first one does."""
+        turn = self.turn or next(iter(self.turns), None)
+        return turn is None or turn.keeps_results
 
     @property
     def opening(self) -> list[StoredEntry]:
@@ -308,7 +319,7 @@ class Tape:
         """The id of the entity that an entry is about."""
         entry = self._by_ref.get(ref)
         if entry is not None:
-            return entry.entity_id
+            return f"{entry.entity_id}.{entry.payload['call']}" if entry.entry_type == events.TOOL_CALL else entry.entity_id
         return self.names.get((ref.ledger_id, ref.entry_id), ref.entry_id)
 
     def _difference(

@@ -177,9 +177,13 @@ class WhatIf:
         """
         tape = await self._recorded.tape_of(session_id)
         skipped = {turn.turn_id: turn.skipped_as for turn in tape.turns if not turn.is_replayable}
-        before, after = await _views(self._recorded, session_id), await _views(self._other, session_id)
+        before, after = await self._views(self._recorded, session_id), await self._views(self._other, session_id)
         turns = tuple(TurnDiff(turn_id, before[turn_id], after[turn_id]) for turn_id in before)
         return WhatIfReport(session_id, self._recorded.agent_class, turns, skipped)
+
+    async def _views(self, replays: Replays, session_id: str) -> dict[str, ShownContext]:
+        tape = await replays.tape_of(session_id)
+        return await Rerun(replays, tape, is_other=replays is self._other).views()
 
 
 @asynccontextmanager
@@ -208,10 +212,6 @@ async def open_what_if(
         open_replays(other, agent_class, tools=tools, verify=False) as replays,
     ):
         yield WhatIf(recorded, replays)
-
-
-async def _views(replays: Replays, session_id: str) -> dict[str, ShownContext]:
-    return await Rerun(replays, await replays.tape_of(session_id)).views()
 
 
 def _of_erased(count: int) -> str:

@@ -19,7 +19,7 @@ from kitchener.actors.attention.templates import AttentionTemplate
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import digest
 from kitchener.config import HO2Config
-from kitchener.context.fold.items import rule_ref
+from kitchener.context.fold.items import Item, rule_ref
 from kitchener.errors import origin_of
 from kitchener.records.entries import CutReason
 from kitchener.records.ref import Ref
@@ -60,7 +60,7 @@ class ContextFragment:
     """One piece of gathered context."""
 
     source: str
-    """The kind of source: `HO2M`, `standing_rule` …"""
+    """The kind of source: `HO2M`, `HO1M`, `HO3M`, `standing_rule` …"""
     source_id: str
     """The id in the source: a turn id or a rule's number."""
     content: str
@@ -71,6 +71,8 @@ class ContextFragment:
     """1 for a fragment that is shown with every message; else the share of the message's words found in it."""
     ref: Ref | None = None
     """The ledger entry of the fragment; None: it has none."""
+    timestamp: str = ""
+    """Timestamp of that entry; "": not known."""
     ref_json: orjson.Fragment | None = field(default=None, compare=False, repr=False)
     """The ref as cached JSON; None: encoded when it is needed."""
 
@@ -134,7 +136,8 @@ class ContextProvider(Protocol):
         ...
 
 
-_Read = Callable[[], Awaitable[Sequence[ContextFragment]]]
+ReadFragments = Callable[[], Awaitable[Sequence[ContextFragment]]]
+"""A read that is still to be made."""
 _Gathered = tuple[list[Sequence[ContextFragment]], int, CutReason | None]
 """The results of the reads, the elapsed milliseconds, and the limit that cut gathering."""
 
@@ -159,10 +162,16 @@ class AttentionRetriever:
         self._max_queries = min(config.attention_budget_queries, template.budget.max_queries)
         self._timeout_s = min(config.attention_timeout_ms, template.budget.timeout_ms) / 1_000
 
-    async def horizontal_scan(self, session_id: str, query: str) -> AttentionContext:
-        """Gathers the session's newest turns and the turns that match the query, oldest first."""
+    async def horizontal_scan(self, session_id: str, query: str, results: Sequence[ContextFragment] = ()) -> AttentionContext:
+        """Gathers the session's newest turns, results of its tools, and the turns that match the query, oldest first.
+
+        Args:
+            session_id: the session
+            query: the user's message
+            results: results of tools of earlier turns, oldest first, made with `result_fragment`
+        """
         recent_turns, max_matches = self._recent_turns, self._max_matches
-        reads: list[_Read] = []
+        reads: list[ReadFragments] = []
         if recent_turns:
             reads.append(partial(self._provider.read_ledger_entries, session_id, limit=recent_turns))
         if max_matches:
@@ -173,12 +182,18 @@ class AttentionRetriever:
         if matches:
             known = {fragment.source_id for fragment in recent}
             matches = [found for found in matches if found.source_id not in known][:max_matches]
-        return self._laid_out([*reversed(recent), *matches], len(lists), elapsed_ms, cut_by)
+        return self._laid_out([*reversed(recent), *reversed(results), *matches], len(lists), elapsed_ms, cut_by)
 
-    async def priority_probe(self) -> AttentionContext:
-        """Gathers the fragments that apply in every turn: the standing rules."""
+    async def priority_probe(self, read_anchors: ReadFragments | None = None) -> AttentionContext:
+        """Gathers what comes before everything else: the standing rules, and the learned lines of long-term memory as `biases`.
+
+        Args:
+            read_anchors: reads the learned lines that match the message, best first. They have a token budget of their own
+                (`ho3_bias_budget`), so the limits of attention do not cut them. None: memory is not used
+        """
         lists, elapsed_ms, cut_by = await self._gather([self._provider.read_registry])
-        return self._laid_out(lists[0] if lists else (), len(lists), elapsed_ms, cut_by)
+        found = self._laid_out(lists[0] if lists else (), len(lists), elapsed_ms, cut_by)
+        return found if read_anchors is None else found._replace(biases=tuple(await read_anchors()))
 
     def assemble_wo_context(
         self,
@@ -189,20 +204,22 @@ class AttentionRetriever:
     ) -> AttentionContext:
         """Merges both contexts into one: `priority` first, without duplicates, cut to the token budget.
 
-        The text does not repeat the message and its classification, because the work order contains them.
+        Learned lines are kept beside the text. The text does not repeat the message and its classification, because the work
+        order contains them.
         """
         if not priority.fragments and priority.budget_used.cut_by is None:
-            return horizontal
+            return horizontal._replace(biases=priority.biases) if priority.biases else horizontal
         merged = {(f.source, f.source_id): f for f in (*priority.fragments, *reversed(horizontal.fragments))}
         first, second = priority.budget_used, horizontal.budget_used
         queries, elapsed_ms = first.queries + second.queries, first.elapsed_ms + second.elapsed_ms
-        return self._laid_out(list(merged.values()), queries, elapsed_ms, first.cut_by or second.cut_by)
+        found = self._laid_out(list(merged.values()), queries, elapsed_ms, first.cut_by or second.cut_by)
+        return found._replace(biases=priority.biases) if priority.biases else found
 
-    def _gather(self, reads: Sequence[_Read]) -> Awaitable[_Gathered]:
+    def _gather(self, reads: Sequence[ReadFragments]) -> Awaitable[_Gathered]:
         """Runs as many reads as the limits allow. A read that fails ends the gathering."""
         return self._read_all(reads, []) if self._never_waits else self._read_in_time(reads)
 
-    async def _read_in_time(self, reads: Sequence[_Read]) -> _Gathered:
+    async def _read_in_time(self, reads: Sequence[ReadFragments]) -> _Gathered:
         started = anyio.current_time()
         lists: list[Sequence[ContextFragment]] = []
         cut_by: CutReason | None = "time"
@@ -210,7 +227,7 @@ class AttentionRetriever:
             _, _, cut_by = await self._read_all(reads, lists)
         return lists, int((anyio.current_time() - started) * 1_000), cut_by
 
-    async def _read_all(self, reads: Sequence[_Read], lists: list[Sequence[ContextFragment]]) -> _Gathered:
+    async def _read_all(self, reads: Sequence[ReadFragments], lists: list[Sequence[ContextFragment]]) -> _Gathered:
         """Appends each result to `lists`, so that results from before a timeout are kept."""
         for read in reads:
             if len(lists) >= self._max_queries:
@@ -248,6 +265,13 @@ class AttentionRetriever:
 
 
 STANDING_RULE: Final = "standing_rule"
+TOOL_RESULT: Final = "HO1M"
+"""The `source` of a context fragment that is a tool's result of an earlier turn."""
+
+
+def result_fragment(item: Item) -> ContextFragment:
+    """The item of a tool's result, made with `result_item`, as a fragment."""
+    return ContextFragment(TOOL_RESULT, item.entity_id, item.text, item.tokens, ref=item.ref)
 
 
 def standing_rule_fragments(rules: Sequence[str], estimator: str) -> tuple[ContextFragment, ...]:

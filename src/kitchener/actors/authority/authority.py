@@ -235,6 +235,7 @@ class ContextAuthority:
         *,
         biases: Sequence[Item],
         recalled: Sequence[Item],
+        results: Sequence[Item],
         tokens_left: int | None,
     ) -> tuple[Projection, Rendering]:
         """Computes the projection of the running turn and its text."""
@@ -245,6 +246,7 @@ class ContextAuthority:
             message=message,
             biases=biases,
             recalled=recalled,
+            results=results,
             tokens_left=tokens_left,
             mode=self._mode,
         )
@@ -364,6 +366,8 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "") -> Ruleset:
         newest_turns=config.newest_turns,
         ranking_postings=config.ranking_postings,
         recalled_turns=config.recalled_turns,
+        recalled_results=config.recalled_results,
+        result_tokens=config.result_tokens,
         max_stubs=config.max_stubs,
         max_failed_items=config.max_failed_items,
         reply_reserve=config.reply_reserve,

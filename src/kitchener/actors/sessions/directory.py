@@ -19,6 +19,7 @@ from kitchener.actors.authority.authority import ContextAuthority, SessionThread
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.fresh_ids import FreshIds, check_session_id
 from kitchener.actors.sessions.queue import SessionQueue
+from kitchener.actors.sessions.results import SessionResults
 from kitchener.actors.sessions.state import CHANGES, PastTurn, SessionState, fold
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.cancellation import raises_cut_off
@@ -78,6 +79,7 @@ class SessionManager:
         "_window_sizes",
         "last_used",
         "queue",
+        "results",
         "session_id",
         "state",
         "subject_id",
@@ -101,6 +103,9 @@ class SessionManager:
         self.thread: SessionThread | None = None
         """The Context Authority's state of the session; None if the Authority is off."""
         state.window = deque(state.window, maxlen=config.attention_window_turns)
+        state.tool_results = deque(state.tool_results, maxlen=config.recalled_results)
+        self.results = SessionResults(state, ledgers)
+        """The results of tools that later turns may be shown."""
         self._window_sizes: deque[int] = deque(maxlen=config.attention_window_turns)
         self._window_chars = self._seen_turns = 0
         state.estimator = config.token_estimator
@@ -118,7 +123,8 @@ class SessionManager:
         return [(past.user_message, past.response) for past in self.state.window]
 
     def held_chars(self) -> int:
-        """The characters that the session keeps in memory: of its newest turns and, with the Context Authority, of all turns.
+        """The characters that the session keeps in memory: of its newest turns, of results of tools and, with the Context
+        Authority, of all turns.
 
         The cost does not grow with the session: only turns since the last call are counted.
         """
@@ -128,7 +134,7 @@ class SessionManager:
             size = len(past.fragment.content) + _TURN_CHARS
             self._window_chars += size - (sizes[0] if len(sizes) == sizes.maxlen else 0)
             sizes.append(size)
-        return self._window_chars + (self.thread.held_chars if self.thread is not None else 0)
+        return self._window_chars + self.results.held_chars + (self.thread.held_chars if self.thread is not None else 0)
 
     @property
     def wo_sequence(self) -> int:

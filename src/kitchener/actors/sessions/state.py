@@ -90,6 +90,8 @@ class SessionState:
     """The newest completed turns, oldest first."""
     failed_work_orders: list[str] = field(default_factory=list)
     """Failed work orders that no later work order has superseded and no completed turn has abandoned, at most 100."""
+    tool_results: deque[tuple[str, Ref]] = field(default_factory=deque)
+    """The newest results of tools that later turns may be shown, oldest first: the turn, and the `TOOL_CALL` entry."""
     open_turn: OpenTurn | None = None
     head: EntryId = field(default=EntryId(""))
     """Entry id of the session's last entry in HO2m."""
@@ -153,6 +155,8 @@ def _complete_turn(state: SessionState, payload: TurnCompletedPayload, ref: Ref)
     said = state.open_turn.user_message if state.open_turn is not None else ""
     state.completed_turns += 1
     state.window.append(PastTurn(payload["turn_id"], said, _text(payload.get("response", "")), ref, state.estimator))
+    for listed in payload.get("tool_results") or ():
+        state.tool_results.append((payload["turn_id"], Ref.from_listed(listed)))
     state.open_turn = None
 
 

@@ -6,13 +6,14 @@ question about two competing intents. In `shadow` it takes the same steps, but n
 """
 
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from kitchener.actors.attention.retriever import AttentionContext, BudgetUsed, ContextFragment
 from kitchener.actors.authority.authority import ContextAuthority, SessionThread
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.turn.reply import Reply
-from kitchener.actors.turn_memory import TurnMemory, bias_fragments
+from kitchener.actors.turn_memory import TurnMemory
 from kitchener.context import (
     Item,
     Projection,
@@ -28,8 +29,8 @@ from kitchener.context import (
     recalled,
     resolve_after_turn,
     resolve_intent_transition,
+    result_item,
 )
-from kitchener.memory.overlays import Overlay
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, TransitionStep, TurnErrorKind
 from kitchener.records.ref import Ref
@@ -141,14 +142,13 @@ class TurnAuthority:
         return None
 
     async def show(
-        self, gathered: AttentionContext, overlays: Sequence[Overlay], biases: Sequence[Item], tokens_left: int | None
+        self, gathered: AttentionContext, anchors: Sequence[ContextFragment], tokens_left: int | None
     ) -> AttentionContext:
         """Step 2b: returns the context that the model sees: the projection in `enforce`, `gathered` in `shadow`.
 
         Args:
             gathered: the context that attention found
-            overlays: the learned lines that match this message
-            biases: the `bias_items` of these overlays
+            anchors: the learned lines that match this message, `with_refs`
             tokens_left: tokens left in the turn's budget; None: without limit
         """
         authority, thread = self._authority, self._thread
@@ -161,16 +161,16 @@ class TurnAuthority:
             thread,
             resolution,
             self._message,
-            biases=biases,
+            biases=self._bias_items(anchors) if anchors else (),
             recalled=await self._recalled(resolution.active),
+            results=await self._results() if self._session.state.tool_results else (),
             tokens_left=tokens_left,
         )
         ref = await authority.record(thread, self._base(), (projection, rendering), self._turn_ts, self._transition)
         if self.is_shadow:
             return gathered
         self.projection_ref = ref
-        estimator = authority.ruleset.token_estimator
-        return _as_context(projection, rendering, gathered.template_id, overlays, estimator)._replace(projection_ref=ref)
+        return _as_context(projection, rendering, gathered.template_id, anchors)._replace(projection_ref=ref)
 
     async def finish(self, output: Mapping[str, object], *, is_failed: bool) -> None:
         """After step 4: closes the intent if the message or the reply completed it, and counts failures."""
@@ -253,13 +253,31 @@ class TurnAuthority:
                 found.append(recalled(item))
         return tuple(found)
 
-    async def bias_items(self, overlays: Sequence[Overlay], memory: TurnMemory) -> Sequence[Item]:
-        """Learned lines as items that compete for a place in the context, each with the reference of its entry."""
-        if not overlays:
+    async def _results(self) -> Sequence[Item]:
+        """Results of tools of earlier turns that no reply has repeated, each with the intent of its turn."""
+        ruleset, estimate = self._authority.ruleset, self._authority.projector.estimate
+        turns, items = self._thread.state.turns, list[Item]()
+        for each in await self._session.results.read():
+            turn = turns.get(each.turn_id)
+            if turn is not None and turn.intent_id is not None:
+                items.append(result_item(each, self._message, ruleset.result_tokens, estimate, intent_id=turn.intent_id))
+        return items
+
+    async def with_refs(self, anchors: Sequence[ContextFragment], memory: TurnMemory) -> Sequence[ContextFragment]:
+        """Learned lines with the references and the times of their entries. A line without an entry is left out."""
+        if not anchors:
             return ()
-        refs = await memory.refs_of(self._session.subject_id, [overlay.key for overlay in overlays])
+        refs = await memory.refs_of(self._session.subject_id, [each.source_id for each in anchors])
+        found = [(each, refs[each.source_id]) for each in anchors if each.source_id in refs]
+        return tuple([replace(each, ref=ref, timestamp=timestamp) for each, (ref, timestamp) in found])
+
+    def _bias_items(self, anchors: Sequence[ContextFragment]) -> Sequence[Item]:
         estimate = self._authority.projector.estimate
-        return tuple(bias_item(each.key, *refs[each.key], each.line, estimate) for each in overlays if each.key in refs)
+        return [
+            bias_item(each.source_id, each.ref, each.timestamp, each.content, estimate)
+            for each in anchors
+            if each.ref is not None
+        ]
 
     async def _flag(self, resolution: Resolution) -> None:
         await self._authority.record_flags(self._base(), resolution.flags, self._turn_ts, resolution.active)
@@ -284,7 +302,7 @@ class TurnAuthority:
 
 
 def _as_context(
-    projection: Projection, rendering: Rendering, template_id: str, overlays: Sequence[Overlay], estimator: str
+    projection: Projection, rendering: Rendering, template_id: str, anchors: Sequence[ContextFragment]
 ) -> AttentionContext:
     """Converts a projection into the context of a work order: its text, its fragments and the visible learned lines."""
     visible = projection.visible
@@ -292,9 +310,9 @@ def _as_context(
         [_fragment(each.item.kind, each.item.entity_id, each.tokens) for each in visible if each.item.kind != "bias"]
     )
     lines: tuple[ContextFragment, ...] = ()
-    if overlays:
+    if anchors:
         spoken = {each.item.entity_id for each in visible if each.item.kind == "bias"}
-        lines = bias_fragments([each for each in overlays if each.key in spoken], estimator)
+        lines = tuple([each for each in anchors if each.source_id in spoken])
     used = BudgetUsed(projection.tokens_used)
     return AttentionContext(rendering.text, rendering.text_hash, fragments, template_id, used, lines)
 

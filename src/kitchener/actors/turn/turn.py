@@ -6,11 +6,12 @@ and aborts it after a cancellation.
 """
 
 from collections.abc import Awaitable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import structlog
 
-from kitchener.actors.attention.retriever import AttentionContext
+from kitchener.actors.attention.retriever import AttentionContext, ContextFragment, result_fragment
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.sessions.directory import SessionManager, close_open_turn
 from kitchener.actors.turn.authority_in_turn import TurnAuthority
@@ -33,14 +34,14 @@ from kitchener.actors.work.plan import (
     total_cost,
 )
 from kitchener.cancellation import is_own_failure
-from kitchener.context import Item
+from kitchener.context import estimator, result_item
 from kitchener.errors import origin_of
 from kitchener.ids import SessionId, TurnId
-from kitchener.memory.overlays import Overlay
 from kitchener.records import events
 from kitchener.records.entries import (
     AbortReason,
     ChainCompletePayload,
+    KeptResults,
     TurnCompletedPayload,
     TurnStartedPayload,
 )
@@ -236,40 +237,43 @@ class Turn:
 
     async def _assemble(self, classification: Mapping[str, object]) -> AttentionContext:
         """Steps 2b and 2c: builds the context that the model sees, including the learned lines for this message."""
-        overlays, biases = await self._recall(self._memory, classification) if self._memory is not None else ((), ())
-        authority, attention = self._authority, self._services.attention
+        authority, attention, memory = self._authority, self._services.attention, self._memory
+        priority = await attention.priority_probe(partial(self._anchors, memory, classification) if memory else None)
         if authority is not None and not authority.is_shadow:
             nothing = AttentionContext(template_id=attention.template_id)
-            return await authority.show(nothing, overlays, biases, self._chain.tokens_left)
-        horizontal = await attention.horizontal_scan(self._session.session_id, self._message)
-        priority = await attention.priority_probe()
+            return await authority.show(nothing, priority.biases, self._chain.tokens_left)
+        results = await self._recalled_results() if self._session.state.tool_results else ()
+        horizontal = await attention.horizontal_scan(self._session.session_id, self._message, results)
         context = attention.assemble_wo_context(horizontal, priority, self._message, classification)
-        if overlays:
-            context = context._replace(biases=bias_fragments(overlays, self._services.config.token_estimator))
         if authority is not None:
-            await self._in_shadow(self._shadow(authority, context, overlays))
+            await self._in_shadow(self._shadow(authority, context))
         return context
 
-    async def _shadow(self, authority: TurnAuthority, context: AttentionContext, overlays: Sequence[Overlay]) -> None:
-        """Records the projection that the Authority would have shown instead of `context`."""
-        biases = await authority.bias_items(overlays, self._memory) if self._memory is not None else ()
-        await authority.show(context, overlays, biases, self._chain.tokens_left)
+    async def _recalled_results(self) -> Sequence[ContextFragment]:
+        """Results of tools of earlier turns that no reply has repeated, oldest first."""
+        config, estimate = self._services.config, estimator(self._services.config.token_estimator)
+        found = await self._session.results.read()
+        return [result_fragment(result_item(each, self._message, config.result_tokens, estimate)) for each in found]
 
-    async def _recall(
-        self, memory: TurnMemory, classification: Mapping[str, object]
-    ) -> tuple[Sequence[Overlay], Sequence[Item]]:
-        """Step 1: selects the learned lines for this message; in `enforce` also as items for the projection."""
+    async def _shadow(self, authority: TurnAuthority, context: AttentionContext) -> None:
+        """Records the projection that the Authority would have shown instead of `context`."""
+        anchors = await authority.with_refs(context.biases, self._memory) if self._memory is not None else ()
+        await authority.show(context, anchors, self._chain.tokens_left)
+
+    async def _anchors(self, memory: TurnMemory, classification: Mapping[str, object]) -> Sequence[ContextFragment]:
+        """Step 1: selects the learned lines for this message; in `enforce` with their entries, for the projection."""
         labels = labels_of(classification, self._services.constants.labels)
         try:
             overlays = await memory.recall(self._session.subject_id, labels, self._turn_ts, self._positions)
-            if self._authority is None or self._authority.is_shadow:
-                return overlays, ()
-            return overlays, await self._authority.bias_items(overlays, memory)
+            anchors = bias_fragments(overlays, self._services.config.token_estimator) if overlays else ()
+            if not anchors or self._authority is None or self._authority.is_shadow:
+                return anchors
+            return await self._authority.with_refs(anchors, memory)
         except BaseException as error:  # without its memory, the turn loses the learned lines but not its reply
             if not is_own_failure(error):
                 raise
             await self._chain.record_degradation("HO3", error)
-            return (), ()
+            return ()
 
     async def _learn(self, memory: TurnMemory) -> OpenGates | None:
         """Step 5: logs the turn's signals and checks their gates. Returns None if the memory fails."""
@@ -383,6 +387,7 @@ class Turn:
             **result.as_payload(),
             "wo_chain_summary": self._chain.summary(),
             **self._chain.direct_cost,
+            **self._kept_results(response, cost["tool_calls"]),
             "user_message_ref": self._chain.message_ref,
             "gate_ts": gates.gate_ts if gates is not None else None,
             "read_positions": gates.positions if gates is not None else self._positions,
@@ -391,6 +396,13 @@ class Turn:
         self._is_over = True
         self._chain.close()
         return TurnOutcome(result, gates)
+
+    def _kept_results(self, response: str, tool_calls: int) -> KeptResults:
+        """The results of tools that later turns may be shown. An empty list records that the setting is on."""
+        if not self._services.config.recalled_results:
+            return {}
+        kept = self._session.results.keep(self._chain.trace, response) if tool_calls else ()
+        return {"tool_results": [{"ref": ref.as_mapping()} for ref in kept]}
 
     def _done_with(self) -> Sequence[str]:
         """Failed work orders that this turn abandons."""

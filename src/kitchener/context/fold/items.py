@@ -16,8 +16,17 @@ from kitchener.records.ref import Ref
 from kitchener.records.spoken import as_said, turn_text
 from kitchener.records.tokens import ESTIMATORS, Estimator
 
-ItemKind = Literal["rule", "intent", "work_order", "failed_work_orders", "bias", "turn", "evidence"]
-Reason = Literal["DEFINES_INTENT", "OPEN_WO", "FAILED_WO", "GLOBAL_INVARIANT", "REACHABLE_FROM_INTENT", "HO3_BIAS", "RECALLED"]
+ItemKind = Literal["rule", "intent", "work_order", "failed_work_orders", "bias", "tool_result", "turn", "evidence"]
+Reason = Literal[
+    "DEFINES_INTENT",
+    "OPEN_WO",
+    "FAILED_WO",
+    "GLOBAL_INVARIANT",
+    "REACHABLE_FROM_INTENT",
+    "HO3_BIAS",
+    "TOOL_RESULT",
+    "RECALLED",
+]
 Reasons = tuple[Reason, ...]
 
 IN_INTENT: Final[Reasons] = ("REACHABLE_FROM_INTENT",)
@@ -29,7 +38,7 @@ STUB_CHARS: Final = 80
 place_of: Final = attrgetter("place")
 """The sort key of items within a tier."""
 
-TIER_HEADER, TIER_FAILED, TIER_OPEN, TIER_BIAS, TIER_DEFERRED, TIER_TURN = range(1, 7)
+TIER_HEADER, TIER_FAILED, TIER_OPEN, TIER_BIAS, TIER_DEFERRED, TIER_RESULT, TIER_TURN = range(1, 8)
 
 
 class Item(NamedTuple):
@@ -51,7 +60,7 @@ class Item(NamedTuple):
     stub_tokens: int
     """Of the short form, with its separator."""
     tier: int
-    """Tier in which the item is packed, 1 to 6."""
+    """Tier in which the item is packed, 1 to 7."""
     reasons: Reasons
     """Why it is eligible."""
     proof: Ref

@@ -1,8 +1,9 @@
 """Chooses which eligible items are shown within a token budget, and gives the reason for each suppressed item.
 
-Six tiers are packed in order: headers and rules, failed work orders, open work orders, learned lines, waiting work orders (as
-stubs), turns. The first two tiers cannot be suppressed. An admission policy selects the turns. Turns that it does not admit
-are never read, so the cost does not grow with the number of turns. This module does not change which items are eligible.
+Seven tiers are packed in order: headers and rules, failed work orders, open work orders, learned lines, waiting work orders (as
+stubs), results of tools, turns. The first two tiers cannot be suppressed. An admission policy selects the turns. Turns that it
+does not admit are never read, so the cost does not grow with the number of turns. This module does not change which
+items are eligible.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,7 +41,7 @@ class Projection(NamedTuple):
     tokens_used: int
     """Tokens of the shown context; above the budget only with a flag."""
     head: tuple[PlacedItem, ...]
-    """All eligible items of tiers 1 to 5, in order."""
+    """All eligible items of tiers 1 to 6, in order."""
     counted: Item | None
     """The stub that counts failed work orders beyond the limit; None: there are none."""
     turns: Sequence[Item]
@@ -126,6 +127,7 @@ class Projector:
         message: str = "",
         biases: Sequence[Item] = (),
         recalled: Sequence[Item] = (),
+        results: Sequence[Item] = (),
         tokens_left: int | None = None,
         mode: ProjectionMode = "enforce",
     ) -> Projection:
@@ -137,6 +139,8 @@ class Projector:
             message: the user's message, for the ranking
             biases: learned lines, made with `bias_item`
             recalled: evidence from beyond the intent, made with `evidence_item` or `recalled`
+            results: results of tools, oldest first, made with `result_item`; those of the intent and of intents above it are
+                eligible
             tokens_left: tokens that the turn may still use, including the reply's reserve; None: no such limit
             mode: whether the model will see it
 
@@ -151,7 +155,7 @@ class Projector:
             budget = max(0, min(budget, tokens_left - ruleset.reply_reserve))
         reach = reach_from(state, resolution.active)
         packer = Packer(budget, ruleset.max_stubs)
-        head, counted = self._pack_head(reach, biases, packer)
+        head, counted = self._pack_head(reach, biases, results, packer)
         flags = resolution.flags
         if packer.is_over:
             detail = f"what must be shown takes more than the budget of {budget} tokens; it is shown in its shortest form"
@@ -177,8 +181,10 @@ class Projector:
             positions,
         )
 
-    def _pack_head(self, reach: Reach, biases: Sequence[Item], packer: Packer) -> tuple[tuple[PlacedItem, ...], Item | None]:
-        """Packs tiers 1 to 5."""
+    def _pack_head(
+        self, reach: Reach, biases: Sequence[Item], results: Sequence[Item], packer: Packer
+    ) -> tuple[tuple[PlacedItem, ...], Item | None]:
+        """Packs tiers 1 to 6."""
         must, others, uncounted = self._sorted_head(reach)
         counted = counted_item(uncounted, self.estimate) if uncounted else None
         placed = packer.pack_unsuppressible(must, counted)
@@ -187,6 +193,9 @@ class Projector:
         if len(others) > 1:
             others.sort(key=_order_of)
         placed += [packer.pack(item) for item in others]
+        if results:  # the newest first, since an old result is the likeliest to be out of date
+            own = {record.intent_id for record in reach.intents}
+            placed += [packer.pack(item) for item in reversed(results) if item.intent_id in own]
         # Rules keep their configured order; all others are sorted by tier.
         rules = len(self._rules)
         return (*placed[:rules], *sorted(placed[rules:], key=_order_of_placed)), counted

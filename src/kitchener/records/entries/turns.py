@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, NotRequired, TypedDict
 
-from kitchener.records.entries.common import CommonPayload, RefJson, Sealed, SealedText
+from kitchener.records.entries.common import CommonPayload, ListedRef, RefJson, Sealed, SealedText
 from kitchener.records.entries.work_orders import CostJson, CostMapping, WorkOrderState, WorkOrderType
 
 AbortReason = Literal["cancelled", "timeout", "overloaded", "crash", "shutdown"]
@@ -114,7 +114,14 @@ class DirectCost(TypedDict, total=False):
     """What a call of the gateway used that was made because HO1 was broken; absent: there was none."""
 
 
-class TurnCompletedPayload(TurnResultPayload, DirectCost):
+class KeptResults(TypedDict, total=False):
+    """The results of tools that later turns may be shown."""
+
+    tool_results: list[ListedRef]
+    """The `TOOL_CALL` entries of the turn that are kept; absent: the agent class recalls none."""
+
+
+class TurnCompletedPayload(TurnResultPayload, DirectCost, KeptResults):
     """`TURN_COMPLETED`: the turn's result, and what it rests on."""
 
     user_message_ref: RefJson | None

@@ -1,0 +1,95 @@
+"""Keeps the results of tools that later turns of a session may be shown, and reads them from HO1m where they are missing.
+
+Which results these are is on record: each `TURN_COMPLETED` names those of its turn. How a result is shown is decided in
+`context/fold/results.py`. Explained in `docs/context.md`.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import structlog
+
+from kitchener.actors.sessions.item_tool import ITEM_TOOL
+from kitchener.actors.sessions.state import SessionState
+from kitchener.context.fold.results import ToolResult, is_repeated, result_text
+from kitchener.errors import LedgerError, origin_of
+from kitchener.ledger import LedgerGroup, StoredEntry
+from kitchener.records import events
+from kitchener.records.entries import ToolCallPayload, opened, payload_as
+from kitchener.records.ref import Ref
+
+logger = structlog.get_logger(__name__)
+
+
+class SessionResults:
+    """The results of tools that one session may recall. Bounded by the length of `SessionState.tool_results`.
+
+    Args:
+        state: the session's state, which names the results
+        ledgers: the results are read from HO1m
+    """
+
+    __slots__ = ("_held", "_ledgers", "_state")
+
+    def __init__(self, state: SessionState, ledgers: LedgerGroup) -> None:
+        self._state, self._ledgers = state, ledgers
+        self._held: dict[Ref, ToolResult | None] = {}
+
+    @property
+    def held_chars(self) -> int:
+        """The characters of the results in memory."""
+        return sum([len(each.text) for each in self._held.values() if each is not None])
+
+    def keep(self, trace: Iterable[StoredEntry], reply: str) -> list[Ref]:
+        """Chooses the results of a turn that later turns may be shown, and holds them. Returns their references, oldest first.
+
+        Left out are errors, results that the reply repeats, and items of the context that a model read in full.
+
+        Args:
+            trace: the turn's entries in HO1m
+            reply: the turn's reply
+        """
+        most = self._state.tool_results.maxlen
+        found = [each for each in trace if each.entry_type == events.TOOL_CALL and _is_fact(each, reply)]
+        kept = found[max(0, len(found) - most) :] if most is not None else found
+        self._held.update((each.ref, read_result(each)) for each in kept)
+        return [each.ref for each in kept]
+
+    async def read(self) -> Sequence[ToolResult]:
+        """The results, oldest first; of several equal ones the newest. What cannot be read any more is left out."""
+        named = self._state.tool_results
+        if not named:
+            return ()
+        held = self._held
+        self._held = {ref: held[ref] if ref in held else await self._read(ref) for _, ref in named}
+        newest: dict[tuple[str, str], ToolResult] = {}
+        for each in reversed(self._held.values()):
+            if each is not None:
+                newest.setdefault((each.tool_id, each.text), each)
+        return [*reversed(newest.values())]
+
+    async def _read(self, ref: Ref) -> ToolResult | None:
+        number = int(ref.entry_id.rpartition("-")[2])
+        try:
+            async for entry in self._ledgers.ho1m.read(after_seq=number - 1, up_to_seq=number):
+                if entry.ref == ref and entry.session_id == self._state.session_id:
+                    return read_result(entry)
+        except LedgerError as error:  # a turn without an old result is better than none
+            logger.warning("result of a tool cannot be read", entry_id=ref.entry_id, error=origin_of(error))
+        return None
+
+
+def read_result(entry: StoredEntry) -> ToolResult | None:
+    """The result in a `TOOL_CALL` entry; None: it is an error, or was erased."""
+    payload = payload_as(ToolCallPayload, entry.payload)
+    result = opened(payload.get("result"))
+    if "error" in payload or "turn_id" not in payload or result is None:
+        return None
+    call, tool_id, turn_id = payload["call"], payload["tool_id"], payload["turn_id"]
+    return ToolResult(entry.ref, entry.timestamp, turn_id, entry.entity_id, call, tool_id, result_text(result))
+
+
+def _is_fact(entry: StoredEntry, reply: str) -> bool:
+    payload = payload_as(ToolCallPayload, entry.payload)
+    if "error" in payload or payload["tool_id"] == ITEM_TOOL:
+        return False
+    return not is_repeated(opened(payload.get("result")), reply)

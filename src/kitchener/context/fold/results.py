@@ -1,0 +1,212 @@
+"""Turns results of tools into items for later turns: of each result an excerpt, its beginning and what matches the message.
+
+A reply that repeats a result already is its own record, so such a result is not offered again. Failed calls are not offered
+either, because an error is no fact about the world. This module does not know where results are recorded
+(`actors/sessions/results.py`) or which of them are shown (`projection.py`).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from kitchener.canonical import canonical_bytes
+from kitchener.context.fold.items import SEPARATOR, TIER_RESULT, Item, Reasons, shortened
+from kitchener.context.lexical.words import terms_of, words_of
+from kitchener.records.entries import Json
+from kitchener.records.ref import Ref
+from kitchener.records.spoken import as_said
+from kitchener.records.tokens import Estimator
+
+MAX_CHARS: Final = 32_768
+"""Characters of one result that are kept, and searched for words of the message."""
+_PASSAGE_CHARS: Final = 160
+"""Longest passage of an excerpt. A passage is shown whole or not at all, so a shorter one wastes less of the limit."""
+_KEY_CHARS: Final = 60
+"""Characters of the keys above a value that its passage repeats."""
+_GAP: Final = "…"
+_REASONS: Final[Reasons] = ("TOOL_RESULT", "REACHABLE_FROM_INTENT")
+
+
+class ToolResult(NamedTuple):
+    """The result of one tool call of an earlier turn."""
+
+    ref: Ref
+    """The call's `TOOL_CALL` entry."""
+    timestamp: str
+    """That entry's timestamp."""
+    turn_id: str
+    """The turn that made the call."""
+    wo_id: str
+    """The work order that made the call."""
+    call: int
+    """Number of the call within the work order, from 1."""
+    tool_id: str
+    text: str
+    """The result as text, see `result_text`."""
+
+    @property
+    def result_id(self) -> str:
+        """Names the result, e.g. `WO-SES-1a2b3c4d-002.1`."""
+        return f"{self.wo_id}.{self.call}"
+
+
+def result_text(result: Json) -> str:
+    """A result as lines: text unchanged, of an object or a list a line for each part. At most `MAX_CHARS` characters."""
+    if isinstance(result, str):
+        return result[:MAX_CHARS]
+    lines, size = list[str](), 0
+    for line in _lines(result, ""):
+        lines.append(line)
+        size += len(line) + 1
+        if size > MAX_CHARS:
+            break
+    return "\n".join(lines)[:MAX_CHARS]
+
+
+def is_repeated(result: Json, reply: str) -> bool:
+    """Whether a reply contains every word of a result, in any order. Names of fields do not count.
+
+    Also True for a result without words, such as an empty list: there is nothing to recall.
+    """
+    said = set(words_of(reply.casefold()))
+    return all(word in said for leaf in _leaves(result) for word in words_of(leaf.casefold()))
+
+
+def result_item(
+    result: ToolResult, message: str, most_tokens: int, estimate: Estimator, *, intent_id: str | None = None
+) -> Item:
+    """A tool's result as an item.
+
+    Args:
+        result: the result
+        message: the user's message; passages that share words with it come before others
+        most_tokens: most tokens of the item
+        estimate: counts the tokens of a text
+        intent_id: the intent of the turn that made the call; None: it has none
+    """
+    head = f"Work order {result.wo_id} (tool {result.tool_id}) gave: "
+    over, room, text = estimate(head + SEPARATOR), most_tokens, head
+    while over > 0 and room > 0:  # again where marks of lines that imitate another speaker take tokens too
+        room -= over
+        text = head + as_said(excerpt(result.text, message, room, estimate))
+        over = estimate(text + SEPARATOR) - most_tokens
+    stub = f"[{result.result_id}] {result.tool_id}: {shortened(result.text)}"
+    return Item(
+        result.result_id,
+        "tool_result",
+        result.ref,
+        (result.timestamp, result.ref.entry_id, result.ref.ledger_id),
+        text,
+        stub,
+        estimate(text + SEPARATOR),
+        estimate(stub + SEPARATOR),
+        TIER_RESULT,
+        _REASONS,
+        result.ref,
+        intent_id,
+    )
+
+
+def excerpt(text: str, message: str, most_tokens: int, estimate: Estimator) -> str:
+    """A text within a limit of tokens: whole if it fits; otherwise passages in order, with `…` for what is left out.
+
+    The first passage is chosen first, then the passages that share most terms with the message, then those that follow the
+    beginning. A passage that does not fit is skipped; if none fits, the text is cut.
+    """
+    if estimate(text) <= most_tokens:
+        return text
+    passages = list(_passages(text))
+    left, chosen, misfits = most_tokens, set[int](), 0
+    for number in _by_rank(passages, message):
+        size = estimate(f"{passages[number]}\n{_GAP}\n")
+        if size <= left:
+            left -= size
+            chosen.add(number)
+        elif (misfits := misfits + 1) > _MAX_MISFITS:
+            break
+    return _joined(passages, chosen) if chosen else _cut(passages[0], most_tokens, estimate)
+
+
+_MAX_MISFITS: Final = 8
+"""Passages that did not fit, after which no smaller one is looked for."""
+
+
+def _by_rank(passages: Sequence[str], message: str) -> Iterator[int]:
+    wanted = _terms(message)
+    scores = [len(wanted & _terms(passage)) for passage in passages] if wanted else []
+    matching = [number for number, score in enumerate(scores) if score and number]
+    matching.sort(key=lambda number: -scores[number])
+    yield from dict.fromkeys((0, *matching, *range(len(passages))))
+
+
+def _terms(text: str) -> frozenset[str]:
+    return frozenset([term for word in words_of(text.casefold()) for term in terms_of(word)])
+
+
+def _joined(passages: Sequence[str], chosen: Iterable[int]) -> str:
+    lines, next_one = list[str](), 0
+    for number in sorted(chosen):
+        if number != next_one:
+            lines.append(_GAP)
+        lines.append(passages[number])
+        next_one = number + 1
+    if next_one < len(passages):
+        lines.append(_GAP)
+    return "\n".join(lines)
+
+
+def _cut(passage: str, most_tokens: int, estimate: Estimator) -> str:
+    while passage and estimate(passage + _GAP) > most_tokens:
+        passage = passage[: len(passage) * 3 // 4]
+    return passage + _GAP
+
+
+def _passages(text: str) -> Iterator[str]:
+    """The lines of a text, long ones in parts."""
+    for line in text.splitlines() or ("",):
+        start = 0
+        while len(line) - start > _PASSAGE_CHARS:
+            space = line.rfind(" ", start + _PASSAGE_CHARS // 2, start + _PASSAGE_CHARS)
+            end = space if space > 0 else start + _PASSAGE_CHARS
+            yield line[start:end]
+            start = end
+        yield line[start:]
+
+
+def _lines(value: Json, keys: str) -> Iterator[str]:
+    """A JSON value as lines: short values on one, parts of long ones each with the keys above it."""
+    text = value if isinstance(value, str) else canonical_bytes(value).decode()
+    if not isinstance(value, dict | list) or len(text) + len(keys) <= _PASSAGE_CHARS:
+        yield keys + text
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from _lines(each, f"{keys}{key}: "[-_KEY_CHARS:])
+    else:
+        yield from _list_lines(value, keys)
+
+
+def _list_lines(values: Sequence[Json], keys: str) -> Iterator[str]:
+    """The elements of a list, as many on a line as fit."""
+    line = ""
+    for each in values:
+        text = each if isinstance(each, str) else canonical_bytes(each).decode()
+        if line and len(keys) + len(line) + len(text) > _PASSAGE_CHARS:
+            yield keys + line
+            line = ""
+        if isinstance(each, dict | list) and len(keys) + len(text) > _PASSAGE_CHARS:
+            yield from _lines(each, keys)
+        else:
+            line = f"{line}, {text}" if line else text
+    if line:
+        yield keys + line
+
+
+def _leaves(value: Json) -> Iterator[str]:
+    """The texts and numbers in a JSON value."""
+    if isinstance(value, dict):
+        for each in value.values():
+            yield from _leaves(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _leaves(each)
+    elif value is not None:
+        yield str(value)
