@@ -94,8 +94,9 @@ def test_the_plain_installation_has_a_command_line(tmp_path: Path) -> None:
     assert "No module named 'httpx'" in probe.stderr, "the environment holds more than the plain installation"
 
     def kitchener(*arguments: str, typed: str = "") -> str:
-        command = [python, "-m", "kitchener", *arguments]
-        return subprocess.run(command, input=typed, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+        command = [str(python), "-m", "kitchener", *arguments]
+        done = subprocess.run(command, input=typed, cwd=tmp_path, check=True, capture_output=True, encoding="utf-8")
+        return done.stdout
 
     assert "Talk to an agent." in kitchener("--help")
     assert "wrote kitchener.toml" in kitchener("init")

@@ -172,7 +172,7 @@ async def test_what_does_not_fit_is_left_out_with_the_reason(tmp_path: Path) -> 
 
 
 async def test_attention_leaves_out_what_does_not_fit_and_says_so(tmp_path: Path) -> None:
-    settings = {"attention_budget_tokens": 70}
+    settings: dict[str, Any] = {"attention_budget_tokens": 70}
     async with talking(tmp_path, **settings) as ada:
         await ada.say("use list_sizes", "what a day")
         assert ") gave: " not in ada.text()
