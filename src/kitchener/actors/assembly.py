@@ -8,7 +8,7 @@ from anyio.abc import TaskGroup
 
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.attention.templates import load_templates, resolve_template
-from kitchener.actors.authority.authority import ContextAuthority
+from kitchener.actors.authority.authority import ContextAuthority, ruleset_of
 from kitchener.actors.consolidation.background import BackgroundJobs
 from kitchener.actors.consolidation.consolidator import Consolidator
 from kitchener.actors.erasure import ErasureGuard
@@ -31,6 +31,7 @@ from kitchener.config import SIGNAL_KINDS, HO2Config, LimitsConfig
 from kitchener.errors import CallerError
 from kitchener.ids import IdSource, RandomIds
 from kitchener.ledger import LedgerGroup
+from kitchener.records.events import POLICY_VERSION
 from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import DirectCall, HO1ExecutorProtocol
 from kitchener.signing import Signer
@@ -52,6 +53,7 @@ class SharedResources:
         signer: signs projections; None: no key is configured
         ruleset_hash: identity of the policy; None: computed from the settings. A replay lifts some limits, so it passes the
             identity of the original settings
+        policy_version: version of the rules that turns follow; a replay passes the recorded one
     """
 
     limits: LimitsConfig = field(default_factory=LimitsConfig)
@@ -64,6 +66,7 @@ class SharedResources:
     wait_open: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
     signer: Signer | None = None
     ruleset_hash: str | None = None
+    policy_version: int = POLICY_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,8 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
     ruleset_hash = host.ruleset_hash or policy_identity(config, memory_config)
     authority = None
     if config.context_mode != "off":
-        authority = ContextAuthority(config, ledgers, host.signer, ruleset_hash=ruleset_hash)
+        ruleset = ruleset_of(config, ruleset_hash, host.policy_version)
+        authority = ContextAuthority(config, ledgers, host.signer, ruleset=ruleset)
     text = host.active_text or ActiveText(limits.max_active_chars)
     sessions = SessionDirectory(
         agent_class=agent_class,
@@ -130,6 +134,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
     )
     if context_items is not None:
         context_items.bind(sessions.thread)
+    config_hash = configuration_hash(config, memory_config)
     services = TurnServices(
         config=config,
         ledgers=ledgers,
@@ -141,7 +146,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         degraded_call=degraded_call,
         direct_call=direct_call,
         listeners=host.listeners,
-        constants=TurnConstants(config, tools or ToolRegistry(), configuration_hash(config, memory_config), ruleset_hash),
+        constants=TurnConstants(config, tools or ToolRegistry(), config_hash, ruleset_hash, host.policy_version),
         authority=authority,
         memory=_turn_memory(agent_class, config, ledgers, memory) if memory is not None else None,
     )

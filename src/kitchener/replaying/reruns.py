@@ -21,7 +21,7 @@ from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
 from kitchener.replaying.doubles import RecordedClock, RecordedMemory
 from kitchener.replaying.session import DEADLINE_S, Replays
-from kitchener.replaying.tape import NO_TIME, Tape, TurnTape
+from kitchener.replaying.tape import NO_TIME, Tape, TurnTape, policy_version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +218,8 @@ class Rerun:
 
     async def _view(self, turn: TurnTape, before: str, learned_to: int | None = None) -> ShownContext:
         tape, started = self.tape, turn.start
+        if policy_version_of(tape) != turn.policy_version:
+            self._supervisor = None
         tape.begin(turn, learned_to)
         self._gateway.begin()
         self._clock.put_to(started["turn_ts"])
