@@ -76,18 +76,22 @@ function checkChain (links, before, each) {
   demand(before.where, 'batch', 'the end of a commit', before.batch, before.batch[1] === before.batch[2])
   return before
 }
+const signerOf = (publicKey) => `ed25519:${hash(Buffer.from(publicKey, 'hex')).slice(7, 23)}`
+function isSigned (publicKey, data, sig) {
+  const key = { kty: 'OKP', crv: 'Ed25519', x: Buffer.from(publicKey, 'hex').toString('base64url') }
+  return RegExp(`^${VOUCHER.sig}$`).test(JSON.stringify(sig)) && verify(null, data, { key, format: 'jwk' }, Buffer.from(sig, 'hex'))
+}
 function checkHead (where, head, link, given) { // `link` is the one that it vouches for
   demand(where, 'form', 'a signed head', other(JSON.stringify(head)), HEADS.some((each) => each.test(JSON.stringify(head))))
   const { ledger_id, seq, chain_hash, timestamp, public_key, commits } = head
   demand(where, 'end', `at least ${seq} entries, as the signed head says`, 'fewer', link !== undefined)
   same(link.where, { ledger_id, seq, chain_hash, batch: [link.batch[0], link.batch[2], link.batch[2]] }, link)
   demand(link.where, 'commits', link.commits, commits, !commits || !link.commits || commits === link.commits)
-  const raw = Buffer.from(public_key, 'hex'), signer = `ed25519:${hash(raw).slice(7, 23)}`
+  const signer = signerOf(public_key)
   same(where, { signer, public_key: given ?? public_key }, head)
-  const key = { kty: 'OKP', crv: 'Ed25519', x: raw.toString('base64url') }, sig = Buffer.from(head.sig, 'hex')
   const signed = [ledger_id, seq, chain_hash, timestamp, ...(commits ? [commits] : [])].join('|')
   const data = Buffer.from(`kitchener/${commits ? 2 : 1}/head|${signed}`)
-  demand(where, 'sig', `a signature by ${signer} over this`, head.sig, verify(null, data, { key, format: 'jwk' }, sig))
+  demand(where, 'sig', `a signature by ${signer} over this`, head.sig, isSigned(public_key, data, head.sig))
   return `signed by ${signer} (${given ? 'the given key' : 'a key it names itself'}), on ${timestamp}`
 }
 
@@ -146,12 +150,25 @@ function * refsIn (value, name) { // each reference, and the field that it stand
   if (isRef && Object.values(value).every((each) => typeof each === 'string')) yield [name, value]
   else for (const [key, item] of Object.entries(value)) yield * refsIn(item, Array.isArray(value) ? name : key)
 }
+// A projection has a signature of its own. Whose keys count, a signed head or an entry of HO2m says; before format 2 none had to.
+function checkProjections (entries, keys, isDue) {
+  const known = new Map(keys.filter((key) => RegExp(`^${KEY}$`).test(JSON.stringify(key))).map((key) => [signerOf(key), key]))
+  for (const { where, entry_type, payload: { authority, ...signed } } of entries) {
+    const { signer, sig } = authority ?? {}
+    if (entry_type !== 'PROJECTION_COMPUTED' || (sig ?? null) === null) continue
+    demand(where, 'authority.signer', 'a signer whose key is shown', signer, known.has(signer) || !isDue)
+    if (!known.has(signer)) continue
+    const data = Buffer.from(canonical(signed)), isRight = isSigned(known.get(signer), data, sig)
+    demand(where, 'authority.sig', `a signature by ${signer} over this payload`, sig, isRight)
+  }
+}
 function verifyBundle (path, given) {
   demand('bundle', 'size', 'at most 1 GiB', 'more', fs.statSync(path).size <= 2 ** 30)
   const bundle = parse(fs.readFileSync(path), 'bundle', '\n'), { ledgers, session_id, turn_id } = bundle
   const links = new Map(), told = ledgers.map((part) => checkPart(part, given, links))
   const entries = [...links.values()].filter((link) => link.body), ids = ledgers.map((part) => part.ledger_id)
-  const due = { fields: 5, entries: entries.length, format: 'kitchener-proof/1', ledgers: [...new Set(ids)] }
+  const format = `kitchener-proof/${bundle.format === 'kitchener-proof/1' ? 1 : 2}`
+  const due = { fields: 5, entries: entries.length, format, ledgers: [...new Set(ids)] }
   same('bundle', due, { ...bundle, fields: Object.keys(bundle).length, ledgers: ids })
   // It begins in its session and ends, and the executor's entries are those that its trace hash was taken over.
   const all = (type) => entries.filter((entry) => entry.entry_type === type && entry.ledger_id.startsWith('HO2M:'))
@@ -171,6 +188,8 @@ function verifyBundle (path, given) {
       if (link) same(where, { [name]: [link.entry_id, link.entry_hash] }, { [name]: [entry_id, entry_hash] })
     }
   }
+  const declared = all('SIGNER_DECLARED').map(({ payload }) => payload.public_key)
+  checkProjections(entries, [...declared, ...ledgers.map(({ head }) => head.public_key)], format.endsWith('2'))
   const how = all('TURN_ABORTED').length ? 'TURN_ABORTED, so no trace hash says which calls it made' : 'TURN_COMPLETED'
   return [`${entries.length} entries of turn ${turn_id}, ${how}`, ...told].map(printable).join('\n         ')
 }

@@ -51,11 +51,11 @@ async def cut_off(root: Path, copy: Path, where: str) -> None:
         await stack.supervisor.run_consolidation([QUESTIONS], namespace=ADA)
 
 
-async def only_opened(root: Path) -> int:
+async def only_opened(root: Path, **settings: Any) -> int:
     """A runtime in which nothing is said; how often its model was asked."""
     provider = student()
     with anyio.fail_after(20):
-        async with open_scripted(root, provider, **EASY) as runtime:
+        async with open_scripted(root, provider, **{**EASY, **settings}) as runtime:
             await runtime.drain()
     return len(asked(provider))
 
@@ -146,6 +146,18 @@ async def test_one_that_was_overtaken_by_many_is_found(tmp_path: Path) -> None:
     found = lives(copy)
     assert found.pop(hanging) == DONE
     assert set(map(tuple, found.values())) == {("WO_PLANNED", "WO_ABANDONED:BUDGET")}
+
+
+async def test_one_that_a_recovery_left_long_after_the_crash_is_found(tmp_path: Path) -> None:
+    """Regression: the recovery was killed after it had ended another one. Its entry made the crash look recent."""
+    root, copy = tmp_path / "live", tmp_path / "copy"
+    await cut_off(root, copy, "learned")
+    async with open_ledgers(**places(copy), config=QUICK) as ledgers:
+        of_another = {"v": 1, "session_id": "CONS-0", "subject_id": "bo", "wo_id": "WO-CONS-0-001", "reason": "crash"}
+        await ledgers.ho2m.write(LedgerEntry("WO_ABANDONED", "WO-CONS-0-001", of_another))
+    await only_opened(copy, consolidation_deadline_s=0.000_001)  # however short, "long after" is longer
+    assert DONE in lives(copy).values()
+    assert CUT_OFF not in lives(copy).values()
 
 
 async def test_one_that_says_too_little_of_itself_is_abandoned(tmp_path: Path) -> None:

@@ -399,6 +399,31 @@ async def short_again(story: Story, runtime: Runtime) -> None:
     await story.say(supervisor, session_id, ["how high is it?", "done? | done=1"], runtime)
 
 
+async def policy_versions(story: Story, runtime: Runtime) -> None:
+    """What version 1 of the policy decided otherwise: replies beyond the budget, the other spelling, decisions dated ahead."""
+    supervisor = runtime.supervisor("RESIDENT:poor")
+    session_id = await supervisor.start_session(subject_id="ada")
+    messages = [
+        "hello | act=greeting scope=herbs domain=garden",
+        "a bed | scope=beds intent=supersede domain=garden",
+        "a pond | scope=ponds intent=supersede null=intent_relation domain=garden",
+        "a shed | rel=switch objective=SESSION",
+        "a fence | scope=PROJECT intent=supersede",
+        *["dear | domain=garden " + "long " * 120] * 3,
+        "and now? | scope=later intent=continue domain=garden",
+    ]
+    await story.say(supervisor, session_id, messages, runtime)
+    memory, namespace = runtime.memory("RESIDENT:poor"), "RESIDENT%3Apoor/ada"
+    learned = await memory.read_overlays(namespace=namespace)
+    ahead = "2026-01-03T00:00:00+00:00"
+    for line in learned:
+        await memory.deactivate_overlay(line.key, "from the day after tomorrow on", ahead, namespace=namespace)
+    session_id = await supervisor.start_session(subject_id="ada")
+    await story.say(supervisor, session_id, ["today | domain=garden"], runtime)
+    story.clock.advance(us=72 * HOUR_US)
+    await story.say(supervisor, session_id, ["later | domain=garden"], runtime)
+
+
 async def taught(story: Story, runtime: Runtime) -> None:
     """A second session of the same subject, in which gates open, and a third one that is shown what was learned."""
     supervisor = runtime.supervisor()
@@ -420,6 +445,7 @@ CHAPTERS: Final = (
     declaring,
     bridge,
     recalling,
+    policy_versions,
 )
 
 

@@ -42,6 +42,11 @@ def _classification(message: str, wanted: Mapping[str, str]) -> Any:
         "intent_relation": wanted.get("rel", "continue"),
         "candidate_objective": wanted.get("objective", message.partition(" | ")[0][:40]),
     }
+    if "scope" in wanted:  # the other spelling
+        found["intent"] = {"action": wanted.get("intent", "new"), "scope": wanted["scope"]}
+        del found["candidate_objective"], found["intent_relation"]
+    if "null" in wanted:
+        found[wanted["null"]] = None
     if "back" in wanted:
         found["prior_intent_id"] = wanted["back"]
     if "tool" in wanted:

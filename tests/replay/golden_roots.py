@@ -4,7 +4,8 @@
 
 A root is kept as `golden/<version>.tar.xz`: settings and ledgers, without the index, which is derived. `0.1.0` was recorded
 before a policy had one identity, `0.1.0-identity` after; both replay identical, the first as recorded under another policy.
-`0.1.0-signed` has signed projections, and the public key on record; the private key is not kept.
+`0.1.0-signed` has signed projections, and the public key on record; the private key is not kept. `0.1.0-version-1` was recorded
+when turns followed version 1 of the policy, and has turns which version 2 decides otherwise.
 """
 
 import argparse
@@ -21,7 +22,15 @@ import anyio
 from tests.replay import corpus
 
 FOLDER: Final = Path(__file__).with_name("golden")
-CHAPTERS: Final = (corpus.short, corpus.short_again, corpus.asking, corpus.asking_on, corpus.asking_again, corpus.taught)
+CHAPTERS: Final = (
+    corpus.short,
+    corpus.short_again,
+    corpus.asking,
+    corpus.asking_on,
+    corpus.asking_again,
+    corpus.taught,
+    corpus.policy_versions,
+)
 
 
 def unpacked(archive: Path, to: Path) -> Path:

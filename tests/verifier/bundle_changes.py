@@ -216,7 +216,7 @@ CHANGES: dict[str, Callable[[Bundle], object]] = {
     "a session in a list": lambda content: content.__setitem__("session_id", [content["session_id"]]),
     "another count": lambda content: content.__setitem__("entries", content["entries"] + 1),
     "a count as text": lambda content: content.__setitem__("entries", str(content["entries"])),
-    "another format": lambda content: content.__setitem__("format", "kitchener-proof/2"),
+    "another format": lambda content: content.__setitem__("format", "kitchener-proof/3"),
     "a format in a list": lambda content: content.__setitem__("format", [content["format"]]),
     "one more field": lambda content: content.__setitem__("more", 1),
     "a field that says how many there are": lambda content: content.__setitem__("fields", 5),

@@ -1,7 +1,9 @@
 """Bundles, right and wrong in every way: Kitchener and the Node script say the same, but for what docs/proof.md lists."""
 
+import dataclasses
 import hashlib
 import random
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,14 +12,18 @@ import orjson
 import pytest
 
 from kitchener.canonical import canonical_bytes
+from kitchener.cli.app import invoke
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.ledger.audit.bundle import BundleSelection, write_bundle
+from kitchener.ledger.audit.bundle_check import verify_bundle
 from kitchener.ledger.format.lines import chain_hash
 from kitchener.ledger.verify.checkpoint import sign_head, sign_ledger
 from kitchener.records.events import REF_FIELDS
 from kitchener.signing import Signer, make_key
+from tests.replay.test_replay_diverges import HO2M, forge
+from tests.replay.test_replay_signed import without_declaration
 from tests.verifier.bundle_changes import CHANGES, MOMENT, ZEROS, Bundle, part, row_of, unsign
-from tests.verifier.kit import needs_node, node, python, refused, refused_by_kitchener_alone
+from tests.verifier.kit import needs_node, node, python, refused
 from tests.verifier.proofs import Proven, bundle, fill, types_in
 
 pytestmark = needs_node
@@ -152,8 +158,14 @@ def _forge(fields: dict[str, Any]) -> None:
     fields["payload"]["metadata"] = {"turn_id": fields["payload"]["metadata"]["turn_id"], "forged": True}
 
 
-async def by_hand(directory: Path, signer: Signer, sig: str, *more: tuple[str, str, dict[str, Any]]) -> Path:
-    """The bundle of a turn that was aborted, whose projection has a given signature; with further entries of HO2m."""
+async def by_hand(
+    directory: Path, signer: Signer, sig: str, *more: tuple[str, str, dict[str, Any]], heads: Signer | None = None
+) -> Path:
+    """The bundle of a turn that was aborted, whose projection has a given signature; with further entries of HO2m.
+
+    `heads` signs the heads; None: the signer of the projection does.
+    """
+    directory.mkdir(exist_ok=True)
     session, turn = "SES-0a1b2c3d", "T-0a1b2c3d-000001"
     base = {"v": 1, "session_id": session, "subject_id": "ada"}
     of_turn = {**base, "turn_id": turn}
@@ -175,17 +187,14 @@ async def by_hand(directory: Path, signer: Signer, sig: str, *more: tuple[str, s
                 await ledger.write(LedgerEntry(*entry))
             await ledger.commit()
             wanted.append(BundleSelection(path, ledger_id, tuple(range(1, len(entries) + 1)), ledger.head()))
-        sign_ledger(path, signer, MOMENT)
+        sign_ledger(path, heads or signer, MOMENT)
     write_bundle(pieces.append, turn, session, wanted, max_bytes=100_000)
     (directory / "bundle.json").write_bytes(b"".join(pieces))
     return directory / "bundle.json"
 
 
 async def test_a_projection_has_a_signature_of_its_own(tmp_path: Path) -> None:
-    """Beside that of its ledger's head: the one says who decided, the other that it is still what was written.
-
-    The script looks at the head's alone.
-    """
+    """Beside that of its ledger's head: the one says who decided, the other that it is still what was written."""
     signer, unsigned = make_key(tmp_path / "key.pem"), {"v": 1, "session_id": "SES-0a1b2c3d", "subject_id": "ada"}
     right = signer.sign(canonical_bytes({**unsigned, "turn_id": "T-0a1b2c3d-000001"}))
     wrong = signer.sign(canonical_bytes({**unsigned, "turn_id": "T-0a1b2c3d-000002"}))
@@ -193,8 +202,72 @@ async def test_a_projection_has_a_signature_of_its_own(tmp_path: Path) -> None:
     for name, sig in (("right", right), ("wrong", wrong), ("none", "")):
         (tmp_path / name).mkdir()
         paths.append(await by_hand(tmp_path / name, signer, sig))
-    assert refused_by_kitchener_alone(paths) == refused_by_kitchener_alone(paths, signer.public_key) == paths[1:]
-    assert f"authority.sig: expected a signature by {signer.signer}" in python(paths[1])
+    assert refused(paths) == refused(paths, signer.public_key) == paths[1:]
+    for verdict in (python(paths[1]), *node(paths[1:2])):
+        assert f"authority.sig: expected a signature by {signer.signer}" in verdict
+
+
+async def test_a_projection_is_signed_by_a_key_that_a_head_or_an_entry_shows(tmp_path: Path) -> None:
+    signer, heads = make_key(tmp_path / "key.pem"), make_key(tmp_path / "heads.pem")
+    unsigned = {"v": 1, "session_id": "SES-0a1b2c3d", "subject_id": "ada", "turn_id": "T-0a1b2c3d-000001"}
+    right, wrong = signer.sign(canonical_bytes(unsigned)), signer.sign(b"something else")
+    declared, other = (
+        ("SIGNER_DECLARED", each.signer, {"signer": each.signer, "public_key": each.public_key}) for each in (signer, heads)
+    )
+    no_key = ("SIGNER_DECLARED", signer.signer, {"signer": signer.signer, "public_key": [signer.public_key]})
+    good = await by_hand(tmp_path / "good", signer, right, other, declared, heads=heads)
+    bad = [
+        await by_hand(tmp_path / "wrong", signer, wrong, declared, heads=heads),
+        await by_hand(tmp_path / "nobody", signer, right, heads=heads),
+        await by_hand(tmp_path / "other", signer, right, other, heads=heads),
+        await by_hand(tmp_path / "no key", signer, right, no_key, heads=heads),
+    ]
+    assert refused([good, *bad]) == refused([good, *bad], heads.public_key) == bad
+    for verdict in (*map(python, bad[1:]), *node(bad[1:])):
+        assert "authority.signer" in verdict
+
+
+async def test_a_bundle_in_the_earlier_format_need_not_show_who_signed_its_projections(tmp_path: Path) -> None:
+    """It was written before bundles had that entry. A signature whose key is shown is checked there, too."""
+    signer, heads = make_key(tmp_path / "key.pem"), make_key(tmp_path / "heads.pem")
+    nobody = await by_hand(tmp_path / "nobody", signer, signer.sign(b"something else"), heads=heads)
+    wrong = await by_hand(tmp_path / "wrong", signer, signer.sign(b"something else"))
+    for path in (nobody, wrong):
+        path.write_bytes(path.read_bytes().replace(b"kitchener-proof/2", b"kitchener-proof/1"))
+    assert refused([nobody, wrong]) == [wrong]
+    assert f"CONTEXT:ADMIN entry 1: signed by {signer.signer}, whose key is not known here" in verify_bundle(nobody).notes
+
+
+def unsigned_heads(proven: Proven, to: Path) -> Proven:
+    """A copy of a root whose heads are not signed."""
+    shutil.copytree(proven.directory, to, ignore=shutil.ignore_patterns("*.checkpoint", "*.json"))
+    return dataclasses.replace(proven, directory=to)
+
+
+def test_a_bundle_without_a_signed_head_shows_who_signed_its_projections(proven: Proven, tmp_path: Path) -> None:
+    path = bundle(unsigned_heads(proven, tmp_path / "copy"), proven.turns[-1], tmp_path / "bundle.json")
+    assert refused([path]) == []
+    assert types_in(path)["HO2M:ADMIN"][:2] == ["SIGNER_DECLARED", "SESSION_START"]
+    content = orjson.loads(path.read_bytes())
+    row_of(content, "HO2M:", "SIGNER_DECLARED").pop()
+    content["entries"] -= 1
+    hidden = tmp_path / "hidden.json"
+    hidden.write_bytes(canonical_bytes(content) + b"\n")
+    assert refused([hidden]) == [hidden]
+    assert "authority.signer" in python(hidden)
+
+
+def test_a_signer_of_whom_no_key_is_on_record_needs_a_signed_head(
+    proven: Proven, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in the roots of earlier versions, which declared no signer."""
+    older = unsigned_heads(proven, tmp_path / "copy")
+    forge(older.root, HO2M, without_declaration)
+    output = ["-o", str(tmp_path / "bundle.json"), *older.options()]
+    assert invoke(["ledger", "proof", proven.turns[-1], *output]) != 0
+    assert "whose public key is not on record; `kitchener ledger checkpoint`" in capsys.readouterr().err
+    assert invoke(["ledger", "checkpoint", *older.options()]) == 0
+    assert refused([bundle(older, proven.turns[-1], tmp_path / "bundle.json")]) == []
 
 
 @pytest.fixture

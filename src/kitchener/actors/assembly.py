@@ -8,7 +8,7 @@ from anyio.abc import TaskGroup
 
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.attention.templates import AttentionTemplate, resolve_template
-from kitchener.actors.authority.authority import ContextAuthority
+from kitchener.actors.authority.authority import ContextAuthority, ruleset_of
 from kitchener.actors.consolidation.background import BackgroundJobs
 from kitchener.actors.consolidation.consolidator import Consolidator
 from kitchener.actors.erasure import ErasureGuard
@@ -32,6 +32,7 @@ from kitchener.config import SIGNAL_KINDS, HO2Config, LimitsConfig
 from kitchener.errors import CallerError
 from kitchener.ids import IdSource, RandomIds
 from kitchener.ledger import LedgerGroup
+from kitchener.records.events import POLICY_VERSION
 from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import DirectCall, HO1ExecutorProtocol
 from kitchener.signing import Signer
@@ -55,6 +56,7 @@ class SharedResources:
             identity of the original settings
         sources: what shapes requests; None: read from the settings and the tools. A replay passes those of the original
             settings, or recorded ones
+        policy_version: version of the rules that turns follow; a replay passes the recorded one
     """
 
     limits: LimitsConfig = field(default_factory=LimitsConfig)
@@ -68,6 +70,7 @@ class SharedResources:
     signer: Signer | None = None
     ruleset_hash: str | None = None
     sources: RequestSources | None = None
+    policy_version: int = POLICY_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,8 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
     sources = host.sources or RequestSources.read(config, memory_config, tools)
     authority = None
     if config.context_mode != "off":
-        authority = ContextAuthority(config, ledgers, host.signer, ruleset_hash=ruleset_hash)
+        ruleset = ruleset_of(config, ruleset_hash, host.policy_version)
+        authority = ContextAuthority(config, ledgers, host.signer, ruleset=ruleset)
     text = host.active_text or ActiveText(limits.max_active_chars)
     sessions = SessionDirectory(
         agent_class=agent_class,
@@ -149,7 +153,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         degraded_call=degraded_call,
         direct_call=direct_call,
         listeners=host.listeners,
-        constants=TurnConstants(config, tools, sources.config_hash, ruleset_hash),
+        constants=TurnConstants(config, tools, sources.config_hash, ruleset_hash, host.policy_version),
         authority=authority,
         memory=_turn_memory(agent_class, config, ledgers, memory) if memory is not None else None,
     )

@@ -11,6 +11,7 @@ from typing import Final, Literal, get_args
 from kitchener.canonical import canonical_digest, digest
 from kitchener.errors import ConfigError
 from kitchener.records.entries import Json
+from kitchener.records.events import POLICY_VERSION
 
 IntentMode = Literal["bridge", "classified"]
 ConflictPolicy = Literal["block", "most_recent_wins"]
@@ -91,6 +92,8 @@ class Ruleset:
     """Most tokens of shown context."""
     standing_rules: tuple[str, ...] = ()
     """Rules for every turn, in order; rule n has the id `INV-n`."""
+    policy_version: int = POLICY_VERSION
+    """Version of the rules that turns follow, see `kitchener.records.events.POLICY_VERSION`."""
     ruleset_hash: str = ""
     """The identity of the whole policy, as recorded. "" is replaced by `sha256:` over the settings above, for a ruleset used
     alone."""

@@ -114,6 +114,13 @@ CONSOLIDATIONS_KEY: Final = "consolidations"
 SIGNERS_KEY: Final = "signers"
 """The index key of every declared signer of projections."""
 
+POLICY_VERSION: Final = 2
+"""The version of the rules that turns follow, recorded in `TURN_STARTED`; an absent field means 1. A replay follows it.
+
+Version 2: a reply that the budget did not cover has the outcome `unknown` (1: `failed`); `intent.scope` of a classification
+is the objective, and null fields beside `intent` do not hide those in it (1: they did, and `scope` was ignored).
+"""
+
 VERSIONS: Final[Mapping[str, int]] = {
     PROJECTION_COMPUTED: 2,
     CONFLICT_FLAG: 2,

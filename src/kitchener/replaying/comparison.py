@@ -132,6 +132,10 @@ _FIELDS: Final[Mapping[tuple[str, str], str]] = {
     (events.TURN_COMPLETED, "consolidation_candidates"): (
         "the gates of long-term memory: the subject's signals as of gate_ts, and the gate's thresholds"
     ),
+    (
+        events.TURN_STARTED,
+        "policy_version",
+    ): "the rules that the turn followed; a newer version of Kitchener may have recorded it",
     (events.WO_PLANNED, "attention"): "what was gathered for the model: the session's newest turns, rules and learned lines",
     (events.WO_PLANNED, "intent_id"): "the intent that the message serves",
 }

@@ -21,7 +21,7 @@ from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
 from kitchener.replaying.doubles import RecordedClock, RecordedMemory
 from kitchener.replaying.session import DEADLINE_S, Replays
-from kitchener.replaying.tape import NO_TIME, Tape, TurnTape
+from kitchener.replaying.tape import NO_TIME, Tape, TurnTape, policy_version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +219,8 @@ class Rerun:
 
     async def _view(self, turn: TurnTape, before: str, learned_to: int | None = None) -> ShownContext:
         tape, started, kept = self.tape, turn.start, self.tape.keeps_results
+        if policy_version_of(tape) != turn.policy_version:
+            self._supervisor = None
         tape.begin(turn, learned_to)
         if tape.keeps_results != kept:
             self._supervisor = None

@@ -49,7 +49,7 @@ from kitchener.replaying.recorded_routes import Routes
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.signatures import RecordedSigners
-from kitchener.replaying.tape import Diverged, Tape, TurnTape, providers_of
+from kitchener.replaying.tape import Diverged, Tape, TurnTape, policy_version_of, providers_of
 from kitchener.runtime.agent import tools_of
 from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
 
@@ -271,7 +271,11 @@ class Replays:
             direct_call=RecordedDirectCall(direct_call, tape),
             tools=tools,
             clock=clock,
-            host=SharedResources(limits=self.settings.limits, ruleset_hash=self.ruleset_hash(memory)),
+            host=SharedResources(
+                limits=self.settings.limits,
+                ruleset_hash=self.ruleset_hash(memory),
+                policy_version=policy_version_of(tape),
+            ),
         )
 
     def ruleset_hash(self, memory: LongTermMemory | None) -> str:
@@ -387,7 +391,8 @@ class _Replay:
 
     async def _run(self, turn: TurnTape) -> None:
         tape, started = self._tape, turn.started.payload
-        supervisor = self._supervisor if tape.follows(turn) and tape.keeps_results == turn.keeps_results else None
+        is_same = policy_version_of(tape) == turn.policy_version and tape.keeps_results == turn.keeps_results
+        supervisor = self._supervisor if tape.follows(turn) and is_same else None
         tape.begin(turn)
         self._note_policy(turn)
         self._clock.put_to(started["turn_ts"])

@@ -82,6 +82,12 @@ class TurnTape:
         return self.end is None or self.end.entry_type != events.TURN_COMPLETED or "tool_results" in self.end.payload
 
     @property
+    def policy_version(self) -> int:
+        """The version of the rules that it followed, or the newest if this version of Kitchener does not know it."""
+        version = self.start.get("policy_version", 1)
+        return version if version in range(1, events.POLICY_VERSION) else events.POLICY_VERSION
+
+    @property
     def is_erased(self) -> bool:
         """Whether the message cannot be read because the subject's key is gone."""
         return not isinstance(self.start.get("user_message"), str)
@@ -385,6 +391,12 @@ def is_tagged(tape: Tape, wo_id: str) -> bool:
     """Whether a work order of the present turn carries domain tags. An older version planned it without the tag of its type."""
     planned = [entry.payload for entry in tape.of_turn(events.WO_PLANNED) if entry.entity_id == wo_id]
     return any("domain_tags" in payload_as(WorkOrderPlannedPayload, each)["constraints"] for each in planned)
+
+
+def policy_version_of(tape: Tape) -> int:
+    """The version of the rules that the current turn follows; before the first turn, that of the first turn."""
+    turn = tape.turn or next(iter(tape.turns), None)
+    return turn.policy_version if turn is not None else events.POLICY_VERSION
 
 
 def direct_calls(tape: Tape, wo_id: str) -> set[int]:

@@ -356,6 +356,7 @@ def test_every_knob_changes_the_rulesets_name() -> None:
         Ruleset(token_estimator="chars/4"),
         Ruleset(context_budget=1),
         Ruleset(standing_rules=("Be brief.",)),
+        Ruleset(policy_version=1),
     ]
     assert len({each.ruleset_hash for each in [plain, *others]}) == len(others) + 1
     assert Ruleset().ruleset_hash == plain.ruleset_hash

@@ -160,15 +160,15 @@ class ContextAuthority:
         config: mode and policy
         ledgers: decisions are recorded here
         signer: signs projections; None: projections are not signed
-        ruleset_hash: identity of the policy, recorded with each decision; "" if nothing is recorded
+        ruleset: the policy, recorded by its hash with each decision; None: that of `config`, as if nothing is recorded
     """
 
     def __init__(
-        self, config: HO2Config, ledgers: LedgerGroup, signer: Signer | None = None, *, ruleset_hash: str = ""
+        self, config: HO2Config, ledgers: LedgerGroup, signer: Signer | None = None, *, ruleset: Ruleset | None = None
     ) -> None:
         self._ledgers, self._signer = ledgers, signer
         self.is_shadow = config.context_mode == "shadow"
-        self.ruleset = ruleset_of(config, ruleset_hash)
+        self.ruleset = ruleset or ruleset_of(config)
         self._ranking = TurnRanking(self.ruleset)
         self.projector = Projector(self.ruleset, rank=self._rank, offer=self._offer)
         self._mode: ProjectionMode = "shadow" if self.is_shadow else "enforce"
@@ -346,12 +346,13 @@ class ContextAuthority:
         """Does nothing, because the ranking already follows all turns of its session."""
 
 
-def ruleset_of(config: HO2Config, ruleset_hash: str = "") -> Ruleset:
+def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = events.POLICY_VERSION) -> Ruleset:
     """Returns the context policy of an agent class.
 
     Args:
         config: the settings of the agent class
         ruleset_hash: identity of the whole policy; "" if nothing is recorded
+        policy_version: version of the rules that turns follow
     """
     return Ruleset(
         intent_mode=config.intent_mode,
@@ -375,6 +376,7 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "") -> Ruleset:
         context_budget=config.context_budget,
         standing_rules=config.standing_rules,
         ruleset_hash=ruleset_hash,
+        policy_version=policy_version,
     )
 
 

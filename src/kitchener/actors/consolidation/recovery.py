@@ -63,16 +63,19 @@ class ConsolidationRecovery:
             self._is_done = True
 
     async def _planned_lately(self) -> list[StoredEntry]:
-        """The plans of all consolidations that may have been running when the ledger's last entry was written.
+        """The plans of all consolidations that may have been running when a process stopped.
 
-        No consolidation runs longer than its deadline and its final commit, so older plans need no check.
+        No consolidation runs longer than its deadline and its final commit, and each process ends what it finds open before it
+        plans anything. So what was planned long before the newest plan needs no check, however late this recovery comes, and
+        also if an earlier recovery was cut off.
         """
         ho2m = self._services.ledgers.ho2m
         longest_us = int(2 * self._services.config.consolidation_deadline_s * 1_000_000)
-        since = iso(max(0, to_us(datetime.fromisoformat(ho2m.last_timestamp)) - longest_us))
         limit = _PAGE
         while True:
             found = await ho2m.last(key=events.CONSOLIDATIONS_KEY, limit=limit)
+            newest_us = to_us(datetime.fromisoformat(found[-1].timestamp)) if found else 0
+            since = iso(max(0, newest_us - longest_us))
             if len(found) < limit or found[0].timestamp < since:
                 return [each for each in found if each.timestamp >= since]
             limit *= 4

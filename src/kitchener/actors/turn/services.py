@@ -43,9 +43,11 @@ class DegradedCall(Protocol):
 class TurnConstants:
     """The parts of an agent class's work orders that are the same in every turn, computed once."""
 
-    def __init__(self, config: HO2Config, tools: ToolRegistry, config_hash: str, ruleset_hash: str) -> None:
-        self.config_hash = config_hash
-        self.ruleset_hash = ruleset_hash
+    def __init__(
+        self, config: HO2Config, tools: ToolRegistry, config_hash: str, ruleset_hash: str, policy_version: int
+    ) -> None:
+        self.config_hash, self.ruleset_hash = config_hash, ruleset_hash
+        self.policy_version = policy_version
         self.allowed_tools = tools.tool_ids
         self.read_only_tools = frozenset(tool_id for tool_id in tools.tool_ids if tools.is_read_only(tool_id))
         self.tool_views = [

@@ -128,6 +128,8 @@ class Turn:
             "config_hash": constants.config_hash,
             "overlap": self._services.config.overlap_policy,
         }
+        if constants.policy_version > 1:
+            fields["policy_version"] = constants.policy_version
         if call.idempotency_key is not None:
             fields["idempotency_key"] = call.idempotency_key
             fields["idempotency_scope"] = "session" if call.session_id is not None else "subject"
@@ -277,7 +279,8 @@ class Turn:
 
     async def _learn(self, memory: TurnMemory) -> OpenGates | None:
         """Step 5: logs the turn's signals and checks their gates. Returns None if the memory fails."""
-        signal_ids = signals_of(self._classification, self._chain.work_orders.values(), self._services.constants.labels)
+        constants, chain = self._services.constants, self._chain.work_orders.values()
+        signal_ids = signals_of(self._classification, chain, constants.labels, policy_version=constants.policy_version)
         session = self._session
         try:
             return await memory.learn(session.session_id, session.subject_id, self.turn_id, signal_ids)

@@ -21,6 +21,7 @@ from kitchener.records.entries import (
     WorkOrderSummary,
     WorkOrderType,
 )
+from kitchener.records.events import POLICY_VERSION
 from kitchener.records.work_order import TYPE_TAGS, Constraints, Cost, WorkOrder, WorkOrderError
 
 UNCLASSIFIED: Final[Mapping[str, object]] = {"speech_act": "unknown", "ambiguity": "high"}
@@ -204,7 +205,11 @@ def vocabulary_of(labels: Mapping[Literal["domain", "task"], Iterable[str]]) -> 
 
 
 def signals_of(
-    classification: Mapping[str, object], chain: Iterable[WorkOrder], vocabulary: Vocabulary = ANY_LABEL
+    classification: Mapping[str, object],
+    chain: Iterable[WorkOrder],
+    vocabulary: Vocabulary = ANY_LABEL,
+    *,
+    policy_version: int = POLICY_VERSION,
 ) -> list[str]:
     """Returns the signals of a turn, from the subject's request and the work orders that were executed.
 
@@ -214,6 +219,7 @@ def signals_of(
         classification: the classify work order's output
         chain: the turn's work orders, including retries
         vocabulary: a label outside of it gives no signal
+        policy_version: version of the rules
     """
     found = []
     speech_act = classification.get("speech_act")
@@ -222,7 +228,8 @@ def signals_of(
     outcome = "unknown"
     for wo in chain:
         found += [f"tool:{tool_id}" for tool_id in wo.cost.tool_ids_used]
-        if wo.wo_type == "synthesize" and wo.state != "abandoned":  # the budget did not cover the attempt
+        # The budget did not cover an attempt that was abandoned. Version 1 counted it as failed.
+        if wo.wo_type == "synthesize" and (wo.state != "abandoned" or policy_version == 1):
             outcome = "success" if wo.state == "completed" else "failed"
     labels = labels_of(classification, vocabulary)
     found += [f"{kind}:{labels[kind]}" for kind in ("domain", "task") if kind in labels]

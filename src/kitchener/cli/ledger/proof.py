@@ -22,10 +22,11 @@ from kitchener.ids import memory_namespace, session_of_turn
 from kitchener.ledger import Checkpoint, LedgerReader, StoredEntry
 from kitchener.ledger.audit.bundle import MAX_BUNDLE_BYTES, BundlePart, BundleSelection, write_bundle
 from kitchener.ledger.audit.bundle_check import BundleFault, ProofReport, verify_bundle
-from kitchener.ledger.verify.checkpoint import sign_ledger
+from kitchener.ledger.verify.checkpoint import read_checkpoint, sign_ledger
 from kitchener.memory.signals import event_id
 from kitchener.memory.subject_cache import OVERLAYS, artifact_key
 from kitchener.records import events
+from kitchener.records.entries import ProjectionPayload, payload_as
 from kitchener.runtime.ledger_paths import LedgerName
 from kitchener.signing import Signer, is_public_key, load_signer, make_key
 
@@ -249,6 +250,7 @@ async def evidence_of(options: Options, turn_id: str) -> list[BundleSelection]:
         CallerError: the id is malformed
         UnknownSession: no agent class has the turn's session
         KitchenerError: the session has no such turn
+        SigningError: no signed head and no entry has the public key of a projection
     """
     session_id = session_of_turn(turn_id)
     if session_id is None:
@@ -256,8 +258,20 @@ async def evidence_of(options: Options, turn_id: str) -> list[BundleSelection]:
     places = options.paths()
     agent_class = await places.class_of(session_id, options.agent)
     turn = _TurnSelection(turn_id, session_id, agent_class)
-    found = [await _selection(places, agent_class, name, select) for name, select in turn.selections()]
-    return [each for each in found if each is not None]
+    selected = [await _selection(places, agent_class, name, select) for name, select in turn.selections()]
+    found = [each for each in selected if each is not None]
+    turn.signers -= await anyio.to_thread.run_sync(_signers_of_heads, found)
+    if turn.signers:
+        declared = await _selection(places, agent_class, "ho2m", turn.declarations)
+        seqs = {*found[0].seqs, *(declared.seqs if declared is not None else ())}
+        found[0] = found[0]._replace(seqs=tuple(sorted(seqs)))
+    return found
+
+
+def _signers_of_heads(selections: Sequence[BundleSelection]) -> set[str]:
+    """The signers of the heads that the bundle will have."""
+    heads = [(each, read_checkpoint(each.path)) for each in selections]
+    return {head.signer for each, head in heads if head is not None and head.seq >= each.seqs[-1]}
 
 
 _Select = Callable[[LedgerReader], Awaitable[set[int]]]
@@ -276,6 +290,8 @@ class _TurnSelection:
 
     def __init__(self, turn_id: str, session_id: str, agent_class: str) -> None:
         self.turn_id, self.session_id, self._agent_class = turn_id, session_id, agent_class
+        self.signers: set[str] = set()
+        """Who signed the selected projections."""
         self._artifacts: set[str] = set()
         self._namespace = ""
         self._overlays_position: int | None = None
@@ -326,9 +342,21 @@ class _TurnSelection:
             entry = await reader.get(seq)
             while entry is not None and entry.entry_type == events.PROJECTION_COMPUTED:
                 seqs.add(entry.seq)
+                signer = payload_as(ProjectionPayload, entry.payload)["authority"]["signer"]
+                self.signers |= {signer} if signer is not None else set()
                 base = base_ref(entry.payload)
                 entry = await reader.get(int(base.entry_id.rpartition("-")[2])) if base is not None else None
         return seqs
+
+    async def declarations(self, reader: LedgerReader) -> set[int]:
+        """The newest entries of HO2m that declare `signers`."""
+        seqs = {entry.payload["signer"]: entry.seq async for entry in reader.read(key=events.SIGNERS_KEY)}
+        if unknown := self.signers - seqs.keys():
+            raise SigningError(
+                f"{self.turn_id} has projections signed by {', '.join(sorted(unknown))}, whose public key is not on record;"
+                " `kitchener ledger checkpoint` signs the heads, which have it"
+            )
+        return {seqs[each] for each in self.signers}
 
     async def _of_signals(self, reader: LedgerReader) -> set[int]:
         return {entry.seq async for entry in reader.read(session_id=self.session_id) if self._is_my_signal(entry)}

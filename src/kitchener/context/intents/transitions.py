@@ -106,12 +106,18 @@ def read_suggestion(classify_result: Mapping[str, object], ruleset: Ruleset) -> 
     `intent_relation` is `continue`, `switch`, `close` or `unclear`, and `candidate_objective` is the objective. The other
     spelling is `intent: {action, scope, prior_intent_id}` with the actions `new`, `continue`, `supersede` and `close`, and the
     objective in `scope`. Of a field in both spellings, the first counts. A model wrote it, so each field may hold any value.
+    Version 1 of the policy read no `scope`, and a field of the first spelling counted even if it was null.
     """
     nested = classify_result.get("intent")
     other: Mapping[str, object] = nested if isinstance(nested, Mapping) else {}
-    said = _given(classify_result.get("intent_relation"), other.get("action"))
-    objective = _objective(classify_result.get("candidate_objective")) or _objective(other.get("scope"))
-    prior = _given(classify_result.get("prior_intent_id"), other.get("prior_intent_id"))
+    if ruleset.policy_version == 1:
+        said = classify_result.get("intent_relation", other.get("action"))
+        prior = classify_result.get("prior_intent_id", other.get("prior_intent_id"))
+        objective = _text(classify_result.get("candidate_objective"))
+    else:
+        said = _given(classify_result.get("intent_relation"), other.get("action"))
+        prior = _given(classify_result.get("prior_intent_id"), other.get("prior_intent_id"))
+        objective = _objective(classify_result.get("candidate_objective")) or _objective(other.get("scope"))
     relation = _RELATIONS.get(said) if isinstance(said, str) else None
     why = ""
     if relation is None:
@@ -129,8 +135,12 @@ def _given(first: object, other: object) -> object:
 
 def _objective(value: object) -> str | None:
     """The objective in a field; None: it holds none. In `scope` a model may also name one of the scopes of an intent."""
-    text = value.strip() if isinstance(value, str) else ""
-    return text if text and text not in _SCOPES else None
+    text = _text(value)
+    return text if text not in _SCOPES else None
+
+
+def _text(value: object) -> str | None:
+    return (value.strip() or None) if isinstance(value, str) else None
 
 
 def _is_certain(confidence: object, least: float) -> bool:

@@ -17,7 +17,9 @@ from kitchener.ledger.disk.volume import Volume, open_volume
 from kitchener.ledger.format.lines import NO_END, BadLine, Line, shown, split_line
 from kitchener.ledger.verify.checkpoint import Checkpoint, read_checkpoint
 
-FORMAT: Final = "kitchener-proof/1"
+FORMAT: Final = "kitchener-proof/2"
+EARLIER_FORMAT: Final = "kitchener-proof/1"
+"""The format in which a bundle need not show who signed its projections."""
 MAX_BUNDLE_BYTES: Final = 1 << 30
 """Largest bundle that the verifiers read. Sixteen times what `kitchener ledger proof` writes unless it is told otherwise."""
 

@@ -16,13 +16,13 @@ import orjson
 
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused
-from kitchener.ledger.audit.bundle import FORMAT, MAX_BUNDLE_BYTES
+from kitchener.ledger.audit.bundle import EARLIER_FORMAT, FORMAT, MAX_BUNDLE_BYTES
 from kitchener.ledger.format.checks import check_body, is_moment
 from kitchener.ledger.format.lines import NO_HASH, BadLine, EntryBody, Line, chain_hash, other_bytes, split_line
 from kitchener.ledger.verify.checkpoint import read_head
 from kitchener.records import events
 from kitchener.records.ref import Ref, refs_in
-from kitchener.signing import is_signed, signer_id
+from kitchener.signing import is_public_key, is_signed, signer_id
 
 _TOP: Final = ["entries", "format", "ledgers", "session_id", "turn_id"]
 _PART: Final = ["before", "head", "ledger_id", "rows"]
@@ -191,8 +191,10 @@ def _check(data: bytes, public_key: str | None, report: ProofReport) -> None:
     _same("bundle", "entries", len(evidence), bundle["entries"])
     _check_turn(bundle["session_id"], bundle["turn_id"], evidence, report)
     _check_refs(evidence, chains, report)
-    keys = [part["head"].get("public_key") for part in bundle["ledgers"]] if public_key is None else [public_key]
-    _check_projections(evidence, {signer_id(key): key for key in keys if isinstance(key, str)}, report)
+    keys = [part["head"].get("public_key") for part in bundle["ledgers"]]
+    shown = [*_declared_keys(evidence), *keys]
+    known = {signer_id(key): key for key in shown if isinstance(key, str) and is_public_key(key)}
+    _check_projections(evidence, known, report, is_earlier=bundle["format"] == EARLIER_FORMAT)
     report.entries = len(evidence)
 
 
@@ -212,7 +214,7 @@ def _read(data: bytes) -> _Bundle:
         is_canonical = False
     if not is_canonical:
         raise BundleFault("bundle", "form", "one object of canonical JSON and a line feed", other_bytes(len(data)))
-    is_bundle = isinstance(bundle, dict) and sorted(bundle) == _TOP and bundle["format"] == FORMAT
+    is_bundle = isinstance(bundle, dict) and sorted(bundle) == _TOP and bundle["format"] in (FORMAT, EARLIER_FORMAT)
     fits = is_bundle and all(isinstance(bundle[key], str) for key in ("session_id", "turn_id"))
     if not fits or not isinstance(bundle["ledgers"], list) or type(bundle["entries"]) is not int:
         raise BundleFault("bundle", "format", FORMAT, other_bytes(len(data)))
@@ -372,19 +374,40 @@ def _refs_of(fields: EntryBody) -> Iterator[tuple[str, Ref]]:
         yield from refs_in(fields["payload"].get(name), name)
 
 
-def _check_projections(evidence: Sequence[_Entry], known: Mapping[str, str], report: ProofReport) -> None:
+def _declared_keys(evidence: Sequence[_Entry]) -> Iterator[object]:
+    """The public keys of signers that HO2m declares."""
+    for entry in evidence:
+        if entry.fields["entry_type"] == events.SIGNER_DECLARED and entry.line.ledger_id.startswith("HO2M:"):
+            yield entry.fields["payload"].get("public_key")
+
+
+def _check_projections(evidence: Sequence[_Entry], known: Mapping[str, str], report: ProofReport, *, is_earlier: bool) -> None:
+    """Checks the signature of each signed projection.
+
+    Args:
+        evidence: the entries with a body
+        known: public keys of signed heads and declared signers, by signer
+        report: receives a note for each unknown signer of a bundle in the earlier format, which showed no declarations
+        is_earlier: whether the bundle has the earlier format
+    """
     for entry in evidence:
         payload = entry.fields["payload"]
         authority = payload.get("authority")
-        if not isinstance(authority, dict) or authority.get("sig") is None:
+        if entry.fields["entry_type"] != events.PROJECTION_COMPUTED or not isinstance(authority, dict):
             continue
-        signer = authority.get("signer")
+        signer, sig = authority.get("signer"), authority.get("sig")
+        if sig is None:
+            continue
         if not isinstance(signer, str) or signer not in known:
+            if not is_earlier:
+                raise BundleFault(
+                    entry.where, "authority.signer", "a signer whose key a signed head or SIGNER_DECLARED shows", str(signer)
+                )
             report.notes.append(f"{entry.where}: signed by {signer}, whose key is not known here")
             continue
         unsigned = canonical_bytes({key: value for key, value in payload.items() if key != "authority"})
-        if not is_signed(known[signer], unsigned, str(authority["sig"])):
-            raise BundleFault(entry.where, "authority.sig", f"a signature by {signer} over this payload", str(authority["sig"]))
+        if not is_signed(known[signer], unsigned, str(sig)):
+            raise BundleFault(entry.where, "authority.sig", f"a signature by {signer} over this payload", str(sig))
 
 
 def _require(is_so: bool, where: str, field: str, expected: str, found: str) -> None:

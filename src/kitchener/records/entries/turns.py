@@ -76,6 +76,8 @@ class TurnStartedPayload(CommonPayload):
     """The identity of the policy."""
     config_hash: str
     """Hash of all settings."""
+    policy_version: NotRequired[int]
+    """The version of the rules that the turn followed, see `kitchener.records.events.POLICY_VERSION`; absent: 1."""
     overlap: OverlapPolicy
     idempotency_key: NotRequired[str]
     idempotency_scope: NotRequired[Literal["session", "subject"]]

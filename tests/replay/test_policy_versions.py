@@ -1,0 +1,99 @@
+"""A turn is replayed by the version of the policy that it followed; a turn that names none followed version 1."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kitchener.ledger import StoredEntry
+from kitchener.replaying import ReplayReport, open_replays
+from kitchener.replaying.tape import Tape
+from kitchener.runtime.ledger_paths import settings_of
+from tests.replay import corpus, golden_roots
+from tests.replay.test_replay_diverges import found_in
+
+pytestmark = pytest.mark.timeout(60)
+FIRST: Final = golden_roots.FOLDER / "0.1.0-version-1.tar.xz"
+
+
+async def poor(root: Path, version: int | None = None, *turns: int) -> list[ReplayReport]:
+    """The replays of the sessions of `corpus.policy_versions`.
+
+    Args:
+        root: the root
+        version: the version that some turns say they followed, whatever is on record; 1: they say none
+        turns: numbers of these turns; none: all
+    """
+    settings = settings_of(root / corpus.SETTINGS.name, None)
+    async with open_replays(settings, "RESIDENT:poor") as replays:
+        tapes = [await replays.tape_of(each) for each in await replays.sessions()]
+
+        async def tape_of(session_id: str) -> Tape:
+            (tape,) = [each for each in tapes if each.session_id == session_id]
+            for turn in tape.turns if version is not None else ():
+                if not turns or int(turn.turn_id[-6:]) in turns:
+                    entries = turn.entries[tape.ho2m]
+                    entries[0] = turn.started = saying(turn.started, version or 1)
+            return tape
+
+        replays.tape_of = tape_of  # type: ignore[method-assign]  # the entry keeps its hash, so only the version differs
+        return [await replays.replay(each.session_id) for each in tapes]
+
+
+def saying(started: StoredEntry, version: int) -> StoredEntry:
+    """A `TURN_STARTED` with another version, and the hash that it had."""
+    entry = json.loads(started.body)
+    entry["payload"].pop("policy_version", None)
+    entry["payload"].update({"policy_version": version} if version > 1 else {})
+    what = (started.entry_type, started.entity_id, started.timestamp, json.dumps(entry).encode())
+    return StoredEntry(
+        started.ledger_id, started.seq, started.entry_id, started.entry_hash, *what, started.session_id, (), None
+    )
+
+
+OTHERWISE: Final[Mapping[int, tuple[str, str, int]]] = {
+    1: ("INTENT_DECLARED", "objective", 1),
+    2: ("INTENT_DECLARED", "objective", 2),
+    3: ("WO_PLANNED", "entry", 3),
+    4: ("INTENT_DECLARED", "objective", 4),
+    7: ("HO3_SIGNAL", "event_id", 7),
+}
+"""The turns that version 2 decides otherwise, and where that shows."""
+
+
+@pytest.mark.parametrize("turn", OTHERWISE)
+async def test_turn_of_version_1_is_not_replayed_by_version_2(tmp_path: Path, turn: int) -> None:
+    """The root was recorded by version 1 and replays identical; the same turn said to be of version 2 does not."""
+    root = golden_roots.unpacked(FIRST, tmp_path)
+    first, second = await poor(root)
+    assert (first.is_identical, second.is_identical, len(first.turns)) == (True, True, 9)
+    assert found_in((await poor(root, 2, turn))[0]) == OTHERWISE[turn]
+
+
+async def test_turn_of_version_2_is_not_replayed_by_version_1(recorded_root: Path) -> None:
+    """What this version recorded, without the version."""
+    assert all(report.is_identical for report in await poor(recorded_root))
+    for turn in OTHERWISE:
+        assert found_in((await poor(recorded_root, 1, turn))[0])[2] == turn
+
+
+async def test_version_of_a_newer_kitchener_is_a_divergence_that_says_so(recorded_root: Path) -> None:
+    report = (await poor(recorded_root, 3))[0]
+    assert found_in(report) == ("TURN_STARTED", "policy_version", 1)
+    assert "a newer version of Kitchener" in report.text()
+
+
+async def test_session_of_version_1_goes_on_with_version_2(tmp_path: Path) -> None:
+    """Each turn is replayed by its own version, also where the session changed it."""
+    root = golden_roots.unpacked(FIRST, tmp_path)
+    story = corpus.Story(root)
+    story.clock.advance(us=30 * 24 * corpus.HOUR_US)
+    session_id = (await poor(root))[1].session_id
+    async with story.open() as runtime:
+        await story.say(runtime.supervisor("RESIDENT:poor"), session_id, ["a pond | scope=ponds intent=supersede"], runtime)
+    report = (await poor(root))[1]
+    assert report.is_identical, report.text()
+    assert len(report.turns) == 3
+    assert found_in((await poor(root, 1, 3))[1]) == ("INTENT_DECLARED", "objective", 3)
