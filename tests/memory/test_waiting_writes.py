@@ -29,12 +29,12 @@ class SlowKeyring(Keyring):
         assert await to_thread.run_sync(self.arrived.wait, 10)
         await wait_all_tasks_blocked()
 
-    def get(self, subject_id: str) -> SubjectKey:
+    def get(self, subject_id: str, key_file: bytes | None = None) -> SubjectKey:
         if subject_id == "ada" and self.is_slow:
             self.arrived.set()
             self.let_through.wait(10)
             self.is_slow = False
-        return super().get(subject_id)
+        return super().get(subject_id, key_file)
 
 
 async def test_a_subject_is_not_put_away_while_an_entry_of_it_waits(tmp_path: Path) -> None:

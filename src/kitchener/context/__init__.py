@@ -10,12 +10,14 @@ from kitchener.context.intents.transitions import (
     IntentEvent,
     SessionIntents,
     TransitionDecision,
+    are_shared,
     bridge_declaration,
     choose_thread,
     describe_conflict,
     keep_intent,
     resolve_after_turn,
     resolve_intent_transition,
+    with_scopes,
 )
 from kitchener.context.projection.explanation import Explanation, ProjectionDiff, diff_projections, explain
 from kitchener.context.projection.packer import PlacedItem
@@ -52,6 +54,7 @@ __all__ = [
     "SessionIntents",
     "SourceEvent",
     "TransitionDecision",
+    "are_shared",
     "base_of",
     "base_of_lists",
     "base_ref",
@@ -79,4 +82,5 @@ __all__ = [
     "resolve_active",
     "resolve_after_turn",
     "resolve_intent_transition",
+    "with_scopes",
 ]

@@ -74,7 +74,7 @@ class ReplayLedger:
         limit: int | None = None,
     ) -> AsyncIterator[StoredEntry]:
         """The recorded entries that meet all conditions and that the replay may see; see `LedgerClient.read`."""
-        end = self.position if up_to_seq is None else min(up_to_seq, self.position)
+        end = self._tape.end_of(self.ledger_id) if up_to_seq is None else min(up_to_seq, self.position)
         others = (entity_id, entry_type, key, after_seq, limit)
         if session_id == self._tape.session_id and others == (None,) * len(others):
             for entry in self._tape.entries.get(self.ledger_id, ()):
