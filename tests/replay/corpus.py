@@ -315,6 +315,9 @@ async def declaring(story: Story, runtime: Runtime) -> None:
             await story.say(
                 supervisor, session_id, ["silver or wood?", "the piano tuning | words=200", "long | size=4000", "over"], runtime
             )
+    session_id = await supervisor.start_session(subject_id="eve")
+    await supervisor.declare_intent(session_id, "the house band", scope="PROJECT")
+    await story.say(supervisor, session_id, ["who plays the drums?"], runtime)
 
 
 async def bridge(story: Story, runtime: Runtime) -> None:

@@ -12,13 +12,12 @@ from kitchener.actors.sessions.admission import Admission
 from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
 from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.actors.sessions.requests import check_list, check_name, check_not_inside, check_text
-from kitchener.context import IntentEvent, SessionIntents, keep_intent
+from kitchener.context import IntentEvent, SessionIntents, are_shared, keep_intent, with_scopes
 from kitchener.context.intents.transitions import abandoned, closed, declared, forked, next_intent_id, reopened
 from kitchener.errors import CallerError, InvalidLifecycle, SessionEnded
 from kitchener.ids import IntentId
 from kitchener.plain_names import quoted
 from kitchener.records.entries import IntentScope
-from kitchener.records.events import INTENT_FORKED
 
 _SCOPES: Final = get_args(IntentScope)
 _Make = Callable[[SessionIntents, SessionThread], list[IntentEvent]]
@@ -149,27 +148,15 @@ class IntentCalls:
         self, authority: ContextAuthority, session: SessionManager, thread: SessionThread, made: Sequence[IntentEvent]
     ) -> None:
         authority.check(thread, made, session.now())
-        scopes = [_shared_scope(event, thread) for event in made]
-        entries = zip(made, scopes, strict=True)
-        await session.write_all(
-            [each._replace(payload={**each.payload, "scope": scope}) if scope is not None else each for each, scope in entries]
-        )
-        if any(scopes):
+        events = with_scopes(made, thread.state.intents)
+        await session.write_all(events)
+        if are_shared(events):
             authority.shared.wrote(session.subject_id)
 
 
 MAX_CHILDREN: Final = 100
 """Most intents that one fork declares. Each is compared with all others of the session, and later turns list the competing
 ones."""
-
-
-def _shared_scope(event: IntentEvent, thread: SessionThread) -> str | None:
-    """The scope to write into an event's entry, so that other sessions find it; None: the intent is not shared."""
-    if event.entry_type == INTENT_FORKED:  # names the active child of its own session only
-        return None
-    known = thread.state.intents.get(event.entity_id)
-    scope = str(event.payload.get("scope", known.facts.scope if known is not None else "SESSION"))
-    return scope if scope != "SESSION" else None
 
 
 def _check_live(intent_id: str, intents: SessionIntents) -> None:

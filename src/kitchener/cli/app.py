@@ -70,7 +70,7 @@ _COMMANDS: Final = (
     ("run", "run.run:run", "Run the conversations of a file."),
     ("context", "context.context:app", "Show what the model sees, and why."),
     ("intent", "intent.intent:app", "List and change the intents of sessions."),
-    ("session", "session.session:app", "List, show, end and repair sessions."),
+    ("session", "session.session:app", "List, show, end, repair and move sessions."),
     ("memory", "memory.memory:app", "Show what was learned about subjects, and withdraw it."),
     ("subject", "session.subject:app", "Erase what a person said."),
     ("gateway", "gateway:app", "Show where other settings would have routed model calls."),

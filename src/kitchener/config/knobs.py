@@ -439,6 +439,9 @@ class ContextConfig(Settings):
     unclear_policy: Literal["continue_and_flag", "continue", "declare", "ask"] = "continue_and_flag"
     """What to do with a message whose relation to the active intent is unclear: continue the intent, with or without a flag,
     declare a new one, or ask the user."""
+    shared_intent_policy: Literal["parent", "active"] = "parent"
+    """What a shared intent may be in the session that declared it. `parent`: only the parent of that session's own intents.
+    `active`: also the active intent, while the session has no live intent of its own; a message may then close it for all."""
     intent_min_confidence: Annotated[float, Field(ge=0, le=1)] = 0.6
     """Confidence of the classifier below which a relation counts as unclear."""
     intent_max_failures: Positive = 3

@@ -11,12 +11,14 @@ from kitchener.context.intents.transitions import (
     IntentEvent,
     SessionIntents,
     TransitionDecision,
+    are_shared,
     bridge_declaration,
     choose_thread,
     describe_conflict,
     keep_intent,
     resolve_after_turn,
     resolve_intent_transition,
+    with_scopes,
 )
 from kitchener.context.projection.explanation import Explanation, ProjectionDiff, diff_projections, explain
 from kitchener.context.projection.packer import PlacedItem
@@ -55,6 +57,7 @@ __all__ = [
     "SourceEvent",
     "ToolResult",
     "TransitionDecision",
+    "are_shared",
     "base_of",
     "base_of_lists",
     "base_ref",
@@ -84,4 +87,5 @@ __all__ = [
     "resolve_after_turn",
     "resolve_intent_transition",
     "result_item",
+    "with_scopes",
 ]

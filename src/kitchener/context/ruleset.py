@@ -15,6 +15,7 @@ from kitchener.records.events import POLICY_VERSION
 
 IntentMode = Literal["bridge", "classified"]
 ConflictPolicy = Literal["block", "most_recent_wins"]
+SharedIntentPolicy = Literal["parent", "active"]
 UnclearPolicy = Literal["continue_and_flag", "continue", "declare", "ask"]
 InvalidLifecyclePolicy = Literal["ignore_event", "block"]
 RecallScope = Literal["intent", "session", "subject"]
@@ -24,6 +25,7 @@ AdmissionOrder = Literal["lexical", "newest_first"]
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "intent_mode": get_args(IntentMode),
     "intent_conflict_policy": get_args(ConflictPolicy),
+    "shared_intent_policy": get_args(SharedIntentPolicy),
     "unclear_policy": get_args(UnclearPolicy),
     "invalid_lifecycle_policy": get_args(InvalidLifecyclePolicy),
     "repeated_failure_policy": get_args(RepeatedFailurePolicy),
@@ -58,6 +60,9 @@ class Ruleset:
     """If several intents are live: `block` shows nothing until the user chooses; `most_recent_wins` takes the newest."""
     unclear_policy: UnclearPolicy = "continue_and_flag"
     """What a message does whose relation to the active intent is unclear: continue it (with a flag or not), declare, ask."""
+    shared_intent_policy: SharedIntentPolicy = "parent"
+    """What a shared intent may be in the session that declared it: only a `parent`, or also `active` while no SESSION intent of
+    the session is live."""
     intent_min_confidence: float = 0.6
     """Least confidence of a relation, 0 to 1; below it, the relation counts as unclear."""
     intent_max_failures: int = 3

@@ -15,10 +15,13 @@ from typing import Final, TypeVar
 import anyio
 
 from kitchener.errors import CallerError, LedgerClosed, LedgerError
+from kitchener.ledger.format.imported import innermost
 from kitchener.ledger.format.lines import NO_END, IndexKeys, Mark, StoredEntry
 from kitchener.ledger.index.query import EntrySearch, Query
 from kitchener.ledger.index.tail import other_key, session_key
 from kitchener.ledger.verify.verification import VerifyReport, nothing_read, verify_part
+from kitchener.records.events import imported_entry_key
+from kitchener.records.ref import Ref
 
 T = TypeVar("T")
 _BATCH_ENTRIES: Final = 256
@@ -177,6 +180,18 @@ class LedgerReads(ABC):
         async for entry in self.read(after_seq=seq - 1, up_to_seq=seq):
             return entry
         return None
+
+    async def find(self, ref: Ref) -> StoredEntry | None:
+        """The entry that a reference names, also one that an import brought; None: this ledger does not have it.
+
+        Without `index_keys`, an imported entry that only a replay reads is not found.
+        """
+        digits = ref.entry_id.rpartition("-")[2]
+        entry = await self.get(int(digits)) if digits.isdecimal() else None
+        if (entry is None or entry.ref != ref) and self._index_keys is not None:
+            held = [innermost(each) async for each in self.read(key=imported_entry_key(ref.entry_id))]
+            entry = next((each for each in held if each.ref == ref), None)
+        return entry if entry is not None and entry.ref == ref else None
 
     async def known_sessions(self, session_ids: Iterable[str]) -> set[str]:
         """The sessions among these that have entries in this ledger; one index query for all."""

@@ -66,7 +66,8 @@ class ReplayLedger:
     async def read(self, **conditions: Unpack[ReadConditions]) -> AsyncIterator[StoredEntry]:
         """The recorded entries that meet all conditions and that the replay may see; see `LedgerClient.read`."""
         up_to_seq = conditions.get("up_to_seq")
-        conditions["up_to_seq"] = end = self.position if up_to_seq is None else min(up_to_seq, self.position)
+        end = self._tape.end_of(self.ledger_id) if up_to_seq is None else min(up_to_seq, self.position)
+        conditions["up_to_seq"] = end
         given = {name for name, value in conditions.items() if value is not None}
         if given == {"session_id", "up_to_seq"} and conditions["session_id"] == self._tape.session_id:
             for entry in self._tape.entries.get(self.ledger_id, ()):

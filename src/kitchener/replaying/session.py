@@ -33,6 +33,7 @@ from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, SessionStartPayload, opened, payload_as, text_of
 from kitchener.records.prompt import PromptGateway, PromptRequest
+from kitchener.replaying.before_import import ledgers_before_import
 from kitchener.replaying.consolidations import PREFIX, ConsolidationTape
 from kitchener.replaying.doubles import (
     RecordedClock,
@@ -43,7 +44,6 @@ from kitchener.replaying.doubles import (
     RecordedMemory,
     RecordedTools,
 )
-from kitchener.replaying.imported import ledgers_before_import
 from kitchener.replaying.recorded_ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded_routes import Routes
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from kitchener.canonical import canonical_bytes, digest
+from kitchener.canonical import canonical_bytes, canonical_digest, digest
 from kitchener.errors import CallerError, EntryRefused, FolderDamaged
 from kitchener.ids import check_recorded_subject, is_agent_class, memory_namespace, path_part
 from kitchener.ledger.audit.bundle import MAX_BUNDLE_BYTES, BundleSelection, write_part
@@ -148,7 +148,8 @@ def write_folder(
             on_step()
         if key_file is not None:
             files[_KEY] = _put(draft / _KEY, key_file)
-        _put(draft / _MANIFEST, canonical_bytes(asdict(manifest(files))) + b"\n")
+        facts = asdict(manifest(files))
+        _put(draft / _MANIFEST, canonical_bytes({**facts, "digest": canonical_digest(facts)}) + b"\n")
         sync_directory(draft)
         folder = read_folder(draft)
         draft.rename(out)
@@ -252,6 +253,8 @@ def _manifest(path: Path, data: bytes) -> Manifest:
     if not is_canonical:
         raise FolderDamaged(str(path), "form", "one object of canonical JSON and a line feed", f"{len(data)} other bytes")
     _same(path, "format", FORMAT, str(fields.get("format"))[:80])
+    stated = fields.pop("digest", None)
+    _same(path, "digest", canonical_digest(fields), str(stated)[:80])
     names = {*Manifest.__dataclass_fields__}
     _same(path, "fields", ", ".join(sorted(names)), ", ".join(sorted(fields))[:400])
     texts = all(isinstance(fields[each], str) for each in names - {"turns", "key_id", "files"})

@@ -6,7 +6,7 @@ HO2m is written last, in one commit: before it, the session is not there, and th
 """
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from kitchener.errors import ConfigError, EntryTooLarge, SealingError, SessionEx
 from kitchener.ids import memory_namespace
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.ledger.format.imported import innermost
-from kitchener.memory.subject_cache import signal_keys
+from kitchener.memory.subject_cache import OVERLAYS, signal_keys
 from kitchener.records import events
 from kitchener.records.entries import ImportedPayload, SessionImportedPayload
 from kitchener.records.ref import Ref
@@ -88,18 +88,19 @@ async def import_session(
     """
     settings = await anyio.to_thread.run_sync(partial(settings_of, config, root))
     found = await anyio.to_thread.run_sync(partial(read_folder, Path(folder), public_key=public_key))
-    sealer = sealer_of(settings.ledger)
+    sealer, manifest = sealer_of(settings.ledger), found.manifest
     _check_sizes(found, settings.ledger.max_entry_bytes)
-    target = _Target(settings, found, sealer, clock or SystemClock())
-    was_there = await target.has_session()
-    if not was_there:
-        await target.check_not_erased()
-    is_readable = await anyio.to_thread.run_sync(_install_key, found, sealer)
-    if not was_there:
+    await anyio.to_thread.run_sync(_check_key, found, sealer)
+    async with AsyncExitStack() as stack:  # all ledgers are locked before the first is written
+        target = _Target(found)
+        for name in (*found.parts, *_empty_memory(found)):
+            await stack.enter_async_context(target.open(name, settings, sealer, clock or SystemClock()))
+        was_there = await target.has_session()
+        is_readable = await anyio.to_thread.run_sync(_install_key, found, sealer)
         for name in LEDGERS:
-            await target.write(name)
-            on_step()
-    manifest = found.manifest
+            if name in found.parts and not was_there:
+                await target.write(name)
+                on_step()
     return SessionImport(
         session_id=manifest.session_id,
         subject_id=manifest.subject_id,
@@ -112,6 +113,13 @@ async def import_session(
     )
 
 
+def _empty_memory(folder: SessionFolder) -> tuple[LedgerName, ...]:
+    """The memory's ledgers without an entry in the folder. Turns that read a memory replay only where there is one."""
+    reads = (entry.payload.get("read_positions") or {} for entry in folder.entries("ho2m"))
+    names: tuple[LedgerName, ...] = ("signals", "overlays") if any(OVERLAYS in each for each in reads) else ()
+    return tuple(name for name in names if name not in folder.parts)
+
+
 def _check_sizes(folder: SessionFolder, limit: int) -> None:
     for part in folder.parts.values():
         ids = 2 * len(folder.manifest.session_id) + len(folder.manifest.subject_id.encode()) * 6
@@ -120,86 +128,84 @@ def _check_sizes(folder: SessionFolder, limit: int) -> None:
                 raise EntryTooLarge(line.ledger_id, line.entry_id, size, limit)
 
 
-def _install_key(folder: SessionFolder, sealer: Sealer | None) -> bool:
-    """Whether the content can be read here, once the folder's key is the subject's key."""
+def _check_key(folder: SessionFolder, sealer: Sealer | None) -> None:
+    """Refuses a key that this root cannot keep."""
     kid, subject_id = folder.manifest.key_id, folder.manifest.subject_id
-    if sealer is None:
-        if folder.key_file is not None:
-            expected = (
-                "is not set, but the folder has the key of its subject, which belongs into a keyring; nothing was imported"
-            )
-            raise ConfigError("[ledger]", "keyring", "", expected)
-        return kid is None
-    known = sealer.keyring.kid_of(subject_id)
-    if kid is None:
-        return True
-    if known not in (None, kid):
+    if sealer is None and folder.key_file is not None:
+        expected = "is not set, but the folder has the key of its subject, which belongs into a keyring; nothing was imported"
+        raise ConfigError("[ledger]", "keyring", "", expected)
+    known = sealer.keyring.kid_of(subject_id) if sealer is not None else None
+    if None not in (kid, known) and known != kid:
         raise SealingError(
             f"subject {subject_id!r} has another key here ({known}) than in the folder ({kid}); nothing was imported."
             " A subject has one key: import into a root without this subject"
         )
-    if known is None and folder.key_file is not None:
-        known = sealer.keyring.get(subject_id, folder.key_file).kid
-    return known == kid
+
+
+def _install_key(folder: SessionFolder, sealer: Sealer | None) -> bool:
+    """Whether the content can be read here, once the folder's key is the subject's key."""
+    kid, subject_id = folder.manifest.key_id, folder.manifest.subject_id
+    if sealer is None or kid is None:
+        return kid is None
+    if folder.key_file is not None:
+        return sealer.keyring.get(subject_id, folder.key_file).kid == kid
+    return sealer.keyring.kid_of(subject_id) == kid
 
 
 class _Target:
     """The ledgers of the root that gets the session."""
 
-    def __init__(self, config: RuntimeConfig, folder: SessionFolder, sealer: Sealer | None, clock: Clock) -> None:
-        self._config, self._folder, self._sealer, self._clock = config, folder, sealer, clock
+    def __init__(self, folder: SessionFolder) -> None:
         manifest = folder.manifest
+        self._folder, self._ledgers = folder, dict[LedgerName, LedgerClient]()
         self._session_id, self._subject_id, self._class = manifest.session_id, manifest.subject_id, manifest.agent_class
-        self._paths = ledger_paths(config, manifest.agent_class)
+
+    @asynccontextmanager
+    async def open(
+        self, name: LedgerName, config: RuntimeConfig, sealer: Sealer | None, clock: Clock
+    ) -> AsyncIterator[LedgerClient]:
+        """Opens and locks one ledger, until the block ends."""
+        opened = LedgerClient.open(
+            ledger_paths(config, self._class)[name],
+            ledger_id=self._folder.manifest.ledger_ids[name],
+            config=config.ledger,
+            index_dir=index_dir(config),
+            index_keys=INDEX_KEYS.get(name),
+            clock=clock,
+            sealer=sealer,
+        )
+        async with opened as ledger:
+            self._ledgers[name] = ledger
+            yield ledger
 
     async def has_session(self) -> bool:
-        """Whether HO2m has the session with all its entries of the folder; raises SessionExists if it has another one."""
-        if not self._paths["ho2m"].exists():
-            return False
-        async with self._open("ho2m") as ho2m:
-            there = {entry.ref async for entry in ho2m.read(session_id=self._session_id)}
+        """Whether HO2m has the session with all its entries of the folder.
+
+        Raises:
+            SessionExists: it has a session of this id with other entries
+            SubjectErased: an erasure here destroyed the key that the folder's content needs
+        """
+        ho2m, kid = self._ledgers["ho2m"], self._folder.manifest.key_id
+        there = {entry.ref async for entry in ho2m.read(session_id=self._session_id)}
         own = {entry.ref for entry in self._folder.entries("ho2m") if self._is_own("ho2m", entry)}
         if there and not own <= there:
             raise SessionExists(self._session_id, self._class)
+        async for entry in ho2m.read(key=events.erased_index_key(self._subject_id)):
+            if kid is not None and entry.payload.get("key_id") == kid:
+                raise SubjectErased(self._subject_id, self._session_id)
         return bool(there)
-
-    async def check_not_erased(self) -> None:
-        """Raises SubjectErased if an erasure here destroyed the key that the folder's content needs."""
-        if not self._paths["ho2m"].exists() or self._folder.manifest.key_id is None:
-            return
-        async with self._open("ho2m") as ho2m:
-            async for entry in ho2m.read(key=events.erased_index_key(self._subject_id)):
-                if entry.payload.get("key_id") == self._folder.manifest.key_id:
-                    raise SubjectErased(self._subject_id, self._session_id)
 
     async def write(self, name: LedgerName) -> None:
         """Appends the entries of one ledger in one commit, without those that an earlier import brought."""
-        entries = self._folder.entries(name)
-        if not entries:
-            return
-        async with self._open(name) as ledger:
-            there, shared = await self._there(name, ledger), await self._shared(name, ledger)
-            made = [self._held(name, entry, shared) for entry in entries if entry.ref not in there]
-            if name == "ho2m":
-                made.sort(key=lambda each: each.entry_type == events.ENTRY_IMPORTED)  # what is read with the session comes last
-                made.append(self._record())
-            if made:
-                await ledger.write_all(made)
-                await ledger.commit()
-
-    @asynccontextmanager
-    async def _open(self, name: LedgerName) -> AsyncIterator[LedgerClient]:
-        opened = LedgerClient.open(
-            self._paths[name],
-            ledger_id=self._folder.manifest.ledger_ids[name],
-            config=self._config.ledger,
-            index_dir=index_dir(self._config),
-            index_keys=INDEX_KEYS.get(name),
-            clock=self._clock,
-            sealer=self._sealer,
-        )
-        async with opened as ledger:
-            yield ledger
+        ledger, entries = self._ledgers[name], self._folder.entries(name)
+        there, shared = await self._there(name, ledger), await self._shared(name, ledger)
+        made = [self._held(name, entry, shared) for entry in entries if entry.ref not in there]
+        if name == "ho2m":
+            made.sort(key=lambda each: each.entry_type == events.ENTRY_IMPORTED)  # what is read with the session comes last
+            made.append(self._record())
+        if made:
+            await ledger.write_all(made)
+            await ledger.commit()
 
     async def _there(self, name: LedgerName, ledger: LedgerClient) -> set[Ref]:
         """The entries that an interrupted import of this session wrote."""

@@ -3,18 +3,21 @@
 The claims stand in `docs/context.md`.
 """
 
+from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
 
 from kitchener.errors import InvalidLifecycle
+from kitchener.ledger import LedgerReader
 from kitchener.records import events
+from kitchener.records.entries import IntentScope
 from kitchener.replaying import replay_session
 from kitchener.runtime import open_runtime
 from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.context.context_kit import ENFORCE, OTHER, SID, Talk, actions, talking
-from tests.acceptance.stack import read_all
+from tests.acceptance.stack import Hold, read_all
 from tests.replay.recording import TOOLS, model, record, say_all
 
 THIRD = "SES-0000000c"
@@ -152,3 +155,83 @@ async def test_turns_below_a_shared_intent_replay_identical(tmp_path: Path) -> N
     before, after = report.turns[-2:]
     assert project in report.visible[before]
     assert project not in report.visible[after]
+
+
+ALONE = {**ENFORCE, "shared_intent_policy": "active"}
+
+
+@pytest.mark.parametrize("scope", ["PROJECT", "GLOBAL"])
+async def test_a_lone_shared_intent_is_active_where_it_was_declared(tmp_path: Path, scope: IntentScope) -> None:
+    """Only there, and only while the session has no live intent of its own."""
+    async with talking(tmp_path, **ALONE) as ada:
+        await ada.start(OTHER)
+        project = await ada.supervisor.declare_intent(SID, "Open the shop", scope=scope)
+        assert (await ada.say("what do lamps cost?")).intent_id == project
+        assert "Goal: Open the shop" in ada.text()
+        assert (await ada.say("hello", session_id=OTHER)).intent_id not in (project, None)
+        own = await ada.supervisor.declare_intent(SID, "Compare the prices", parent_intent_id=project)
+        assert (await ada.say("which is the cheapest?")).intent_id == own
+        await ada.supervisor.close_intent(SID, own, "compared")
+        assert (await ada.say("and now?")).intent_id == project
+        assert await ada.flags() == []
+        await check(ada, SID)
+
+
+async def test_two_shared_intents_compete_only_where_one_session_declared_both(tmp_path: Path) -> None:
+    async with talking(tmp_path, **ALONE) as ada:
+        await ada.start(OTHER)
+        first = await ada.supervisor.declare_intent(SID, "Open the shop", scope="PROJECT")
+        await ada.supervisor.declare_intent(OTHER, "Sell the house", scope="GLOBAL")
+        assert (await ada.say("which lamps?")).intent_id == first
+        ada.clock.advance(1)
+        await ada.supervisor.declare_intent(SID, "Write a book", scope="GLOBAL")
+        result = await ada.say("which chapter?")
+        assert result.error is not None
+        assert (result.error.kind, result.intent_id) == ("CONFLICT", None)
+        assert await ada.flags() == ["COMPETING_INTENTS"]
+        assert (await ada.say("1")).intent_id == first
+        superseded = (await ada.intents(SID))[-1]
+        assert (superseded.entry_type, superseded.payload["scope"]) == ("INTENT_SUPERSEDED", "GLOBAL")
+
+
+async def test_leaving_an_active_shared_intent_ends_nothing_and_closing_it_ends_it_for_all(tmp_path: Path) -> None:
+    """A message that switches begins an intent of the session; the shared one is there again when that is done."""
+    async with talking(tmp_path, **ALONE) as ada:
+        project, child = await two_sessions(ada)
+        switched = await ada.say("[switch] the garden")
+        assert switched.intent_id not in (project, None)
+        assert actions(await ada.intents(SID)) == ["DECLARED", "DECLARED"]
+        await ada.say("[close] it is done")
+        assert (await ada.say("where were we?")).intent_id == project
+        await ada.say("which way?", session_id=OTHER)
+        assert "Open the shop" in ada.text()
+        assert (await ada.say("[close] it is done")).intent_id == project, "the reply still sees it"
+        closed = (await ada.intents(SID))[-1]
+        assert (closed.entry_type, closed.entity_id, closed.payload["scope"]) == ("INTENT_CLOSED", project, "PROJECT")
+        assert (await ada.say("and now?", session_id=OTHER)).intent_id == child
+        assert "Open the shop" not in ada.text()
+        for session_id in (SID, OTHER):
+            await check(ada, session_id)
+        assert await ada.flags() == []
+
+
+async def test_a_message_does_not_close_what_another_session_closed_meanwhile(tmp_path: Path) -> None:
+    """The turn began while the shared intent was live. It writes no second closing, and replays so."""
+    hold = Hold("well, that is all", wo_type="synthesize")
+    config, (first, second) = await record(tmp_path, (), sessions=2, **ALONE)
+    async with open_runtime(config, providers={"scripted": ScriptedProvider(model, gate=hold)}, tools=TOOLS) as runtime:
+        supervisor = runtime.supervisor()
+        project = await supervisor.declare_intent(first, "the house", scope="PROJECT")
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(supervisor.handle_turn, "well, that is all", session_id=first))
+                await hold.arrived["well, that is all"].wait()
+                await supervisor.close_intent(second, project, "built")
+                hold.released["well, that is all"].set()
+        await say_all(runtime, first, ["hello there"])
+    async with LedgerReader.open(tmp_path / "HO2" / "ADMIN" / "ho2m.jsonl") as ho2m:
+        closed = [each.session_id async for each in ho2m.read(entry_type=events.INTENT_CLOSED)]
+    assert closed == [second]
+    report = await replay_session(first, config=config, tools=TOOLS)
+    assert report.is_identical, report.text()
+    assert len(report.turns) == 2

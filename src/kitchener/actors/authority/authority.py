@@ -207,7 +207,9 @@ class ContextAuthority:
         """
         state, is_bridge = thread.state, self.ruleset.intent_mode == "bridge"
         session, has_past = SessionIntents(session_id, turn_id, state.intents), bool(state.turns)
-        if not any(each.is_own_of(state.session_id) for each in state.intents.values()):
+        can_share = self.ruleset.shared_intent_policy == "active"
+        mine = (each.is_declared_in if can_share else each.is_own_of for each in state.intents.values())
+        if not any(is_mine(state.session_id) for is_mine in mine):
             return bridge_declaration(session, adopts_turns=has_past) if is_bridge or has_past else None
         if not is_bridge or self.is_shadow or not state.has_unattached:
             return None
@@ -358,6 +360,7 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = 
         intent_mode=config.intent_mode,
         intent_conflict_policy=config.intent_conflict_policy,
         unclear_policy=config.unclear_policy,
+        shared_intent_policy=config.shared_intent_policy,
         intent_min_confidence=config.intent_min_confidence,
         intent_max_failures=config.intent_max_failures,
         repeated_failure_policy=config.repeated_failure_policy,

@@ -36,14 +36,14 @@ class SharedIntents:
         """The current position of HO2m."""
         return self._ledgers.positions()[self._ledgers.ho2m.ledger_id]
 
-    async def news(self, session_id: str, subject_id: str, after: int, position: int) -> Sequence[StoredEntry]:
+    async def news(self, session_id: str, subject_id: str, after: int, position: int | None) -> Sequence[StoredEntry]:
         """Returns other sessions' entries about a subject's shared intents, in the order of the ledger.
 
         Args:
             session_id: the session whose own entries are left out
             subject_id: the subject of the intents
             after: position up to which the session has read such entries; 0: it has read none
-            position: position of HO2m when the turn started; the next turn reads later entries
+            position: position of HO2m when the turn started; the next turn reads later entries. None: read to the present end
         """
         if not await self._may_be_news(subject_id, after):
             return ()

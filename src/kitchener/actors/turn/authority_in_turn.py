@@ -15,12 +15,14 @@ from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.turn.reply import Reply
 from kitchener.actors.turn_memory import TurnMemory
 from kitchener.context import (
+    IntentEvent,
     Item,
     Projection,
     Rendering,
     Resolution,
     SessionIntents,
     TransitionDecision,
+    are_shared,
     bias_item,
     choose_thread,
     describe_conflict,
@@ -30,6 +32,7 @@ from kitchener.context import (
     resolve_after_turn,
     resolve_intent_transition,
     result_item,
+    with_scopes,
 )
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, TransitionStep, TurnErrorKind
@@ -289,7 +292,23 @@ class TurnAuthority:
             return
         if made := decision.before_turn if step == "before" else decision.after_turn:
             self._authority.check(self._thread, made, self._turn_ts)
-            self._transition += await self._session.write_all(made, turn=self._turn_id)
+            events = with_scopes(made, self._thread.state.intents)
+            write = self._write_shared if are_shared(events) else self._session.write_all
+            self._transition += await write(events, turn=self._turn_id)
+
+    async def _write_shared(self, made: Sequence[IntentEvent], *, turn: str) -> list[Ref]:
+        """Records events about a shared intent, or none if another session changed the intent since the turn began.
+
+        The next turn then decides about the intent as it is.
+        """
+        shared, session = self._authority.shared, self._session
+        async with shared.lock:
+            news = await shared.news(session.session_id, session.subject_id, self._position, None)
+            if {entry.entity_id for entry in news}.intersection(each.entity_id for each in made):
+                return []
+            refs = await session.write_all(made, turn=turn)
+            shared.wrote(session.subject_id)
+        return refs
 
     def _base(self) -> CommonPayload:
         session = self._session

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from kitchener.ids import memory_namespace, session_of_turn, split_namespace
 from kitchener.ledger import StoredEntry
+from kitchener.ledger.format.imported import ImportedEntry, innermost
 from kitchener.records import events
 from kitchener.records.entries import Payload
 from kitchener.records.ref import Ref
@@ -29,6 +30,10 @@ class Owned(NamedTuple):
     agent_class: str
     """The agent class in whose ledger it stands, or in whose memory."""
     owner: int
+
+
+def _name_of(ref: Ref) -> str:
+    return f"{ref.entry_id[:28]} {ref.entry_hash}"
 
 
 class Owners:
@@ -68,6 +73,8 @@ class Owners:
         if entry.seq == 1:
             ledgers.append(array("I", [NOBODY]))
         ledgers[-1].append(owner)
+        if entry.entry_type == events.CONTEXT_IMPORTED or isinstance(entry, ImportedEntry):
+            self._add("imported", _name_of(innermost(entry).ref), owner)
         if entry.entry_type == events.SESSION_START:
             self._add(f"session {agent_class}", entry.entity_id, owner)
         elif entry.entry_type == events.INTENT_DECLARED:
@@ -80,6 +87,8 @@ class Owners:
 
     def of_ref(self, ref: Ref) -> set[int]:
         """The owner of the entry that a reference names; empty: there is no such entry."""
+        if imported := self._things.get(("imported", _name_of(ref))):
+            return imported
         named = _ENTRY_ID.fullmatch(ref.entry_id)
         seq = int(named[1]) if named is not None else 0
         return {ledger[seq] for ledger in self._entries.get(ref.ledger_id, ()) if 0 < seq < len(ledger)}

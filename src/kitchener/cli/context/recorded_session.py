@@ -187,7 +187,7 @@ async def _shared(paths: LedgerPaths, past: RecordedSession) -> list[StoredEntry
         if reader is None or past.subject_id is None:
             return []
         found = reader.read(key=events.shared_intents_key(past.subject_id))
-        return [entry async for entry in found if entry.session_id != past.session_id]
+        return [entry async for entry in found if entry.payload.get("session_id") != past.session_id]
 
 
 def _is_ours(first: StoredEntry) -> bool:

@@ -38,6 +38,7 @@ from kitchener.context.projection.explanation import explain_all, find_placed
 from kitchener.errors import NotOnRecord
 from kitchener.ids import session_of_valid_turn
 from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.memory.overlays import parse_overlay
 from kitchener.memory.subject import readable_overlay
 from kitchener.records import events
@@ -46,6 +47,7 @@ from kitchener.records.entries import (
     ConflictFlagPayload,
     ProjectionPayload,
     SuppressReason,
+    TurnCompletedPayload,
     TurnStartedPayload,
     payload_as,
 )
@@ -180,7 +182,12 @@ async def _viewed(
 
 
 def _position(started: StoredEntry, payload: TurnStartedPayload) -> int:
-    """Where the supervisor's ledger stood when a turn began; another program may not have recorded it."""
+    """Where the supervisor's ledger stood when a turn began; another program may not have recorded it.
+
+    An import keeps the order of the ledger, and not the numbers.
+    """
+    if isinstance(started, ImportedEntry):
+        return started.seq
     found = payload.get("read_positions")
     position = found.get(started.ledger_id) if isinstance(found, Mapping) else None
     return position if isinstance(position, int) else started.seq
@@ -247,8 +254,8 @@ async def _learned(paths: LedgerPaths, past: RecordedSession, refs: Sequence[Ref
     items: list[Item] = []
     async with paths.reader(past.agent_class, "overlays") as overlays:
         for ref in refs:
-            entry = await overlays.get(_seq(ref)) if overlays is not None else None
-            if entry is not None and entry.entry_hash == ref.entry_hash:
+            entry = await overlays.find(ref) if overlays is not None else None
+            if entry is not None:
                 overlay = parse_overlay(readable_overlay(entry.payload))
                 item = bias_item(overlay.key, ref, entry.timestamp, overlay.line or ERASED, estimate)
                 items.append(item._replace(is_erased=overlay.is_erased))
@@ -257,20 +264,19 @@ async def _learned(paths: LedgerPaths, past: RecordedSession, refs: Sequence[Ref
 
 async def _evidence(ho2m: LedgerReader, ref: Ref, past: RecordedSession) -> Item | None:
     """A turn of another session, with the message that began it."""
-    entry = await ho2m.get(_seq(ref))
-    if entry is None or entry.entry_hash != ref.entry_hash:
+    entry = await ho2m.find(ref)
+    if entry is None:
         return None
+    completed = payload_as(TurnCompletedPayload, entry.payload)
     started = await ho2m.last(key=events.turn_index_key(entry.entity_id))
-    message, response = started[-1].payload.get("user_message") if started else None, entry.payload.get("response")
+    if not started and (told := completed.get("user_message_ref")) is not None:  # imported for the replay only
+        started = [each for each in [await ho2m.find(Ref.from_mapping(told))] if each is not None]
+    message, response = started[-1].payload.get("user_message") if started else None, completed.get("response")
     estimate = estimator(ruleset_of(past.config).token_estimator)
     is_erased = is_sealed(message) or is_sealed(response)
     text = f"[{entry.entity_id}] erased" if is_erased else turn_text(str(message), str(response))
     item = evidence_item(entry.entity_id, ref, entry.timestamp, text, estimate, session_id=entry.session_id)
     return item._replace(is_erased=is_erased)
-
-
-def _seq(ref: Ref) -> int:
-    return int(ref.entry_id.rpartition("-")[2])
 
 
 def rebuild(

@@ -282,9 +282,8 @@ async def _name(readers: _Readers, names: dict[Ref, str], ref: Ref, lists: Proje
     """What an entry is about: a turn, a work order, a learned line. A standing rule, or what is gone, goes by its own id."""
     if ref not in names:
         reader = readers.overlays if "HO3_BIAS" in _reasons(ref, lists) else readers.ho2m
-        number = ref.entry_id.rpartition("-")[2]
-        entry = await reader.get(int(number)) if reader is not None and ref.ledger_id == reader.ledger_id else None
-        payload = entry.payload if entry is not None and entry.ref == ref else {}
+        entry = await reader.find(ref) if reader is not None and ref.ledger_id == reader.ledger_id else None
+        payload = entry.payload if entry is not None else {}
         learned = payload.get("artifact_id") or payload.get("overlay_id")
         names[ref] = learned or (entry.entity_id if entry is not None and payload else ref.entry_id)
     return names[ref]

@@ -22,6 +22,7 @@ from kitchener.ids import memory_namespace, session_of_turn
 from kitchener.ledger import Checkpoint, LedgerReader, StoredEntry
 from kitchener.ledger.audit.bundle import MAX_BUNDLE_BYTES, BundlePart, BundleSelection, write_bundle
 from kitchener.ledger.audit.bundle_check import BundleFault, ProofReport, verify_bundle
+from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.ledger.verify.checkpoint import read_checkpoint, sign_ledger
 from kitchener.memory.signals import event_id
 from kitchener.memory.subject_cache import OVERLAYS, artifact_key
@@ -309,6 +310,11 @@ class _TurnSelection:
     async def _of_ho2m(self, reader: LedgerReader) -> set[int]:
         seqs, is_known, has_ended = set[int](), False, False
         async for entry in reader.read(session_id=self.session_id):
+            if isinstance(entry, ImportedEntry):
+                raise KitchenerError(
+                    f"session {self.session_id} was imported, so its turns refer to entries of another root's ledgers;"
+                    " `kitchener session export` writes what proves them"
+                )
             is_mine = entry.payload.get("turn_id") == self.turn_id
             if is_mine or entry.entry_type == events.SESSION_START:
                 seqs.add(entry.seq)

@@ -1,4 +1,4 @@
-"""`kitchener session`: lists and shows recorded sessions. Only `end` and `repair` write."""
+"""`kitchener session`: lists and shows recorded sessions. Only `end`, `repair` and `import` write to a ledger."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +10,7 @@ from cyclopts.validators import Number
 
 from kitchener.cli.exits import OK
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.session.portable import export, import_
 from kitchener.cli.session.repair import repair
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import UNREADABLE, print_answer, print_json, print_table, print_text, short_time
@@ -34,8 +35,10 @@ from kitchener.records.entries import (
 )
 from kitchener.runtime import open_runtime
 
-app = App(name="session", help="List, show, end and repair sessions.")
+app = App(name="session", help="List, show, end, repair and move sessions.")
 app.command(repair)
+app.command(export)
+app.command(import_, name="import")
 
 SessionArgument = Annotated[str, Parameter(name="SESSION", help="A session id, such as SES-0a1b2c3d.")]
 

@@ -2,8 +2,8 @@
 
 An agent has at most one active intent per session. The candidates are the session's own live intents. An ancestor of a
 candidate does not compete with it, and a fork may name the child that continues. If several candidates remain, the ruleset
-decides whether to ask the user or to take the newest. A turn always runs under an intent of its session. An inspection may ask
-for a shared intent where the session has no intent of its own. `transitions.py` decides how a message changes it.
+decides whether to ask the user or to take the newest. Where the ruleset or an inspection says so, the shared intents that a
+session declared are its candidates while it has no live intent of its own. `transitions.py` decides how a message changes it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,12 +40,13 @@ def resolve_active(
         state: the session's state
         ruleset: decides about conflicts and invalid events
         intent_id: use this intent if it is live, unless something blocks the session; only for inspecting. None: resolve it
-        with_shared: if no SESSION intent is live, take the shared intents that this session declared; only for inspecting
+        with_shared: take the shared intents that this session declared if no SESSION intent is live, whatever the ruleset says;
+            only for inspecting
     """
     flags = _invalid_flags(state)
     if flags and ruleset.invalid_lifecycle_policy == "block":
         return Resolution(None, "INVALID_LIFECYCLE", (), flags)
-    candidates = _candidates(state, with_shared=with_shared)
+    candidates = _candidates(state, with_shared=with_shared or ruleset.shared_intent_policy == "active")
     chosen = intent_id if intent_id in state.live_intents else None
     if len(candidates) <= 1:
         active = chosen if intent_id is not None else candidates[0].intent_id if candidates else None

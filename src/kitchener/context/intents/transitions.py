@@ -4,7 +4,7 @@ The executor suggests a relation, the table decides, and the result is a list of
 the caller appends the events to the ledger.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from kitchener.context.flags import Flag
@@ -197,8 +197,8 @@ def _switch(active: str, suggestion: Suggestion, message: str, session: SessionI
         # A model invented an undeclared id. Reasons are never sealed, so they must not contain a model's words.
         named = prior if prior in session.intents else "the intent that was named"
         return _declare(active, suggestion, message, session, f"switch; {named} {problem}")
-    events = (reopened(prior, "switch"), superseded(active, prior, "switch"))
-    return TransitionDecision("REOPEN", events, (), f"switch back to {prior}", prior)
+    leaving = () if _is_shared(active, session) else (superseded(active, prior, "switch"),)
+    return TransitionDecision("REOPEN", (reopened(prior, "switch"), *leaving), (), f"switch back to {prior}", prior)
 
 
 def _cannot_reopen(prior: str, session: SessionIntents) -> str:
@@ -237,10 +237,34 @@ def _declare(
 ) -> TransitionDecision:
     new = next_intent_id(session)
     objective = suggestion.objective or message.strip()[:OBJECTIVE_CHARS]
-    events = [declared(session, new, objective)]
-    if active is not None:
-        events.append(superseded(active, new, "switch"))
-    return TransitionDecision("DECLARE" if active is None else "SUPERSEDE", tuple(events), (), reason, new)
+    events = (declared(session, new, objective),)
+    if active is None or _is_shared(active, session):
+        return TransitionDecision("DECLARE", events, (), reason, new)
+    return TransitionDecision("SUPERSEDE", (*events, superseded(active, new, "switch")), (), reason, new)
+
+
+def _is_shared(active: str, session: SessionIntents) -> bool:
+    """Whether the active intent is shared. A message that leaves it ends nothing: other sessions may work under it."""
+    record = session.intents.get(active)
+    return record is not None and record.facts.scope != "SESSION"
+
+
+def with_scopes(made: Sequence[IntentEvent], intents: Mapping[str, IntentRecord]) -> list[IntentEvent]:
+    """The events, those about shared intents with the scope, by which other sessions find their entries."""
+    return [_with_scope(each, intents) for each in made]
+
+
+def are_shared(events: Iterable[IntentEvent]) -> bool:
+    """Whether any of these events, as `with_scopes` gives them, is about a shared intent."""
+    return any(each.payload.get("scope", "SESSION") != "SESSION" for each in events)
+
+
+def _with_scope(event: IntentEvent, intents: Mapping[str, IntentRecord]) -> IntentEvent:
+    known = intents.get(event.entity_id)
+    scope = event.payload.get("scope", known.facts.scope if known is not None else "SESSION")
+    if scope == "SESSION" or event.entry_type == ev.INTENT_FORKED:  # a fork names the active child of its own session only
+        return event
+    return event._replace(payload={**event.payload, "scope": str(scope)})
 
 
 def resolve_after_turn(

@@ -34,9 +34,9 @@ def as_read(entry: StoredEntry, opener: Opener | None) -> StoredEntry:
 
 
 def innermost(entry: StoredEntry) -> StoredEntry:
-    """The entry that was written first, also where it is held for the replay only. Sealed values stay sealed."""
+    """The entry that was written first, also where it is held for the replay only. Raises as `as_read`."""
     while entry.entry_type in IMPORTED_TYPES:
-        entry = _held(entry, None, entry)
+        entry = _held(entry, entry._opener, entry)
     return entry
 
 

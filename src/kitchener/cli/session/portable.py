@@ -1,0 +1,115 @@
+"""`kitchener session export` and `import`: move a session to another root as a folder."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from kitchener.cli.exits import OK
+from kitchener.cli.ledger.proof import PublicKey, public_key_of
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.terminal.interrupt import run_to_end
+from kitchener.cli.terminal.output import counted, print_json, print_text
+from kitchener.cli.terminal.progress import progress_bar
+from kitchener.runtime.session_export import SessionExport, export_session
+from kitchener.runtime.session_import import SessionImport, import_session
+
+_EVERYTHING = Options()
+
+
+def export(
+    session: Annotated[str, Parameter(name="SESSION", help="A session id, such as SES-0a1b2c3d.")],
+    /,
+    *,
+    out: Annotated[Path, Parameter(help="The folder. It must not exist.")],
+    options: Options = _EVERYTHING,
+    with_keys: Annotated[
+        bool, Parameter(negative="", help="Add the subject's key. Whoever has it can read everything.")
+    ] = False,
+    json: JsonFlag = False,
+) -> int:
+    """Write a session as a folder that `kitchener session import` adds to another root.
+
+    The folder has the session's entries, what its turns could read of its subject's other sessions and memory, and the chains
+    in which all of that stood. Verifies the ledgers first, and the folder after. Takes no lock. Sealed content stays sealed.
+
+    For example:
+
+        kitchener session export SES-0a1b2c3d --out ada-session
+        kitchener session export SES-0a1b2c3d --out ada-session --with-keys --json
+    """
+    return run_to_end(partial(_export, options, session, out, with_keys=with_keys, is_json=json))
+
+
+def import_(
+    folder: Annotated[Path, Parameter(name="FOLDER", help="A folder that `kitchener session export` wrote.")],
+    /,
+    *,
+    options: Options = _EVERYTHING,
+    public_key: PublicKey = None,
+    json: JsonFlag = False,
+) -> int:
+    """Add an exported session to this root, where it goes on with its id, subject, intents and turn numbers.
+
+    Verifies all of the folder before it writes anything; a changed byte exits with 6. If the session is here with the same
+    entries, writes nothing and exits with 0. Requires ledgers that no process uses. If it is interrupted, run it again.
+
+    For example:
+
+        kitchener session import ada-session
+        kitchener session import ada-session --root elsewhere --json
+    """
+    return run_to_end(partial(_import, options, folder, public_key_of(public_key), is_json=json))
+
+
+async def _export(options: Options, session_id: str, out: Path, *, with_keys: bool, is_json: bool) -> int:
+    config = options.load().config
+    agent_class = await LedgerPaths(config).class_of(session_id, options.agent)
+    async with progress_bar("ledgers", None) as steps:
+        made = await export_session(
+            session_id, out, config=config, agent_class=agent_class, with_key=with_keys, on_step=steps.add
+        )
+    if is_json:
+        print_json(made.as_json())
+    else:
+        print_text(_exported(made))
+    return OK
+
+
+async def _import(options: Options, folder: Path, public_key: str | None, *, is_json: bool) -> int:
+    async with progress_bar("ledgers", None) as steps:
+        made = await import_session(folder, config=options.load().config, public_key=public_key, on_step=steps.add)
+    if is_json:
+        print_json(made.as_json())
+    else:
+        print_text(_imported(made))
+    return OK
+
+
+def _exported(made: SessionExport) -> str:
+    lines = [f"{made.session_id}: {counted(made.turns, 'turn')}, {counted(made.entries, 'entry', 'entries')}, in {made.path}"]
+    if made.context_entries:
+        others = counted(made.context_entries, "entry is", "entries are")
+        lines.append(f"{others} from the memory and the other sessions of {made.subject_id!r}: its turns could read them")
+    if made.has_key:
+        lines.append(f"The folder has the key of {made.subject_id!r}: whoever has the folder can read all that they said.")
+    elif made.key_id is not None:
+        lines.append("Its content is sealed, and the folder has no key: --with-keys adds it.")
+    if not made.is_signed:
+        lines.append(
+            "Not every head is signed, so the folder proves only that it is whole: `kitchener ledger checkpoint` signs, then"
+            " export it again."
+        )
+    return "\n".join(lines)
+
+
+def _imported(made: SessionImport) -> str:
+    what = f"{made.session_id}: {counted(made.turns, 'turn')}, {counted(made.entries, 'entry', 'entries')}"
+    lines = [f"{what} are here already; nothing was written" if made.was_there else f"imported {what}"]
+    if not made.is_readable:
+        lines.append(
+            f"Its content is sealed, and the key of {made.subject_id!r} is not here, so nobody can read it: export the session"
+            " with --with-keys and import that folder too."
+        )
+    return "\n".join(lines)

@@ -1,0 +1,300 @@
+"""A session moves to another root as a folder, goes on there, and replays there (docs/sessions.md)."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kitchener import HO2Config, RuntimeConfig, open_runtime
+from kitchener.config import LedgerConfig
+from kitchener.errors import (
+    CallerError,
+    ConfigError,
+    FolderDamaged,
+    LedgerDamaged,
+    LedgerLocked,
+    SealingError,
+    SessionExists,
+    SubjectErased,
+)
+from kitchener.ledger import LedgerReader, verify_file
+from kitchener.ledger.verify.checkpoint import sign_ledger
+from kitchener.records import events
+from kitchener.replaying import replay_session
+from kitchener.runtime import SessionExport, erase_subject, export_session, import_session
+from kitchener.sealing import Keyring
+from kitchener.signing import make_key
+from kitchener.testing import ScriptedProvider
+from tests.erasure.kit import ADA, BO, TALK, converse, fetch, fill, running
+from tests.erasure.kit import config as sealed_config
+from tests.replay.recording import MESSAGES, TOOLS, model, record, say_all
+from tests.replay.test_replay_identical import LEARNING, MODES
+
+
+def moved(config: RuntimeConfig, root: Path) -> RuntimeConfig:
+    """The same settings for another root."""
+    return config.model_copy(update={"plane_root": str(root)})
+
+
+async def go_on(config: RuntimeConfig, session_id: str, *messages: str) -> None:
+    """More turns of a session, as in the root where it began."""
+    async with open_runtime(config, providers={"scripted": ScriptedProvider(model)}, tools=TOOLS) as runtime:
+        await say_all(runtime, session_id, messages)
+
+
+def ledgers(root: Path) -> Iterator[Path]:
+    yield from sorted(root.rglob("*.jsonl"))
+
+
+@pytest.mark.parametrize("memory", [{}, LEARNING], ids=["forgetful", "learning"])
+@pytest.mark.parametrize("mode", MODES, ids=["off", "shadow", "bridge", "classified"])
+async def test_an_imported_session_goes_on_and_replays_as_where_it_ran(
+    tmp_path: Path, mode: dict[str, Any], memory: dict[str, Any]
+) -> None:
+    """Two sessions of one subject move one after the other, so that the second meets what the first brought."""
+    config, sessions = await record(tmp_path / "a", sessions=2, **mode, **memory)
+    there = moved(config, tmp_path / "b")
+    before = {each: await replay_session(each, config=config, tools=TOOLS) for each in sessions}
+    for session_id in reversed(sessions):
+        made = await export_session(session_id, tmp_path / session_id, config=config)
+        taken = await import_session(tmp_path / session_id, config=there)
+        assert (taken.turns, taken.entries, taken.was_there) == (made.turns, made.entries, False)
+    for path in ledgers(tmp_path / "b"):
+        assert verify_file(path).fault is None
+    for session_id in sessions:
+        report = await replay_session(session_id, config=there, tools=TOOLS)
+        assert report.is_identical, report.text()
+        assert (report.turns, report.visible) == (before[session_id].turns, before[session_id].visible)
+    await go_on(there, sessions[0], *MESSAGES[:2])
+    report = await replay_session(sessions[0], config=there, tools=TOOLS)
+    assert report.is_identical, report.text()
+    assert len(report.turns) == len(MESSAGES) + 2
+    again = await import_session(tmp_path / sessions[0], config=there)
+    assert again.was_there, "it has gone on, and has all that the folder has"
+
+
+async def test_the_next_message_sees_the_history_and_takes_the_next_number(tmp_path: Path) -> None:
+    """With the same subject and intent; a session that moves twice carries both roots' turns."""
+    config, (session_id,) = await record(tmp_path / "a", MESSAGES[:2], context_mode="enforce", intent_mode="classified")
+    async with LedgerReader.open(tmp_path / "a" / "HO2" / "ADMIN" / "ho2m.jsonl") as ho2m:
+        (first,) = [each.entity_id async for each in ho2m.read(entry_type=events.INTENT_DECLARED)]
+    for to in ("b", "c"):
+        await export_session(session_id, tmp_path / f"to {to}", config=config)
+        config = moved(config, tmp_path / to)
+        await import_session(tmp_path / f"to {to}", config=config)
+        provider = ScriptedProvider(model)
+        async with open_runtime(config, providers={"scripted": provider}, tools=TOOLS) as runtime:
+            session = await runtime.supervisor().session(session_id)
+            assert session.subject_id == "ada"
+            result = await runtime.supervisor().handle_turn(f"it goes on in {to}", session_id=session_id)
+        assert result.intent_id == first
+        shown = "\n".join(each.content for request in provider.requests for each in request.messages)
+        assert "hello there" in shown
+    assert "it goes on in b" in shown
+    assert result.turn_id.endswith("-000004")
+    report = await replay_session(session_id, config=config, tools=TOOLS)
+    assert (report.is_identical, len(report.turns)) == (True, 4)
+
+
+async def test_shared_intents_and_learned_lines_count_once_for_all_imported_sessions(tmp_path: Path) -> None:
+    config, sessions = await record(tmp_path / "a", sessions=2, context_mode="enforce", intent_mode="classified", **LEARNING)
+    async with open_runtime(config, providers={"scripted": ScriptedProvider(model)}, tools=TOOLS) as runtime:
+        project = await runtime.supervisor().declare_intent(sessions[0], objective="the garden", scope="PROJECT")
+        for session_id in sessions:
+            await runtime.supervisor().declare_intent(session_id, objective="a bed", parent_intent_id=project)
+        lines = await runtime.memory().read_active_biases(namespace="ADMIN/ada")
+    there = moved(config, tmp_path / "b")
+    for session_id in sessions[::-1]:
+        await export_session(session_id, tmp_path / session_id, config=config)
+        await import_session(tmp_path / session_id, config=there)
+    async with open_runtime(there, providers={"scripted": ScriptedProvider(model)}, tools=TOOLS) as runtime:
+        assert await runtime.memory().read_active_biases(namespace="ADMIN/ada") == lines != []
+        third = await runtime.supervisor().start_session(subject_id="ada")
+        await runtime.supervisor().declare_intent(third, objective="a path", parent_intent_id=project)
+        for session_id in (*sessions, third):
+            await runtime.supervisor().handle_turn("hello", session_id=session_id)
+    async with LedgerReader.open(tmp_path / "b" / "HO2" / "ADMIN" / "context.jsonl") as context:
+        flags = [each.payload async for each in context.read(entry_type=events.CONFLICT_FLAG)]
+    assert not [each for each in flags if each["kind"] == "INVALID_LIFECYCLE"]
+    for session_id in sessions:
+        assert (await replay_session(session_id, config=there, tools=TOOLS)).is_identical
+
+
+async def sealed(tmp_path: Path, *, with_key: bool = True) -> tuple[SessionExport, RuntimeConfig]:
+    """A folder of a sealed session of Ada, who has three, and the settings of another root with a keyring."""
+    sessions = await fill(tmp_path / "a")
+    made = await export_session(sessions[ADA][0], tmp_path / "folder", config=sealed_config(tmp_path / "a"), with_key=with_key)
+    return made, sealed_config(tmp_path / "b")
+
+
+async def test_sealed_content_moves_with_its_key_and_is_erased_with_its_subject(tmp_path: Path) -> None:
+    made, there = await sealed(tmp_path)
+    assert made.has_key
+    assert made.context_entries
+    assert (tmp_path / "folder").stat().st_mode & 0o077 == 0
+    taken = await import_session(tmp_path / "folder", config=there)
+    assert taken.is_readable
+    report = await replay_session(made.session_id, config=there, tools=[fetch])
+    assert report.is_identical, report.text()
+    assert len(report.turns) == len(TALK)
+    async with running(tmp_path / "b") as runtime:
+        bo = await converse(runtime, BO, "tell me")
+        await converse(runtime, ADA, "and me")
+    erased = await erase_subject(ADA, config=there)
+    assert (erased.sessions, erased.turns, erased.plain_turns) == (2, len(TALK) + 1, 0)
+    report = await replay_session(made.session_id, config=there, tools=[fetch])
+    assert set(report.skipped.values()) == {"erased"}
+    assert (await replay_session(bo, config=there, tools=[fetch])).turns
+    with pytest.raises(SubjectErased):
+        await import_session(tmp_path / "folder", config=there)
+    assert Keyring(tmp_path / "b" / "keys").find(ADA) is None
+
+
+async def test_without_its_key_sealed_content_cannot_be_read_until_the_key_is_imported(tmp_path: Path) -> None:
+    made, there = await sealed(tmp_path, with_key=False)
+    assert not made.has_key
+    assert made.key_id
+    assert not (await import_session(tmp_path / "folder", config=there)).is_readable
+    report = await replay_session(made.session_id, config=there, tools=[fetch])
+    assert set(report.skipped.values()) == {"erased"}, "nobody can read it"
+    await export_session(made.session_id, tmp_path / "with key", config=sealed_config(tmp_path / "a"), with_key=True)
+    again = await import_session(tmp_path / "with key", config=there)
+    assert (again.was_there, again.is_readable) == (True, True)
+    assert (await replay_session(made.session_id, config=there, tools=[fetch])).is_identical
+
+
+async def test_a_key_that_this_root_cannot_keep_is_refused(tmp_path: Path) -> None:
+    _, there = await sealed(tmp_path)
+    plain = there.model_copy(update={"ledger": there.ledger.model_copy(update={"keyring": None})})
+    with pytest.raises(ConfigError, match="keyring"):
+        await import_session(tmp_path / "folder", config=plain)
+    Keyring(tmp_path / "b" / "keys").get(ADA)
+    with pytest.raises(SealingError, match="another key"):
+        await import_session(tmp_path / "folder", config=there)
+    assert not list(ledgers(tmp_path / "b"))
+
+
+async def test_every_changed_byte_of_a_folder_is_refused_by_the_name_of_its_file(tmp_path: Path) -> None:
+    """One byte of each stretch of each file; before anything is written."""
+    config, (session_id,) = await record(tmp_path / "a", MESSAGES[:2], **LEARNING)
+    await export_session(session_id, tmp_path / "folder", config=config)
+    there = moved(config, tmp_path / "b")
+    for file in sorted((tmp_path / "folder").iterdir()):
+        stored = file.read_bytes()
+        for at in range(0, len(stored), max(1, len(stored) // 40)):
+            file.write_bytes(stored[:at] + bytes([stored[at] ^ 1]) + stored[at + 1 :])
+            with pytest.raises((FolderDamaged, CallerError), match="manifest.json|" + file.name):
+                await import_session(tmp_path / "folder", config=there)
+        file.unlink()
+        with pytest.raises(FolderDamaged, match=file.name):
+            await import_session(tmp_path / "folder", config=there)
+        file.write_bytes(stored)
+    assert not (tmp_path / "b").exists()
+
+
+async def test_a_forged_folder_is_refused_by_the_key_of_who_should_have_signed(tmp_path: Path) -> None:
+    config, (session_id,) = await record(tmp_path / "a", MESSAGES[:1])
+    signer, other = make_key(tmp_path / "signer.pem"), make_key(tmp_path / "other.pem")
+    for path in ledgers(tmp_path / "a"):
+        sign_ledger(path, signer, "2026-01-01T00:00:00.000000+00:00")
+    made = await export_session(session_id, tmp_path / "folder", config=config)
+    assert made.is_signed
+    with pytest.raises(FolderDamaged, match="public_key"):
+        await import_session(tmp_path / "folder", config=moved(config, tmp_path / "b"), public_key=other.public_key)
+    taken = await import_session(tmp_path / "folder", config=moved(config, tmp_path / "b"), public_key=signer.public_key)
+    assert taken.is_signed
+
+
+async def test_the_import_is_on_record_with_the_heads_of_the_chains(tmp_path: Path) -> None:
+    config, (session_id,) = await record(tmp_path / "a", MESSAGES[:1])
+    made = await export_session(session_id, tmp_path / "folder", config=config)
+    await import_session(tmp_path / "folder", config=moved(config, tmp_path / "b"))
+    async with (
+        LedgerReader.open(tmp_path / "a" / "HO2" / "ADMIN" / "ho2m.jsonl") as source,
+        LedgerReader.open(tmp_path / "b" / "HO2" / "ADMIN" / "ho2m.jsonl") as target,
+    ):
+        (record_,) = [each async for each in target.read(entry_type=events.SESSION_IMPORTED)]
+        head = source.head()
+        moved_ones = [each async for each in target.read(session_id=session_id)][:-1]
+        stayed = [each async for each in source.read(session_id=session_id)]
+    assert record_.session_id == record_.entity_id == session_id
+    assert record_.payload["entries"] == made.entries
+    heads = {each["ledger_id"]: (each["seq"], each["chain_hash"]) for each in record_.payload["heads"]}
+    assert heads["HO2M:ADMIN"] == head
+    assert [(each.ref, each.body) for each in moved_ones] == [(each.ref, each.body) for each in stayed]
+
+
+async def test_a_session_that_is_there_with_other_entries_is_refused(tmp_path: Path) -> None:
+    """Where it ran, a folder of it brings nothing; where an older folder was imported, a newer one does not fit."""
+    config, (session_id,) = await record(tmp_path / "a", MESSAGES[:1])
+    await export_session(session_id, tmp_path / "older", config=config)
+    assert (await import_session(tmp_path / "older", config=config)).was_there
+    there = moved(config, tmp_path / "b")
+    await import_session(tmp_path / "older", config=there)
+    await go_on(config, session_id, "more")
+    await export_session(session_id, tmp_path / "newer", config=config)
+    before = {path: path.read_bytes() for path in ledgers(tmp_path / "b")}
+    with pytest.raises(SessionExists, match=session_id):
+        await import_session(tmp_path / "newer", config=there)
+    assert {path: path.read_bytes() for path in ledgers(tmp_path / "b")} == before
+    with pytest.raises(CallerError, match="exists already"):
+        await export_session(session_id, tmp_path / "newer", config=config)
+
+
+async def test_a_damaged_ledger_is_not_exported_and_a_used_one_takes_no_import(tmp_path: Path) -> None:
+    config, (session_id,) = await record(tmp_path / "a", MESSAGES[:1])
+    await export_session(session_id, tmp_path / "folder", config=config)
+    there = moved(config, tmp_path / "b")
+    async with open_runtime(there, providers={"scripted": ScriptedProvider(model)}, tools=TOOLS):
+        with pytest.raises(LedgerLocked):
+            await import_session(tmp_path / "folder", config=there)
+    assert not (await import_session(tmp_path / "folder", config=there)).was_there
+    path = tmp_path / "a" / "HO1" / "ADMIN" / "ho1m.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"echo: hello", b"echo: hallo"))
+    with pytest.raises(LedgerDamaged):
+        await export_session(session_id, tmp_path / "again", config=config)
+    assert not (tmp_path / "again").exists()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a", "b", "folder"], "nothing half done is left"
+
+
+KILLED = """
+import os, sys
+import anyio
+from kitchener.runtime import import_session
+
+left = int(sys.argv[3])
+
+def step():
+    global left
+    left -= 1
+    if not left:
+        os._exit(9)
+
+anyio.run(lambda: import_session(sys.argv[1], root=sys.argv[2], on_step=step))
+"""
+
+
+async def test_an_import_that_is_killed_leaves_no_session_and_the_next_one_completes_it(tmp_path: Path) -> None:
+    """After each ledger; HO2m is the last, so the session is there once all of it is."""
+    config = RuntimeConfig(
+        plane_root=str(tmp_path / "a"), ledger=LedgerConfig(durability="os"), agents={"ADMIN": HO2Config(ho3_enabled=True)}
+    )
+    async with open_runtime(config) as runtime:
+        result = await runtime.supervisor().handle_turn("hello", subject_id="ada")
+    await export_session(result.session_id, tmp_path / "folder", config=config)
+    steps = len(list((tmp_path / "folder").iterdir())) - 1
+    for killed_after in range(1, steps + 1):
+        root = tmp_path / f"b{killed_after}"
+        arguments = [sys.executable, "-c", KILLED, str(tmp_path / "folder"), str(root), str(killed_after)]
+        assert subprocess.run(arguments, check=False, cwd=tmp_path).returncode == 9  # noqa: ASYNC221 - ends by itself
+        is_there = killed_after == steps
+        assert (await import_session(tmp_path / "folder", root=root)).was_there == is_there
+        for name, count in {"ho1m": "HO1/ADMIN", "ho2m": "HO2/ADMIN", "signals": "HOT/memory"}.items():
+            moved_to, source = root / count / f"{name}.jsonl", tmp_path / "a" / count / f"{name}.jsonl"
+            more = 1 if name == "ho2m" else 0
+            assert verify_file(moved_to).entries == verify_file(source).entries + more
+        report = await replay_session(result.session_id, config=moved(config, root))
+        assert (report.is_identical, report.turns) == (True, (result.turn_id,)), report.text()
