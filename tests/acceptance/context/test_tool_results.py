@@ -69,9 +69,9 @@ async def talking(root: Path, **config: Any) -> AsyncIterator[Talk]:
         yield conversation
 
 
-async def replays(root: Path, session_id: str = SID, **config: Any) -> None:
+async def replays(root: Path, **config: Any) -> None:
     """Asserts that the session replays identically."""
-    report = await replay_session(session_id, config=scripted_config(root, **config), tools=TOOLS)
+    report = await replay_session(SID, config=scripted_config(root, **config), tools=TOOLS)
     assert report.is_identical, report.text()
     assert report.policy is None
 
