@@ -452,7 +452,7 @@ def test_the_shipped_templates_stand_in_their_manifest() -> None:
 
 
 async def test_the_probe_brings_learned_lines_beside_the_rules() -> None:
-    """They have a budget of their own, so the limits of attention do not cut them. A failing memory is for the caller to record."""
+    """Their budget is their own, so the limits of attention do not cut them. A failing memory is the caller's to record."""
     anchors = [ContextFragment("HO3M", "ART-1", "Answers in German.", 6), ContextFragment("HO3M", "ART-2", "Likes tea.", 4)]
 
     async def read() -> list[ContextFragment]:
