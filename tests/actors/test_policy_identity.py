@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from kitchener.actors import policy_identity as under_test
+from kitchener.actors.attention.templates import write_manifest
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.policy_identity import code_hash, definition_hashes, policy_code, policy_identity
 from kitchener.config import HO2Config, HO3MemoryConfig
-from tests.acceptance.stack import open_scripted, read_all
+from kitchener.replaying import replay_session
+from tests.acceptance.stack import open_scripted, read_all, scripted_config
 
 ROOT = Path(__file__).parents[2]
 
@@ -163,8 +165,27 @@ def test_prompts_and_templates_are_part_of_a_policy_by_what_they_say(tmp_path: P
     PromptLibrary.write_manifest(str(packs))
     other_pack = policy_identity(own, None)
     template = templates / "ATT-ADMIN-001.json"
-    template.write_text(template.read_text(encoding="utf-8").replace("10000", "9000"), encoding="utf-8")
+    template.write_text(template.read_text(encoding="utf-8").replace("10000", "1"), encoding="utf-8")
+    write_manifest(str(templates))
     assert len({known, other_pack, policy_identity(own, None)}) == 3
+
+
+async def test_a_replay_under_another_template_says_so(tmp_path: Path) -> None:
+    """Also where the template decides nothing, because the class is under the Context Authority."""
+    templates = tmp_path / "attention"
+    shutil.copytree(ASSETS / "attention", templates)
+    settings = {"context_mode": "enforce", "attention_templates": str(templates)}
+    async with open_scripted(tmp_path, **settings) as runtime:
+        result = await runtime.supervisor().handle_turn("hello")
+    same = await replay_session(result.session_id, config=scripted_config(tmp_path, **settings))
+    assert (same.is_identical, same.policy) == (True, None)
+    template = templates / "ATT-ADMIN-001.json"
+    template.write_text(template.read_text(encoding="utf-8").replace("10000", "1"), encoding="utf-8")
+    write_manifest(str(templates))
+    other = await replay_session(result.session_id, config=scripted_config(tmp_path, **settings))
+    assert other.is_identical
+    assert other.policy is not None
+    assert "under another policy" in other.text()
 
 
 async def test_turn_and_projection_carry_one_value(tmp_path: Path) -> None:

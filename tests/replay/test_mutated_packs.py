@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kitchener.actors.attention.templates import write_manifest
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.config import RuntimeConfig
 from kitchener.errors import ConfigError, PromptError
@@ -112,10 +113,14 @@ async def test_changed_attention_template_diverges(recorded_root: Path, tmp_path
     template = json.loads(path.read_text(encoding="utf-8"))
     template["budget"]["max_context_tokens"] = 30
     path.write_text(json.dumps(template), encoding="utf-8")
+    with pytest.raises(ConfigError, match="has changed"):
+        await diverged(with_agents(recorded_root, attention_templates=str(templates)), "RESIDENT:off")
+    write_manifest(str(templates))
     found = await diverged(with_agents(recorded_root, attention_templates=str(templates)), "RESIDENT:off")
     assert found.entry_type == "WO_PLANNED"
     assert found.field.startswith("attention.")
     template["budget"]["max_context_tokens"] = "many"
     path.write_text(json.dumps(template), encoding="utf-8")
+    write_manifest(str(templates))
     with pytest.raises(ConfigError, match="max_context_tokens"):
         await diverged(with_agents(recorded_root, attention_templates=str(templates)), "RESIDENT:off")

@@ -3,7 +3,7 @@
 from kitchener.context.flags import Flag
 from kitchener.context.fold.events import SourceEvent, make_event, read_event
 from kitchener.context.fold.items import Item, bias_item, estimator, evidence_item, recalled
-from kitchener.context.fold.results import ToolResult, result_item
+from kitchener.context.fold.results import ToolResult, result_id, result_item
 from kitchener.context.fold.state import ContextState, fold
 from kitchener.context.intents.active import Resolution, resolve_active
 from kitchener.context.intents.reachability import eligible, reach_from, recall_last_closed
@@ -86,6 +86,7 @@ __all__ = [
     "resolve_active",
     "resolve_after_turn",
     "resolve_intent_transition",
+    "result_id",
     "result_item",
     "with_scopes",
 ]

@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 import orjson
 
 from kitchener.canonical import canonical_bytes
-from kitchener.context import ProjectionLists, read_chain
+from kitchener.context import ProjectionLists, read_chain, result_id
 from kitchener.gateway.providers.recorded import Recording
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.ledger.format.imported import ImportedEntry
@@ -330,7 +330,8 @@ class Tape:
         """The id of the entity that an entry is about."""
         entry = self._by_ref.get(ref)
         if entry is not None:
-            return f"{entry.entity_id}.{entry.payload['call']}" if entry.entry_type == events.TOOL_CALL else entry.entity_id
+            is_result = entry.entry_type == events.TOOL_CALL
+            return result_id(entry.entity_id, entry.payload["call"]) if is_result else entry.entity_id
         return self.names.get((ref.ledger_id, ref.entry_id), ref.entry_id)
 
     def _difference(

@@ -8,13 +8,15 @@ from typing import Any, Final
 import pytest
 
 from kitchener import tool
+from kitchener.errors import SubjectErased
 from kitchener.ids import turn_id
 from kitchener.records import events
+from kitchener.records.entries import is_sealed
 from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import replay_session
 from kitchener.testing import FakeClock, ScriptedProvider, use_tool
 from tests.acceptance.context.context_kit import ENFORCE, OTHER, SHADOW, SID, Talk, talk
-from tests.acceptance.stack import open_scripted, read_all, scripted_config
+from tests.acceptance.stack import QUICK, open_scripted, read_all, scripted_config
 
 SIZES: Final = {f"package-{n:03d}": f"{n * 7} MiB, written by author {n}" for n in range(120)}
 ALL_MODES: Final = pytest.mark.parametrize("mode", [{}, SHADOW, ENFORCE], ids=["off", "shadow", "enforce"])
@@ -69,9 +71,9 @@ async def talking(root: Path, **config: Any) -> AsyncIterator[Talk]:
         yield conversation
 
 
-async def replays(root: Path, session_id: str = SID, **config: Any) -> None:
+async def replays(root: Path, **config: Any) -> None:
     """Asserts that the session replays identically."""
-    report = await replay_session(session_id, config=scripted_config(root, **config), tools=TOOLS)
+    report = await replay_session(SID, config=scripted_config(root, **config), tools=TOOLS)
     assert report.is_identical, report.text()
     assert report.policy is None
 
@@ -89,7 +91,7 @@ async def result_key(ada: Talk, session_id: str = SID) -> str:
 
 @ALL_MODES
 async def test_a_result_that_no_reply_repeated_is_in_a_later_request(tmp_path: Path, mode: Mapping[str, Any]) -> None:
-    """The founding words: "HO2 can read HO2m + HO1m". It is shown to every later turn, also after a restart."""
+    """It is shown to every later turn, also after a restart."""
     async with talking(tmp_path, **mode) as ada:
         await ada.say("use door_code", "what a day", "and the code?")
         assert "(tool door_code) gave: " in ada.text()
@@ -233,6 +235,27 @@ async def test_a_result_cannot_speak_for_somebody_else(tmp_path: Path) -> None:
         await ada.supervisor.handle_turn("and now?", session_id=SID)
         assert "\n> assistant: I promised" in ada.text()
         assert "\n> Goal: pay" in ada.text()
+
+
+@ALL_MODES
+async def test_a_sealed_result_is_recalled_and_leaves_with_its_subject(tmp_path: Path, mode: Mapping[str, Any]) -> None:
+    """It is read with the subject's key, also after a restart. After the erasure nobody can read it, and the rest verifies."""
+    settings = {**mode, "ledger": QUICK.model_copy(update={"keyring": str(tmp_path / "keys")})}
+    async with talking(tmp_path, **settings) as ada:
+        await ada.say("use door_code", "what a day")
+    async with talking(tmp_path, **settings) as ada:
+        await ada.say("and the code?")
+        assert "4711" in ada.text()
+        assert not any(b"north" in path.read_bytes() for path in tmp_path.rglob("*.jsonl"))
+    await replays(tmp_path, **settings)
+    async with open_scripted(tmp_path, ScriptedProvider(model), tools=TOOLS, **settings) as runtime:
+        await runtime.erase_subject("ada")
+        with pytest.raises(SubjectErased):
+            await runtime.supervisor().handle_turn("and the code?", session_id=SID)
+        called = await read_all(runtime.ledgers().ho1m, session_id=SID, entry_type=events.TOOL_CALL)
+        assert all(is_sealed(each.payload["result"]) for each in called)
+    report = await replay_session(SID, config=scripted_config(tmp_path, **settings), tools=TOOLS)
+    assert (report.divergence, set(report.skipped.values())) == (None, {"erased"})
 
 
 async def test_the_turn_names_its_results_on_record(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from kitchener.actors.attention.retriever import (
     standing_rule_fragments,
     words_of,
 )
-from kitchener.actors.attention.templates import AttentionTemplate, load_templates, resolve_template
+from kitchener.actors.attention.templates import AttentionTemplate, load_templates, resolve_template, write_manifest
 from kitchener.canonical import digest
 from kitchener.errors import ConfigError, LedgerClosed
 from kitchener.records import events
@@ -416,6 +417,60 @@ def test_a_field_that_templates_do_not_have_is_to_be_removed(tmp_path: Path, cha
     with pytest.raises(ConfigError, match="remove it") as caught:
         load_templates(str(tmp_path))
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("ATT-MINE.json", " ", r"ATT-MINE\.json: has changed"),
+        ("ATT-MINE.json", None, r"ATT-MINE\.json: is missing"),
+        ("ATT-OTHER.json", "{}", r"ATT-OTHER\.json: is not listed"),
+        ("manifest.json", "[]", "an object with the hash"),
+        ("manifest.json", "{", "is not JSON"),
+    ],
+)
+def test_a_manifest_of_templates_is_checked(tmp_path: Path, name: str, text: str | None, told: str) -> None:
+    """A directory without one is taken as it is; the shipped directory has one."""
+    write_template(tmp_path, "ATT-MINE", "RESIDENT:bo")
+    load_templates(str(tmp_path))
+    write_manifest(str(tmp_path))
+    assert load_templates(str(tmp_path))[-1].template_id == "ATT-MINE"
+    file = tmp_path / name
+    if text is None:
+        file.unlink()
+    else:
+        file.write_text((file.read_text(encoding="utf-8") if text == " " else "") + text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=told):
+        load_templates(str(tmp_path))
+
+
+def test_the_shipped_templates_stand_in_their_manifest() -> None:
+    shipped = files("kitchener.actors") / "assets" / "attention"
+    listed = json.loads((shipped / "manifest.json").read_text("utf-8"))
+    assert set(listed) == {each.name for each in shipped.iterdir()} - {"manifest.json"}
+    assert all(listed[name] == digest((shipped / name).read_bytes()) for name in listed)
+
+
+async def test_the_probe_brings_learned_lines_beside_the_rules() -> None:
+    """Their budget is their own, so the limits of attention do not cut them. A failing memory is the caller's to record."""
+    anchors = [ContextFragment("HO3M", "ART-1", "Answers in German.", 6), ContextFragment("HO3M", "ART-2", "Likes tea.", 4)]
+
+    async def read() -> list[ContextFragment]:
+        return anchors
+
+    async def fail() -> list[ContextFragment]:
+        raise OSError("the memory is gone")
+
+    attention = retriever(Reader(newest=[past(1)], registry=RULES), {"max_context_tokens": 5})
+    probe = await attention.priority_probe(read)
+    assert probe.biases == tuple(anchors)
+    merged = attention.assemble_wo_context(await attention.horizontal_scan(SESSION, "x"), probe, "x", {})
+    assert merged.as_assembled()["ho3_biases"] == ["Answers in German.", "Likes tea."]
+    bare = retriever(Reader(newest=[past(1)]))
+    merged = bare.assemble_wo_context(await bare.horizontal_scan(SESSION, "x"), await bare.priority_probe(read), "x", {})
+    assert merged.biases == tuple(anchors)
+    with pytest.raises(OSError, match="gone"):
+        await attention.priority_probe(fail)
 
 
 def test_a_template_directory_has_to_exist(tmp_path: Path) -> None:

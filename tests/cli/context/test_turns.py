@@ -3,8 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
+from kitchener.testing import ScriptedProvider
+from tests.acceptance.context.test_tool_results import TOOLS, model
+from tests.acceptance.stack import open_scripted
 from tests.cli.commands import read_lines
 from tests.cli.conftest import Cli
 from tests.cli.context.contexts import HO2M, TALK, append, completed, configure, declared, intents, talk, turn
@@ -102,6 +106,34 @@ class TestExplain:
         assert "turns the Context Authority on" in outcome.out
         view = cli("context", "explain", "--turn", turn(session, 2), "--entry", turn(session, 1), "--json").json
         assert (view["mode"], view["explanations"], view["gathered"]) == ("off", [], [turn(session, 1)])
+
+    def test_a_tools_result_of_an_earlier_turn_is_explained(self, cli: Cli) -> None:
+        configure(context_budget="60", standing_rules="[]")
+        settings = {"context_mode": "enforce", "intent_mode": "classified", "context_budget": 60}
+        session, result = "SES-0000000a", "WO-SES-0000000a-002.1"
+
+        async def record() -> None:
+            async with open_scripted(Path(".kitchener"), ScriptedProvider(model), tools=TOOLS, **settings) as runtime:
+                await runtime.supervisor().start_session(session, subject_id="ada")
+                for message in ("use door_code", "what a day", "use list_sizes", "what a night"):
+                    await runtime.supervisor().handle_turn(message, session_id=session)
+
+        anyio.run(record)
+        outcome = cli("context", "explain", "--turn", turn(session, 2), "--entry", result, "--json")
+        (found,) = outcome.json["explanations"]
+        assert outcome.json["is_exact"] is True
+        assert (found["verdict"], found["reasons"]) == ("visible", ["TOOL_RESULT", "REACHABLE_FROM_INTENT"])
+        text = cli("context", "explain", "--turn", turn(session, 2), "--entry", result).out
+        assert f"visible: {result} (tool_result)" in text
+        assert "4711" in text
+        table = cli("context", "explain", "--turn", turn(session, 2)).out
+        assert "a tool's result that no reply has repeated" in table
+        (found,) = cli("context", "explain", "--turn", turn(session, 4), "--entry", "WO-SES-0000000a-006.1", "--json").json[
+            "explanations"
+        ]
+        assert (found["verdict"], found["suppressed_by"]) == ("suppressed", "BUDGET_EVICTION")
+        assert found["short_by"] > 0
+        assert result in cli("context", "diff", turn(session, 1), turn(session, 2)).out
 
     def test_a_turn_that_asked_which_thread_says_so(self, cli: Cli, session: str) -> None:
         cli("intent", "declare", "compare prices", "--session", session)

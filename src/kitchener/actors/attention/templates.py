@@ -1,21 +1,25 @@
 """Reads the JSON files of attention templates and chooses the template of an agent class.
 
-A template sets the limits of gathering for its agent classes. Templates ship with the package; a user's
-directory can override or add templates by id. The template with the most specific `applies_to` applies; `ATT-DEFAULT-001`
-applies if no other does.
+A template sets the limits of gathering for its agent classes. Templates ship with the package; a user's directory can override
+or add templates by id. Where a directory has a manifest with the hash of each file, its files are checked against it. The
+template with the most specific `applies_to` applies; `ATT-DEFAULT-001` applies if no other does.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from kitchener.canonical import digest, parse_json
 from kitchener.config import described, described_key
 from kitchener.errors import ConfigError
 from kitchener.small_files import read_regular
 
+MANIFEST: Final = "manifest.json"
 _MAX_BYTES: Final = 65_536
 """Largest template file, bytes. The shipped templates have about 200 bytes."""
 
@@ -60,18 +64,48 @@ def load_templates(directory: str | None = None) -> tuple[AttentionTemplate, ...
         directory: the user's `*.json` templates; None: only the shipped ones
 
     Raises:
-        ConfigError: the directory or a file in it is invalid; names the file and the field
+        ConfigError: the directory or a file in it is invalid, or differs from its manifest; names the file and the field
     """
-    shipped = files("kitchener.actors").joinpath("assets", "attention")
-    found = {t.template_id: t for t in (_parse(f.name, f.read_bytes()) for f in shipped.iterdir() if f.name.endswith(".json"))}
+    found = _read_folder(files("kitchener.actors").joinpath("assets", "attention"))
     if directory is not None:
         folder = Path(directory)
         if not folder.is_dir():
             raise ConfigError("attention_templates", "", described(directory), "expected a directory of ATT-*.json files")
-        for path in sorted(folder.glob("*.json")):
-            template = _parse(str(path), _read(path))
-            found[template.template_id] = template
+        found |= _read_folder(folder)
     return tuple(found[key] for key in sorted(found))
+
+
+def write_manifest(directory: str) -> None:
+    """Writes `manifest.json` with the hash of every template in `directory`. Call it after each edit that is meant."""
+    hashes = {each.name: digest(_read(each)) for each in _templates_in(Path(directory))}
+    (Path(directory) / MANIFEST).write_text(json.dumps(hashes, indent=2) + "\n", encoding="utf-8")
+
+
+def _templates_in(folder: Traversable) -> list[Traversable]:
+    found = [each for each in folder.iterdir() if each.name.endswith(".json") and each.name != MANIFEST]
+    return sorted(found, key=lambda each: each.name)
+
+
+def _read_folder(folder: Traversable) -> dict[str, AttentionTemplate]:
+    """The templates of a directory by id, each checked against the directory's manifest if there is one."""
+    manifest = folder.joinpath(MANIFEST)
+    contents = {each: _read(each) for each in _templates_in(folder)}
+    if manifest.is_file():
+        _check(manifest, {each.name: digest(data) for each, data in contents.items()})
+    return {each.template_id: each for each in (_parse(str(file), data) for file, data in contents.items())}
+
+
+def _check(manifest: Traversable, found: Mapping[str, str]) -> None:
+    try:
+        expected = parse_json(_read(manifest).decode("utf-8", "replace"))
+    except ValueError as error:
+        raise ConfigError(str(manifest), "", "", f"is not JSON: {error}") from None
+    if not isinstance(expected, dict):
+        raise ConfigError(str(manifest), "", "", "expected an object with the hash of each template")
+    for name in sorted({*found, *expected}):
+        if found.get(name) != expected.get(name):
+            problem = "is missing" if name not in found else "is not listed" if name not in expected else "has changed"
+            raise ConfigError(str(manifest), described_key(name), "", f"{problem}; if this is meant, write the manifest anew")
 
 
 def resolve_template(templates: Sequence[AttentionTemplate], agent_class: str) -> AttentionTemplate:
@@ -86,9 +120,9 @@ def resolve_template(templates: Sequence[AttentionTemplate], agent_class: str) -
     raise ConfigError("attention_templates", "applies_to", agent_class, "no template serves this agent class")
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Traversable) -> bytes:
     try:
-        data = read_regular(path, _MAX_BYTES + 1)
+        data = read_regular(path, _MAX_BYTES + 1) if isinstance(path, Path) else path.read_bytes()
     except OSError as error:
         raise ConfigError(str(path), "", "", f"cannot be read: {error.strerror or error}") from error
     if len(data) > _MAX_BYTES:

@@ -5,11 +5,13 @@ then what was visible, and why the rest was not, come from the record, and only 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final, Literal, cast
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.authority.ranking import TurnRanking, TurnWords
+from kitchener.actors.sessions.results import read_result
 from kitchener.cli.context.recorded_session import RecordedSession, fold_shadow, open_reader, read_past
 from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.output import UNREADABLE
@@ -32,8 +34,9 @@ from kitchener.context import (
     lists_of,
     read_chain,
     recalled,
+    result_item,
 )
-from kitchener.context.fold.items import TIER_TURN
+from kitchener.context.fold.items import TIER_RESULT, TIER_TURN
 from kitchener.context.projection.explanation import explain_all, find_placed
 from kitchener.errors import NotOnRecord
 from kitchener.ids import session_of_valid_turn
@@ -163,7 +166,7 @@ async def _viewed(
         else:
             state = past.state(before, position=_position(started, begun))
         lists = _lists(shown, decided)
-        offered = await _offered(paths, past, lists, state)
+        offered = [*await _offered(paths, past, lists, state), *await _results(paths, past, lists, state, message)]
         projection, is_exact = rebuild(state, past.config, payload, lists, message, offered)
     return TurnView(
         turn_id,
@@ -249,6 +252,24 @@ async def _offered(paths: LedgerPaths, past: RecordedSession, lists: ProjectionL
     return items
 
 
+async def _results(
+    paths: LedgerPaths, past: RecordedSession, lists: ProjectionLists, state: ContextState, message: str
+) -> list[Item]:
+    """The results of tools that a projection names, as items, oldest first."""
+    named = [ref for ref in lists.eligible if "TOOL_RESULT" in lists.reasons.get(f"{ref.ledger_id}/{ref.entry_id}", ())]
+    ruleset, items = ruleset_of(past.config), list[Item]()
+    async with AsyncExitStack() as opened:
+        ho1m = await opened.enter_async_context(paths.reader(past.agent_class, "ho1m")) if named else None
+        for ref in sorted(named, key=_seq):
+            entry = await ho1m.get(_seq(ref)) if ho1m is not None else None
+            found = read_result(entry) if entry is not None and entry.ref == ref else None
+            turn = state.turns.get(found.turn_id) if found is not None else None
+            if found is not None and turn is not None:
+                estimate = estimator(ruleset.token_estimator)
+                items.append(result_item(found, message, ruleset.result_tokens, estimate, intent_id=turn.intent_id))
+    return items
+
+
 async def _learned(paths: LedgerPaths, past: RecordedSession, refs: Sequence[Ref]) -> list[Item]:
     estimate = estimator(ruleset_of(past.config).token_estimator)
     items: list[Item] = []
@@ -295,7 +316,7 @@ def rebuild(
         payload: of `PROJECTION_COMPUTED`
         lists: what that says, written out
         message: of the turn
-        offered: learned lines and recalled evidence that it names
+        offered: learned lines, results of tools and recalled evidence that it names
     """
     biases = [item for item in offered if item.kind == "bias"]
     recalled = [item for item in offered if item.kind == "evidence"]
@@ -310,6 +331,7 @@ def rebuild(
         message=message,
         biases=biases,
         recalled=recalled,
+        results=[item for item in offered if item.kind == "tool_result"],
         tokens_left=budget + ruleset.reply_reserve,
         mode=payload["mode"],
     )
@@ -372,6 +394,8 @@ def _lost(ref: Ref, why: Iterable[str]) -> Item:
     item = evidence_item(ref.entry_id, ref, "", f"({ref.entry_id} as it was then)", lambda _: 0)
     if "RECALLED" in why:
         return item
+    if "TOOL_RESULT" in why:
+        return item._replace(kind="tool_result", tier=TIER_RESULT, reasons=("TOOL_RESULT", "REACHABLE_FROM_INTENT"))
     return item._replace(kind="rule", tier=_HEAD_TIER, reasons=tuple(why))  # type: ignore[arg-type]  # as they were recorded
 
 

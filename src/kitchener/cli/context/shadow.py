@@ -15,7 +15,7 @@ from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.output import UNREADABLE, one_line
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import toml_key
-from kitchener.context import ProjectionLists, base_ref, read_chain
+from kitchener.context import ProjectionLists, base_ref, read_chain, result_id
 from kitchener.errors import NotOnRecord
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
@@ -165,6 +165,7 @@ class _Readers(NamedTuple):
     ho2m: LedgerReader
     context: LedgerReader
     overlays: LedgerReader | None
+    ho1m: LedgerReader | None
 
 
 async def read_shadow(paths: LedgerPaths, preferred: str, session_id: str | None) -> ShadowReport:
@@ -199,7 +200,8 @@ async def _open_readers(paths: LedgerPaths, agent_class: str) -> AsyncIterator[_
         ho2m = await opened.enter_async_context(paths.reader(agent_class))
         context = await opened.enter_async_context(paths.reader(agent_class, "context"))
         overlays = await opened.enter_async_context(paths.reader(agent_class, "overlays"))
-        yield None if ho2m is None or context is None else _Readers(ho2m, context, overlays)
+        ho1m = await opened.enter_async_context(paths.reader(agent_class, "ho1m"))
+        yield None if ho2m is None or context is None else _Readers(ho2m, context, overlays, ho1m)
 
 
 async def _compare(readers: _Readers, session_id: str) -> tuple[list[ShadowTurn], Counter[str]]:
@@ -281,10 +283,13 @@ def _reasons(ref: Ref, lists: ProjectionLists) -> tuple[str, ...]:
 async def _name(readers: _Readers, names: dict[Ref, str], ref: Ref, lists: ProjectionLists) -> str:
     """What an entry is about: a turn, a work order, a learned line. A standing rule, or what is gone, goes by its own id."""
     if ref not in names:
-        reader = readers.overlays if "HO3_BIAS" in _reasons(ref, lists) else readers.ho2m
+        others = {each.ledger_id: each for each in (readers.ho2m, readers.ho1m) if each is not None}
+        reader = readers.overlays if "HO3_BIAS" in _reasons(ref, lists) else others.get(ref.ledger_id)
         entry = await reader.find(ref) if reader is not None and ref.ledger_id == reader.ledger_id else None
         payload = entry.payload if entry is not None else {}
         learned = payload.get("artifact_id") or payload.get("overlay_id")
+        if entry is not None and payload and entry.entry_type == events.TOOL_CALL:
+            learned = result_id(entry.entity_id, payload["call"])
         names[ref] = learned or (entry.entity_id if entry is not None and payload else ref.entry_id)
     return names[ref]
 

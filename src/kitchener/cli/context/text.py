@@ -20,6 +20,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "FAILED_WO": "failed",
     "REACHABLE_FROM_INTENT": "belongs to the intent",
     "HO3_BIAS": "learned about the subject",
+    "TOOL_RESULT": "a tool's result that no reply has repeated",
     "RECALLED": "recalled from elsewhere",
 }
 

@@ -9,7 +9,7 @@ from kitchener.cli.context.text import MOST, how_to_turn_on, intent_words, shown
 from kitchener.cli.terminal.output import one_line, short_time
 from kitchener.context import Explanation, diff_projections
 from kitchener.context.projection.explanation import VisibilityChange, find_placed
-from kitchener.errors import CallerError
+from kitchener.errors import CallerError, NotOnRecord
 
 _WIDTH: Final = 96
 _CONTEXT_LINES: Final = 4
@@ -226,7 +226,7 @@ def _why(view: TurnView, change: VisibilityChange) -> str:
     """What the other turn says about an item."""
     try:
         return view.explain(change.entity_id).text
-    except CallerError:  # a rule or a learned line of one turn is nowhere on the other's record
+    except NotOnRecord:  # a rule, a learned line or a tool's result of one turn is nowhere on the other's record
         return change.why
 
 

@@ -45,8 +45,18 @@ class ToolResult(NamedTuple):
 
     @property
     def result_id(self) -> str:
-        """Names the result, e.g. `WO-SES-1a2b3c4d-002.1`."""
-        return f"{self.wo_id}.{self.call}"
+        """Names the result."""
+        return result_id(self.wo_id, self.call)
+
+
+def result_id(wo_id: str, call: int) -> str:
+    """The name of a tool's result, e.g. `WO-SES-1a2b3c4d-002.1`.
+
+    Args:
+        wo_id: the work order that made the call
+        call: number of the call within the work order, from 1
+    """
+    return f"{wo_id}.{call}"
 
 
 def result_text(result: Json) -> str:
