@@ -217,7 +217,7 @@ class RecordedDirectCall:
         return DirectReply(str(end.payload.get("response", "")) if end is not None else "", None)
 
 
-class _MemoryView(TypedDict, total=False):
+class _ReadScope(TypedDict, total=False):
     """What every READ takes besides its time."""
 
     up_to: Mapping[str, int] | None
@@ -248,7 +248,7 @@ class RecordedMemory(MemoryReader):
         """None: a replay writes nothing."""
         return ()
 
-    async def read_active_biases(self, as_of_ts: TimeInput | None = None, **view: Unpack[_MemoryView]) -> list[Overlay]:
+    async def read_active_biases(self, as_of_ts: TimeInput | None = None, **view: Unpack[_ReadScope]) -> list[Overlay]:
         """See `MemoryReader`; fails where the recorded call failed."""
         self._fail_again()
         return await super().read_active_biases(as_of_ts, **view)
@@ -263,7 +263,7 @@ class RecordedMemory(MemoryReader):
                 found[key] = (held[-1].ref, held[-1].timestamp)
         return found
 
-    async def check_gate(self, signal_id: str, as_of_ts: TimeInput | None = None, **view: Unpack[_MemoryView]) -> GateResult:
+    async def check_gate(self, signal_id: str, as_of_ts: TimeInput | None = None, **view: Unpack[_ReadScope]) -> GateResult:
         """See `MemoryReader`; fails where the recorded call failed."""
         self._fail_again()
         return await super().check_gate(signal_id, as_of_ts, **view)
