@@ -25,7 +25,6 @@ MANY_METHODS = {"HO2Supervisor"}
 """The one public client: what an application may ask of an agent stands in one place."""
 
 SAME_MODULE_NAMES = {
-    "accept_head": "the command, and what it does to a ledger",
     "context": "the command group, and the payloads of its entries",
     "erasure": "the same erasure, in the supervisor, in memory and in the whole runtime",
     "events": "the types of entries, and entries read for context decisions",

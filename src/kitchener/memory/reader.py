@@ -25,7 +25,7 @@ from kitchener.memory.subject import SubjectMemory
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, artifact_key, fold_subject, overlay_keys, signal_keys
 from kitchener.memory.timestamps import us_of
 from kitchener.plain_names import quoted
-from kitchener.records.events import HO3_QUARANTINED
+from kitchener.records import events
 from kitchener.records.ref import Ref
 from kitchener.sealing import Sealer
 
@@ -42,6 +42,15 @@ TimeInput = datetime | str
 def memory_dir(plane_root: Path | str, config: HO3MemoryConfig) -> Path:
     """The directory of the memory's ledgers."""
     return Path(config.memory_dir) if config.memory_dir is not None else Path(plane_root) / "HOT" / "memory"
+
+
+def record_facts(entry: StoredEntry, *names: str) -> dict[str, object]:
+    """Type, time and weight of an entry of the memory's ledgers, and these fields of its payload, as JSON types."""
+    payload = events.read_payload(entry.entry_type, entry.payload)
+    facts: dict[str, object] = {name: payload[name] for name in names if name in payload}
+    if "new_weight" in payload:
+        facts["weight"] = payload["new_weight"]
+    return {"entry_type": entry.entry_type, "at": entry.timestamp, **facts}
 
 
 @lru_cache(4_096)
@@ -237,5 +246,5 @@ class MemoryReader(ReadOperations):
 
     async def read_quarantines(self, *, namespace: str) -> list[StoredEntry]:
         """The entries that put signals and events of a namespace in quarantine, oldest first."""
-        (key,) = overlay_keys(HO3_QUARANTINED, {"namespace": namespace})
-        return [entry async for entry in self.overlays.read(key=key, entry_type=HO3_QUARANTINED)]
+        (key,) = overlay_keys(events.HO3_QUARANTINED, {"namespace": namespace})
+        return [entry async for entry in self.overlays.read(key=key, entry_type=events.HO3_QUARANTINED)]

@@ -1,7 +1,7 @@
 """Replaces models, tools, memory and clock during a replay by doubles that return the recorded values."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 from kitchener.actors.executor.execution import WorkOrderFailed
 from kitchener.actors.tools.registry import ToolCall, ToolRegistry, Toolset
@@ -13,7 +13,7 @@ from kitchener.ids import split_namespace
 from kitchener.ledger import Ledger, LedgerReader, StoredEntry
 from kitchener.memory.gate import GateResult
 from kitchener.memory.overlays import Overlay
-from kitchener.memory.reader import DEFAULT_NAMESPACE, MemoryReader, TimeInput
+from kitchener.memory.reader import MemoryReader, TimeInput
 from kitchener.memory.signals import normalise
 from kitchener.memory.store import SignalOperations
 from kitchener.memory.subject import SubjectMemory
@@ -217,6 +217,13 @@ class RecordedDirectCall:
         return DirectReply(str(end.payload.get("response", "")) if end is not None else "", None)
 
 
+class _ReadScope(TypedDict, total=False):
+    """What every READ takes besides its time."""
+
+    up_to: Mapping[str, int] | None
+    namespace: str
+
+
 class RecordedMemory(MemoryReader):
     """The recorded memory: reads as of recorded times and positions, and compares each logged signal with the record."""
 
@@ -241,16 +248,10 @@ class RecordedMemory(MemoryReader):
         """None: a replay writes nothing."""
         return ()
 
-    async def read_active_biases(
-        self,
-        as_of_ts: TimeInput | None = None,
-        *,
-        up_to: Mapping[str, int] | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
-    ) -> list[Overlay]:
+    async def read_active_biases(self, as_of_ts: TimeInput | None = None, **view: Unpack[_ReadScope]) -> list[Overlay]:
         """See `MemoryReader`; fails where the recorded call failed."""
         self._fail_again()
-        return await super().read_active_biases(as_of_ts, up_to=up_to, namespace=namespace)
+        return await super().read_active_biases(as_of_ts, **view)
 
     async def read_refs(self, keys: Iterable[str], *, namespace: str = "default") -> dict[str, tuple[Ref, str]]:
         """The entries that contained the artifacts when the turn started."""
@@ -262,17 +263,10 @@ class RecordedMemory(MemoryReader):
                 found[key] = (held[-1].ref, held[-1].timestamp)
         return found
 
-    async def check_gate(
-        self,
-        signal_id: str,
-        as_of_ts: TimeInput | None = None,
-        *,
-        up_to: Mapping[str, int] | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
-    ) -> GateResult:
+    async def check_gate(self, signal_id: str, as_of_ts: TimeInput | None = None, **view: Unpack[_ReadScope]) -> GateResult:
         """See `MemoryReader`; fails where the recorded call failed."""
         self._fail_again()
-        return await super().check_gate(signal_id, as_of_ts, up_to=up_to, namespace=namespace)
+        return await super().check_gate(signal_id, as_of_ts, **view)
 
     async def log_signal(
         self, signal_id: str, session_id: str, event_id: str, metadata: Mapping[str, Json], *, namespace: str

@@ -14,10 +14,10 @@ from kitchener.ids import memory_namespace, session_of_valid_turn
 from kitchener.ledger import StoredEntry
 from kitchener.ledger.format.lines import NO_END
 from kitchener.memory.overlays import Overlay
+from kitchener.memory.reader import record_facts
 from kitchener.memory.signals import Cut, RecordedEvent
 from kitchener.memory.subject import SubjectMemory
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, fold_subject, signal_keys
-from kitchener.records import events
 from kitchener.replaying import Replays, Rerun, ShownContext
 from kitchener.replaying.tape import Tape, TurnTape
 
@@ -77,12 +77,8 @@ class MemoryChange:
         }
 
     def _entry_json(self) -> dict[str, object]:
-        entry, payload = self.entry, events.read_payload(self.entry.entry_type, self.entry.payload)
-        facts: dict[str, object] = {name: payload[name] for name in ("reason", "superseded_by", "target") if name in payload}
-        if "new_weight" in payload:
-            facts["weight"] = payload["new_weight"]
-        head = {"ledger_id": entry.ledger_id, "seq": entry.seq, "entry_id": entry.entry_id}
-        return {**head, "entry_type": entry.entry_type, "at": entry.timestamp, **facts}
+        head = {"ledger_id": self.entry.ledger_id, "seq": self.entry.seq, "entry_id": self.entry.entry_id}
+        return {**head, **record_facts(self.entry, "reason", "superseded_by", "target")}
 
 
 @dataclass(frozen=True, slots=True)

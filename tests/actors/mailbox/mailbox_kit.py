@@ -99,6 +99,15 @@ async def opened(mailbox: Mailbox[str, str]) -> AsyncIterator[TaskGroup]:
             yield askers
 
 
+async def ask_at_once(mailbox: Mailbox[str, str], askers: TaskGroup, messages: list[str]) -> list[Asker]:
+    """One asker for each message, all in one tick."""
+    asking = [Asker(message) for message in messages]
+    for asker in asking:
+        askers.start_soon(asker.ask, mailbox)
+    await settle()
+    return asking
+
+
 async def ask_in_order(
     mailbox: Mailbox[str, str], askers: TaskGroup, messages: str | list[str], lane: str = INTERACTIVE
 ) -> list[Asker]:

@@ -14,7 +14,7 @@ from kitchener.actors.mailbox.mailbox import (
 from kitchener.errors import Overloaded
 from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.records.work_order import WorkOrder
-from tests.actors.mailbox.mailbox_kit import NOTHING, Asker, GatedHandler, ask_in_order, counts, mailbox_of, opened
+from tests.actors.mailbox.mailbox_kit import NOTHING, GatedHandler, ask_at_once, ask_in_order, counts, mailbox_of, opened
 from tests.actors.waiting import in_virtual_time, settle
 
 
@@ -40,11 +40,8 @@ async def test_as_many_run_and_wait_as_the_lane_allows_and_no_more() -> None:
 async def test_a_burst_in_one_tick_keeps_the_bounds() -> None:
     handler = GatedHandler()
     mailbox = mailbox_of(handler, concurrency=2, capacity=3)
-    asking = [Asker(f"m{n}") for n in range(40)]
     async with opened(mailbox) as askers:
-        for asker in asking:
-            askers.start_soon(asker.ask, mailbox)
-        await settle()
+        asking = await ask_at_once(mailbox, askers, [f"m{n}" for n in range(40)])
         assert counts(mailbox) == (2, 3, 35)
         for asker in asking:
             handler.open(asker.message)
@@ -59,11 +56,8 @@ async def test_a_burst_in_one_tick_keeps_the_bounds() -> None:
 async def test_a_burst_uses_every_slot_although_few_may_wait() -> None:
     handler = GatedHandler()
     mailbox = mailbox_of(handler, concurrency=4, capacity=1)
-    asking = [Asker(f"m{n}") for n in range(7)]
     async with opened(mailbox) as askers:
-        for asker in asking:
-            askers.start_soon(asker.ask, mailbox)
-        await settle()
+        asking = await ask_at_once(mailbox, askers, [f"m{n}" for n in range(7)])
         assert counts(mailbox) == (4, 1, 2)
         assert handler.running == 4
         for asker in asking:
@@ -106,11 +100,8 @@ async def test_a_burst_that_nothing_waits_in_is_served_by_the_few_workers_that_w
         return f"reply to {message}"
 
     mailbox = mailbox_of(handle, concurrency=64, capacity=64)
-    asking = [Asker(f"m{n}") for n in range(50)]
     async with opened(mailbox) as askers:
-        for asker in asking:
-            askers.start_soon(asker.ask, mailbox)
-        await settle()
+        asking = await ask_at_once(mailbox, askers, [f"m{n}" for n in range(50)])
         assert [asker.outcome for asker in asking] == [f"reply to {asker.message}" for asker in asking]
         assert mailbox.statistics()[INTERACTIVE].idle <= 3
         assert counts(mailbox) == NOTHING
@@ -121,10 +112,7 @@ async def test_a_burst_has_a_worker_for_each_message_where_messages_take_time() 
     mailbox = mailbox_of(handler, concurrency=64, capacity=64, idle_workers=8)
     async with opened(mailbox) as askers:
         for burst in range(2):  # the second finds eight workers idle
-            asking = [Asker(f"{burst}-{n}") for n in range(50)]
-            for asker in asking:
-                askers.start_soon(asker.ask, mailbox)
-            await settle()
+            asking = await ask_at_once(mailbox, askers, [f"{burst}-{n}" for n in range(50)])
             assert counts(mailbox) == (50, 0, 0)
             handler.open(*(asker.message for asker in asking))
             await settle()

@@ -75,11 +75,7 @@ class RequestChecks:
 
     def start(self, session_id: str | None, subject_id: str | None, external_id: str | None) -> None:
         """Raises CallerError unless a session can be started with these ids."""
-        if session_id is not None:
-            check_session_id(session_id)
-        if subject_id is not None:
-            check_is_text("subject_id", subject_id)
-            check_caller(subject_id, session_id)
+        _check_ids(session_id, subject_id)
         if external_id is not None:
             self.external_id(external_id, None)
 
@@ -151,16 +147,21 @@ class RequestChecks:
             )
         if type(memory) is not bool:
             raise CallerError(f"memory = {quoted(memory)}: expected True or False")
-        if session_id is not None:
-            check_session_id(session_id)
-        if subject_id is not None:
-            check_is_text("subject_id", subject_id)
-            check_caller(subject_id, session_id)
+        _check_ids(session_id, subject_id)
         if idempotency_key is not None:
             check_name("idempotency_key", idempotency_key)
         deadline = None if seconds is None else anyio.current_time() + seconds
         criteria = check_criteria(acceptance, by_model=self._by_model) if acceptance != () else ()
         return TurnCall(session_id, subject_id, idempotency_key, memory, deadline, criteria)
+
+
+def _check_ids(session_id: str | None, subject_id: str | None) -> None:
+    """Raises CallerError unless these can be a session's id and the subject of a message to it."""
+    if session_id is not None:
+        check_session_id(session_id)
+    if subject_id is not None:
+        check_is_text("subject_id", subject_id)
+        check_caller(subject_id, session_id)
 
 
 def check_criteria(acceptance: Sequence[str], *, by_model: bool) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Turns the entries of all ledgers under a root into who owns what: entries, sessions, intents, events and artifacts.
 
-An owner is a memory namespace, agent class and subject. It does not know what may refer to what: that is `leaks.py`.
+An owner is a memory namespace, agent class and subject. It does not know what may refer to what: that is `audit.py`.
 """
 
 import re

@@ -141,18 +141,10 @@ async def read_past(paths: LedgerPaths, session_id: str, preferred: str, path: P
 
 
 async def find_past(paths: LedgerPaths, intent_id: str, preferred: str, path: Path | None = None) -> RecordedSession:
-    """Everything on record about the session that declared an intent. Reads whole ledgers.
-
-    Args:
-        paths: where ledgers are
-        intent_id: the intent
-        preferred: the agent class to look at first
-        path: a supervisor's ledger to read in place of those under the root
+    """Everything on record about the session that declared an intent. Reads whole ledgers; see `read_past`.
 
     Raises:
         NotOnRecord: no ledger has a declaration of the intent
-        CallerError: there is no such ledger
-        LedgerDamaged: a line is not what was written
     """
     classes = [preferred, *[name for name in paths.agent_classes() if name != preferred and path is None]]
     for name in classes:

@@ -11,6 +11,7 @@ from kitchener.cli.terminal.output import UNREADABLE, counted, one_line, short_t
 from kitchener.errors import UnknownArtifact
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory import GateResult
+from kitchener.memory.reader import record_facts
 from kitchener.memory.signals import RecordedEvent
 from kitchener.memory.subject import why_erased
 from kitchener.records import events
@@ -257,11 +258,7 @@ async def _add_turns(found: ArtifactExplanation, ho2m: LedgerReader | None, at_m
 
 def record_json(entry: StoredEntry) -> dict[str, object]:
     """An entry of the memory's ledgers, as JSON types."""
-    payload = events.read_payload(entry.entry_type, entry.payload)
-    facts: dict[str, object] = {name: payload[name] for name in _FACTS if name in payload}
-    if "new_weight" in payload:
-        facts["weight"] = payload["new_weight"]
-    return {"seq": entry.seq, "at": entry.timestamp, "entry_type": entry.entry_type, **facts}
+    return {"seq": entry.seq, **record_facts(entry, *_FACTS)}
 
 
 def told(entry: StoredEntry) -> str:

@@ -15,11 +15,10 @@ from kitchener.canonical import canonical_bytes
 from kitchener.cli.memory.agent_memory import AgentMemory, signal_kinds
 from kitchener.errors import CallerError, ConfigError, EntryRefused, KitchenerError
 from kitchener.ids import check_subject_id
-from kitchener.ledger import StoredEntry
 from kitchener.memory import MemoryReader, Overlay
 from kitchener.memory.overlays import parse_older
+from kitchener.memory.reader import record_facts
 from kitchener.memory.signals import normalise
-from kitchener.records import events
 
 _OLDER: Final = (
     "overlay_id",
@@ -33,6 +32,8 @@ _OLDER: Final = (
 """What an exported line keeps where it comes in, beside its text and weight."""
 _ENVELOPE: Final = 4_096
 """Bytes kept free for what an entry holds beside the overlay."""
+_EXPORTED: Final = ("reason", "superseded_by", "target", "block_signal", "event_ts")
+"""Fields of an artifact's records that a line has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +60,10 @@ async def exported(place: AgentMemory, reader: MemoryReader, subjects: Iterable[
                     "subject_id": subject_id,
                     **overlay.model_dump(mode="json", exclude_none=True),
                     "source_events": [each._asdict() for each in subject.recorded(overlay.source_event_ids, cut)],
-                    "records": [_record(each) for each in records],
+                    "records": [record_facts(each, *_EXPORTED) for each in records],
                 }
             )
     return found
-
-
-def _record(entry: StoredEntry) -> dict[str, object]:
-    names = ("reason", "superseded_by", "target", "block_signal", "event_ts")
-    payload = events.read_payload(entry.entry_type, entry.payload)
-    facts: dict[str, object] = {name: payload[name] for name in names if name in payload}
-    if "new_weight" in payload:
-        facts["weight"] = payload["new_weight"]
-    return {"at": entry.timestamp, "entry_type": entry.entry_type, **facts}
 
 
 def read_import(path: Path, place: AgentMemory, subject_id: str | None) -> dict[str, list[dict[str, object]]]:

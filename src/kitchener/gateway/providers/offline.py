@@ -135,10 +135,13 @@ def _told(name: str | None, found: object) -> str:
     while isinstance(found, Mapping) and "result" in found:
         found = found["result"]
     if isinstance(found, Mapping) and "error" in found:
-        name, found = f"{name} failed", found["error"]
-    items, lead = (found, "\n- ") if isinstance(found, list) else ([found], " ")
-    texts = [each if isinstance(each, str) else orjson.dumps(each, default=str).decode() for each in items]
-    return _shortened(f"{name}:{''.join(lead + text for text in texts)}", MAX_REPLY_CHARS)
+        return _shortened(f"{name} failed: {_text(found['error'])}", MAX_REPLY_CHARS)
+    lines = [f"\n- {_text(each)}" for each in found] if isinstance(found, list) else [f" {_text(found)}"]
+    return _shortened(f"{name}:{''.join(lines)}", MAX_REPLY_CHARS)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
 
 
 def _verdict(request: PromptRequest) -> dict[str, object]:
