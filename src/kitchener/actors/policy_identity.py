@@ -46,9 +46,7 @@ POLICY_MODULES: Final = (
 )
 """Single modules that count as policy code."""
 
-LOCATIONS: Final = frozenset(
-    ("ho2m_path", "ho1m_path", "ho3_memory_dir", "memory_dir", "prompt_dir", "attention_templates")
-)
+LOCATIONS: Final = frozenset(("ho2m_path", "ho1m_path", "ho3_memory_dir", "memory_dir", "prompt_dir", "attention_templates"))
 """Settings that say where files are. The files of a directory count by hash instead."""
 NOT_POLICY: Final = (LOCATIONS - {"memory_dir"}) | {"session_queue", "idle_passivate_s", "session_id_digits"}
 """Settings that decide nothing: where files are, and how long something waits."""
