@@ -5,11 +5,12 @@ then what was visible, and why the rest was not, come from the record, and only 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, cast
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.authority.ranking import TurnRanking, TurnWords
+from kitchener.cli.context.prompt import AnsweredCall, answered_calls
 from kitchener.cli.context.recorded_session import RecordedSession, fold_shadow, open_reader, read_past
 from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.output import UNREADABLE
@@ -79,6 +80,8 @@ class TurnView:
     """The turn's `CONFLICT_FLAG` payloads."""
     later: tuple[StoredEntry, ...] = ()
     """The session's entries after the context was decided."""
+    calls: tuple[AnsweredCall, ...] = ()
+    """The turn's answered model calls."""
     gathered: tuple[str, ...] = field(default=())
     """Where attention chose: the turns and other entries that it showed."""
 
@@ -130,7 +133,8 @@ async def read_turn(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnVie
     cut = next((n for n in range(begun + 1, len(past.entries)) if _is_after(past.entries[n])), len(past.entries))
     async with open_reader(paths, past.context_path) as context:
         decided = [] if context is None else [entry async for entry in context.read(session_id=session_id)]
-    return await _viewed(paths, past, past.entries[begun], cut, decided)
+    view = await _viewed(paths, past, past.entries[begun], cut, decided)
+    return replace(view, calls=tuple(await answered_calls(paths, past.agent_class, session_id, turn_id)))
 
 
 def _is_after(entry: StoredEntry) -> bool:
