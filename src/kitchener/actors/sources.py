@@ -1,8 +1,7 @@
 """Collects what shapes an agent class's requests to models, and records each source once, by its hash.
 
 The sources are the settings, prompt contracts and packs, attention templates, and tools. Each turn names its configuration by
-`config_hash`, and the configuration names the others. So a request can be rebuilt from the ledgers after any of them was
-edited.
+`config_hash`, and the configuration names the others. So a request can be rebuilt from the ledgers after a source was edited.
 Explained in `docs/prompts.md`.
 """
 

@@ -220,7 +220,7 @@ class HO2Supervisor:
         return [wo for done in runs for wo in done]
 
     async def recover(self) -> None:
-        """Ends the consolidations that a crash left open; records what shapes requests and who signs projections from now on.
+        """Ends the consolidations that a crash left open, and records what shapes requests and who signs projections.
 
         A runtime calls this before its first turn. A turn that a crash left open is closed when its session is next activated.
         """

@@ -193,8 +193,8 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns the index keys under which an entry of HO2m is found without a scan, besides its session.
 
     There are keys for sessions, and for sessions by their subject's external id; for messages by turn and by idempotency key;
-    for work orders by the learned lines that they were shown; for consolidations; for shared intents and erasures by
-    subject; for sources by their hash.
+    for work orders by the learned lines that they were shown; for consolidations; for shared intents and erasures by subject;
+    for sources by their hash.
     Keys contain ids only and nothing that is sealed, because an index is not encrypted.
     """
     if entry_type not in _KEYED_TYPES:

@@ -1,5 +1,8 @@
 """Runs recorded sessions again with the recorded answers of models and tools, and compares every decision with the ledger."""
 
+from kitchener.replaying.prompt_parts import PromptPart
+from kitchener.replaying.prompts import RecordedPrompt, TurnPrompts, read_prompts
+from kitchener.replaying.recorded_sources import SourceChange
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.reruns import Rerun, ShownContext
 from kitchener.replaying.session import Replays, open_replays, replay_session
@@ -7,16 +10,21 @@ from kitchener.replaying.what_if import TurnDiff, WhatIf, WhatIfReport, open_wha
 
 __all__ = [
     "PolicyChange",
+    "PromptPart",
+    "RecordedPrompt",
     "ReplayDivergence",
     "ReplayReport",
     "Replays",
     "Rerun",
     "ShownContext",
+    "SourceChange",
     "TurnDiff",
+    "TurnPrompts",
     "WhatIf",
     "WhatIfReport",
     "open_replays",
     "open_what_if",
+    "read_prompts",
     "replay_session",
     "summary_of",
     "summary_text",

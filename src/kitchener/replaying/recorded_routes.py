@@ -40,6 +40,17 @@ class Routes:
         return None
 
 
+class AnyRoute(Routes):
+    """Accepts every recorded route."""
+
+    def __init__(self) -> None:
+        super().__init__(RouterConfig())
+
+    def difference(self, request: PromptRequest, attempts: Sequence[Attempt]) -> RouteDifference | None:
+        """None."""
+        return None
+
+
 def _is_same(candidate: Candidate, attempt: Attempt) -> bool:
     # A candidate without a model leaves it to its provider, whose choice is taken as given.
     return (candidate.provider_id, candidate.route_reason, candidate.model_id or attempt.model_id) == (

@@ -7,6 +7,8 @@ from typing import Final, TypeGuard
 
 import orjson
 
+from kitchener.replaying.recorded_sources import SourceChange
+
 _SHOWN: Final = 600
 """Characters of a value that a text shows."""
 _ROWS: Final = 40
@@ -78,6 +80,8 @@ class ReplayReport:
     """The first one; None: identical."""
     policy: PolicyChange | None = None
     """The first turn that was recorded under another policy; None: there is none."""
+    changes: tuple[SourceChange, ...] = ()
+    """What shapes requests otherwise now than in the first turn with another configuration, with diffs of the texts."""
     visible: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Ids of the turns, intents, rules and learned lines that the model was shown, by id of an identical turn."""
 
@@ -119,6 +123,7 @@ class ReplayReport:
             "erased": self.erased,
             "divergence": self.divergence.as_json() if self.divergence is not None else None,
             "policy": None if policy is None else asdict(policy),
+            "changes": [asdict(each) for each in self.changes],
             "visible": {turn: list(items) for turn, items in self.visible.items()},
         }
 
@@ -133,6 +138,8 @@ class ReplayReport:
                 f"{self.session_id}  was recorded under another policy: from {self.policy.turn_id} on its ruleset_hash is"
                 f" {self.policy.recorded}, now {self.policy.now}"
             )
+        for each in self.changes:
+            rows += [f"{self.session_id}  changed since: {each.name}", *_shown_diff(each.diff)]
         if self.divergence is None:
             return "\n".join([*rows, f"{self.session_id}  identical, {turns}{skipped}"])
         return "\n".join([*rows, f"{self.session_id}  diverged after {turns}{skipped}", self.divergence.text()])
@@ -145,6 +152,12 @@ def _counts(reasons: Iterable[str]) -> str:
 def _shown(value: object) -> str:
     text = value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
+
+
+def _shown_diff(diff: str) -> list[str]:
+    lines = diff.splitlines()
+    rest = [f"… and {len(lines) - _ROWS:,} lines more; --json has them all"] if len(lines) > _ROWS else []
+    return [f"    {_shown(line)}" for line in [*lines[:_ROWS], *rest]]
 
 
 def _is_list_of_text(value: object) -> TypeGuard[list[str]]:

@@ -15,12 +15,12 @@ from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.memory.signals import normalise
 from kitchener.memory.subject_cache import OVERLAYS
 from kitchener.records import events
-from kitchener.records.entries import Json, ProjectionPayload, opened, payload_as, text_of
+from kitchener.records.entries import Json, ProjectionPayload, payload_as
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
 from kitchener.replaying.doubles import RecordedClock, RecordedMemory
-from kitchener.replaying.session import DEADLINE_S, Replays
+from kitchener.replaying.session import Replays, run_turn
 from kitchener.replaying.tape import NO_TIME, Tape, TurnTape, policy_version_of
 
 
@@ -218,26 +218,18 @@ class Rerun:
         return await self._view(turn, "", learned_to)
 
     async def _view(self, turn: TurnTape, before: str, learned_to: int | None = None) -> ShownContext:
-        tape, started, kept = self.tape, turn.start, self.tape.keeps_results
+        tape = self.tape
         if policy_version_of(tape) != turn.policy_version:
             self._supervisor = None
         tape.begin(turn, learned_to)
-        if tape.keeps_results != kept:
-            self._supervisor = None
         self._gateway.begin()
-        self._clock.put_to(started["turn_ts"])
+        self._clock.put_to(turn.start["turn_ts"])
         if self._supervisor is None:
             ledgers = self._replays.ledgers_for(tape)
             self._supervisor = self._replays.supervisor_for(tape, ledgers, self._clock, self._memory, self._gateway)
         session = await self._supervisor.session(tape.session_id)
         session.state.turn_count = int(turn.turn_id.rpartition("-")[2]) - 1  # turns that were skipped had numbers too
-        await self._supervisor.handle_turn(
-            text_of(started["user_message"]),
-            session_id=tape.session_id,
-            memory=started.get("memory", True),
-            acceptance=opened(started.get("acceptance", ())) or (),
-            deadline=DEADLINE_S,
-        )
+        await run_turn(self._supervisor, tape.session_id, turn)
         return _shown(tape, self._gateway.context or {}, before, self._replays.recorded.agent.token_estimator)
 
 

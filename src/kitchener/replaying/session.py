@@ -5,7 +5,7 @@ the recorded one. Nothing is written and no lock is taken. Explained in `docs/re
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -15,9 +15,10 @@ import anyio.to_thread
 from kitchener.actors.assembly import SharedResources
 from kitchener.actors.executor.direct_call import GatewayDirectCall
 from kitchener.actors.executor.executor import HO1Executor
-from kitchener.actors.executor.prompts import PromptLibrary
+from kitchener.actors.executor.prompts import CompiledContract, PromptLibrary
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.actors.sessions.item_tool import ContextItems
+from kitchener.actors.sources import RequestSources
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import Tool, ToolRegistry
 from kitchener.actors.turn_memory import LongTermMemory
@@ -34,7 +35,7 @@ from kitchener.records import events
 from kitchener.records.entries import CommonPayload, SessionStartPayload, opened, payload_as, text_of
 from kitchener.records.prompt import PromptGateway, PromptRequest
 from kitchener.replaying.before_import import ledgers_before_import
-from kitchener.replaying.consolidations import PREFIX, ConsolidationTape
+from kitchener.replaying.consolidations import PREFIX, Consolidation, ConsolidationTape
 from kitchener.replaying.doubles import (
     RecordedClock,
     RecordedDirectCall,
@@ -46,6 +47,7 @@ from kitchener.replaying.doubles import (
 )
 from kitchener.replaying.recorded_ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded_routes import Routes
+from kitchener.replaying.recorded_sources import SourceChange, SourcesSealed, changed_sources, read_sources
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.signatures import RecordedSigners
@@ -91,12 +93,22 @@ async def replay_session(
 class Replays:
     """Replays sessions of one agent class; made by `open_replays`."""
 
-    def __init__(self, settings: RuntimeConfig, recorded: RecordedLedgers, tools: ToolRegistry, prompts: PromptLibrary) -> None:
+    def __init__(
+        self,
+        settings: RuntimeConfig,
+        recorded: RecordedLedgers,
+        tools: ToolRegistry,
+        prompts: PromptLibrary,
+        sources: RequestSources | None = None,
+    ) -> None:
         self.agent_class = recorded.agent.agent_class
         self.recorded, self.settings = recorded, settings
         self._tools, self._prompts = tools, prompts
         self._identities: dict[bool, str] = {}
         """The identity of the policy, with and without long-term memory."""
+        self._sources: dict[bool, RequestSources] = {} if sources is None else {True: sources, False: sources}
+        """What shapes requests, with and without long-term memory."""
+        self._changes: dict[str, tuple[SourceChange, ...]] = {}
         self._signers: RecordedSigners | None = None
 
     async def sessions(self) -> list[str]:
@@ -118,7 +130,7 @@ class Replays:
             UnknownSession: it is not on record
         """
         if session_id.startswith(PREFIX):
-            return await self._replay_consolidations(await self._consolidation_tape(session_id))
+            return await self._replay_consolidations(await self.consolidation_tape(session_id))
         before = await ledgers_before_import(self.recorded, session_id)
         if before is None:
             return await _Replay(self, await self.tape_of(session_id)).run()
@@ -136,13 +148,7 @@ class Replays:
                 if not each.is_replayable or config is None:
                     skipped[each.turn_id] = each.skipped_as
                     continue
-                tape.begin(each)
-                clock.put_to(each.started.timestamp)
-                signals, overlays = (self._ledger(name, tape) for name in (SIGNALS, OVERLAYS))
-                about = each.about
-                memory = RecordedLearning(signals, overlays, config, clock, about)
-                supervisor = self.supervisor_for(tape, ledgers, clock, memory)
-                await supervisor.run_consolidation([about["signal_id"]], namespace=about["namespace"], gate_ts=about["gate_ts"])
+                await self.run_consolidation(tape, each, ledgers, clock)
                 tape.finish()
                 done.append(each.turn_id)
         except Diverged as stop:
@@ -155,7 +161,25 @@ class Replays:
             divergence=divergence,
         )
 
-    async def _consolidation_tape(self, session_id: str) -> ConsolidationTape:
+    async def run_consolidation(
+        self,
+        tape: ConsolidationTape,
+        each: Consolidation,
+        ledgers: ReplayLedgers,
+        clock: RecordedClock,
+        gateway: PromptGateway | None = None,
+    ) -> None:
+        """Runs a recorded consolidation again. Memory must be on."""
+        assert self.recorded.memory is not None
+        tape.begin(each)
+        clock.put_to(each.started.timestamp)
+        signals, overlays = (self._ledger(name, tape) for name in (SIGNALS, OVERLAYS))
+        about = each.about
+        memory = RecordedLearning(signals, overlays, self.recorded.memory, clock, about)
+        supervisor = self.supervisor_for(tape, ledgers, clock, memory, gateway)
+        await supervisor.run_consolidation([about["signal_id"]], namespace=about["namespace"], gate_ts=about["gate_ts"])
+
+    async def consolidation_tape(self, session_id: str) -> ConsolidationTape:
         recorded = self.recorded
         entries, subject_id = await self._read(session_id, (recorded.ho2m, recorded.ho1m))
         entries[OVERLAYS] = await self._overlays_of(subject_id)
@@ -250,7 +274,7 @@ class Replays:
         """
         agent = self.recorded.agent.model_copy(update=_NO_LIMIT if tape.keeps_results else {**_NO_LIMIT, "recalled_results": 0})
         tools = RecordedTools(self._tools, tape)
-        provider = RecordedProvider(tape.recordings(), request_hash=self._hashed_by(ledgers))
+        provider = RecordedProvider(tape.recordings(), request_hash=self.hashed_by(ledgers))
         gateway = gateway or RecordedGateway(tape, provider, Routes(self.settings.router, providers_of(tape.turns)))
         direct_call = GatewayDirectCall(ledgers=ledgers, gateway=gateway, prompts=self._prompts, clock=clock, config=agent)
         executor = HO1Executor(
@@ -274,9 +298,27 @@ class Replays:
             host=SharedResources(
                 limits=self.settings.limits,
                 ruleset_hash=self.ruleset_hash(memory),
+                sources=self.sources(memory),
                 policy_version=policy_version_of(tape),
             ),
         )
+
+    def sources(self, memory: LongTermMemory | None) -> RequestSources:
+        """What shapes the requests of the agent class now, or what was recorded. Its files are read once."""
+        is_used = memory is not None
+        if is_used not in self._sources:
+            used = memory.config if memory is not None else None
+            self._sources[is_used] = RequestSources.read(self.recorded.agent, used, self._tools)
+        return self._sources[is_used]
+
+    async def changes_since(self, config_hash: str, memory: LongTermMemory | None) -> tuple[SourceChange, ...]:
+        """What shapes requests otherwise now than under a recorded configuration; empty where its sources are not on record."""
+        now = self.sources(memory)
+        if config_hash not in self._changes:
+            reader = self.recorded.readers.get(self.recorded.ho2m)
+            then = await read_sources(reader, config_hash) if config_hash != now.config_hash else None
+            self._changes[config_hash] = changed_sources(then, now) if then is not None else ()
+        return self._changes[config_hash]
 
     def ruleset_hash(self, memory: LongTermMemory | None) -> str:
         """The identity of the current policy. Its files are read once."""
@@ -285,9 +327,15 @@ class Replays:
             self._identities[is_used] = policy_identity(self.recorded.agent, memory.config if memory is not None else None)
         return self._identities[is_used]
 
-    def _hashed_by(self, ledgers: ReplayLedgers) -> Callable[[PromptRequest], str]:
+    def contract(self, request: PromptRequest) -> CompiledContract:
+        """The contract that a request was rendered under."""
+        return self._prompts.contract(request.contract_id)
+
+    def hashed_by(self, ledgers: ReplayLedgers) -> Callable[[PromptRequest], str]:
+        """What computes the `request_hash` of a request, as the recorded ledgers do."""
+
         def request_hash(request: PromptRequest) -> str:
-            data = self._prompts.contract(request.contract_id).request_bytes(
+            data = self.contract(request).request_bytes(
                 request.messages,
                 tools_digest=self._tools.toolset(tuple(spec.tool_id for spec in request.tools)).digest,
                 model_id=request.model_id,
@@ -297,6 +345,18 @@ class Replays:
             return ledgers.ho1m.content_digest(request.subject_id, data)
 
         return request_hash
+
+
+async def run_turn(supervisor: HO2Supervisor, session_id: str, turn: TurnTape) -> None:
+    """Runs a recorded turn again, with its message and options."""
+    started = turn.start
+    await supervisor.handle_turn(
+        text_of(started["user_message"]),
+        session_id=session_id,
+        memory=started.get("memory", True),
+        acceptance=opened(started.get("acceptance", ())) or (),
+        deadline=DEADLINE_S,
+    )
 
 
 @asynccontextmanager
@@ -318,10 +378,18 @@ async def open_replays(
     async with open_recorded(settings, agent_class) as recorded:
         for reader in recorded.readers.values() if verify else ():
             await _verify(reader)
-        builtin = (ContextItems().tool,) if recorded.agent.context_mode == "enforce" else ()
-        registry = await anyio.to_thread.run_sync(tools_of, recorded.agent, _known(recorded.agent, tools), builtin)
-        prompts = await anyio.to_thread.run_sync(PromptLibrary.load, recorded.agent.prompt_dir)
-        yield Replays(settings, recorded, registry, prompts)
+        yield await replays_now(settings, recorded, tools)
+
+
+async def replays_now(
+    settings: RuntimeConfig, recorded: RecordedLedgers, tools: Sequence[Callable[..., object]] = ()
+) -> Replays:
+    """What replays sessions under the present settings; see `open_replays`."""
+    agent = recorded.agent
+    builtin = (ContextItems().tool,) if agent.context_mode == "enforce" else ()
+    registry = await anyio.to_thread.run_sync(tools_of, agent, _known(agent, tools), builtin)
+    prompts = await anyio.to_thread.run_sync(PromptLibrary.load, agent.prompt_dir)
+    return Replays(settings, recorded, registry, prompts)
 
 
 async def _verify(reader: LedgerReader) -> None:
@@ -347,6 +415,7 @@ class _Replay:
         self._ruleset_hash = replays.ruleset_hash(self._memory)
         self._supervisor: HO2Supervisor | None = None
         self._policy: PolicyChange | None = None
+        self._changes: tuple[SourceChange, ...] = ()
         self._done: dict[str, tuple[str, ...]] = {}
 
     async def run(self) -> ReplayReport:
@@ -358,6 +427,7 @@ class _Replay:
                 if not turn.is_replayable:
                     skipped[turn.turn_id] = turn.skipped_as
                     continue
+                await self._note_changes(turn)
                 await self._run(turn)
                 self._done[turn.turn_id] = tape.visible_items()
         except Diverged as stop:
@@ -372,6 +442,7 @@ class _Replay:
             skipped=skipped,
             divergence=divergence,
             policy=self._policy,
+            changes=self._changes,
             visible=self._done,
         )
 
@@ -390,25 +461,24 @@ class _Replay:
         )
 
     async def _run(self, turn: TurnTape) -> None:
-        tape, started = self._tape, turn.started.payload
-        is_same = policy_version_of(tape) == turn.policy_version and tape.keeps_results == turn.keeps_results
+        tape = self._tape
+        is_same = policy_version_of(tape) == turn.policy_version
         supervisor = self._supervisor if tape.follows(turn) and is_same else None
         tape.begin(turn)
         self._note_policy(turn)
-        self._clock.put_to(started["turn_ts"])
+        self._clock.put_to(turn.start["turn_ts"])
         # After entries that were not replayed, the session is read back from the ledger, as after a restart.
-        await (supervisor or self._fresh()).handle_turn(
-            text_of(started["user_message"]),
-            session_id=tape.session_id,
-            memory=started.get("memory", True),
-            acceptance=opened(started.get("acceptance", ())) or (),
-            deadline=DEADLINE_S,
-        )
+        await run_turn(supervisor or self._fresh(), tape.session_id, turn)
         tape.finish()
 
     def _fresh(self) -> HO2Supervisor:
         self._supervisor = self._replays.supervisor_for(self._tape, self._ledgers, self._clock, self._memory)
         return self._supervisor
+
+    async def _note_changes(self, turn: TurnTape) -> None:
+        if not self._changes:
+            with suppress(SourcesSealed):
+                self._changes = await self._replays.changes_since(turn.start.get("config_hash", ""), self._memory)
 
     def _note_policy(self, turn: TurnTape | None) -> None:
         recorded = turn.start.get("ruleset_hash") if turn is not None else None

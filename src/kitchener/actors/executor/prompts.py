@@ -17,7 +17,7 @@ from typing import Annotated, Final, NamedTuple, NoReturn, Self
 import jsonschema_rs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kitchener.actors.executor.packs import PackTemplate, compile_pack, fence, plain
+from kitchener.actors.executor.packs import Emit, PackTemplate, compile_pack, fence, plain
 from kitchener.canonical import NOTHING, Opening, canonical_bytes, canonical_digest, digest
 from kitchener.config import described, described_key
 from kitchener.errors import PromptError
@@ -32,6 +32,10 @@ MAX_ERROR_CHARS: Final = 600
 """Longest description of a schema violation, in characters. The description is shown to the model and recorded."""
 
 _FILE_NAME: Final = re.compile(r"(PRM-[A-Z0-9-]{1,64})\.txt|(PRC-[A-Z0-9-]{1,64})\.json")
+
+
+Placed = tuple[object, str]
+"""A value of a prompt, and its text in the prompt."""
 
 
 class CallLimits(BaseModel):
@@ -100,6 +104,25 @@ class CompiledContract:
             opening = Opening(self._hash_head + b"[" + canonical_bytes(message.as_mapping()))
             self._system = system = _System(instructions, message, opening)
         return system.message, Message("user", self._pack.data.render(variables, partial(fence, turn_id)))
+
+    def values_in(self, variables: Mapping[str, object], turn_id: str) -> tuple[list[Placed], list[Placed]]:
+        """Returns the values that `render` puts into the system and into the user message, each with its text there, in order.
+
+        Raises:
+            PromptError: the pack uses a variable that is missing, or a value has no JSON form
+        """
+        found: tuple[list[Placed], list[Placed]] = [], []
+
+        def noting(emit: Emit, into: list[Placed]) -> Emit:
+            def note(value: object) -> str:
+                into.append((value, emit(value)))
+                return into[-1][1]
+
+            return note
+
+        self._pack.instruction.render(variables, noting(plain, found[0]))
+        self._pack.data.render(variables, noting(partial(fence, turn_id), found[1]))
+        return found
 
     def request_bytes(
         self,

@@ -176,13 +176,14 @@ class Toolset:
     digest: str
 
 
-def _toolset(tools: Iterable[Tool[..., object]]) -> Toolset:
-    specs = tuple(tool.spec for tool in tools)
+def toolset_of(offered: Iterable[ToolSpec]) -> Toolset:
+    """Returns the toolset of tools with these descriptions, in this order."""
+    specs = tuple(offered)
     shown = [{"tool_id": spec.tool_id, "description": spec.description, "parameters": dict(spec.parameters)} for spec in specs]
     return Toolset(specs, canonical_digest(shown, at="tools"))
 
 
-NO_TOOLS: Final = _toolset(())
+NO_TOOLS: Final = toolset_of(())
 """The toolset without tools."""
 
 
@@ -255,7 +256,7 @@ class ToolRegistry:
         """The existing tools among `allowed`, in that order. Cached for each combination."""
         found = self._toolsets.get(allowed)
         if found is None:
-            found = _toolset(self._tools[tool_id] for tool_id in dict.fromkeys(allowed) if tool_id in self._tools)
+            found = toolset_of(self._tools[tool_id].spec for tool_id in dict.fromkeys(allowed) if tool_id in self._tools)
             self._toolsets[allowed] = found
         return found
 

@@ -26,6 +26,7 @@ _HELP: Final = """\
 /cost     what this chat has used
 /session  which session this is, and how to come back to it
 /why      what the last reply saw, and what was left out
+/prompt   what the models were asked for it, word for word; `/prompt N` only the N-th request
 /intents  the threads of this session; `/intents keep N` settles which of several goes on
 /help     this list
 /quit     leave (so does the end of the input)

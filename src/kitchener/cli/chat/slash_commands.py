@@ -1,4 +1,4 @@
-"""Answers the questions that a person asks in a chat: `/why` and `/intents` about its context, and `/memory`."""
+"""Answers the questions that a person asks in a chat: `/why`, `/prompt` and `/intents` about its context, and `/memory`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from typing import Final
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.cli.context.prompt import prompt_lines
 from kitchener.cli.context.recorded_session import fold_entries, read_past
 from kitchener.cli.context.recorded_turn import TurnView, read_turn
 from kitchener.cli.context.text import how_to_turn_on, intent_words, shown_lines, thread_lines
@@ -16,10 +17,12 @@ from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.output import counted, one_line
 from kitchener.config import HO3MemoryConfig
 from kitchener.context import ContextState, Resolution, resolve_active
+from kitchener.errors import NotOnRecord
 from kitchener.memory import HO3Memory
 from kitchener.memory.signals import Cut
 from kitchener.memory.subject import SubjectMemory
 from kitchener.records import events
+from kitchener.replaying import read_prompts
 from kitchener.runtime import Runtime
 
 _WIDTH: Final = 100
@@ -29,7 +32,7 @@ _LINES: Final = 10
 
 def is_about_context(word: str) -> bool:
     """Whether a typed line asks about the context."""
-    return word.split()[:1] in (["/why"], ["/intents"])
+    return word.split()[:1] in (["/why"], ["/prompt"], ["/intents"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,8 @@ class ChatContext:
             return "no session yet; it starts with your first message"
         if words[0] == "/why":
             return await self._why(session_id)
+        if words[0] == "/prompt":
+            return await self._prompt(session_id, words[1:])
         if len(words) == 1:
             return await self._intents(session_id)
         if len(words) == 3 and words[1] == "keep":
@@ -58,12 +63,29 @@ class ChatContext:
         return "/intents lists the threads of this session; /intents keep N goes on with the N-th of those that compete"
 
     async def _why(self, session_id: str) -> str:
+        turn_id = await self._last_turn(session_id)
+        if turn_id is None:
+            return "no reply yet that could be explained"
+        return "\n".join(_why_lines(await read_turn(self.paths, self.supervisor.agent_class, turn_id)))
+
+    async def _prompt(self, session_id: str, given: list[str]) -> str:
+        if len(given) > 1 or not all(each.isascii() and each.isdigit() for each in given):
+            return "/prompt shows what the models were asked for the last reply; /prompt N only the N-th request"
+        turn_id = await self._last_turn(session_id)
+        if turn_id is None:
+            return "no reply yet for which a model was asked"
+        number = int(given[0]) if given else None
+        found = await read_prompts(turn_id, config=self.paths.config, agent_class=self.supervisor.agent_class)
+        try:
+            return "\n".join(prompt_lines(found, number))
+        except NotOnRecord as error:
+            return str(error)
+
+    async def _last_turn(self, session_id: str) -> str | None:
+        """The session's last completed turn; None: there is none."""
         past = await read_past(self.paths, session_id, self.supervisor.agent_class)
         turns = [entry.entity_id for entry in past.entries if entry.entry_type == events.TURN_COMPLETED]
-        if not turns:
-            return "no reply yet that could be explained"
-        view = await read_turn(self.paths, self.supervisor.agent_class, turns[-1])
-        return "\n".join(_why_lines(view))
+        return turns[-1] if turns else None
 
     async def _intents(self, session_id: str) -> str:
         state, resolution = await self._resolved(session_id)

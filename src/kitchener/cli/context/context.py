@@ -8,6 +8,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from kitchener.cli.context.project import ProjectionPreview, ProjectOptions, project_session, record
+from kitchener.cli.context.prompt import prompt_lines, prompts_json
 from kitchener.cli.context.recorded_session import find_past, read_past
 from kitchener.cli.context.recorded_turn import TurnView, read_turn
 from kitchener.cli.context.shadow import read_shadow
@@ -19,6 +20,7 @@ from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.context.ruleset import ConflictPolicy
 from kitchener.errors import CallerError, LedgerLocked
 from kitchener.memory.timestamps import iso_of, us_of
+from kitchener.replaying import read_prompts
 
 app = App(name="context", help="Show what the model sees, and why.")
 
@@ -71,36 +73,34 @@ def project(  # noqa: PLR0913  options of a command, all by keyword
 
 @app.command
 def explain(
+    turn: TurnArgument,
     *,
     options: Options = _EVERYTHING,
-    turn: TurnArgument,
     entry: Annotated[str | None, Parameter(help="Only this entry, intent, work order, turn, rule or learned line.")] = None,
+    prompt: Annotated[bool, Parameter(negative="", help="Show what the models were asked, word for word.")] = False,
+    call: Annotated[int | None, Parameter(help="With --prompt: only this request of the turn, from 1.")] = None,
     json: JsonFlag = False,
 ) -> int:
     """Explain why items were visible, suppressed, unreachable or not live in a turn. Takes no lock.
 
+    With --prompt, show each request to a model instead: its messages, the tools offered, its limits, and its tokens by part.
+    The requests are rebuilt from the ledgers, under the recorded settings, and checked by their recorded hashes. TURN may then
+    also be the work order of a consolidation. Exits with 1 if a request cannot be shown or has another hash.
+
     For example:
 
+        kitchener context explain T-0a1b2c3d-000002 --prompt
+        kitchener context explain T-0a1b2c3d-000002 --prompt --call 2 --json
         kitchener context explain --turn T-0a1b2c3d-000002
         kitchener context explain --turn T-0a1b2c3d-000002 --entry T-0a1b2c3d-000001
         kitchener context explain --turn T-0a1b2c3d-000002 --entry E-2026-02-18-000000000007 --json
     """
 
-    async def work() -> int:
-        view = await _view(options, turn)
-        if entry is not None:
-            found = view.explain(entry) if view.projection is not None else None
-            lines = entry_lines(view, found) if found is not None else turn_lines(view)
-            answers = [found] if found is not None else []
-        else:
-            lines, answers = turn_lines(view), view.explain_all() if json else []
-        if json:
-            print_json(view_json(view, answers))
-        else:
-            print_text("\n".join(lines))
-        return OK
-
-    return anyio.run(work)
+    if call is not None and not prompt:
+        raise CallerError("--call: expected --prompt too, which shows the requests of a turn")
+    if prompt and entry is not None:
+        raise CallerError("--prompt shows whole requests and --entry one item; leave one out")
+    return anyio.run(_prompt, options, turn, call, json) if prompt else anyio.run(_explain, options, turn, entry, json)
 
 
 @app.command
@@ -163,6 +163,30 @@ def shadow(
 
 async def _view(options: Options, turn: str) -> TurnView:
     return await read_turn(options.paths(), options.agent, turn)
+
+
+async def _explain(options: Options, turn: str, entry: str | None, is_json: bool) -> int:
+    view = await _view(options, turn)
+    if entry is not None:
+        found = view.explain(entry) if view.projection is not None else None
+        lines = entry_lines(view, found) if found is not None else turn_lines(view)
+        answers = [found] if found is not None else []
+    else:
+        lines, answers = turn_lines(view), view.explain_all() if is_json else []
+    if is_json:
+        print_json(view_json(view, answers))
+    else:
+        print_text("\n".join(lines))
+    return OK
+
+
+async def _prompt(options: Options, turn: str, call: int | None, is_json: bool) -> int:
+    found = await read_prompts(turn, config=options.load().config)
+    if is_json:
+        print_json(prompts_json(found, call))
+    else:
+        print_text("\n".join(prompt_lines(found, call)))
+    return OK if found.problem is None else NEGATIVE
 
 
 async def _project(

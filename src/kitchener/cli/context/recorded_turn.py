@@ -6,12 +6,13 @@ then what was visible, and why the rest was not, come from the record, and only 
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, cast
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.authority.ranking import TurnRanking, TurnWords
 from kitchener.actors.sessions.results import read_result
+from kitchener.cli.context.prompt import AnsweredCall, answered_calls
 from kitchener.cli.context.recorded_session import RecordedSession, fold_shadow, open_reader, read_past
 from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.output import UNREADABLE
@@ -83,6 +84,8 @@ class TurnView:
     """The turn's `CONFLICT_FLAG` payloads."""
     later: tuple[StoredEntry, ...] = ()
     """The session's entries after the context was decided."""
+    calls: tuple[AnsweredCall, ...] = ()
+    """The turn's answered model calls."""
     gathered: tuple[str, ...] = field(default=())
     """Where attention chose: the turns and other entries that it showed."""
 
@@ -134,7 +137,8 @@ async def read_turn(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnVie
     cut = next((n for n in range(begun + 1, len(past.entries)) if _is_after(past.entries[n])), len(past.entries))
     async with open_reader(paths, past.context_path) as context:
         decided = [] if context is None else [entry async for entry in context.read(session_id=session_id)]
-    return await _viewed(paths, past, past.entries[begun], cut, decided)
+    view = await _viewed(paths, past, past.entries[begun], cut, decided)
+    return replace(view, calls=tuple(await answered_calls(paths, past.agent_class, session_id, turn_id)))
 
 
 def _is_after(entry: StoredEntry) -> bool:
@@ -260,9 +264,9 @@ async def _results(
     ruleset, items = ruleset_of(past.config), list[Item]()
     async with AsyncExitStack() as opened:
         ho1m = await opened.enter_async_context(paths.reader(past.agent_class, "ho1m")) if named else None
-        for ref in sorted(named, key=_seq):
-            entry = await ho1m.get(_seq(ref)) if ho1m is not None else None
-            found = read_result(entry) if entry is not None and entry.ref == ref else None
+        for ref in sorted(named, key=_number):
+            entry = await ho1m.find(ref) if ho1m is not None else None
+            found = read_result(entry) if entry is not None else None
             turn = state.turns.get(found.turn_id) if found is not None else None
             if found is not None and turn is not None:
                 estimate = estimator(ruleset.token_estimator)
@@ -406,3 +410,7 @@ def _flags(payload: ProjectionPayload) -> tuple[Flag, ...]:
         found.append(Flag(flag["kind"], flag["kind"], Ref.from_mapping(details) if details is not None else None))
     # Making it again raises this one again.
     return tuple(flag for flag in found if flag.kind != "UNSUPPRESSIBLE_OVER_BUDGET")
+
+
+def _number(ref: Ref) -> int:
+    return int(ref.entry_id.rpartition("-")[2])

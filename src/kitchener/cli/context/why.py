@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
+from kitchener.cli.context.prompt import totals_line
 from kitchener.cli.context.recorded_turn import TurnView
 from kitchener.cli.context.text import MOST, how_to_turn_on, intent_words, shown_lines
 from kitchener.cli.terminal.output import one_line, short_time
@@ -42,6 +43,7 @@ def view_json(view: TurnView, found: Sequence[Explanation]) -> dict[str, object]
         "is_exact": view.is_exact,
         "why_nothing": view.why_nothing or None,
         "gathered": list(view.gathered),
+        "calls": [each.as_json() for each in view.calls],
         "flags": [{"kind": flag.get("kind"), "detail": flag.get("detail")} for flag in view.flags],
         "explanations": [explanation_json(each) for each in found],
     }
@@ -50,6 +52,7 @@ def view_json(view: TurnView, found: Sequence[Explanation]) -> dict[str, object]
 def head_lines(view: TurnView) -> Iterator[str]:
     """Which turn it is, and under which intent."""
     yield f"turn {view.turn_id}  {short_time(view.started_at)}  “{one_line(view.message, 60)}”"
+    yield totals_line(view.calls, view.turn_id)
     if view.mode == "shadow":
         yield "  shadow: this was decided beside the turn; what the model saw was chosen by attention"
     if view.projection is not None:

@@ -1,0 +1,185 @@
+"""Shows what models were asked in a turn: each request word for word, what it consists of, and what the providers counted."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from kitchener.canonical import canonical_bytes
+from kitchener.cli.options import LedgerPaths
+from kitchener.cli.terminal.output import counted, table_lines
+from kitchener.errors import NotOnRecord
+from kitchener.records import events
+from kitchener.records.entries import ModelCallPayload, UsageMapping, payload_as
+from kitchener.records.prompt import Message, PromptRequest
+from kitchener.replaying import RecordedPrompt, TurnPrompts
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredCall:
+    """A model call that a provider answered, as its entry says."""
+
+    wo_id: str
+    payload: ModelCallPayload
+
+    @property
+    def usage(self) -> UsageMapping:
+        """Tokens as the provider counted them."""
+        return cast(UsageMapping, self.payload["usage"])
+
+    def as_json(self) -> dict[str, object]:
+        """The call without its text."""
+        known = self.payload
+        names = ("call", "provider_id", "model_id", "prompt_pack_version", "request_hash", "usage")
+        return {"wo_id": self.wo_id, **{name: known.get(name) for name in names}}
+
+
+async def answered_calls(paths: LedgerPaths, agent_class: str, session_id: str, turn_id: str) -> list[AnsweredCall]:
+    """The answered model calls of a turn, in order."""
+    async with paths.reader(agent_class, "ho1m") as ho1m:
+        if ho1m is None:
+            return []
+        found = ho1m.read(session_id=session_id, entry_type=events.LLM_CALL)
+        return [
+            AnsweredCall(each.entity_id, payload_as(ModelCallPayload, each.payload))
+            async for each in found
+            if each.payload.get("turn_id") == turn_id
+        ]
+
+
+def totals_line(calls: Sequence[AnsweredCall], turn_id: str) -> str:
+    """What the models of a turn read and wrote in all, for a reader."""
+    if not calls:
+        return "  no model answered in it"
+    tokens_in, tokens_out = (
+        sum(each.usage["input_tokens"] for each in calls),
+        sum(each.usage["output_tokens"] for each in calls),
+    )
+    return (
+        f"  {counted(len(calls), 'model call')}: {tokens_in:,} tokens in, {tokens_out:,} out, as providers counted them;"
+        f" word for word: kitchener context explain --turn {turn_id} --prompt"
+    )
+
+
+def chosen_calls(prompts: TurnPrompts, number: int | None) -> list[tuple[int, RecordedPrompt]]:
+    """The rebuilt calls with their numbers in the turn, from 1; only one of them if a number is given.
+
+    Raises:
+        NotOnRecord: the turn has no call of this number
+    """
+    calls = list(enumerate(prompts.calls, 1))
+    if number is None:
+        return calls
+    if not 1 <= number <= len(calls):
+        has = f"requests 1 to {len(calls)}" if calls else "no requests that can be shown"
+        reason = f": {prompts.problem}" if prompts.problem is not None else ""
+        raise NotOnRecord(f"request {number}: turn {prompts.turn_id} has {has}{reason}")
+    return [calls[number - 1]]
+
+
+def prompts_json(prompts: TurnPrompts, number: int | None) -> dict[str, object]:
+    """What `context explain --prompt --json` prints."""
+    return {
+        "turn_id": prompts.turn_id,
+        "agent_class": prompts.agent_class,
+        "config_hash": prompts.config_hash or None,
+        "calls": [_call_json(place, each) for place, each in chosen_calls(prompts, number)],
+        "missing": [
+            {"wo_id": each.entity_id, "call": each.payload.get("call"), "request_hash": each.payload.get("request_hash")}
+            for each in prompts.missing
+        ],
+        "problem": prompts.problem,
+    }
+
+
+def _call_json(number: int, prompt: RecordedPrompt) -> dict[str, object]:
+    request, answer = prompt.request, prompt.answer
+    return {
+        "number": number,
+        "wo_id": request.wo_id,
+        "wo_type": request.wo_type,
+        "call": request.call,
+        "contract_id": request.contract_id,
+        "prompt_pack_version": request.prompt_pack_version,
+        "messages": [each.as_mapping() for each in request.messages],
+        "tools": _tools(request),
+        "answer_schema": request.output_schema,
+        "model_id": request.model_id,
+        "temperature": request.temperature,
+        "max_tokens": request.max_tokens,
+        "request_hash": prompt.request_hash,
+        "recorded_hash": answer["request_hash"] if answer is not None else None,
+        "is_verified": prompt.is_verified,
+        "parts": [each._asdict() for each in prompt.parts],
+        "estimated_tokens": prompt.tokens,
+        "usage": prompt.usage,
+        "answered_by": None if answer is None else {"provider_id": answer["provider_id"], "model_id": answer["model_id"]},
+        "ref": prompt.ref.as_mapping() if prompt.ref is not None else None,
+    }
+
+
+def prompt_lines(prompts: TurnPrompts, number: int | None = None) -> Iterator[str]:
+    """The same for a reader, with the texts as the model read them."""
+    chosen = chosen_calls(prompts, number)
+    yield f"turn {prompts.turn_id} of {prompts.agent_class}: {counted(len(prompts.calls), 'request')}"
+    for place, each in chosen:
+        yield ""
+        yield from _call_lines(f"request {place} of {len(prompts.calls)}", each)
+    if prompts.problem is not None:
+        yield ""
+        for entry in prompts.missing:
+            yield f"not shown: call {entry.payload.get('call')} of {entry.entity_id}, {entry.payload.get('request_hash')}"
+        yield f"why: {prompts.problem}"
+
+
+def _call_lines(title: str, prompt: RecordedPrompt) -> Iterator[str]:
+    request, answer = prompt.request, prompt.answer
+    yield f"{title}: {request.wo_type}, call {request.call} of {request.wo_id}"
+    yield f"  contract    {request.contract_id}, prompt pack {request.prompt_pack_version}"
+    limits = f"temperature {request.temperature:g}, at most {request.max_tokens:,} tokens"
+    if answer is not None:
+        yield f"  asked       {answer['model_id']} of {answer['provider_id']}, {limits}"
+    else:
+        yield f"  asked       {limits}; no provider answered"
+    yield f"  hash        {prompt.request_hash}, {_verdict(prompt)}"
+    yield f"  tokens      {prompt.tokens:,} estimated{_usage_words(prompt.usage)}"
+    for line in table_lines(("tokens", "part"), [{"tokens": each.tokens, "part": each.name} for each in prompt.parts]):
+        yield f"    {line}"
+    for message in request.messages:
+        yield from _message_lines(message)
+    for tool in _tools(request):
+        yield f"--- tool offered: {tool['tool_id']}"
+        yield json.dumps(tool, ensure_ascii=False, indent=2)
+    if request.output_schema is not None:
+        yield "--- schema of the answer"
+        yield json.dumps(request.output_schema, ensure_ascii=False, indent=2)
+
+
+def _message_lines(message: Message) -> Iterator[str]:
+    yield f"--- {message.role}" + (f", result of {message.tool_id}" if message.tool_id is not None else "")
+    if message.content:
+        yield message.content
+    for use in message.tool_uses:
+        yield f"asks for {use.tool_id} {canonical_bytes(use.arguments).decode()}"
+
+
+def _verdict(prompt: RecordedPrompt) -> str:
+    if prompt.is_verified is None:
+        return "of which none is on record"
+    if prompt.is_verified or prompt.answer is None:
+        return "as recorded"
+    return f"NOT the recorded {prompt.answer['request_hash']}: this is not what was asked"
+
+
+def _usage_words(usage: UsageMapping | None) -> str:
+    if usage is None:
+        return ""
+    cached = f" ({usage['cached_tokens']:,} of them from its cache)" if usage.get("cached_tokens") else ""
+    return f"; the provider counted {usage['input_tokens']:,} in{cached}, {usage['output_tokens']:,} out"
+
+
+def _tools(request: PromptRequest) -> list[dict[str, object]]:
+    return [
+        {"tool_id": each.tool_id, "description": each.description, "parameters": dict(each.parameters)}
+        for each in request.tools
+    ]

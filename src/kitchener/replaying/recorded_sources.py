@@ -1,0 +1,233 @@
+"""Reads back what shaped the requests of a turn: settings, contracts, packs, attention templates and tools, by their hashes.
+
+`kitchener.actors.sources` records them. This module turns the record into the objects that render requests, and compares it
+with what an agent class is configured with now.
+"""
+
+import difflib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kitchener.actors.attention.templates import AttentionTemplate
+from kitchener.actors.executor.prompts import PromptLibrary, PromptSource
+from kitchener.actors.policy_identity import NOT_POLICY
+from kitchener.actors.sources import RequestSources, joined_text
+from kitchener.actors.tools.registry import ToolRegistry, Toolset, toolset_of
+from kitchener.config import HO2Config, HO3MemoryConfig
+from kitchener.errors import KitchenerError
+from kitchener.ledger import LedgerReader
+from kitchener.records import events
+from kitchener.records.entries import (
+    ConfigurationSource,
+    NamedSource,
+    SourceKind,
+    SourceRecordedPayload,
+    ToolDefinition,
+    payload_as,
+)
+from kitchener.records.prompt import ToolSpec
+
+_MOST_LINES: Final = 4_000
+"""Longest text that is compared line by line; comparing takes up to the square of it."""
+_KINDS: Final[Mapping[SourceKind, str]] = {
+    "prompt_pack": "prompt pack",
+    "contract": "contract",
+    "attention_template": "attention template",
+    "tool": "tool",
+}
+
+
+class SourcesSealed(KitchenerError):
+    """The recorded sources are sealed, and their key is gone or not configured."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceChange:
+    """A source that is not what it was when a turn was recorded."""
+
+    name: str
+    """What it is, such as `instructions of ADMIN`, `prompt pack PRM-SYNTHESIZE-001` or `tool weather`."""
+    diff: str
+    """A unified diff from the recorded text to the present one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSources:
+    """All sources of a configuration, as recorded."""
+
+    config_hash: str
+    agent_class: str
+    settings: Mapping[str, Any]
+    texts: Mapping[tuple[SourceKind, str], str]
+    """The text of each source besides the configuration, by kind and name."""
+    hashes: Mapping[tuple[SourceKind, str], str]
+
+    def agent(self, present: HO2Config) -> HO2Config:
+        """The recorded settings of the agent class, with the paths of the present ones."""
+        known = {key: value for key, value in self.settings.items() if key in HO2Config.model_fields}
+        return HO2Config.model_validate_json(json.dumps(known)).model_copy(
+            update={name: getattr(present, name) for name in ("ho2m_path", "ho1m_path", "ho3_memory_dir")}
+        )
+
+    def memory(self, present: HO3MemoryConfig) -> HO3MemoryConfig | None:
+        """The recorded settings of the memory; None: the class used none."""
+        recorded = self.settings.get("memory")
+        if not isinstance(recorded, dict):
+            return None
+        known = {key: value for key, value in recorded.items() if key in HO3MemoryConfig.model_fields}
+        found = HO3MemoryConfig.model_validate_json(json.dumps(known))
+        return found.model_copy(update={"memory_dir": present.memory_dir})
+
+    def prompts(self) -> PromptLibrary:
+        """The recorded contracts and packs, compiled."""
+        return PromptLibrary.of(
+            {
+                name: PromptSource(f"{name} as recorded", self.hashes[kind, name], text)
+                for (kind, name), text in self.texts.items()
+                if kind in ("prompt_pack", "contract")
+            }
+        )
+
+    def templates(self) -> tuple[AttentionTemplate, ...]:
+        """The recorded attention templates."""
+        found = {name: text for (kind, name), text in self.texts.items() if kind == "attention_template"}
+        return tuple(AttentionTemplate.model_validate_json(found[name]) for name in sorted(found))
+
+    def tools(self, problem: Callable[[], str | None]) -> "DefinedTools":
+        """The recorded tools, which cannot run; see `DefinedTools`."""
+        return DefinedTools([json.loads(text) for (kind, _), text in self.texts.items() if kind == "tool"], problem)
+
+    def for_requests(self) -> RequestSources:
+        """The sources as a supervisor takes them, with nothing to record."""
+        return RequestSources(self.config_hash, self.templates(), ())
+
+
+class DefinedTools(ToolRegistry):
+    """Tools known by their definitions only. They describe themselves to a model, and cannot run.
+
+    Args:
+        definitions: as recorded
+        problem: what was wrong with the arguments of the next recorded call; None: nothing
+    """
+
+    def __init__(self, definitions: Sequence[ToolDefinition], problem: Callable[[], str | None]) -> None:
+        super().__init__()
+        self._problem = problem
+        self._defined = {each["tool_id"]: each for each in definitions}
+
+    @property
+    def tool_ids(self) -> tuple[str, ...]:
+        """See `ToolRegistry`."""
+        return tuple(name for name, each in self._defined.items() if not each["built_in"])
+
+    def is_read_only(self, tool_id: str) -> bool:
+        """See `ToolRegistry`."""
+        return tool_id in self._defined and self._defined[tool_id]["read_only"]
+
+    def acceptance_of(self, tool_id: str) -> tuple[str, ...]:
+        """See `ToolRegistry`."""
+        return tuple(self._defined[tool_id]["acceptance"]) if tool_id in self._defined else ()
+
+    def toolset(self, allowed: tuple[str, ...]) -> Toolset:
+        """See `ToolRegistry`."""
+        offered = [self._defined[name] for name in dict.fromkeys(allowed) if name in self._defined]
+        return toolset_of([ToolSpec(each["tool_id"], each["description"], each["parameters"]) for each in offered])
+
+    def definitions(self) -> list[ToolDefinition]:
+        """See `ToolRegistry`."""
+        return list(self._defined.values())
+
+    def validate(self, tool_id: str, arguments: Mapping[str, object]) -> dict[str, Any] | str:
+        """Returns the arguments, or what the function's own check said of them when the call was recorded."""
+        return self._problem() or dict(arguments)
+
+
+async def read_sources(ho2m: LedgerReader | None, config_hash: str) -> RecordedSources | None:
+    """Returns the sources of a configuration; None: this root does not hold them, as those of earlier versions.
+
+    Args:
+        ho2m: the ledger of the supervisor, with its index keys
+        config_hash: as `TURN_STARTED` names it
+
+    Raises:
+        SourcesSealed: they are sealed, and the key is gone or not configured
+        LedgerError: a text is not whole, or has another hash
+    """
+    whole = await _read(ho2m, config_hash) if ho2m is not None else None
+    if ho2m is None or whole is None:
+        return None
+    agent_class, text = whole
+    configuration: ConfigurationSource = json.loads(text)
+    texts, hashes = dict[tuple[SourceKind, str], str](), dict[tuple[SourceKind, str], str]()
+    for named, kind in _named(configuration):
+        found = await _read(ho2m, named["hash"])
+        if found is None:
+            return None
+        texts[kind, named["name"]], hashes[kind, named["name"]] = found[1], named["hash"]
+    return RecordedSources(config_hash, agent_class, configuration["settings"], texts, hashes)
+
+
+def _named(configuration: ConfigurationSource) -> Iterator[tuple[NamedSource, SourceKind]]:
+    yield from ((each, "prompt_pack" if each["name"].startswith("PRM-") else "contract") for each in configuration["prompts"])
+    yield from ((each, "attention_template") for each in configuration["attention_templates"])
+    yield from ((each, "tool") for each in configuration["tools"])
+
+
+async def _read(ho2m: LedgerReader, source_hash: str) -> tuple[str, str] | None:
+    """The name and the text of a source; None: it is not on record."""
+    pieces: dict[int, str] = {}
+    name, parts = "", 0
+    async for entry in ho2m.read(key=events.source_index_key(source_hash)):
+        payload = payload_as(SourceRecordedPayload, events.read_payload(entry.entry_type, entry.payload))
+        if not isinstance(payload["text"], str):
+            raise SourcesSealed(f"the source {payload['name']} ({source_hash}) is sealed, and its key is not at hand")
+        pieces[payload["part"]] = payload["text"]
+        name, parts = payload["name"], payload["parts"]
+    return (name, joined_text(pieces, source_hash, parts)) if pieces else None
+
+
+def changed_sources(recorded: RecordedSources, now: RequestSources) -> tuple[SourceChange, ...]:
+    """What differs between the recorded sources and the present ones, each with a diff of its text.
+
+    Settings that decide nothing, such as waiting times, are left out.
+    """
+    present = {(each.kind, each.name): each.text for each in now.texts}
+    configuration: ConfigurationSource = json.loads(
+        next(text for (kind, _), text in present.items() if kind == "configuration")
+    )
+    found = list(_changed_settings(recorded.agent_class, recorded.settings, configuration["settings"]))
+    keys = [key for key in (*recorded.texts, *present) if key[0] != "configuration"]
+    for kind, name in dict.fromkeys(keys):
+        before, after = recorded.texts.get((kind, name)), present.get((kind, name))
+        if before != after:
+            found.append(SourceChange(f"{_KINDS[kind]} {name}", _diff(_readable(kind, before), _readable(kind, after))))
+    return tuple(found)
+
+
+def _changed_settings(
+    agent_class: str, before: Mapping[str, object], after: Mapping[str, object], prefix: str = ""
+) -> Iterator[SourceChange]:
+    for key in sorted({*before, *after} - NOT_POLICY):
+        old, new = before.get(key), after.get(key)
+        if key == "memory" and isinstance(old, dict) and isinstance(new, dict):
+            yield from _changed_settings(agent_class, old, new, "memory.")
+        elif old != new:
+            yield SourceChange(f"{prefix}{key} of {agent_class}", _diff(_as_lines(old), _as_lines(new)))
+
+
+def _readable(kind: SourceKind, text: str | None) -> list[str]:
+    return _as_lines(text if kind == "prompt_pack" or text is None else json.loads(text))
+
+
+def _as_lines(value: object) -> list[str]:
+    if value is None:
+        return []
+    return (value if isinstance(value, str) else json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)).splitlines()
+
+
+def _diff(before: list[str], after: list[str]) -> str:
+    if len(before) > _MOST_LINES or len(after) > _MOST_LINES:
+        return f"{len(before):,} lines as recorded, {len(after):,} lines now; too many to compare line by line"
+    return "\n".join(difflib.unified_diff(before, after, "as recorded", "now", lineterm=""))

@@ -1,0 +1,103 @@
+"""After a source of requests was edited, a replay says which, with a diff of its text (`docs/replay.md`)."""
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from kitchener import tool
+from kitchener.actors.executor.prompts import PromptLibrary
+from kitchener.config import RuntimeConfig
+from kitchener.replaying import ReplayReport, replay_session
+from tests.replay.recording import TOOLS, record
+
+
+def changed(config: RuntimeConfig, **admin: Any) -> RuntimeConfig:
+    """The same settings but for some of the agent class's."""
+    agent = config.agents["ADMIN"].model_copy(update=admin)
+    return config.model_copy(update={"agents": {"ADMIN": agent}})
+
+
+async def replayed(config: RuntimeConfig, session_id: str, tools: Any = TOOLS) -> ReplayReport:
+    """The replay of a session under these settings."""
+    return await replay_session(session_id, config=config, tools=tools)
+
+
+async def test_edited_instructions_are_shown_as_a_diff(tmp_path: Path) -> None:
+    """The old text is in the ledger, so the diff shows both; that the session diverges is as it was."""
+    config, (session_id,) = await record(tmp_path, ("hello",), instructions="Be kind.\nBe brief.")
+    report = await replayed(changed(config, instructions="Be kind.\nBe rude."), session_id)
+    (change,) = report.changes
+    assert change.name == "instructions of ADMIN"
+    assert change.diff.splitlines() == ["--- as recorded", "+++ now", "@@ -1,2 +1,2 @@", " Be kind.", "-Be brief.", "+Be rude."]
+    assert not report.is_identical
+    assert "changed since: instructions of ADMIN" in report.text()
+    assert report.as_json()["changes"] == [{"name": change.name, "diff": change.diff}]
+
+
+async def test_an_unchanged_configuration_shows_no_change(tmp_path: Path) -> None:
+    """Nor does a setting that decides nothing, such as the length of a queue."""
+    config, (session_id,) = await record(tmp_path, ("hello",))
+    assert (await replayed(config, session_id)).changes == ()
+    report = await replayed(changed(config, session_queue=3), session_id)
+    assert report.changes == ()
+    assert report.is_identical
+
+
+async def test_a_changed_tool_is_named(tmp_path: Path) -> None:
+    """Its description is part of what the model was told."""
+
+    @tool(name="list_packages", description="Lists them, but otherwise.", read_only=True)
+    def other(prefix: str = "") -> list[str]:
+        return [prefix]
+
+    config, (session_id,) = await record(tmp_path, ("tool please",))
+    report = await replayed(config, session_id, (other, TOOLS[1]))
+    (change,) = report.changes
+    assert change.name == "tool list_packages"
+    assert '+  "description": "Lists them, but otherwise.",' in change.diff
+    gone = await replayed(config, session_id, TOOLS[1:])
+    assert [each.name for each in gone.changes] == ["tool list_packages"]
+
+
+async def test_edited_packs_contracts_and_templates_are_named(tmp_path: Path) -> None:
+    """Files beside the settings count by their texts, wherever they lie."""
+    config, (session_id,) = await record(tmp_path / "root", ("hello",))
+    prompts, templates = tmp_path / "prompts", tmp_path / "templates"
+    for each in (prompts, templates):
+        each.mkdir()
+    for name in ("PRM-SYNTHESIZE-001.txt", "PRC-SYNTHESIZE-001.json"):
+        text = files("kitchener.actors").joinpath("assets", "prompts", name).read_text(encoding="utf-8")
+        (prompts / name).write_text(text.replace("and to the point.", "at length.").replace("What the user is shown", "Shown"))
+    PromptLibrary.write_manifest(str(prompts))
+    shipped = files("kitchener.actors").joinpath("assets", "attention", "ATT-DEFAULT-001.json").read_text(encoding="utf-8")
+    template = json.loads(shipped)
+    template["budget"]["max_queries"] += 1
+    (templates / "own.json").write_text(json.dumps(template), encoding="utf-8")
+    report = await replayed(changed(config, prompt_dir=str(prompts), attention_templates=str(templates)), session_id)
+    assert {each.name for each in report.changes} == {
+        "prompt pack PRM-SYNTHESIZE-001",
+        "contract PRC-SYNTHESIZE-001",
+        "attention template ATT-DEFAULT-001",
+    }
+    (pack,) = [each.diff for each in report.changes if each.name.startswith("prompt pack")]
+    assert "-- Reply in the language of the user's message, and to the point." in pack
+    assert "+- Reply in the language of the user's message, at length." in pack
+
+
+async def test_a_diff_is_bounded(tmp_path: Path) -> None:
+    """Comparing lines takes the square of their number, so long texts are only counted; a report shows forty lines."""
+    config, (session_id,) = await record(tmp_path, ("hello",), instructions="\n".join("ab" * 10))
+    long = await replayed(changed(config, instructions="\n".join("xy" * 5_000)), session_id)
+    assert "10,000 lines now; too many" in long.changes[0].diff
+    some = await replayed(changed(config, instructions="\n".join(map(str, range(99)))), session_id)
+    assert "lines more; --json has them all" in some.text()
+    assert len(some.changes[0].diff.splitlines()) > 100
+
+
+async def test_memory_settings_are_named_with_their_table(tmp_path: Path) -> None:
+    """They are part of what the turns were decided by."""
+    config, (session_id,) = await record(tmp_path, ("hello",), ho3_enabled=True)
+    memory = config.memory.model_copy(update={"salience_floor": 0.5})
+    report = await replayed(config.model_copy(update={"memory": memory}), session_id)
+    assert [each.name for each in report.changes] == ["memory.salience_floor of ADMIN"]

@@ -1,0 +1,221 @@
+"""What a model was asked is rebuilt word for word from the ledgers, whatever is configured now (`docs/prompts.md`)."""
+
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import orjson
+import pytest
+
+from kitchener.config import HO2Config, LedgerConfig, RuntimeConfig
+from kitchener.errors import CallerError, NotOnRecord
+from kitchener.ledger import LedgerReader
+from kitchener.records import events
+from kitchener.replaying import TurnPrompts, read_prompts
+from kitchener.runtime import open_runtime
+from kitchener.runtime.erasure import erase_subject
+from kitchener.runtime.ledger_paths import agent_classes, ledger_paths, settings_of
+from kitchener.testing import ScriptedProvider
+from tests.acceptance.stack import QUICK
+from tests.replay.corpus import SETTINGS
+from tests.replay.golden_roots import FOLDER, unpacked
+from tests.replay.recording import KEY, MESSAGES, TOOLS, cut_off, model, record
+
+CLASSES: Final = ("ADMIN", *(f"RESIDENT:{name}" for name in ("ask", "bridge", "declare", "off", "recall", "shadow")))
+OTHER: Final = HO2Config(instructions="You are somebody else.", standing_rules=("Shout.",), classify_recent_turns=9)
+SEALED: Final = QUICK.model_copy(update={"keyring": "keys"})
+
+
+def elsewhere(root: Path, **ledger: Any) -> RuntimeConfig:
+    """The root's ledgers under settings that have nothing in common with the recorded ones."""
+    others = {name: OTHER.model_copy(update={"agent_class": name}) for name in CLASSES}
+    return settings_of(RuntimeConfig(agents=others, ledger=LedgerConfig(**ledger)), root)
+
+
+async def entries(settings: RuntimeConfig, agent_class: str, ledger: Any, *types: str) -> list[Any]:
+    """All entries of these types in one ledger."""
+    async with LedgerReader.open(ledger_paths(settings, agent_class)[ledger]) as reader:
+        return [each async for each in reader.read(entry_type=types)]
+
+
+async def asked_of(settings: RuntimeConfig, agent_class: str) -> list[TurnPrompts]:
+    """The requests of every turn and every consolidation of an agent class."""
+    started = await entries(settings, agent_class, "ho2m", events.TURN_STARTED, events.WO_PLANNED)
+    named = [each for each in started if each.entry_type == events.TURN_STARTED or "consolidates" in each.payload]
+    return [await read_prompts(each.entity_id, config=settings, agent_class=agent_class) for each in named]
+
+
+@pytest.mark.parametrize("agent_class", CLASSES)
+def test_every_call_of_a_varied_corpus_is_rebuilt_byte_for_byte(recorded_root: Path, agent_class: str) -> None:
+    """Tools, retries, failed criteria, judged replies, lessons, direct calls, cut-off turns: the hash proves each request."""
+    settings = elsewhere(recorded_root)
+    answered = len(anyio.run(entries, settings, agent_class, "ho1m", events.LLM_CALL))
+    prompts = anyio.run(asked_of, settings, agent_class)
+    calls = [call for each in prompts for call in each.calls]
+    assert [each.problem for each in prompts if each.problem is not None] == []
+    assert Counter(call.is_verified for call in calls)[True] == answered > 20
+    assert all(call.is_verified is not False for call in calls)
+    assert all(call.tokens == sum(part.tokens for part in call.parts) > 0 for call in calls)
+
+
+def test_the_corpus_has_every_kind_of_call(recorded_root: Path) -> None:
+    """So that the test above says something."""
+    settings = elsewhere(recorded_root)
+    calls = [
+        call
+        for name in ("ADMIN", "RESIDENT:off", "RESIDENT:ask")
+        for each in anyio.run(asked_of, settings, name)
+        for call in each.calls
+    ]
+    assert {call.request.wo_type for call in calls} == {"classify", "synthesize", "verify", "consolidate"}
+    assert any(call.request.contract_id == "PRC-DIRECT-001" for call in calls)
+    assert any(call.request.tools for call in calls)
+    assert any(message.role == "tool" for call in calls for message in call.request.messages)
+    assert any(call.answer is None for call in calls)
+    names = {part.name for call in calls for part in call.parts}
+    assert names >= {"contract", "instructions", "history", "learned lines", "message", "tool schemas", "tool results"}
+
+
+async def test_what_a_sealed_turn_asked_is_rebuilt_until_its_subject_is_erased(tmp_path: Path) -> None:
+    """No word of the sources is readable in the root; another subject's turns stay rebuildable."""
+    ledger = SEALED.model_copy(update={"keyring": str(tmp_path / "keys")})
+    config, (session_id,) = await record(
+        tmp_path / "root", ("tool please", "hello"), ledger=ledger, instructions="Be as kind as moss."
+    )
+    other, (second,) = await _of_grace(config)
+    settings = elsewhere(tmp_path / "root", keyring=str(tmp_path / "keys"))
+    first, last = f"T-{session_id[4:]}-000001", f"T-{second[4:]}-000001"
+    prompts = await read_prompts(first, config=settings)
+    assert [call.is_verified for call in prompts.calls] == [True, True, True]
+    assert "Be as kind as moss." in prompts.calls[1].request.messages[0].content
+    assert b"kind as moss" not in b"".join(path.read_bytes() for path in (tmp_path / "root").rglob("*") if path.is_file())
+    await erase_subject("ada", config=other)
+    gone = await read_prompts(first, config=settings)
+    assert gone.calls == ()
+    assert "erased" in str(gone.problem)
+    assert len(gone.missing) == 3
+    assert all(call.is_verified for call in (await read_prompts(last, config=settings)).calls)
+
+
+async def _of_grace(config: RuntimeConfig) -> tuple[RuntimeConfig, list[str]]:
+    async with open_runtime(config, providers={"scripted": ScriptedProvider(model)}, tools=TOOLS) as runtime:
+        done = await runtime.supervisor().handle_turn("hello", subject_id="grace")
+    return config, [done.session_id]
+
+
+async def test_without_the_key_of_the_sources_it_says_so(tmp_path: Path) -> None:
+    """The key of what is configured belongs to nobody who could be erased, but it can be lost."""
+    ledger = SEALED.model_copy(update={"keyring": str(tmp_path / "keys")})
+    config, (session_id,) = await record(tmp_path / "root", ("hello",), ledger=ledger)
+    with pytest.raises(CallerError, match="cannot be erased"):
+        await erase_subject("kitchener-operator", config=config)
+    async with open_runtime(config, providers={"scripted": ScriptedProvider(model)}, tools=TOOLS) as runtime:
+        with pytest.raises(CallerError, match="choose another id"):
+            await runtime.supervisor().handle_turn("hello", subject_id="kitchener-operator")
+        with pytest.raises(CallerError, match="cannot be erased"):
+            await runtime.erase_subject("kitchener-operator")
+    for path in (tmp_path / "keys").glob("*.key"):
+        path.unlink()
+    found = await read_prompts(f"T-{session_id[4:]}-000001", config=config)
+    assert found.calls == ()
+    assert "erased" in str(found.problem)
+
+
+async def test_a_cut_off_turn_shows_what_was_asked_until_then(tmp_path: Path) -> None:
+    """Of a request without an answer no hash is on record, and that is said."""
+    config, (session_id,) = await record(tmp_path, ("hello",))
+    await cut_off(tmp_path, config, session_id, "cut off")
+    found = await read_prompts(f"T-{session_id[4:]}-000002", config=elsewhere(tmp_path))
+    assert [call.is_verified for call in found.calls] in ([None], [True, None])
+    assert found.calls[-1].usage is None
+    assert "cut off" in found.calls[-1].request.messages[-1].content
+    assert found.problem is None
+
+
+async def test_sources_are_written_once_and_only_what_changed_again(tmp_path: Path) -> None:
+    """Opening again writes nothing; an edited sentence writes one new configuration."""
+    config, _ = await record(tmp_path, ("hello",), instructions="One.")
+    once = await entries(config, "ADMIN", "ho2m", events.SOURCE_RECORDED)
+    assert len({each.entity_id for each in once}) == len(once)
+    await record(tmp_path, ("hello",), instructions="One.")
+    assert len(await entries(config, "ADMIN", "ho2m", events.SOURCE_RECORDED)) == len(once)
+    await record(tmp_path, ("hello",), instructions="Two.")
+    again = await entries(config, "ADMIN", "ho2m", events.SOURCE_RECORDED)
+    assert [each.payload["kind"] for each in again[len(once) :]] == ["configuration"]
+    started = await entries(config, "ADMIN", "ho2m", events.TURN_STARTED)
+    hashes = [each.payload["config_hash"] for each in started]
+    assert hashes == [once[-1].entity_id, once[-1].entity_id, again[-1].entity_id]
+
+
+async def test_a_root_that_moved_has_the_same_configuration(tmp_path: Path) -> None:
+    """Paths shape no request, so they are no part of what is recorded."""
+    config, _ = await record(tmp_path / "here", ("hello",))
+    moved, _ = await record(tmp_path / "there", ("hello",))
+    (one, *_), (two, *_) = [await entries(each, "ADMIN", "ho2m", events.TURN_STARTED) for each in (config, moved)]
+    assert one.payload["config_hash"] == two.payload["config_hash"]
+    assert str(tmp_path).encode() not in ledger_paths(config, "ADMIN")["ho2m"].read_bytes()
+
+
+async def test_a_source_that_no_entry_can_hold_stands_in_several(tmp_path: Path) -> None:
+    """With the smallest limit, nearly every source is cut into pieces; together they are the text again."""
+    small = QUICK.model_copy(update={"max_entry_bytes": 4_096})
+    config, (session_id,) = await record(tmp_path, ("hello",), ledger=small, instructions="Say “a\u0001b” — " + "x" * 3_000)
+    recorded = await entries(config, "ADMIN", "ho2m", events.SOURCE_RECORDED)
+    assert max(each.payload["parts"] for each in recorded) > 5
+    found = await read_prompts(f"T-{session_id[4:]}-000001", config=elsewhere(tmp_path))
+    assert [call.is_verified for call in found.calls] == [True, True]
+
+
+@pytest.mark.parametrize("archive", sorted(FOLDER.glob("0.1.0*.tar.xz")), ids=lambda path: path.name.split(".tar")[0])
+def test_old_roots_show_what_still_has_the_recorded_hash(tmp_path: Path, archive: Path) -> None:
+    """Earlier versions stored hashes only. What the present settings render is shown if the hash proves it."""
+    root = unpacked(archive, tmp_path / "root")
+    shutil.copy(SETTINGS, root / SETTINGS.name)
+    settings = settings_of(root / SETTINGS.name, root)
+    settings = settings.model_copy(update={"ledger": settings.ledger.model_copy(update={"signing_key": None})})
+    name = next(each for each in agent_classes(settings) if ledger_paths(settings, each)["ho2m"].exists())
+    turns = anyio.run(entries, settings, name, "ho2m", events.TURN_COMPLETED)
+    same = anyio.run(partial(read_prompts, turns[0].entity_id, config=settings))
+    other = anyio.run(partial(read_prompts, turns[0].entity_id, config=elsewhere(root)))
+    assert all(call.is_verified for call in (*same.calls, *other.calls) if call.answer is not None)
+    assert len(same.calls) > len(other.calls)
+    assert other.missing
+    assert "not on record" in str(other.problem)
+
+
+async def test_secrets_are_recorded_as_references_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that is in the environment, and whatever a provider is configured with, is no source of a request."""
+    monkeypatch.setenv("SOME_KEY", "sk-secret-words")
+    config, _ = await record(tmp_path, ("hello",))
+    recorded = b"".join(each.body for each in await entries(config, "ADMIN", "ho2m", events.SOURCE_RECORDED))
+    assert b"sk-secret-words" not in recorded
+    assert b"api_key" not in recorded
+    assert KEY.encode() not in recorded
+
+
+async def test_ids_that_name_no_turn_are_refused(tmp_path: Path) -> None:
+    """Each error says what was expected or where to look."""
+    config, (session_id,) = await record(tmp_path, ("hello",))
+    with pytest.raises(CallerError, match="expected a turn id"):
+        await read_prompts("yesterday", config=config)
+    with pytest.raises(NotOnRecord, match="session show"):
+        await read_prompts(f"T-{session_id[4:]}-000009", config=config)
+    with pytest.raises(NotOnRecord, match="memory explain"):
+        await read_prompts("WO-CONS-0000000000000000-001", config=config)
+
+
+def test_a_fresh_process_with_other_settings_rebuilds_a_turn(tmp_path: Path) -> None:
+    """Nothing of the recording process is at hand: neither its tools nor its settings."""
+    _, (session_id,) = anyio.run(partial(record, tmp_path, MESSAGES[:2], instructions="Be kind."))
+    (tmp_path / "other.toml").write_text('[agents.ADMIN]\ninstructions = "Be rude."\n', encoding="utf-8")
+    command = [sys.executable, "-m", "kitchener", "context", "explain", f"T-{session_id[4:]}-000002", "--prompt", "--json"]
+    given = ["--root", str(tmp_path), "--config", str(tmp_path / "other.toml")]
+    done = subprocess.run([*command, *given], capture_output=True, check=True, timeout=60)
+    told = orjson.loads(done.stdout)
+    assert [call["is_verified"] for call in told["calls"]] == [True, True]
+    assert "Be kind." in told["calls"][1]["messages"][0]["content"]
