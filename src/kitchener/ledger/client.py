@@ -6,16 +6,14 @@
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 import anyio
-import orjson
 import structlog
 from anyio.abc import TaskGroup
 
-from kitchener.canonical import NOTHING, Opening, canonical_bytes, digest
+from kitchener.canonical import NOTHING, Opening, digest
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import LedgerConfig
 from kitchener.errors import (
@@ -30,7 +28,17 @@ from kitchener.errors import (
 from kitchener.ids import EntryId
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.disk.fork_guard import watch
-from kitchener.ledger.format.lines import ENVELOPE_BYTES, NO_END, IndexKeys, LedgerEntry, StoredEntry, is_ledger_id, session_of
+from kitchener.ledger.format.lines import (
+    ENVELOPE_BYTES,
+    NO_END,
+    IndexKeys,
+    LedgerEntry,
+    StoredEntry,
+    body_of,
+    entry_id_of,
+    is_ledger_id,
+    session_of,
+)
 from kitchener.ledger.reads import LedgerReads, Snapshot
 from kitchener.ledger.verify.checkpoint import Checkpoint, sign_ledger
 from kitchener.ledger.verify.recovery import Recovered
@@ -45,7 +53,8 @@ _log = structlog.get_logger(__name__)
 _CLOSE_SECONDS: Final = 30.0
 """Longest wait for the last commit when a ledger closes; a disk that takes longer counts as failed."""
 _HEADS: Final = 16_384
-"""Sessions in each of two generations of cached last entries. The last entry of any other session is looked up."""
+"""Sessions in each of two generations of cached last entries, counted after each commit. The last entry of any other session
+is looked up."""
 
 
 class LedgerClient(LedgerReads):
@@ -274,6 +283,8 @@ class LedgerClient(LedgerReads):
         if flushed.seq != self._stored.seq:
             self._stored = flushed
             self.durable_position = flushed.seq
+            if len(self._recent) > _HEADS:
+                self._older, self._recent = self._recent, {}
             del self.pending[: flushed.seq + 1 - self.pending[0].seq]
 
     def poison(self, problem: str) -> None:
@@ -298,23 +309,23 @@ class LedgerClient(LedgerReads):
         ledger_id = self.ledger_id
         if self._sealer is not None:
             payload = self._sealer.seal(ledger_id, entry_type, payload)
-        type_text = _type_text(entry_type)
-        entity_text = (
-            orjson.dumps(entity_id) if type(entity_id) is str and entity_id.isascii() else _text(entity_id, "entity_id")
-        )
-        payload_text = canonical_bytes(payload, at="payload")
-        session_id = payload.get("session_id")
-        if type(session_id) is not str:
-            session_id = session_of(payload)
-        keys = self._index_keys(entry_type, payload) if self._index_keys is not None else ()
         timestamp = self._stamper.stamp()
-        body = b"".join((b'{"entity_id":', entity_text, type_text, payload_text, b',"timestamp":"', timestamp.encode(), b'"}'))
+        body = body_of(entry_type, entity_id, payload, timestamp)
         if len(body) > self._max_body:
             size = len(body) + ENVELOPE_BYTES + len(ledger_id)
             raise EntryTooLarge(ledger_id, entry_type, size, self.config.max_entry_bytes)
-        entry_id = self._stamper.id_start + str(seq).zfill(12)
         return StoredEntry(
-            ledger_id, seq, entry_id, digest(body), entry_type, entity_id, timestamp, body, session_id, keys, self._opener
+            ledger_id,
+            seq,
+            entry_id_of(timestamp, seq),
+            digest(body),
+            entry_type,
+            entity_id,
+            timestamp,
+            body,
+            session_of(payload),
+            self._index_keys(entry_type, payload) if self._index_keys is not None else (),
+            self._opener,
         )
 
     def _enqueue(self, stored: StoredEntry) -> None:
@@ -324,11 +335,8 @@ class LedgerClient(LedgerReads):
         session_id = stored.session_id
         if session_id is not None:
             self._recent[session_id] = stored.entry_id
-            if len(self._recent) > _HEADS:
-                self._older, self._recent = self._recent, {}
-            if self._watchers:
-                for watcher in self._watchers.get(session_id, ()):
-                    watcher.append(stored)
+            for watcher in self._watchers.get(session_id, ()):
+                watcher.append(stored)
 
     async def _check_head(self, payload: Mapping[str, object], expected: str) -> None:
         session_id = session_of(payload)
@@ -372,19 +380,3 @@ class LedgerClient(LedgerReads):
             if not is_failing:
                 raise failure
             _log.error("ledger closed with entries that could not be written", path=str(self.path), problem=failure.problem)
-
-
-@lru_cache(256)
-def _type_text(entry_type: str) -> bytes:
-    """The entry type as JSON bytes, with the keys before and after it."""
-    return b',"entry_type":' + _text(entry_type, "entry_type") + b',"payload":'
-
-
-def _text(value: str, at: str) -> bytes:
-    """A text as JSON bytes; raises EntryRefused if it is not text."""
-    if not isinstance(value, str):
-        raise EntryRefused(at, f"{type(value).__name__} is not text")
-    try:
-        return orjson.dumps(value)
-    except TypeError:
-        return canonical_bytes(value, at=at)  # raises with the exact cause

@@ -10,8 +10,9 @@ from typing import TypedDict
 
 from kitchener.actors.executor.execution import WorkOrderFailed
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.canonical import canonical_bytes, digest
+from kitchener.canonical import digest
 from kitchener.ledger import LedgerEntry, StoredEntry
+from kitchener.ledger.format.lines import body_of
 from kitchener.memory.signals import normalise
 from kitchener.memory.subject_cache import OVERLAYS
 from kitchener.records import events
@@ -99,7 +100,7 @@ class RerunTape(Tape):
         """Returns the entry as if it were stored."""
         moment = self.turn.start["turn_ts"] if self.turn is not None else NO_TIME
         number = len(self._written) + 1
-        body = canonical_bytes({**entry._asdict(), "timestamp": moment})
+        body = body_of(*entry, moment)
         stored = StoredEntry(
             ledger_id,
             number,

@@ -12,6 +12,8 @@ from typing import Final, NamedTuple, TypedDict
 
 import orjson
 
+from kitchener.canonical import canonical_bytes
+from kitchener.errors import EntryRefused
 from kitchener.records.entries import Payload
 from kitchener.records.ref import Ref
 
@@ -226,6 +228,30 @@ def compute_trace_hash(entries: Iterable[StoredEntry]) -> str:
     for entry in entries:
         sha.update(entry.body)
     return f"sha256:{sha.hexdigest()}"
+
+
+def entry_id_of(timestamp: str, seq: int) -> str:
+    """The id of an entry, from its ISO time and its number."""
+    return f"E-{timestamp[:10]}-{str(seq).zfill(12)}"
+
+
+def body_of(entry_type: str, entity_id: str, payload: Mapping[str, object], timestamp: str) -> bytes:
+    """The stored bytes of an entry. `timestamp` is its ISO time.
+
+    Raises:
+        EntryRefused: the entry has no canonical form; the error names the place, such as `payload.v`
+    """
+    data = orjson.Fragment(canonical_bytes(payload, at="payload"))
+    if not isinstance(entity_id, str):
+        raise EntryRefused("entity_id", f"{type(entity_id).__name__} is not text")
+    if not isinstance(entry_type, str):
+        raise EntryRefused("entry_type", f"{type(entry_type).__name__} is not text")
+    try:
+        return orjson.dumps({"entity_id": entity_id, "entry_type": entry_type, "payload": data, "timestamp": timestamp})
+    except TypeError:  # one of the texts holds a lone surrogate
+        canonical_bytes(entity_id, at="entity_id")
+        canonical_bytes(entry_type, at="entry_type")
+        raise
 
 
 def chain_hash(previous: str, ledger_id: str, seq: int, entry_id: str, entry_hash: str) -> str:
