@@ -94,7 +94,7 @@ def test_the_plain_installation_has_a_command_line(tmp_path: Path) -> None:
     assert "No module named 'httpx'" in probe.stderr, "the environment holds more than the plain installation"
 
     def kitchener(*arguments: str, typed: str = "") -> str:
-        command = [python, "-m", "kitchener", *arguments]
+        command = [str(python), "-m", "kitchener", *arguments]
         return subprocess.run(command, input=typed, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
 
     assert "Talk to an agent." in kitchener("--help")

@@ -89,10 +89,18 @@ async def replay_session(
 class Replays:
     """Replays sessions of one agent class; made by `open_replays`."""
 
-    def __init__(self, settings: RuntimeConfig, recorded: RecordedLedgers, tools: ToolRegistry, prompts: PromptLibrary) -> None:
+    def __init__(
+        self,
+        settings: RuntimeConfig,
+        recorded: RecordedLedgers,
+        tools: ToolRegistry,
+        prompts: PromptLibrary,
+        *,
+        unnamed_tools: ToolRegistry,
+    ) -> None:
         self.agent_class = recorded.agent.agent_class
         self.recorded, self.settings = recorded, settings
-        self._tools, self._prompts = tools, prompts
+        self._tools, self._unnamed_tools, self._prompts = tools, unnamed_tools, prompts
         self._identities: dict[bool, str] = {}
         """The identity of the policy, with and without long-term memory."""
         self._signers: RecordedSigners | None = None
@@ -242,7 +250,8 @@ class Replays:
             gateway: the gateway; None: one that answers only recorded requests
         """
         agent = self.recorded.agent.model_copy(update=_NO_LIMIT)
-        tools = RecordedTools(self._tools, tape)
+        # Once, a configured class that named no tools had all of them. What was offered is on record.
+        tools = RecordedTools(self._unnamed_tools if _was_offered(tape, self._unnamed_tools) else self._tools, tape)
         provider = RecordedProvider(tape.recordings(), request_hash=self._hashed_by(ledgers))
         gateway = gateway or RecordedGateway(tape, provider, Routes(self.settings.router, providers_of(tape.turns)))
         direct_call = GatewayDirectCall(ledgers=ledgers, gateway=gateway, prompts=self._prompts, clock=clock, config=agent)
@@ -278,7 +287,7 @@ class Replays:
         def request_hash(request: PromptRequest) -> str:
             data = self._prompts.contract(request.contract_id).request_bytes(
                 request.messages,
-                tools_digest=self._tools.toolset(tuple(spec.tool_id for spec in request.tools)).digest,
+                tools_digest=self._unnamed_tools.toolset(tuple(spec.tool_id for spec in request.tools)).digest,
                 model_id=request.model_id,
                 temperature=request.temperature,
                 max_tokens=request.max_tokens,
@@ -308,9 +317,11 @@ async def open_replays(
         for reader in recorded.readers.values() if verify else ():
             await _verify(reader)
         builtin = (ContextItems().tool,) if recorded.agent.context_mode == "enforce" else ()
-        registry = await anyio.to_thread.run_sync(tools_of, recorded.agent, _known(recorded.agent, tools), builtin)
+        load = partial(tools_of, recorded.agent, _known(recorded.agent, tools), builtin)
+        registry = await anyio.to_thread.run_sync(partial(load, is_configured=bool(settings.classes)))
+        unnamed = await anyio.to_thread.run_sync(partial(load, is_configured=False))
         prompts = await anyio.to_thread.run_sync(PromptLibrary.load, recorded.agent.prompt_dir)
-        yield Replays(settings, recorded, registry, prompts)
+        yield Replays(settings, recorded, registry, prompts, unnamed_tools=unnamed)
 
 
 async def _verify(reader: LedgerReader) -> None:
@@ -323,6 +334,12 @@ def _known(agent: HO2Config, tools: Sequence[Callable[..., object]]) -> tuple[Ca
     """The tools given, without those that the settings load."""
     loaded = {name.rpartition(":")[2] for name in agent.tools or () if ":" in name}
     return tuple(each for each in tools if not (isinstance(each, Tool) and each.tool_id in loaded))
+
+
+def _was_offered(tape: Tape, tools: ToolRegistry) -> bool:
+    """Whether any work order of the session may use one of these tools."""
+    planned = (entry.payload for entry in tape.entries.get(tape.ho2m, ()) if entry.entry_type == events.WO_PLANNED)
+    return any(not set(tools.tool_ids).isdisjoint(each["constraints"].get("allowed_tools", ())) for each in planned)
 
 
 class _Replay:
