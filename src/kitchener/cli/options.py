@@ -15,12 +15,9 @@ from kitchener.errors import ConfigError
 from kitchener.ids import AGENT_CLASS_FORM, is_agent_class
 from kitchener.ledger import LedgerReader
 from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName, agent_of, class_of, index_dir, ledger_paths, sealer_of
-from kitchener.runtime.loading import LoadedConfig, check_config, load_config
+from kitchener.runtime.loading import DEFAULT_FILE, LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import memory_config
 from kitchener.sealing import Sealer
-
-DEFAULT_FILE = "kitchener.toml"
-"""The settings file that commands use where none is named and this one is there."""
 
 
 @Parameter(name="*", group="Common options")
@@ -43,10 +40,7 @@ class Options:
         """
         if not is_agent_class(self.agent):
             raise ConfigError("--agent", "", repr(self.agent), f"must be {AGENT_CLASS_FORM}")
-        path = self.config
-        if path is None and Path(DEFAULT_FILE).exists():
-            path = Path(DEFAULT_FILE)
-        return load_config(path, root=self.root)
+        return load_config(self.config, root=self.root)
 
     def load_checked(self) -> LoadedConfig:
         """As `load`, and what the settings refer to is there: for commands that are about to run an agent."""

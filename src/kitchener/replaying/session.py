@@ -69,7 +69,7 @@ async def replay_session(
 
     Args:
         session_id: which session
-        config: path of a `kitchener.toml`, or a `RuntimeConfig`; None: the built-in defaults
+        config: path of a `kitchener.toml`, or a `RuntimeConfig`; None: as for `open_runtime`
         root: overrides `plane_root`
         agent_class: the agent class of the session; None: the one whose ledger has it
         tools: the tools that were passed to `open_runtime`. They are not run, but requests contain their schemas.

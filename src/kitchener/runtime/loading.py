@@ -44,6 +44,9 @@ from kitchener.small_files import read_regular
 PREFIX: Final = "KITCHENER_"
 """Prefix of the environment variables that are settings; `__` separates the keys."""
 
+DEFAULT_FILE: Final = "kitchener.toml"
+"""The settings file that is used where none is named and this one is in the current directory."""
+
 EMBEDDED: Final = "embedded defaults"
 """The value of `LoadedConfig.source` without a settings file."""
 
@@ -84,10 +87,13 @@ def load_config(
 ) -> LoadedConfig:
     """Loads the settings from a file, `KITCHENER_*` variables and arguments; later sources win.
 
+    The library and the commands look for the file here. A `RuntimeConfig` in place of a path means no file.
+
     Checks syntax, keys and values; `check_config` checks what they refer to.
 
     Args:
-        path: a settings file; None: the embedded defaults (offline provider, ledgers under `./.kitchener`)
+        path: a settings file; None: `./kitchener.toml`, or where it is not there the embedded defaults (offline provider,
+            ledgers under `./.kitchener`)
         root: overrides `plane_root`; relative to the current directory
         environ: the environment variables, e.g. `KITCHENER_LEDGER__DURABILITY=os`
         overrides: nested tables of settings, above everything else; relative paths are relative to the current directory
@@ -99,6 +105,8 @@ def load_config(
         here = Path.cwd()
     except FileNotFoundError:
         raise ConfigError("the current directory", "", "", "is not there any more; change to another one") from None
+    if path is None and (here / DEFAULT_FILE).exists():
+        path = DEFAULT_FILE
     source = str(path) if path is not None else EMBEDDED
     base_dir = _home(path).absolute().parent if path is not None else here
     layers = _Layers()

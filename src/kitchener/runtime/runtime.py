@@ -211,7 +211,8 @@ async def open_runtime(
     """Starts a Kitchener and closes it when the block ends.
 
     Args:
-        config: path of a `kitchener.toml`, or a `RuntimeConfig`; None: the offline model, ledgers under `./.kitchener`
+        config: path of a settings file, or a `RuntimeConfig`; None: `./kitchener.toml` as for the commands, or where it is not
+            there the offline model and ledgers under `./.kitchener`. `RuntimeConfig()` reads no file
         root: overrides `plane_root`
         tools: functions marked with `@tool`; each agent class's setting `tools` says which of them it may use
         providers: further providers by id, besides those in the configuration

@@ -11,11 +11,11 @@ from cyclopts import Parameter
 
 from kitchener.cli.config.toml import toml_value
 from kitchener.cli.exits import OK
-from kitchener.cli.options import DEFAULT_FILE
 from kitchener.cli.terminal.output import meaning, print_text
 from kitchener.cli.terminal.written_files import write_whole
 from kitchener.config import HO2Config, LedgerConfig, RouterConfig, RuntimeConfig, Settings, address_problem
 from kitchener.errors import ConfigError
+from kitchener.runtime.loading import DEFAULT_FILE
 
 _WIDTH: Final = 120
 
