@@ -58,14 +58,29 @@ def test_what_is_no_session_id(text: str) -> None:
     assert not is_session_id(text)
 
 
-@pytest.mark.parametrize("text", ["ADMIN", "RESIDENT:bo", "RESIDENT:Ünal der Große", "RESIDENT:a:b", "RESIDENT:" + "x" * 64])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ADMIN",
+        "RESIDENT:bo",
+        "RESIDENT:Ünal der Große",
+        "RESIDENT:a:b",
+        "RESIDENT:" + "x" * 64,
+        "support",
+        "eu.Support_2-x",
+        "x" * 64,
+        "RESIDENT",
+        "admin",
+        "...",
+    ],
+)
 def test_what_is_an_agent_class(text: str) -> None:
     assert is_agent_class(text)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "admin", "ADMIN ", "ADMIN:x", "RESIDENT", "RESIDENT:", "RESIDENT:" + "x" * 65]
+    ["", "ADMIN ", "ADMIN:x", "default", ".", "..", "support\n", "a/b", "ü", "x" * 65, "RESIDENT:", "RESIDENT:" + "x" * 65]
     + [f"RESIDENT:a{each}b" for each in "/|\x00\n\x1f"],
 )
 def test_what_is_no_agent_class(text: str) -> None:

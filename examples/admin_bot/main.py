@@ -14,7 +14,11 @@ import anyio
 from examples.admin_bot.tools import directory_tools
 from kitchener import HO2Config, RuntimeConfig, open_runtime
 
-PERSONA = HO2Config(instructions="You look after this directory.", standing_rules=("Never change a file.",))
+PERSONA = HO2Config(
+    instructions="You look after this directory.",
+    standing_rules=("Never change a file.",),
+    tools=("list_files", "read_file", "list_packages"),
+)
 
 
 async def main(directory: str, root: str) -> None:

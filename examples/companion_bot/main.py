@@ -71,6 +71,7 @@ def settings(root: str) -> RuntimeConfig:
     somebody asks questions says nothing about them."""
     companion = HO2Config(
         instructions="You help people with their balcony gardens.",
+        tools=("garden_calendar",),
         labels_vocabulary={"domain": ("tomatoes", "roses"), "task": ("planning",)},
         ho3_enabled=True,
     )

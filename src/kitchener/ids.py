@@ -31,7 +31,9 @@ _TURN = re.compile(r"T-([0-9a-f]{8,32})-\d{6,}")
 _ANONYMOUS = "anon-SES-"
 _MAX_SUBJECT = 256
 _MAX_RECORDED_SUBJECT = 1_024
-_AGENT_CLASS = re.compile(r"ADMIN|RESIDENT:[^\x00-\x1f\x7f/|\ud800-\udfff]{1,64}")
+_AGENT_CLASS = re.compile(r"(?!(?:default|\.\.?)\Z)[A-Za-z0-9._-]{1,64}|RESIDENT:[^\x00-\x1f\x7f/|\ud800-\udfff]{1,64}")
+AGENT_CLASS_FORM = "1 to 64 letters, digits, '.', '_' or '-' (not 'default', which all classes inherit), or RESIDENT:<name>"
+"""The form of an agent class's name, for errors."""
 
 
 class IdSource(Protocol):
@@ -63,7 +65,7 @@ def is_session_id(text: str) -> bool:
 
 
 def is_agent_class(text: str) -> bool:
-    """Whether `text` names an agent class: `ADMIN` or `RESIDENT:<name>`."""
+    """Whether `text` has the form of an agent class's name (`AGENT_CLASS_FORM`)."""
     return _AGENT_CLASS.fullmatch(text) is not None
 
 

@@ -208,6 +208,7 @@ def scripted_config(
     agents: Mapping[str, Mapping[str, Any]] | None = None,
     limits: Mapping[str, Any] | None = None,
     ledger: LedgerConfig = QUICK,
+    has_classes: bool = True,
     **admin: Any,
 ) -> RuntimeConfig:
     """A configuration whose model is the provider `scripted`.
@@ -217,7 +218,8 @@ def scripted_config(
         agents: fields of `HO2Config` by agent class, besides ADMIN
         limits: fields of `LimitsConfig`
         ledger: how entries become durable
-        **admin: fields of ADMIN's `HO2Config`
+        has_classes: whether classes have tables; False: every class has the settings of `admin`
+        **admin: fields of ADMIN's `HO2Config`; it has all tools given to `open_runtime` where they do not say which
     """
     classes = {name: HO2Config(agent_class=name, **settings) for name, settings in (agents or {}).items()}
     return RuntimeConfig(
@@ -225,7 +227,7 @@ def scripted_config(
         ledger=ledger,
         limits=LimitsConfig(**(limits or {})),
         router=RouterConfig(default_provider="scripted"),
-        agents={"ADMIN": HO2Config(**admin), **classes},
+        agents={"ADMIN" if has_classes else "default": HO2Config(**{"tools": ("*",), **admin}), **classes},
     )
 
 
@@ -236,10 +238,12 @@ async def open_scripted(
     *,
     tools: Sequence[Callable[..., Any]] = (),
     clock: Clock | None = None,
+    admin_tools: tuple[str, ...] | None = ("*",),
     **config: Any,
 ) -> AsyncIterator[Runtime]:
-    """A runtime around a scripted model (None: the echo); `config` as for `scripted_config`."""
+    """A runtime around a scripted model (None: the echo). `admin_tools`: its setting; `config` as for `scripted_config`."""
     providers = {"scripted": provider or ScriptedProvider(echo)}
+    config["tools"] = admin_tools
     async with open_runtime(scripted_config(root, **config), providers=providers, tools=tools, clock=clock) as runtime:
         yield runtime
 

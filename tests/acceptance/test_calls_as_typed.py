@@ -22,6 +22,7 @@ gate_count_threshold = 2
 [agents.ADMIN]
 instructions = "You look after this machine."
 standing_rules = ["Never delete files."]
+tools = ["list_packages"]
 ho3_enabled = true
 context_mode = "enforce"
 intent_mode = "classified"

@@ -74,7 +74,7 @@ def test_the_list_says_of_a_command_what_its_own_help_says_first(command: str) -
         (["session", "list", "--agnt", "ADMIN"], "--agnt"),
         (["session", "show"], "SESSION"),
         (["run", "x.jsonl", "--concurrency", "0"], "--concurrency"),
-        (["session", "list", "--agent", "BOSS"], "must be ADMIN or RESIDENT:<name>"),
+        (["session", "list", "--agent", "THE BOSS"], "1 to 64 letters, digits"),
         (["session", "list", "--config", "no.toml"], "no.toml: cannot be read"),
         (["session", "show", "SES-x"], "is not a session id"),
         (["run", "no.jsonl"], "no.jsonl: cannot be read"),

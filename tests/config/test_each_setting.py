@@ -80,7 +80,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "limits.background_queue": limits("background_queue", turns.learning, 1, 8),
     "limits.gateway_queue": Seen(1, 8, with_settings(turns.crowd, "gateway_queue", executor_concurrency=1, classes=4)),
     "limits.max_nesting": Seen(0, 1, with_settings(turns.nested, "max_nesting")),
-    "limits.max_agent_classes": limits("max_agent_classes", turns.asked, 0, 1, agent_class="RESIDENT:guest"),
+    "limits.max_agent_classes": limits("max_agent_classes", turns.asked, 0, 1, agent_class="guest", has_classes=False),
     "limits.max_restarts": Seen(1, 100, with_settings(turns.failing, "max_restarts")),
     "limits.abort_grace_s": Seen(1.0, 1_000.0, with_settings(turns.given_up, "abort_grace_s")),
     "limits.shutdown_grace_s": Seen(1.0, 1_000.0, with_settings(turns.shut_down, "shutdown_grace_s")),

@@ -84,6 +84,7 @@ def config(root: Path, **ledger: Any) -> RuntimeConfig:
         "context_mode": "enforce",
         "intent_mode": "classified",
         "recall_scope": "subject",
+        "tools": ("*",),
     }
     return RuntimeConfig(
         plane_root=str(root / "plane"),

@@ -79,7 +79,13 @@ def worded(request: PromptRequest) -> Any:
 
 def config(root: Path, *, keyring: bool = True, memory: HO3MemoryConfig | None = None, **agent: Any) -> RuntimeConfig:
     """One agent class that learns, everything sealed."""
-    decides = {"ho3_enabled": True, "context_mode": "enforce", "intent_mode": "classified", "verify_with_model": True}
+    decides = {
+        "ho3_enabled": True,
+        "context_mode": "enforce",
+        "intent_mode": "classified",
+        "verify_with_model": True,
+        "tools": ("*",),
+    }
     ledger: Mapping[str, Any] = {"durability": "os", "linger_ms": 0} | ({"keyring": str(root / "keys")} if keyring else {})
     return RuntimeConfig(
         plane_root=str(root / "plane"),

@@ -6,8 +6,10 @@ from typing import Any, ClassVar
 
 import pytest
 
+from kitchener.cli.options import Options
 from kitchener.config import HO2Config, ProviderConfig, RouterConfig, RuntimeConfig, parse_settings
 from kitchener.errors import ConfigError
+from kitchener.runtime import open_runtime
 from kitchener.runtime.loading import EMBEDDED, check_config, load_config
 
 
@@ -200,7 +202,7 @@ class TestAgents:
             "RESIDENT:bo": "RESIDENT:bo",
         }
 
-    @pytest.mark.parametrize("name", ["admin", "RESIDENT", "RESIDENT:", "RESIDENT:a/b", "USER:x"])
+    @pytest.mark.parametrize("name", ["..", "RESIDENT:", "RESIDENT:a/b", "USER:x"])
     def test_another_class_is_refused(self, write: Any, name: str) -> None:
         error = refused(write(f"[agents.'{name}']"))
         assert error.key in (f'agents."{name}"', f"agents.{name}")
@@ -318,3 +320,35 @@ class TestReferences:
         check_config(config, given=["p"], environ={})
         forbidden = config.model_copy(update={"router": config.router.model_copy(update={"allow_model_calls": False})})
         check_config(forbidden, environ={})
+
+
+class TestLookUp:
+    """A program and a command that name no file find the same one."""
+
+    async def test_a_file_in_the_current_directory_is_found(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "kitchener.toml").write_text('plane_root = "here"\n[agents.ADMIN]\ninstructions = "x"', encoding="utf-8")
+        (tmp_path / "other.toml").write_text('plane_root = "there"', encoding="utf-8")
+        for config, root, instructions in (
+            (None, "here", "x"),
+            ("other.toml", "there", ""),
+            (RuntimeConfig(), ".kitchener", ""),
+        ):
+            async with open_runtime(config) as runtime:
+                assert runtime.root == tmp_path / root
+                assert runtime.supervisor().config.instructions == instructions
+        assert Options().load() == load_config(None)
+        assert load_config(None).source == "kitchener.toml"
+
+    async def test_a_file_that_is_wrong_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "kitchener.toml").write_text("plane_rot = 1", encoding="utf-8")
+        with pytest.raises(ConfigError, match=r"kitchener\.toml: plane_rot"):
+            async with open_runtime():
+                raise AssertionError("it opened")
+
+    async def test_without_a_file_the_defaults_are_used(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        async with open_runtime() as runtime:
+            assert runtime.root == tmp_path / ".kitchener"
+        assert load_config().source == EMBEDDED

@@ -39,7 +39,7 @@ class HO2Supervisor:
     """Runs the sessions and turns of one agent class.
 
     Args:
-        agent_class: `ADMIN` or `RESIDENT:<name>`
+        agent_class: the name of the agent class
         ho1_executor: runs work orders
         ledgers: the ledgers of this agent class
         token_budgeter: tracks the token budgets of sessions, turns and work orders

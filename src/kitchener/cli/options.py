@@ -12,15 +12,12 @@ from cyclopts import Parameter
 
 from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.errors import ConfigError
-from kitchener.ids import is_agent_class
+from kitchener.ids import AGENT_CLASS_FORM, is_agent_class
 from kitchener.ledger import LedgerReader
 from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName, agent_of, class_of, index_dir, ledger_paths, sealer_of
-from kitchener.runtime.loading import LoadedConfig, check_config, load_config
+from kitchener.runtime.loading import DEFAULT_FILE, LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import memory_config
 from kitchener.sealing import Sealer
-
-DEFAULT_FILE = "kitchener.toml"
-"""The settings file that commands use where none is named and this one is there."""
 
 
 @Parameter(name="*", group="Common options")
@@ -33,7 +30,7 @@ class Options:
         Path | None,
         Parameter(help=f"Settings file. Default: `./{DEFAULT_FILE}` if it exists, else the built-in defaults."),
     ] = None
-    agent: Annotated[str, Parameter(help="Agent class: `ADMIN` or `RESIDENT:<name>`.")] = "ADMIN"
+    agent: Annotated[str, Parameter(help="Agent class, as `[agents.<class>]` names it.")] = "ADMIN"
 
     def load(self) -> LoadedConfig:
         """The settings these options mean.
@@ -42,11 +39,8 @@ class Options:
             ConfigError: the settings or the agent class are wrong
         """
         if not is_agent_class(self.agent):
-            raise ConfigError("--agent", "", repr(self.agent), "must be ADMIN or RESIDENT:<name>")
-        path = self.config
-        if path is None and Path(DEFAULT_FILE).exists():
-            path = Path(DEFAULT_FILE)
-        return load_config(path, root=self.root)
+            raise ConfigError("--agent", "", repr(self.agent), f"must be {AGENT_CLASS_FORM}")
+        return load_config(self.config, root=self.root)
 
     def load_checked(self) -> LoadedConfig:
         """As `load`, and what the settings refer to is there: for commands that are about to run an agent."""
@@ -116,12 +110,12 @@ class LedgerPaths:
     def agent_classes(self) -> list[str]:
         """Every class that is configured or has a ledger, in order."""
         found = {unquote(path.parent.name) for path in self.root.glob("HO[12]/*/ho[12]m.jsonl")}
-        return sorted({*self.config.agents, *filter(is_agent_class, found)})
+        return sorted({*self.config.classes, *filter(is_agent_class, found)})
 
     def ledgers(self) -> Iterator[Path]:
         """Every ledger file there is: all `*.jsonl` under the root, and those that the settings put elsewhere."""
         found = set(self.root.rglob("*.jsonl"))
-        for agent_class in ("ADMIN", *self.config.agents):
+        for agent_class in ("ADMIN", *self.config.classes):
             found.update(ledger_paths(self.config, agent_class).values())
         return (path for path in sorted(found) if path.exists())
 

@@ -1,6 +1,7 @@
 """Every setting, and how settings are read. Explained in `docs/configuration.md`."""
 
 from kitchener.config.knobs import (
+    INHERITED,
     SIGNAL_KINDS,
     GateThresholds,
     HO2Config,
@@ -8,12 +9,9 @@ from kitchener.config.knobs import (
     LedgerConfig,
     LimitsConfig,
     ModelChoice,
-    ModelPrice,
-    ProviderConfig,
-    Route,
-    RouterConfig,
     RuntimeConfig,
 )
+from kitchener.config.router import ModelPrice, ProviderConfig, Route, RouterConfig
 from kitchener.config.settings import (
     SettingPath,
     Settings,
@@ -39,6 +37,7 @@ from kitchener.config.shown import (
 )
 
 __all__ = [
+    "INHERITED",
     "REFERENCE",
     "SIGNAL_KINDS",
     "GateThresholds",

@@ -1,26 +1,20 @@
-"""Defines every setting of every component: its meaning, unit and default.
+"""Defines the settings of all components but the router (`router.py`): meaning, unit and default of each.
 
 Each class is a table of `kitchener.toml`; the table of an agent class is so long that it is made of several groups. `kitchener
 config schema` and the file of `kitchener init` show the docstrings here. The name of a duration contains its unit.
 `kitchener.runtime.loading` reads the values from file, environment and arguments.
 """
 
-from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from kitchener.config.settings import Settings, dotted_key, parse_settings, read_settings_file
-from kitchener.config.shown import described_name, described_names
+from kitchener.config.bounds import Name, Positive, Seconds, TokenCount
+from kitchener.config.inheritance import inheriting
+from kitchener.config.router import RouterConfig
+from kitchener.config.settings import Settings
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
-from kitchener.errors import ConfigError
-
-Positive = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
-TokenCount = Annotated[int, Field(ge=0, le=1_000_000_000_000)]
-Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
-Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 
 
 def _known_criterion(criterion: str) -> str:
@@ -31,6 +25,10 @@ def _known_criterion(criterion: str) -> str:
 
 
 Criterion = Annotated[str, AfterValidator(_known_criterion)]
+
+
+INHERITED: Final = "default"
+"""The table of `[agents]` that all classes inherit; no class has this name."""
 
 
 class LedgerConfig(Settings):
@@ -160,122 +158,18 @@ class HO3MemoryConfig(Settings):
     longest are evicted and read again when needed."""
 
 
-class ProviderConfig(Settings):
-    """`[router.providers.<id>]`: an endpoint or a library that answers model calls."""
-
-    kind: Literal["offline", "openai_compatible", "model"] = "openai_compatible"
-    """`offline`: the built-in rule-based model. `openai_compatible`: any server with a /chat/completions endpoint.
-    `model`: a vendor of the multi-provider library, named in `model`, such as `anthropic:claude-sonnet-4-5`."""
-    model: Name | None = None
-    """Model to ask for where neither the request nor its route names one."""
-    base_url: str | None = None
-    """Root of an OpenAI-compatible endpoint, such as `http://127.0.0.1:8080/v1`."""
-    api_key: str | None = None
-    """Reference to the key, never the key itself: `env:OPENAI_API_KEY` or `file:/run/secrets/key`. None: no key is sent."""
-    max_concurrency: Positive = 64
-    """Calls in flight at this provider. Further calls wait, in a fair order of subjects."""
-    requests_per_minute: Positive | None = None
-    """Calls that may start within a minute; further calls wait. None: no limit."""
-    tokens_per_minute: Positive | None = None
-    """Estimated input tokens plus reserved output tokens of the calls that start within a minute. None: no limit."""
-    timeout_s: Seconds = 60.0
-    """Longest single attempt, seconds. The deadline of the turn may cut it shorter."""
-    max_response_bytes: Annotated[int, Field(ge=1_024, le=1_073_741_824)] = 16 * 1_048_576
-    """Longest answer, bytes after decompression. A longer one fails as malformed and its connection is closed. A streamed
-    answer takes about 300 bytes for each token."""
-    max_retries: Annotated[int, Field(ge=0, le=20)] = 2
-    """Further attempts after a failure that may pass: 429, 5xx, connection, timeout, malformed answer."""
-    backoff_initial_s: Seconds = 0.5
-    """Longest wait before the first retry, seconds. It doubles with each retry; the wait is random below it. `Retry-After`
-    sets the least."""
-    backoff_max_s: Seconds = 20.0
-    """Longest wait before any retry, seconds."""
-    breaker_failures: Positive = 5
-    """Failures in a row after which calls fail at once, because the provider is probably down."""
-    breaker_reset_s: Seconds = 30.0
-    """How long calls fail at once before one call may try again, seconds."""
-
-
-class Route(Settings):
-    """`[router.domain_tag_routes.<tag>]`: the provider and model of requests with this tag."""
-
-    provider_id: Name
-    """A provider of `[router.providers]`."""
-    model_id: Name | None = None
-    """Model to ask for where the request names none. None: the provider's own."""
-
-
-class ModelPrice(Settings):
-    """`[router.prices."<model>"]`: what a model's tokens cost, in the one currency of all prices."""
-
-    input_per_million: Price
-    """Price of a million input tokens."""
-    output_per_million: Price
-    """Price of a million output tokens."""
-    cached_per_million: Price | None = None
-    """Price of a million input tokens that came from the provider's cache. None: `input_per_million`."""
-
-
-class RouterConfig(Settings):
-    """`[router]`: which provider answers which request. Explicit request, then first matching domain tag, then default."""
-
-    default_provider: Name = "offline"
-    """Provider of requests that neither name one nor carry a routed tag. `offline` needs no network and no key."""
-    default_model: Name | None = None
-    """Model of requests that take the default route and name none. None: the provider's own."""
-    providers: dict[Name, ProviderConfig] = Field(default_factory=lambda: {"offline": ProviderConfig(kind="offline")})
-    """The providers by id. `offline` is always there."""
-    domain_tag_routes: dict[Name, Route] = Field(default_factory=dict)
-    """Route of each domain tag. Each work order carries the `domain_tags` of its agent class and the tag of its type:
-    `classification`, `synthesis`, `verification`, `consolidation` or `tool`."""
-    fallbacks: dict[Name, tuple[Name, ...]] = Field(default_factory=dict)
-    """Providers to ask in order after one has used up its retries. A caller's error never falls back."""
-    prices: dict[Name, ModelPrice] = Field(default_factory=dict)
-    """Prices of models by the name under which they are asked for. They decide nothing. The built-in model is free."""
-    allow_model_calls: bool = True
-    """Whether providers that are not built in may be called. Turn it off in test suites."""
-
-    @classmethod
-    def from_config_file(cls, path: str | Path, *, given: Collection[str] = ()) -> "RouterConfig":
-        """The router's settings out of a JSON or TOML file of their own.
-
-        Args:
-            path: a `.json` file; any other name is read as TOML
-            given: ids of provider objects that the program itself passes in; routes may name them
-
-        Raises:
-            ConfigError: the file cannot be read, a key is unknown, a value impossible, or a route names no provider
-        """
-        router = parse_settings(cls, read_settings_file(path), str(path))
-        known = {"offline", *router.providers, *given}
-        for key, provider_id in router.named_providers():
-            if provider_id not in known:
-                there_are = f"no such provider; there are: {described_names(known)}"
-                raise ConfigError(str(path), key, described_name(provider_id), there_are)
-        return router
-
-    def named_providers(self) -> Iterator[tuple[str, str]]:
-        """Every mention of a provider outside `providers`: the key where it stands, and the id."""
-        yield "default_provider", self.default_provider
-        for tag, route in self.domain_tag_routes.items():
-            yield dotted_key(("domain_tag_routes", tag, "provider_id")), route.provider_id
-        for provider_id, others in self.fallbacks.items():
-            yield dotted_key(("fallbacks", provider_id)), provider_id
-            for number, other in enumerate(others):
-                yield dotted_key(("fallbacks", provider_id, number)), other
-
-
 class PersonaConfig(Settings):
     """Persona: who the agent is, and where its own files are."""
 
     agent_class: str = "ADMIN"
-    """`ADMIN` or `RESIDENT:<name>`. In a file, the name of the table."""
+    """Name of the class: 1 to 64 letters, digits, `.`, `_` or `-`, or `RESIDENT:<name>`. In a file, the name of the table."""
     instructions: str = ""
     """Persona and task of the agent. The model sees them as instructions."""
     standing_rules: tuple[str, ...] = ()
     """Rules that hold in every turn. The model sees them as instructions."""
     tools: tuple[str, ...] | None = None
-    """Tools of this class: names of tools given to `open_runtime`, or `module:attribute` to import. None: all given tools."""
+    """Tools of this class: names of tools given to `open_runtime`, `*` for all of those, or `module:attribute` to import.
+    None: no tools."""
     prompt_dir: str | None = None
     """Directory of prompt packs and contracts, with their manifest, that replace shipped ones by id. None: the shipped ones."""
     attention_templates: str | None = None
@@ -294,14 +188,22 @@ class ModelChoice(Settings):
     """`[agents.<class>.models.<type>]`: the provider and model of one type of work order."""
 
     provider: Name | None = None
-    """Provider to ask, whatever the routes say. None: the one that the routes give."""
+    """Provider to ask, whatever the routes say. None: that of the class."""
     model: Name | None = None
-    """Model to ask for, whatever the routes say. None: that of the route or of the provider."""
+    """Model to ask for, whatever the routes say. None: that of the class, if its provider is the same."""
 
 
 class ModelsConfig(Settings):
-    """Models: which of them do the work of this class."""
+    """Models: which of them do the work of this class, and how they answer."""
 
+    provider: Name | None = None
+    """Provider that this class asks, whatever the routes say. None: the one that the routes give."""
+    model: Name | None = None
+    """Model that this class asks for, whatever the routes say. None: that of the route or of the provider."""
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
+    """Sampling temperature of replies, 0 to 2. None: that of the contract. A retry of a rejected reply uses 0."""
+    max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Longest reply, tokens. None: that of the contract."""
     domain_tags: tuple[Name, ...] = ()
     """Tags of all work orders of this class, for `[router.domain_tag_routes]`. They come before the tag of the type."""
     models: dict[ModelTask, ModelChoice] = Field(default_factory=dict)
@@ -494,4 +396,17 @@ class RuntimeConfig(Settings):
     router: RouterConfig = Field(default_factory=RouterConfig)
     """`[router]`, or `router = {file = "router_config.json"}`."""
     agents: dict[str, HO2Config] = Field(default_factory=dict)
-    """`[agents.<class>]`. A class without a table has the defaults."""
+    """`[agents.<class>]`. `[agents.default]` is inherited by all classes and is none itself. Where any class has a table, the
+    others cannot be used. Otherwise every class has the defaults, and all tools given to `open_runtime`."""
+
+    @property
+    def classes(self) -> dict[str, HO2Config]:
+        """The configured agent classes: `agents` without `default`."""
+        return {name: agent for name, agent in self.agents.items() if name != INHERITED}
+
+    @model_validator(mode="after")
+    def _inherit(self) -> Self:
+        if (default := self.agents.get(INHERITED)) is not None:
+            for name, agent in self.classes.items():
+                self.agents[name] = inheriting(agent, default, name)
+        return self

@@ -82,6 +82,8 @@ class Constraints(_Record):
     """Tools that this work order may use."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     """Sampling temperature; None: that of the contract."""
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Longest answer, tokens; None: that of the contract."""
 
 
 class Cost(_Record):

@@ -195,7 +195,8 @@ class _Rebuild:
             return None
         then = replace(recorded, agent=sources.agent(recorded.agent), memory=sources.memory(self._settings.memory))
         prompts: PromptLibrary = await anyio.to_thread.run_sync(sources.prompts)
-        return Replays(self._settings, then, sources.tools(self._argument_problem), prompts, sources.for_requests())
+        tools = sources.tools(self._argument_problem)
+        return Replays(self._settings, then, tools, prompts, unnamed_tools=tools, sources=sources.for_requests())
 
     async def _ask_again(self, replays: Replays, turn: TurnTape) -> tuple[list[PromptRequest], str | None]:
         """The requests in order, and why the turn could not be followed to its end; None: it could, or it had none."""

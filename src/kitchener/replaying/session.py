@@ -73,7 +73,7 @@ async def replay_session(
 
     Args:
         session_id: which session
-        config: path of a `kitchener.toml`, or a `RuntimeConfig`; None: the built-in defaults
+        config: path of a `kitchener.toml`, or a `RuntimeConfig`; None: as for `open_runtime`
         root: overrides `plane_root`
         agent_class: the agent class of the session; None: the one whose ledger has it
         tools: the tools that were passed to `open_runtime`. They are not run, but requests contain their schemas.
@@ -99,11 +99,13 @@ class Replays:
         recorded: RecordedLedgers,
         tools: ToolRegistry,
         prompts: PromptLibrary,
+        *,
+        unnamed_tools: ToolRegistry,
         sources: RequestSources | None = None,
     ) -> None:
         self.agent_class = recorded.agent.agent_class
         self.recorded, self.settings = recorded, settings
-        self._tools, self._prompts = tools, prompts
+        self._tools, self._unnamed_tools, self._prompts = tools, unnamed_tools, prompts
         self._identities: dict[bool, str] = {}
         """The identity of the policy, with and without long-term memory."""
         self._sources: dict[bool, RequestSources] = {} if sources is None else {True: sources, False: sources}
@@ -134,7 +136,8 @@ class Replays:
         before = await ledgers_before_import(self.recorded, session_id)
         if before is None:
             return await _Replay(self, await self.tape_of(session_id)).run()
-        imported = await Replays(self.settings, before, self._tools, self._prompts).replay(session_id)
+        earlier = Replays(self.settings, before, self._tools, self._prompts, unnamed_tools=self._unnamed_tools)
+        imported = await earlier.replay(session_id)
         if imported.divergence is not None:
             return imported
         return imported.then(await _Replay(self, await self.tape_of(session_id)).run())
@@ -273,7 +276,8 @@ class Replays:
             gateway: the gateway; None: one that answers only recorded requests
         """
         agent = self.recorded.agent.model_copy(update=_NO_LIMIT if tape.keeps_results else {**_NO_LIMIT, "recalled_results": 0})
-        tools = RecordedTools(self._tools, tape)
+        # Once, a configured class that named no tools had all of them. What was offered is on record.
+        tools = RecordedTools(self._unnamed_tools if _was_offered(tape, self._unnamed_tools) else self._tools, tape)
         provider = RecordedProvider(tape.recordings(), request_hash=self.hashed_by(ledgers))
         gateway = gateway or RecordedGateway(tape, provider, Routes(self.settings.router, providers_of(tape.turns)))
         direct_call = GatewayDirectCall(ledgers=ledgers, gateway=gateway, prompts=self._prompts, clock=clock, config=agent)
@@ -337,7 +341,7 @@ class Replays:
         def request_hash(request: PromptRequest) -> str:
             data = self.contract(request).request_bytes(
                 request.messages,
-                tools_digest=self._tools.toolset(tuple(spec.tool_id for spec in request.tools)).digest,
+                tools_digest=self._unnamed_tools.toolset(tuple(spec.tool_id for spec in request.tools)).digest,
                 model_id=request.model_id,
                 temperature=request.temperature,
                 max_tokens=request.max_tokens,
@@ -387,9 +391,11 @@ async def replays_now(
     """What replays sessions under the present settings; see `open_replays`."""
     agent = recorded.agent
     builtin = (ContextItems().tool,) if agent.context_mode == "enforce" else ()
-    registry = await anyio.to_thread.run_sync(tools_of, agent, _known(agent, tools), builtin)
+    load = partial(tools_of, agent, _known(agent, tools), builtin)
+    registry = await anyio.to_thread.run_sync(partial(load, is_configured=bool(settings.classes)))
+    unnamed = await anyio.to_thread.run_sync(partial(load, is_configured=False))
     prompts = await anyio.to_thread.run_sync(PromptLibrary.load, agent.prompt_dir)
-    return Replays(settings, recorded, registry, prompts)
+    return Replays(settings, recorded, registry, prompts, unnamed_tools=unnamed)
 
 
 async def _verify(reader: LedgerReader) -> None:
@@ -402,6 +408,12 @@ def _known(agent: HO2Config, tools: Sequence[Callable[..., object]]) -> tuple[Ca
     """The tools given, without those that the settings load."""
     loaded = {name.rpartition(":")[2] for name in agent.tools or () if ":" in name}
     return tuple(each for each in tools if not (isinstance(each, Tool) and each.tool_id in loaded))
+
+
+def _was_offered(tape: Tape, tools: ToolRegistry) -> bool:
+    """Whether any work order of the session may use one of these tools."""
+    planned = (entry.payload for entry in tape.entries.get(tape.ho2m, ()) if entry.entry_type == events.WO_PLANNED)
+    return any(not set(tools.tool_ids).isdisjoint(each["constraints"].get("allowed_tools", ())) for each in planned)
 
 
 class _Replay:

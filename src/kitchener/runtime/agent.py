@@ -36,9 +36,12 @@ from kitchener.ledger import LateLedgers, Ledgers, open_ledgers
 from kitchener.memory import HO3Memory
 from kitchener.records.prompt import Provider
 from kitchener.runtime.ledger_paths import index_dir, ledger_paths
+from kitchener.runtime.memories import memory_of
 from kitchener.sealing import Sealer
 from kitchener.signing import Signer
 
+ALL_GIVEN: Final = "*"
+"""In the setting `tools`: all tools given to `open_runtime`."""
 RESTART_WINDOW_S: Final = 60.0
 """The window of `max_restarts`, seconds: as many failures within a minute are no passing trouble."""
 
@@ -88,10 +91,11 @@ class Agent:
     def __init__(self, config: HO2Config, shared: RuntimeParts) -> None:
         self._config, self._shared = config, shared
         injected, limits = shared.injected, shared.config.limits
-        self._memory = shared.memories.get(config.agent_class)
+        self._memory = memory_of(shared.memories, config.agent_class)
         self.ledgers = LateLedgers(also=self._memory.ledgers if self._memory is not None else ())
         items = ContextItems() if config.context_mode == "enforce" else None
-        self.tools = tools = tools_of(config, injected.tools, (items.tool,) if items is not None else ())
+        builtin = (items.tool,) if items is not None else ()
+        self.tools = tools = tools_of(config, injected.tools, builtin, is_configured=bool(shared.config.classes))
         self.background = BackgroundJobs(shared.tasks, limits.background_queue)
         host = SharedResources(
             limits=limits,
@@ -202,15 +206,25 @@ class Agent:
         )
 
 
-def tools_of(config: HO2Config, given: Sequence[Callable[..., object]], builtin: Sequence[Tool[..., Any]] = ()) -> ToolRegistry:
-    """The tools of an agent class: all given tools, or only those that its setting `tools` names."""
+def tools_of(
+    config: HO2Config, given: Sequence[Callable[..., object]], builtin: Sequence[Tool[..., Any]] = (), *, is_configured: bool
+) -> ToolRegistry:
+    """The tools of an agent class.
+
+    Args:
+        config: the settings of the class; its `tools` says which it has
+        given: the tools given to `open_runtime`
+        builtin: tools that need no permission
+        is_configured: whether classes are configured. A class without the setting `tools` has none then, else all given ones
+    """
     known = {declared.tool_id: declared for declared in (each if isinstance(each, Tool) else Tool(each) for each in given)}
-    chosen: list[Tool[..., Any]] = list(known.values())
-    if config.tools is not None:
-        named = [name for name in config.tools if ":" not in name]
-        for name in named:
-            if name not in known:
-                expected = f"expected `module:attribute`, or a tool given to open_runtime: {', '.join(known) or 'none was'}"
-                raise ConfigError(f"agents.{config.agent_class}", "tools", described_key(name), expected)
-        chosen = [*load_tools(name for name in config.tools if ":" in name), *(known[name] for name in named)]
+    wanted = config.tools if config.tools is not None else (() if is_configured else (ALL_GIVEN,))
+    named = [name for name in wanted if ":" not in name and name != ALL_GIVEN]
+    for name in named:
+        if name not in known:
+            expected = f"expected `module:attribute`, or a tool given to open_runtime: {', '.join(known) or 'none was'}"
+            raise ConfigError(f"agents.{config.agent_class}", "tools", described_key(name), expected)
+    if ALL_GIVEN in wanted:
+        named = list(known)
+    chosen = [*load_tools(name for name in wanted if ":" in name), *(known[name] for name in named)]
     return ToolRegistry(chosen, timeout_s=config.tool_timeout_s, max_result_bytes=config.tool_result_max_bytes, builtin=builtin)

@@ -6,7 +6,7 @@ from typing import Final, Literal
 from urllib.parse import unquote
 
 from kitchener.actors.sessions.fresh_ids import check_session_id
-from kitchener.config import HO2Config, HO3MemoryConfig, LedgerConfig, RuntimeConfig
+from kitchener.config import INHERITED, HO2Config, HO3MemoryConfig, LedgerConfig, RuntimeConfig
 from kitchener.errors import UnknownSession
 from kitchener.ids import is_agent_class, path_part
 from kitchener.ledger import LedgerReader
@@ -40,8 +40,11 @@ def sealer_of(config: LedgerConfig) -> Sealer | None:
 
 
 def agent_of(config: RuntimeConfig, agent_class: str) -> HO2Config:
-    """The settings of an agent class; one that is not configured has the defaults."""
-    return config.agents.get(agent_class) or HO2Config(agent_class=agent_class)
+    """The settings of an agent class; one without a table has those of `[agents.default]`, or the defaults."""
+    if (found := config.agents.get(agent_class)) is not None:
+        return found
+    inherited = config.agents.get(INHERITED, HO2Config())
+    return inherited.model_copy(update={"agent_class": agent_class})
 
 
 def ledger_paths(config: RuntimeConfig, agent_class: str) -> dict[LedgerName, Path]:
@@ -66,7 +69,7 @@ def index_dir(config: RuntimeConfig) -> Path:
 def agent_classes(config: RuntimeConfig) -> list[str]:
     """Every agent class that is configured or has a ledger, in alphabetical order."""
     found = (unquote(path.parent.name) for path in Path(config.plane_root).glob("HO2/*/ho2m.jsonl"))
-    return sorted({*config.agents, *filter(is_agent_class, found)})
+    return sorted({*config.classes, *filter(is_agent_class, found)})
 
 
 def supervisors_ledgers(config: RuntimeConfig) -> dict[str, Path]:

@@ -4,6 +4,7 @@
 as whether a referenced key exists. The composition root builds objects from the settings. Explained in `docs/configuration.md`.
 """
 
+import difflib
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
@@ -14,6 +15,7 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from kitchener.config import (
+    INHERITED,
     ProviderConfig,
     RouterConfig,
     RuntimeConfig,
@@ -30,16 +32,20 @@ from kitchener.config import (
     shown_reference,
 )
 from kitchener.config.settings import MAX_SETTINGS_BYTES
-from kitchener.errors import ConfigError
+from kitchener.errors import CallerError, ConfigError
 from kitchener.gateway.providers.factory import MAX_KEY_BYTES
 from kitchener.gateway.providers.vendors import check_vendors
 from kitchener.gateway.routing import check_router
-from kitchener.ids import is_agent_class
+from kitchener.ids import AGENT_CLASS_FORM, is_agent_class
+from kitchener.plain_names import quoted
 from kitchener.runtime.work_order_routes import check_model_choices
 from kitchener.small_files import read_regular
 
 PREFIX: Final = "KITCHENER_"
 """Prefix of the environment variables that are settings; `__` separates the keys."""
+
+DEFAULT_FILE: Final = "kitchener.toml"
+"""The settings file that is used where none is named and this one is in the current directory."""
 
 EMBEDDED: Final = "embedded defaults"
 """The value of `LoadedConfig.source` without a settings file."""
@@ -56,6 +62,7 @@ _PATH_KEYS: Final[tuple[tuple[str, ...], ...]] = (
     ("agents", "*", "ho1m_path"),
 )
 _SHOWN_VARIABLE_CHARS: Final = 128
+_SHOWN_CLASS_CHARS: Final = 80
 _KEY_FILE: Final = ("router", "providers", "*", "api_key")
 
 
@@ -80,10 +87,13 @@ def load_config(
 ) -> LoadedConfig:
     """Loads the settings from a file, `KITCHENER_*` variables and arguments; later sources win.
 
+    The library and the commands look for the file here. A `RuntimeConfig` in place of a path means no file.
+
     Checks syntax, keys and values; `check_config` checks what they refer to.
 
     Args:
-        path: a settings file; None: the embedded defaults (offline provider, ledgers under `./.kitchener`)
+        path: a settings file; None: `./kitchener.toml`, or where it is not there the embedded defaults (offline provider,
+            ledgers under `./.kitchener`)
         root: overrides `plane_root`; relative to the current directory
         environ: the environment variables, e.g. `KITCHENER_LEDGER__DURABILITY=os`
         overrides: nested tables of settings, above everything else; relative paths are relative to the current directory
@@ -95,6 +105,8 @@ def load_config(
         here = Path.cwd()
     except FileNotFoundError:
         raise ConfigError("the current directory", "", "", "is not there any more; change to another one") from None
+    if path is None and (here / DEFAULT_FILE).exists():
+        path = DEFAULT_FILE
     source = str(path) if path is not None else EMBEDDED
     base_dir = _home(path).absolute().parent if path is not None else here
     layers = _Layers()
@@ -146,6 +158,22 @@ def check_config(
             _check_key(provider, source, dotted_key(("router", "providers", provider_id, "api_key")), environ)
 
 
+def check_is_configured(config: RuntimeConfig, agent_class: str) -> None:
+    """Raises for an agent class without a table where other classes have one: a misspelt name would get none of the settings.
+
+    Raises:
+        CallerError: names the closest class
+    """
+    if not config.classes or agent_class in config.classes:
+        return
+    folded = {name.casefold(): name for name in config.classes}
+    (closest,) = difflib.get_close_matches(agent_class[:_SHOWN_CLASS_CHARS].casefold(), folded, n=1, cutoff=0.0)
+    raise CallerError(
+        f"agent class {quoted(agent_class)} is not configured; the closest one is {folded[closest]!r}"
+        f' (to configure it, add a table [agents."{quoted(agent_class)[1:-1]}"])'
+    )
+
+
 @dataclass(slots=True)
 class _Layers:
     """Settings under construction: nested tables, and which source set a value where it was not the file."""
@@ -173,8 +201,8 @@ class _Layers:
 
 
 def _check_agent_class(name: str, given: object, source: str) -> None:
-    if not is_agent_class(name):
-        expected = 'no such agent class; it is ADMIN or RESIDENT:<name>, as in [agents."RESIDENT:bo"]'
+    if name != INHERITED and not is_agent_class(name):
+        expected = f'no such agent class; a name has {AGENT_CLASS_FORM}, as in [agents."RESIDENT:bo"]'
         raise ConfigError(source, dotted_key(("agents", name)), "", expected)
     if given != name:
         expected = f"must be {name!r}, the name of its table, or be left out"
@@ -220,7 +248,7 @@ def _location(parts: list[str], data: Mapping[str, object]) -> SettingPath:
     for part in parts:
         known = here if isinstance(here, Mapping) else {}
         found = next((key for key in known if key.lower() == part.lower()), None)
-        at.append(found or (part if at == ["agents"] else part.lower()))
+        at.append(found or (part if at == ["agents"] and part.lower() != INHERITED else part.lower()))
         here = known.get(at[-1])
     return tuple(at)
 

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from kitchener.clock import Clock
-from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
+from kitchener.config import INHERITED, HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.memory import HO3Memory
 from kitchener.memory.reader import memory_dir
 from kitchener.sealing import Sealer
@@ -36,9 +36,10 @@ async def open_memories(
     Raises:
         LedgerError: a ledger is damaged, locked, or cannot be at its path
     """
-    classes = {name: agent for name, agent in config.agents.items() if agent.ho3_enabled}
+    known = config.classes or config.agents  # where no class has a table, all have the settings of `[agents.default]`
+    classes = {name: agent for name, agent in known.items() if agent.ho3_enabled}
     if config.memory.enabled:
-        classes = {name: config.agents.get(name, HO2Config(agent_class=name)) for name in (*config.agents, "ADMIN")}
+        classes = {"ADMIN": HO2Config(), **known}
     opened: dict[Path, HO3Memory] = {}
     memories: dict[str, HO3Memory] = {}
     async with AsyncExitStack() as stack:
@@ -53,6 +54,11 @@ async def open_memories(
                 opened[place] = memory
             memories[name] = memory.configured(own)
         yield memories
+
+
+def memory_of(memories: Mapping[str, HO3Memory], agent_class: str) -> HO3Memory | None:
+    """The memory of an agent class among those that `open_memories` opened; None: the class uses none."""
+    return memories.get(agent_class) or memories.get(INHERITED)
 
 
 def memory_config(shared: HO3MemoryConfig, agent: HO2Config) -> HO3MemoryConfig:

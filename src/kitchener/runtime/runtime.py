@@ -26,7 +26,7 @@ from kitchener.clock import Clock, SystemClock
 from kitchener.config import RuntimeConfig
 from kitchener.errors import ActorStopped, CallerError, KitchenerError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
-from kitchener.ids import IdSource, check_erasable, is_agent_class
+from kitchener.ids import AGENT_CLASS_FORM, IdSource, check_erasable, is_agent_class
 from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.ledger import Ledgers
 from kitchener.memory import HO3Memory
@@ -35,8 +35,8 @@ from kitchener.records.prompt import PromptGateway, Provider
 from kitchener.runtime.agent import Agent, RuntimeArguments, RuntimeParts
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
 from kitchener.runtime.ledger_paths import agent_of, sealer_of, settings_of, supervisors_ledgers
-from kitchener.runtime.loading import LoadedConfig, check_config, load_config
-from kitchener.runtime.memories import open_memories
+from kitchener.runtime.loading import LoadedConfig, check_config, check_is_configured, load_config
+from kitchener.runtime.memories import memory_of, open_memories
 from kitchener.signing import load_signer
 
 _log = structlog.get_logger(__name__)
@@ -55,11 +55,11 @@ class Runtime:
         self._erasing = anyio.Lock()
 
     def supervisor(self, agent_class: str = "ADMIN") -> HO2Supervisor:
-        """The supervisor of an agent class; every call returns the same object. An unconfigured class has the defaults.
+        """The supervisor of an agent class; every call returns the same object.
 
         Raises:
-            CallerError: `agent_class` is neither `ADMIN` nor `RESIDENT:<name>`, or it is not configured, and
-                `max_agent_classes` such classes are open
+            CallerError: `agent_class` is no name of a class; or other classes are configured and it is not; or none is, and
+                `max_agent_classes` are open
             ConfigError, PromptError, ToolError: the class cannot be built from its settings
         """
         return self._agent(agent_class).supervisor
@@ -75,7 +75,7 @@ class Runtime:
             CallerError: the agent class has no long-term memory
         """
         check_is_text("agent_class", agent_class)
-        memory = self._shared.memories.get(agent_class)
+        memory = memory_of(self._shared.memories, agent_class)
         if memory is None:
             raise CallerError(f"agent class {quoted(agent_class)} has no long-term memory; set ho3_enabled in its settings")
         return memory
@@ -155,8 +155,9 @@ class Runtime:
         agent = self._agents.get(agent_class)
         if agent is None:
             if not is_agent_class(agent_class):
-                raise CallerError(f"agent class {quoted(agent_class)}: expected 'ADMIN' or 'RESIDENT:<name>'")
+                raise CallerError(f"agent class {quoted(agent_class)}: expected {AGENT_CLASS_FORM}")
             if not is_on_record:
+                check_is_configured(self.config, agent_class)
                 self._check_room(agent_class)
             agent = self._agents[agent_class] = Agent(agent_of(self.config, agent_class), self._shared)
             agent.open()
@@ -164,7 +165,7 @@ class Runtime:
 
     def _check_room(self, agent_class: str) -> None:
         """Refuses a class that nobody configured while as many of those are open as may be: callers may choose the names."""
-        configured, limit = {"ADMIN", *self.config.agents}, self.config.limits.max_agent_classes
+        configured, limit = {"ADMIN", *self.config.classes}, self.config.limits.max_agent_classes
         if agent_class not in configured and sum(name not in configured for name in self._agents) >= limit:
             raise CallerError(
                 f"agent class {agent_class!r} is not configured, and limits.max_agent_classes = {limit} such classes are open;"
@@ -172,7 +173,7 @@ class Runtime:
             )
 
     async def _open_configured(self) -> None:
-        for agent_class in self.config.agents or ("ADMIN",):
+        for agent_class in self.config.classes or ("ADMIN",):
             await self._agent(agent_class).ready()
 
     async def _close(self) -> None:
@@ -206,7 +207,8 @@ async def open_runtime(
     """Starts a Kitchener and closes it when the block ends.
 
     Args:
-        config: path of a `kitchener.toml`, or a `RuntimeConfig`; None: the offline model, ledgers under `./.kitchener`
+        config: path of a settings file, or a `RuntimeConfig`; None: `./kitchener.toml` as for the commands, or where it is not
+            there the offline model and ledgers under `./.kitchener`. `RuntimeConfig()` reads no file
         root: overrides `plane_root`
         tools: functions marked with `@tool`; each agent class's setting `tools` says which of them it may use
         providers: further providers by id, besides those in the configuration

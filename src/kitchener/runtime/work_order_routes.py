@@ -7,6 +7,7 @@ this module. Explained in `docs/gateway.md`.
 from collections.abc import Collection, Iterator
 from typing import Final
 
+from kitchener.actors.work.plan import model_choice
 from kitchener.config import ModelChoice, RouterConfig, RuntimeConfig, SettingPath, described_name, described_names, dotted_key
 from kitchener.errors import ConfigError
 from kitchener.gateway.providers.offline import MODEL_ID
@@ -16,7 +17,7 @@ _TOOL: Final = TYPE_TAGS["tool_call"]
 
 
 def check_model_choices(config: RuntimeConfig, *, given: Collection[str] = (), source: str = "configuration") -> None:
-    """Checks that the providers and models of `[agents.<class>.models]` exist, as far as settings can tell.
+    """Checks that the providers and models of `[agents.<class>]` exist, as far as settings can tell.
 
     Args:
         config: the settings
@@ -27,8 +28,10 @@ def check_model_choices(config: RuntimeConfig, *, given: Collection[str] = (), s
         ConfigError: names the first wrong setting by key
     """
     for name, agent in config.agents.items():
-        for task, choice in agent.models.items():
-            _check_choice(choice, config.router, given, source, ("agents", name, "models", task))
+        of_class = ModelChoice(provider=agent.provider, model=agent.model)
+        _check_choice(of_class, config.router, given, source, ("agents", name))
+        for task in agent.models:
+            _check_choice(model_choice(agent, task), config.router, given, source, ("agents", name, "models", task))
 
 
 def unreachable_routes(config: RuntimeConfig) -> Iterator[tuple[str, str]]:

@@ -25,6 +25,7 @@ def test_init_writes_settings_that_are_right_and_turn_memory_and_the_context_aut
     config = load_config("kitchener.toml", environ={}).config
     agent = HO2Config(
         instructions="You are a helpful assistant.",
+        tools=("*",),
         ho3_enabled=True,
         context_mode="enforce",
         intent_mode="classified",
@@ -68,6 +69,51 @@ def test_init_overwrites_only_when_told(cli: Cli, tmp_path: Path) -> None:
     assert target.read_text(encoding="utf-8") == "# mine\n"
     assert cli("init", "new", "--force").code == 0
     assert target.read_text(encoding="utf-8") == settings_text()
+
+
+@pytest.mark.parametrize(
+    ("provider", "expected"),
+    [
+        ("openai", ProviderConfig(kind="model", model="openai:big-1", api_key="env:OPENAI_API_KEY")),
+        ("anthropic", ProviderConfig(kind="model", model="anthropic:big-1", api_key="env:ANTHROPIC_API_KEY")),
+        ("google", ProviderConfig(kind="model", model="google:big-1", api_key="env:GOOGLE_API_KEY")),
+        ("ollama", ProviderConfig(base_url="http://127.0.0.1:11434/v1", model="big-1")),
+        ("http://127.0.0.1:9/v1", ProviderConfig(base_url="http://127.0.0.1:9/v1", model="big-1")),
+    ],
+)
+def test_init_writes_a_working_file_for_a_real_model(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, provider: str, expected: ProviderConfig
+) -> None:
+    outcome = cli("init", "--provider", provider, "--model", "big-1")
+    assert outcome.code == 0
+    variable = expected.api_key.removeprefix("env:") if expected.api_key else None
+    if variable is not None:
+        assert variable in outcome.out
+        monkeypatch.delenv(variable, raising=False)
+        assert variable in cli("config", "check").err, "a key that is missing is named"
+        monkeypatch.setenv(variable, "not-a-key")
+    assert cli("config", "check").code == 0
+    router = load_config("kitchener.toml", environ={}).config.router
+    assert router.providers[router.default_provider] == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model", "m"], "--provider"),
+        (["--provider", "openai"], "--model"),
+        (["--provider", "opnai", "--model", "m"], "openai, anthropic, google, ollama"),
+        (["--provider", "http://me:secret@host/v1", "--model", "m"], "user or password"),
+        (["--provider", "openai", "--model", 'a"\nb'], "printable"),
+        (["--provider", "openai", "--model", "x" * 101], "1 to 100"),
+    ],
+)
+def test_init_refuses_a_provider_that_it_cannot_write(cli: Cli, tmp_path: Path, arguments: list[str], words: str) -> None:
+    outcome = cli("init", "new", *arguments)
+    assert outcome.code == 2
+    assert words in outcome.err
+    assert "secret" not in outcome.err
+    assert not (tmp_path / "new").exists()
 
 
 def test_check_names_the_first_wrong_setting(cli: Cli) -> None:

@@ -289,7 +289,7 @@ class Execution:
         tools: Toolset,
     ) -> PromptRequest:
         known, limits, boundary = self._wo.__dict__, self._limits, contract.boundary
-        temperature = limits["temperature"]
+        temperature, longest = limits["temperature"], limits["max_tokens"] or boundary.max_tokens
         left = limits["token_budget"] - self._input_tokens - self._output_tokens
         if left < 1:
             raise WorkOrderFailed(
@@ -306,7 +306,7 @@ class Execution:
             wo_id=self._wo_id,
             subject_id=self._subject_id,
             deadline=self._deadline,
-            max_tokens=min(boundary.max_tokens, left),
+            max_tokens=min(longest, left),
             temperature=boundary.temperature if temperature is None else temperature,
             provider_id=limits["provider_id"],
             model_id=limits["model_id"],

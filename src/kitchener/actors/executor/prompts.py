@@ -44,7 +44,7 @@ class CallLimits(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     max_tokens: Annotated[int, Field(ge=1)]
-    """Largest answer, tokens."""
+    """Largest answer, tokens; a work order may set another one."""
     temperature: Annotated[float, Field(ge=0, le=2)]
     """Sampling temperature, 0 to 2; a work order may set another one."""
 

@@ -86,14 +86,27 @@ def constraints_for(config: HO2Config, wo_type: WorkOrderType, *, contract_id: s
         token_budget: tokens that each of them may use
     """
     tag = TYPE_TAGS[wo_type]
-    chosen = next((choice for task, choice in config.models.items() if task == tag), ModelChoice())
+    chosen = model_choice(config, tag) if contract_id is not None else ModelChoice()
+    is_reply = wo_type == "synthesize"
     return Constraints(
         prompt_contract_id=contract_id,
         token_budget=token_budget,
         domain_tags=tuple(dict.fromkeys((*config.domain_tags, tag))),
         provider_id=chosen.provider,
         model_id=chosen.model,
+        temperature=config.temperature if is_reply else None,
+        max_tokens=config.max_tokens if is_reply else None,
     )
+
+
+def model_choice(config: HO2Config, task: str) -> ModelChoice:
+    """The provider and model of one type of work order: those set for the type, else those of the class.
+
+    A model belongs to its provider, so a type with another provider does not take the model of the class.
+    """
+    own = next((choice for each, choice in config.models.items() if each == task), ModelChoice())
+    is_same = own.provider in (None, config.provider)
+    return ModelChoice(provider=own.provider or config.provider, model=own.model or (config.model if is_same else None))
 
 
 def plan_acceptance(planned: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ def check(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
         print_json({"ok": False, **facts})
         return USAGE
     config = loaded.config
-    agents, providers = sorted(config.agents), [described_key(each) for each in sorted(config.router.providers)]
+    agents, providers = sorted(config.classes), [described_key(each) for each in sorted(config.router.providers)]
     unreachable = list(unreachable_routes(config))
     if json:
         warnings = [{"key": key, "problem": problem} for key, problem in unreachable]
@@ -51,7 +51,7 @@ def check(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
         print_text(f"ok: {loaded.source}")
         for key, problem in unreachable:
             print_text(f"warning: {key}: {problem}")
-        print_text(f"agents: {', '.join(agents) or 'ADMIN, with the defaults'}; providers: {', '.join(providers)}")
+        print_text(f"agents: {', '.join(agents) or 'any, with the same settings'}; providers: {', '.join(providers)}")
     return OK
 
 

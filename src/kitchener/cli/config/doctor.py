@@ -25,7 +25,7 @@ from kitchener.ledger.disk.file_ops import FileOps, locked_by
 from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.plain_names import shown_path
 from kitchener.runtime.ledger_paths import LedgerName
-from kitchener.runtime.loading import EMBEDDED, LoadedConfig, check_config
+from kitchener.runtime.loading import DEFAULT_FILE, EMBEDDED, LoadedConfig, check_config
 
 _SYNCS: Final = 11
 """Writes whose syncs are timed; odd, so that the median is one of them."""
@@ -103,7 +103,8 @@ def _versions() -> Iterator[Finding]:
 
 
 def _settings(loaded: LoadedConfig) -> Iterator[Finding]:
-    source = loaded.source if loaded.source != EMBEDDED else f"{EMBEDDED} (no kitchener.toml here; `kitchener init` writes one)"
+    missing = f"{EMBEDDED} (no {DEFAULT_FILE} in {loaded.base_dir}; `kitchener init` writes one)"
+    source = f"{loaded.source} (in {loaded.base_dir})" if loaded.source != EMBEDDED else missing
     yield Finding("settings", "ok", source)
     yield _references(loaded)
 

@@ -1,5 +1,6 @@
 """`kitchener init`: writes a settings file with the settings that matter, their meanings and their defaults."""
 
+import importlib.util
 import os
 import textwrap
 from collections.abc import Iterator
@@ -10,11 +11,11 @@ from cyclopts import Parameter
 
 from kitchener.cli.config.toml import toml_value
 from kitchener.cli.exits import OK
-from kitchener.cli.options import DEFAULT_FILE
 from kitchener.cli.terminal.output import meaning, print_text
 from kitchener.cli.terminal.written_files import write_whole
-from kitchener.config import HO2Config, LedgerConfig, RouterConfig, RuntimeConfig, Settings
+from kitchener.config import HO2Config, LedgerConfig, RouterConfig, RuntimeConfig, Settings, address_problem
 from kitchener.errors import ConfigError
+from kitchener.runtime.loading import DEFAULT_FILE
 
 _WIDTH: Final = 120
 
@@ -32,46 +33,98 @@ _LOCAL: Final = """\
 # api_key = "env:LOCAL_API_KEY"  # unset by default"""
 
 
+_KEYS: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "google": "GOOGLE_API_KEY"}
+"""The environment variable with the key of each vendor."""
+_OLLAMA: Final = "http://127.0.0.1:11434/v1"
+_MAX_MODEL_CHARS: Final = 100
+"""Longest name of a model, characters; with its vendor it fits into the setting."""
+
+
 def init(
     directory: Annotated[Path, Parameter(name="DIR", help="Where to write the file; made if it is not there.")] = Path(),
     /,
     *,
     force: Annotated[bool, Parameter(negative="", help="Overwrite a file that is there.")] = False,
+    provider: Annotated[
+        str | None,
+        Parameter(
+            help="`openai`, `anthropic`, `google`, `ollama`, or the URL of an OpenAI-compatible endpoint. Default: offline."
+        ),
+    ] = None,
+    model: Annotated[str | None, Parameter(help="Name of the model, as the provider spells it.")] = None,
 ) -> int:
     """Write a `kitchener.toml` with the settings that matter.
 
-    It needs no network and no key: the offline provider answers, ledgers go to `.kitchener` beside the file, long-term memory
-    is on, and the Context Authority decides what the model sees. `kitchener config schema` lists all settings.
+    Without `--provider` it needs no network and no key: the offline provider answers. Ledgers go to `.kitchener` beside the
+    file, long-term memory is on, and the Context Authority decides what the model sees. A key is never written, only the name
+    of its environment variable. `kitchener config schema` lists all settings.
 
     For example:
 
         kitchener init
         kitchener init my_bot && cd my_bot && kitchener chat
+        kitchener init openai_bot --provider openai --model gpt-5-mini
+        kitchener init local_bot --provider http://127.0.0.1:8080/v1 --model llama-3-8b
     """
     path = directory / DEFAULT_FILE
+    text = settings_text(_provider_lines(provider, model))
     directory.mkdir(parents=True, exist_ok=True)
     if not force and os.path.lexists(path):
         raise ConfigError(str(path), "", "", "is there already; `kitchener init --force` overwrites it")
-    write_whole(path, lambda file: file.write(settings_text().encode()))
+    write_whole(path, lambda file: file.write(text.encode()))
     print_text(f"wrote {path}")
+    if provider in _KEYS:
+        print_text(f"put the key of {provider} into the environment variable {_KEYS[provider]}")
+    if provider is not None and importlib.util.find_spec("pydantic_ai") is None:
+        print_text("real models need one more package: pip install 'kitchener[models]'")
     return OK
 
 
-def settings_text() -> str:
-    """The whole file. Meanings and defaults are those of `kitchener.config`, so they cannot go out of date."""
+def _provider_lines(provider: str | None, model: str | None) -> tuple[str, str] | None:
+    """The id of the provider and the lines of its table; None: the offline provider.
+
+    Raises:
+        ConfigError: the provider is neither known nor a URL, or its model is missing or no name
+    """
+    if provider is None:
+        if model is not None:
+            raise ConfigError("--model", "", "", "needs --provider, such as --provider openai")
+        return None
+    if provider not in (*_KEYS, "ollama") and (problem := address_problem(provider)) is not None:
+        raise ConfigError("--provider", "", "", f"{problem}; or it is one of: {', '.join([*_KEYS, 'ollama'])}")
+    if model is None or not 1 <= len(model) <= _MAX_MODEL_CHARS or not model.isprintable():
+        expected = f"name the model with --model, in 1 to {_MAX_MODEL_CHARS} printable characters"
+        raise ConfigError("--provider", "", provider if provider in _KEYS else "", expected)
+    if provider in _KEYS:
+        lines = ['kind = "model"', f"model = {toml_value(f'{provider}:{model}')}", f'api_key = "env:{_KEYS[provider]}"']
+        return provider, "\n".join(lines)
+    name, address = ("ollama", _OLLAMA) if provider == "ollama" else ("local", provider)
+    key = '# api_key = "env:LOCAL_API_KEY"  # unset by default'
+    return name, f"base_url = {toml_value(address)}\nmodel = {toml_value(model)}\n{key}"
+
+
+def settings_text(provider: tuple[str, str] | None = None) -> str:
+    """The whole file. Meanings and defaults are those of `kitchener.config`, so they cannot go out of date.
+
+    Args:
+        provider: its id and the lines of its table; None: the offline provider, and another one as an example
+    """
+    chosen, table = (
+        ("offline", _LOCAL) if provider is None else (provider[0], f"[router.providers.{provider[0]}]\n{provider[1]}")
+    )
     parts = [
         _HEAD,
         *_setting(RuntimeConfig, "plane_root", ".kitchener"),
         "[ledger]",
         *_setting(LedgerConfig, "keyring", example="keys"),
         "[router]",
-        *_setting(RouterConfig, "default_provider", "offline"),
+        *_setting(RouterConfig, "default_provider", chosen),
         *_comment(RouterConfig, "providers"),
-        _LOCAL,
+        table,
         "",
         "[agents.ADMIN]",
         *_setting(HO2Config, "instructions", "You are a helpful assistant."),
-        *_setting(HO2Config, "tools", example=["my_bot.tools:list_packages"]),
+        *_setting(HO2Config, "tools", ["*"]),
         *_setting(HO2Config, "ho3_enabled", True),
         *_setting(HO2Config, "context_mode", "enforce"),
         *_setting(HO2Config, "intent_mode", "classified"),
@@ -81,13 +134,14 @@ def settings_text() -> str:
 
 
 def _setting(
-    model: type[Settings], key: str, active: str | bool | None = None, *, example: str | list[str] | None = None
+    model: type[Settings], key: str, active: str | bool | list[str] | None = None, *, example: str | None = None
 ) -> Iterator[str]:
     """The lines of one setting: its meaning, then a value in force, or its default or an example as a comment."""
     yield from _comment(model, key)
     default = model.model_fields[key].get_default(call_default_factory=True)
     if active is not None:
-        yield f"{key} = {toml_value(active)}" + (f"  # default: {toml_value(default)}" if active != default else "")
+        unset = "unset by default" if default is None else f"default: {toml_value(default)}"
+        yield f"{key} = {toml_value(active)}" + (f"  # {unset}" if active != default else "")
     else:
         shown = f"{toml_value(example)}  # unset by default" if default is None else toml_value(default)
         yield f"# {key} = {shown}"

@@ -52,6 +52,7 @@ class ConstraintsMapping(TypedDict, total=False):
     model_id: str
     allowed_tools: list[str]
     temperature: float
+    max_tokens: int
 
 
 class GatheredContext(TypedDict):
