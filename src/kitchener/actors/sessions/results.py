@@ -70,12 +70,12 @@ class SessionResults:
     async def _read(self, ref: Ref) -> ToolResult | None:
         number = int(ref.entry_id.rpartition("-")[2])
         try:
-            async for entry in self._ledgers.ho1m.read(after_seq=number - 1, up_to_seq=number):
-                if entry.ref == ref and entry.session_id == self._state.session_id:
-                    return read_result(entry)
+            found = [entry async for entry in self._ledgers.ho1m.read(after_seq=number - 1, up_to_seq=number)]
         except LedgerError as error:  # a turn without an old result is better than none
             logger.warning("result of a tool cannot be read", entry_id=ref.entry_id, error=origin_of(error))
-        return None
+            return None
+        mine = [entry for entry in found if entry.ref == ref and entry.session_id == self._state.session_id]
+        return read_result(mine[0]) if mine else None
 
 
 def read_result(entry: StoredEntry) -> ToolResult | None:
