@@ -40,8 +40,7 @@ from kitchener.actors.tools.registry import Tool
 from kitchener.cli.terminal.output import harmless, table_lines
 from kitchener.config import LimitsConfig, RouterConfig, RuntimeConfig, shown
 from kitchener.config.settings import parse_settings
-from kitchener.context import choose_thread
-from kitchener.context import ToolResult, result_item
+from kitchener.context import ToolResult, choose_thread, estimator, result_item
 from kitchener.context.fold import results
 from kitchener.context.fold.items import shortened, turn_item
 from kitchener.context.lexical import features as lexical_features
@@ -62,7 +61,6 @@ from kitchener.memory import learned_lines, signals, timestamps
 from kitchener.records.entries.work_orders import WorkOrderType
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolSpec, Usage
 from kitchener.records.ref import Ref
-from kitchener.records.tokens import estimate_tokens
 from tests.hostile import wire
 
 _REQUESTS: Final = requests.RequestChecks(LimitsConfig(max_message_chars=10**9))
@@ -254,7 +252,7 @@ def _chosen(text: str) -> object:
 
 def _as_result(text: str) -> object:
     found = ToolResult(Ref("", "", ""), "", "T-1", "WO-1", 1, "look_up", results.result_text(text))
-    return [result_item(found, message, 64, estimate_tokens) for message in (text, "ab")]
+    return [result_item(found, message, 64, estimator("utf8/3")) for message in (text, "ab")]
 
 
 def _labelled(message: str, label: str) -> object:

@@ -21,7 +21,7 @@ from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
 from kitchener.replaying.doubles import RecordedClock, RecordedMemory
 from kitchener.replaying.session import DEADLINE_S, Replays
-from kitchener.replaying.tape import NO_TIME, Tape, TurnTape
+from kitchener.replaying.tape import NO_TIME, Tape, TurnTape, keeps_results
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +60,13 @@ class RerunTape(Tape):
 
     def __init__(self, tape: Tape, *, is_other: bool = False) -> None:
         super().__init__(tape.session_id, tape.entries, ho2m=tape.ho2m, names=tape.names)
-        self._is_other = is_other
+        self.is_other_policy = is_other
         self.known = self.recordings()
         self.projection: ProjectionPayload | None = None
         """The projection that the turn's context shows; None: attention gathered it."""
         self._learned_to: int | None = None
         self._written: dict[tuple[str, str], str] = {}
         self._intents: list[tuple[str, str]] = []
-
-    @property
-    def keeps_results(self) -> bool:
-        """As recorded; under another policy its settings decide."""
-        return self._is_other or super().keeps_results
 
     def begin(self, turn: TurnTape | None, learned_to: int | None = None) -> None:
         """Moves to the start of a turn.
@@ -224,9 +219,9 @@ class Rerun:
         return await self._view(turn, "", learned_to)
 
     async def _view(self, turn: TurnTape, before: str, learned_to: int | None = None) -> ShownContext:
-        tape, started, kept = self.tape, turn.start, self.tape.keeps_results
+        tape, started, kept = self.tape, turn.start, keeps_results(self.tape)
         tape.begin(turn, learned_to)
-        if tape.keeps_results != kept:
+        if keeps_results(tape) != kept:
             self._supervisor = None
         self._gateway.begin()
         self._clock.put_to(started["turn_ts"])

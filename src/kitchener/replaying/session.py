@@ -47,7 +47,7 @@ from kitchener.replaying.recorded_routes import Routes
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.signatures import RecordedSigners
-from kitchener.replaying.tape import Diverged, Tape, TurnTape, providers_of
+from kitchener.replaying.tape import Diverged, Tape, TurnTape, keeps_results, providers_of
 from kitchener.runtime.agent import tools_of
 from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
 
@@ -241,7 +241,9 @@ class Replays:
             ledgers, clock, memory: made for it
             gateway: the gateway; None: one that answers only recorded requests
         """
-        agent = self.recorded.agent.model_copy(update=_NO_LIMIT if tape.keeps_results else {**_NO_LIMIT, "recalled_results": 0})
+        agent = self.recorded.agent.model_copy(
+            update=_NO_LIMIT if keeps_results(tape) else {**_NO_LIMIT, "recalled_results": 0}
+        )
         tools = RecordedTools(self._tools, tape)
         provider = RecordedProvider(tape.recordings(), request_hash=self._hashed_by(ledgers))
         gateway = gateway or RecordedGateway(tape, provider, Routes(self.settings.router, providers_of(tape.turns)))
@@ -379,7 +381,7 @@ class _Replay:
 
     async def _run(self, turn: TurnTape) -> None:
         tape, started = self._tape, turn.started.payload
-        supervisor = self._supervisor if tape.follows(turn) and tape.keeps_results == turn.keeps_results else None
+        supervisor = self._supervisor if tape.follows(turn) and keeps_results(tape) == turn.keeps_results else None
         tape.begin(turn)
         self._note_policy(turn)
         self._clock.put_to(started["turn_ts"])

@@ -137,6 +137,8 @@ class Tape:
         self.seen: dict[str, int] = {}
         """Number of the last visible entry, by ledger id."""
         self.policy_differs = False
+        self.is_other_policy = False
+        """Whether the turns run under settings of another policy, without the readings of older versions."""
         self.first: ReplayDivergence | None = None
         """The first divergence found."""
         self._left: dict[str, deque[StoredEntry]] = {}
@@ -150,12 +152,6 @@ class Tape:
     def of_turn(self, *entry_types: str) -> list[StoredEntry]:
         """The current turn's entries of some types; none before the first turn."""
         return [] if self.turn is None else self.turn.of_type(*entry_types)
-
-    @property
-    def keeps_results(self) -> bool:
-        """Whether the current turn keeps results of tools; before the first turn, whether the first one does."""
-        turn = self.turn or next(iter(self.turns), None)
-        return turn is None or turn.keeps_results
 
     @property
     def opening(self) -> list[StoredEntry]:
@@ -393,6 +389,12 @@ def _as_planned(now: WorkOrderPlannedPayload, recorded: WorkOrderPlannedPayload)
     if "domain_tags" in recorded["constraints"] or now["constraints"].get("domain_tags") != tags:
         return now
     return {**now, "constraints": {key: value for key, value in now["constraints"].items() if key != "domain_tags"}}
+
+
+def keeps_results(tape: Tape) -> bool:
+    """Whether the present turn keeps results of tools; before the first turn, whether the first one does."""
+    turn = tape.turn or next(iter(tape.turns), None)
+    return turn is None or tape.is_other_policy or turn.keeps_results
 
 
 def is_tagged(tape: Tape, wo_id: str) -> bool:
