@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -174,7 +175,7 @@ async def test_a_replay_under_another_template_says_so(tmp_path: Path) -> None:
     """Also where the template decides nothing, because the class is under the Context Authority."""
     templates = tmp_path / "attention"
     shutil.copytree(ASSETS / "attention", templates)
-    settings = {"context_mode": "enforce", "attention_templates": str(templates)}
+    settings: dict[str, Any] = {"context_mode": "enforce", "attention_templates": str(templates)}
     async with open_scripted(tmp_path, **settings) as runtime:
         result = await runtime.supervisor().handle_turn("hello")
     same = await replay_session(result.session_id, config=scripted_config(tmp_path, **settings))

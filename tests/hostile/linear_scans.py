@@ -40,7 +40,8 @@ from kitchener.actors.tools.registry import Tool
 from kitchener.cli.terminal.output import harmless, table_lines
 from kitchener.config import LimitsConfig, RouterConfig, RuntimeConfig, shown
 from kitchener.config.settings import parse_settings
-from kitchener.context import choose_thread
+from kitchener.context import ToolResult, choose_thread, estimator, result_item
+from kitchener.context.fold import results
 from kitchener.context.fold.items import shortened, turn_item
 from kitchener.context.lexical import features as lexical_features
 from kitchener.context.lexical import words as lexical_words
@@ -59,6 +60,7 @@ from kitchener.ledger.verify import checkpoint
 from kitchener.memory import learned_lines, signals, timestamps
 from kitchener.records.entries.work_orders import WorkOrderType
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolSpec, Usage
+from kitchener.records.ref import Ref
 from tests.hostile import wire
 
 _REQUESTS: Final = requests.RequestChecks(LimitsConfig(max_message_chars=10**9))
@@ -248,6 +250,11 @@ def _chosen(text: str) -> object:
     return choose_thread(text, ["a", "b"], {"a": record, "b": record})
 
 
+def _as_result(text: str) -> object:
+    found = ToolResult(Ref("", "", ""), "", "T-1", "WO-1", 1, "look_up", results.result_text(text))
+    return [result_item(found, message, 64, estimator("utf8/3")) for message in (text, "ab")]
+
+
 def _labelled(message: str, label: str) -> object:
     return classify(message, labels_vocabulary={"domain": ["travel", label]})
 
@@ -265,6 +272,9 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("index and ranking", _index, chars=700),
         Scan("a stub", shortened),
         Scan("naming a thread", _chosen),
+        Scan("a tool's result", _as_result),
+        Scan("a tool's result with a long key", lambda text: results.result_text({text: {text: [text, 1]}, "a": [text, text]})),
+        Scan("a result that a reply repeats", lambda text: results.is_repeated([text], text)),
     ),
     "answers": (
         Scan("a streamed answer, by the character", _in_pieces(1), ANSWER_FRAMES, 4_000, JSON_UNITS),

@@ -26,6 +26,8 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.actors.policy_identity.definition_hashes": "reads the library's own source",
     "kitchener.actors.sessions.context_provider.SessionContext.search_text": "goes through turns; the words are measured",
     "kitchener.actors.sessions.idempotency.IdempotencyKeys.use": "waits for a turn, and compares the message once",
+    "kitchener.actors.sessions.results.SessionResults.keep": "goes through entries; the words of the reply are measured",
+    "kitchener.actors.sessions.results.SessionResults.items": "goes through results; their texts are measured",
     "kitchener.actors.tools.registry._load": "names of tools in the settings",
     "kitchener.cli.chat.chat._ChatLoop._stream": "the pieces of the reply, each added once",
     "kitchener.cli.context.recorded_turn.rebuild": "goes through items",

@@ -128,7 +128,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.attention_matches": Policy("RESIDENT:off", 0, "WO_PLANNED", "attention.cut_by"),
     "agents.*.recent_turns": Policy("RESIDENT:off", 1, "WO_PLANNED", "attention.fragment_refs"),
     "agents.*.recalled_results": Policy("ADMIN", 0, "TURN_COMPLETED", "tool_results"),
-    "agents.*.result_tokens": Policy("ADMIN", 64, "PROJECTION_COMPUTED", "tokens_used"),
+    "agents.*.result_tokens": Policy("ADMIN", 64, "PROJECTION_COMPUTED", "visible"),
     "agents.*.classify_recent_turns": Policy("RESIDENT:off", 2, "WO_PLANNED", "input_hash"),
     "agents.*.reply_reserve": Policy("RESIDENT:declare", 2_400, "PROJECTION_COMPUTED", "token_budget"),
     "agents.*.token_estimator": Policy("RESIDENT:off", "utf8/3", "WO_PLANNED", "input_hash"),

@@ -39,8 +39,6 @@ _LEAST: Final[dict[str, int]] = {
     "newest_turns": 0,
     "ranking_postings": 1,
     "recalled_turns": 0,
-    "recalled_results": 0,
-    "result_tokens": 1,
     "reply_reserve": 0,
     "context_budget": 0,
 }
@@ -81,10 +79,6 @@ class Ruleset:
     """Most postings (positions of words) that `lexical` reads in one ranking; of a frequent word, the newest."""
     recalled_turns: int = 50
     """Most turns that are recalled; the best match first."""
-    recalled_results: int = 6
-    """Most results of tools that are offered to a turn, the newest of the session."""
-    result_tokens: int = 120
-    """Most tokens of one of these results; a longer result is shown as an excerpt."""
     max_stubs: int = 20
     """Most stubs shown; admission also ends after this many turns that did not fit."""
     max_failed_items: int = 5

@@ -61,18 +61,13 @@ class RerunTape(Tape):
 
     def __init__(self, tape: Tape, *, is_other: bool = False) -> None:
         super().__init__(tape.session_id, tape.entries, ho2m=tape.ho2m, names=tape.names)
-        self._is_other = is_other
+        self.is_other_policy = is_other
         self.known = self.recordings()
         self.projection: ProjectionPayload | None = None
         """The projection that the turn's context shows; None: attention gathered it."""
         self._learned_to: int | None = None
         self._written: dict[tuple[str, str], str] = {}
         self._intents: list[tuple[str, str]] = []
-
-    @property
-    def keeps_results(self) -> bool:
-        """As recorded; under another policy its settings decide."""
-        return self._is_other or super().keeps_results
 
     def begin(self, turn: TurnTape | None, learned_to: int | None = None) -> None:
         """Moves to the start of a turn.
@@ -220,9 +215,10 @@ class Rerun:
 
     async def _view(self, turn: TurnTape, before: str, learned_to: int | None = None) -> ShownContext:
         tape = self.tape
-        if policy_version_of(tape) != turn.policy_version:
-            self._supervisor = None
+        before_it = policy_version_of(tape)
         tape.begin(turn, learned_to)
+        if policy_version_of(tape) != before_it:
+            self._supervisor = None
         self._gateway.begin()
         self._clock.put_to(turn.start["turn_ts"])
         if self._supervisor is None:

@@ -275,7 +275,8 @@ class Replays:
             ledgers, clock, memory: made for it
             gateway: the gateway; None: one that answers only recorded requests
         """
-        agent = self.recorded.agent.model_copy(update=_NO_LIMIT if tape.keeps_results else {**_NO_LIMIT, "recalled_results": 0})
+        without_results = {} if policy_version_of(tape) > 1 else {"recalled_results": 0}
+        agent = self.recorded.agent.model_copy(update={**_NO_LIMIT, **without_results})
         # Once, a configured class that named no tools had all of them. What was offered is on record.
         tools = RecordedTools(self._unnamed_tools if _was_offered(tape, self._unnamed_tools) else self._tools, tape)
         provider = RecordedProvider(tape.recordings(), request_hash=self.hashed_by(ledgers))

@@ -141,6 +141,8 @@ class Tape:
         self.policy_differs = False
         self.compares = True
         """Whether payloads are compared, or only what each entry is about."""
+        self.is_other_policy = False
+        """Whether the turns run under settings of another policy, without the readings of older versions."""
         self.first: ReplayDivergence | None = None
         """The first divergence found."""
         self._left: dict[str, deque[StoredEntry]] = {}
@@ -154,12 +156,6 @@ class Tape:
     def of_turn(self, *entry_types: str) -> list[StoredEntry]:
         """The current turn's entries of some types; none before the first turn."""
         return [] if self.turn is None else self.turn.of_type(*entry_types)
-
-    @property
-    def keeps_results(self) -> bool:
-        """Whether the current turn keeps results of tools; before the first turn, whether the first one does."""
-        turn = self.turn or next(iter(self.turns), None)
-        return turn is None or turn.policy_version > 1
 
     @property
     def opening(self) -> list[StoredEntry]:
@@ -399,9 +395,12 @@ def is_tagged(tape: Tape, wo_id: str) -> bool:
 
 
 def policy_version_of(tape: Tape) -> int:
-    """The version of the rules that the current turn follows; before the first turn, that of the first turn."""
+    """The version of the rules that the current turn follows; before the first turn, that of the first turn.
+
+    Settings of another policy go by the newest.
+    """
     turn = tape.turn or next(iter(tape.turns), None)
-    return turn.policy_version if turn is not None else events.POLICY_VERSION
+    return events.POLICY_VERSION if turn is None or tape.is_other_policy else turn.policy_version
 
 
 def direct_calls(tape: Tape, wo_id: str) -> set[int]:

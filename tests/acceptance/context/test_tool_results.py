@@ -160,7 +160,7 @@ async def test_a_projection_names_it_with_its_tier_and_reason(tmp_path: Path) ->
 
 async def test_what_does_not_fit_is_left_out_with_the_reason(tmp_path: Path) -> None:
     """As a stub where that fits; the budget holds."""
-    settings = {**ENFORCE, "context_budget": 60}
+    settings: dict[str, Any] = {**ENFORCE, "context_budget": 60}
     async with talking(tmp_path, **settings) as ada:
         await ada.say("use list_sizes", "what a day")
         shown, key = await projected(ada), await result_key(ada)
@@ -240,7 +240,7 @@ async def test_a_result_cannot_speak_for_somebody_else(tmp_path: Path) -> None:
 @ALL_MODES
 async def test_a_sealed_result_is_recalled_and_leaves_with_its_subject(tmp_path: Path, mode: Mapping[str, Any]) -> None:
     """It is read with the subject's key, also after a restart. After the erasure nobody can read it, and the rest verifies."""
-    settings = {**mode, "ledger": QUICK.model_copy(update={"keyring": str(tmp_path / "keys")})}
+    settings: dict[str, Any] = {**mode, "ledger": QUICK.model_copy(update={"keyring": str(tmp_path / "keys")})}
     async with talking(tmp_path, **settings) as ada:
         await ada.say("use door_code", "what a day")
     async with talking(tmp_path, **settings) as ada:

@@ -109,7 +109,7 @@ class TestExplain:
 
     def test_a_tools_result_of_an_earlier_turn_is_explained(self, cli: Cli) -> None:
         configure(context_budget="60", standing_rules="[]")
-        settings = {"context_mode": "enforce", "intent_mode": "classified", "context_budget": 60}
+        settings: dict[str, Any] = {"context_mode": "enforce", "intent_mode": "classified", "context_budget": 60}
         session, result = "SES-0000000a", "WO-SES-0000000a-002.1"
 
         async def record() -> None:

@@ -48,7 +48,7 @@ def test_a_reply_repeats_a_result_if_it_has_all_of_its_words(result: Any, reply:
 
 
 def test_a_long_result_has_a_line_for_each_part() -> None:
-    rows = [{"city": f"City {n}", "people": n * 1_000, "mayor": "x" * 60} for n in range(5)]
+    rows: list[Any] = [{"city": f"City {n}", "people": n * 1_000, "mayor": "x" * 60} for n in range(5)]
     text = result_text({"rows": rows, "source": "census"})
     assert text.splitlines()[0] == f"rows: {json.dumps(rows[0], sort_keys=True, separators=(',', ':'))}"
     assert len(text.splitlines()) == 6

@@ -348,8 +348,6 @@ def test_every_knob_changes_the_rulesets_name() -> None:
         Ruleset(newest_turns=1),
         Ruleset(ranking_postings=512),
         Ruleset(recalled_turns=10),
-        Ruleset(recalled_results=1),
-        Ruleset(result_tokens=64),
         Ruleset(max_stubs=1),
         Ruleset(max_failed_items=1),
         Ruleset(reply_reserve=1),

@@ -162,13 +162,13 @@ class AttentionRetriever:
         self._max_queries = min(config.attention_budget_queries, template.budget.max_queries)
         self._timeout_s = min(config.attention_timeout_ms, template.budget.timeout_ms) / 1_000
 
-    async def horizontal_scan(self, session_id: str, query: str, results: Sequence[ContextFragment] = ()) -> AttentionContext:
+    async def horizontal_scan(self, session_id: str, query: str, results: Sequence[Item] = ()) -> AttentionContext:
         """Gathers the session's newest turns, results of its tools, and the turns that match the query, oldest first.
 
         Args:
             session_id: the session
             query: the user's message
-            results: results of tools of earlier turns, oldest first, made with `result_fragment`
+            results: results of tools of earlier turns, oldest first, made with `result_item`
         """
         recent_turns, max_matches = self._recent_turns, self._max_matches
         reads: list[ReadFragments] = []
@@ -182,7 +182,8 @@ class AttentionRetriever:
         if matches:
             known = {fragment.source_id for fragment in recent}
             matches = [found for found in matches if found.source_id not in known][:max_matches]
-        return self._laid_out([*reversed(recent), *reversed(results), *matches], len(lists), elapsed_ms, cut_by)
+        found = [*reversed(recent), *map(_result_fragment, reversed(results)), *matches]
+        return self._laid_out(found, len(lists), elapsed_ms, cut_by)
 
     async def priority_probe(self, read_anchors: ReadFragments | None = None) -> AttentionContext:
         """Gathers what comes before everything else: the standing rules, and the learned lines of long-term memory as `biases`.
@@ -269,11 +270,6 @@ TOOL_RESULT: Final = "HO1M"
 """The `source` of a context fragment that is a tool's result of an earlier turn."""
 
 
-def result_fragment(item: Item) -> ContextFragment:
-    """The item of a tool's result, made with `result_item`, as a fragment."""
-    return ContextFragment(TOOL_RESULT, item.entity_id, item.text, item.tokens, ref=item.ref)
-
-
 def standing_rule_fragments(rules: Sequence[str], estimator: str) -> tuple[ContextFragment, ...]:
     """The configured rules as fragments with the ids `INV-1`, `INV-2` …"""
     return tuple(
@@ -291,6 +287,10 @@ def standing_rule_fragments(rules: Sequence[str], estimator: str) -> tuple[Conte
 def words_of(text: str) -> frozenset[str]:
     """The words of a text for lexical matching: lower case, at least three characters, without common English words."""
     return frozenset(_WORD.findall(text.lower())) - _COMMON
+
+
+def _result_fragment(item: Item) -> ContextFragment:
+    return ContextFragment(TOOL_RESULT, item.entity_id, item.text, item.tokens, ref=item.ref)
 
 
 def _is_no_rule(fragment: ContextFragment) -> bool:

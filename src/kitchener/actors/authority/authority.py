@@ -370,8 +370,6 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = 
         newest_turns=config.newest_turns,
         ranking_postings=config.ranking_postings,
         recalled_turns=config.recalled_turns,
-        recalled_results=config.recalled_results,
-        result_tokens=config.result_tokens,
         max_stubs=config.max_stubs,
         max_failed_items=config.max_failed_items,
         reply_reserve=config.reply_reserve,

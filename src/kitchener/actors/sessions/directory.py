@@ -104,7 +104,7 @@ class SessionManager:
         """The Context Authority's state of the session; None if the Authority is off."""
         state.window = deque(state.window, maxlen=config.attention_window_turns)
         state.tool_results = deque(state.tool_results, maxlen=config.recalled_results)
-        self.results = SessionResults(state, ledgers)
+        self.results = SessionResults(state, ledgers, config)
         """The results of tools that later turns may be shown."""
         self._window_sizes: deque[int] = deque(maxlen=config.attention_window_turns)
         self._window_chars = self._seen_turns = 0

@@ -4,34 +4,37 @@ Which results these are is on record: each `TURN_COMPLETED` names those of its t
 `context/fold/results.py`. Explained in `docs/context.md`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
 
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.sessions.state import SessionState
-from kitchener.context.fold.results import ToolResult, is_repeated, result_text
+from kitchener.config import HO2Config
+from kitchener.context import Item, ToolResult, estimator, result_item
+from kitchener.context.fold.results import is_repeated, result_text
 from kitchener.errors import LedgerError, origin_of
 from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import ToolCallPayload, opened, payload_as
+from kitchener.records.entries import KeptResults, ToolCallPayload, opened, payload_as
 from kitchener.records.ref import Ref
 
 logger = structlog.get_logger(__name__)
 
 
 class SessionResults:
-    """The results of tools that one session may recall. Bounded by the length of `SessionState.tool_results`.
+    """The results of tools that one session may recall, at most `recalled_results`.
 
     Args:
         state: the session's state, which names the results
         ledgers: the results are read from HO1m
+        config: how many results there may be, and how large their items
     """
 
-    __slots__ = ("_held", "_ledgers", "_state")
+    __slots__ = ("_config", "_held", "_ledgers", "_state")
 
-    def __init__(self, state: SessionState, ledgers: LedgerGroup) -> None:
-        self._state, self._ledgers = state, ledgers
+    def __init__(self, state: SessionState, ledgers: LedgerGroup, config: HO2Config) -> None:
+        self._state, self._ledgers, self._config = state, ledgers, config
         self._held: dict[Ref, ToolResult | None] = {}
 
     @property
@@ -39,28 +42,45 @@ class SessionResults:
         """The characters of the results in memory."""
         return sum([len(each.text) for each in self._held.values() if each is not None])
 
-    def keep(self, trace: Iterable[StoredEntry], reply: str) -> list[Ref]:
-        """Chooses the results of a turn that later turns may be shown, and holds them. Returns their references, oldest first.
+    def keep(self, trace: Iterable[StoredEntry], reply: str) -> KeptResults:
+        """Chooses the results of a turn that later turns may be shown, and holds them. Returns them for `TURN_COMPLETED`.
 
-        Left out are errors, results that the reply repeats, and items of the context that a model read in full.
+        Left out are errors, results that the reply repeats, and items of the context that a model read in full. An empty list
+        records that the setting is on; no list, that it is off.
 
         Args:
             trace: the turn's entries in HO1m
             reply: the turn's reply
         """
-        most = self._state.tool_results.maxlen
-        found = [each for each in trace if each.entry_type == events.TOOL_CALL and _is_fact(each, reply)]
-        kept = found[max(0, len(found) - most) :] if most is not None else found
-        self._held.update((each.ref, read_result(each)) for each in kept)
-        return [each.ref for each in kept]
+        most = self._config.recalled_results
+        if most == 0:
+            return {}
+        kept = [each for each in trace if each.entry_type == events.TOOL_CALL and _is_fact(each, reply)][-most:]
+        for each in kept:
+            self._held[each.ref] = read_result(each)
+        return {"tool_results": [{"ref": each.ref.as_mapping()} for each in kept]}
 
-    async def read(self) -> Sequence[ToolResult]:
-        """The results, oldest first; of several equal ones the newest. What cannot be read any more is left out."""
-        named = self._state.tool_results
-        if not named:
+    async def items(self, message: str, turns: Mapping[str, Item] | None = None) -> Sequence[Item]:
+        """The results as items for a turn, oldest first.
+
+        Args:
+            message: the turn's message, to choose what of a long result is shown
+            turns: the session's turns by id, to attach each result to the intent of its turn; None: to no intent
+        """
+        if not self._state.tool_results:
             return ()
+        most, estimate = self._config.result_tokens, estimator(self._config.token_estimator)
+        items = list[Item]()
+        for each in await self._read_all():
+            turn = turns.get(each.turn_id) if turns is not None else None
+            intent_id = turn.intent_id if turn is not None else None
+            items.append(result_item(each, message, most, estimate, intent_id=intent_id))
+        return items
+
+    async def _read_all(self) -> Sequence[ToolResult]:
+        """The results, oldest first; of several equal ones the newest. What cannot be read any more is left out."""
         held = self._held
-        self._held = {ref: held[ref] if ref in held else await self._read(ref) for _, ref in named}
+        self._held = {ref: held[ref] if ref in held else await self._read(ref) for _, ref in self._state.tool_results}
         newest: dict[tuple[str, str], ToolResult] = {}
         for each in reversed(self._held.values()):
             if each is not None:
@@ -70,12 +90,12 @@ class SessionResults:
     async def _read(self, ref: Ref) -> ToolResult | None:
         number = int(ref.entry_id.rpartition("-")[2])
         try:
-            there = [entry async for entry in self._ledgers.ho1m.read(after_seq=number - 1, up_to_seq=number)]
+            found = [entry async for entry in self._ledgers.ho1m.read(after_seq=number - 1, up_to_seq=number)]
         except LedgerError as error:  # a turn without an old result is better than none
             logger.warning("result of a tool cannot be read", entry_id=ref.entry_id, error=origin_of(error))
             return None
-        own = (entry for entry in there if entry.ref == ref and entry.session_id == self._state.session_id)
-        return next(map(read_result, own), None)
+        mine = [entry for entry in found if entry.ref == ref and entry.session_id == self._state.session_id]
+        return read_result(mine[0]) if mine else None
 
 
 def read_result(entry: StoredEntry) -> ToolResult | None:

@@ -31,7 +31,6 @@ from kitchener.context import (
     recalled,
     resolve_after_turn,
     resolve_intent_transition,
-    result_item,
     with_scopes,
 )
 from kitchener.records import events
@@ -166,7 +165,7 @@ class TurnAuthority:
             self._message,
             biases=self._bias_items(anchors) if anchors else (),
             recalled=await self._recalled(resolution.active),
-            results=await self._results() if self._session.state.tool_results else (),
+            results=await self._session.results.items(self._message, thread.state.turns),
             tokens_left=tokens_left,
         )
         ref = await authority.record(thread, self._base(), (projection, rendering), self._turn_ts, self._transition)
@@ -255,16 +254,6 @@ class TurnAuthority:
             if own is None or own.intent_id != active:
                 found.append(recalled(item))
         return tuple(found)
-
-    async def _results(self) -> Sequence[Item]:
-        """Results of tools of earlier turns that no reply has repeated, each with the intent of its turn."""
-        ruleset, estimate = self._authority.ruleset, self._authority.projector.estimate
-        turns, items = self._thread.state.turns, list[Item]()
-        for each in await self._session.results.read():
-            turn = turns.get(each.turn_id)
-            if turn is not None and turn.intent_id is not None:
-                items.append(result_item(each, self._message, ruleset.result_tokens, estimate, intent_id=turn.intent_id))
-        return items
 
     async def with_refs(self, anchors: Sequence[ContextFragment], memory: TurnMemory) -> Sequence[ContextFragment]:
         """Learned lines with the references and the times of their entries. A line without an entry is left out."""

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import structlog
 
-from kitchener.actors.attention.retriever import AttentionContext, ContextFragment, result_fragment
+from kitchener.actors.attention.retriever import AttentionContext, ContextFragment
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.sessions.directory import SessionManager, close_open_turn
 from kitchener.actors.turn.authority_in_turn import TurnAuthority
@@ -34,14 +34,12 @@ from kitchener.actors.work.plan import (
     total_cost,
 )
 from kitchener.cancellation import is_own_failure
-from kitchener.context import estimator, result_item
 from kitchener.errors import origin_of
 from kitchener.ids import SessionId, TurnId
 from kitchener.records import events
 from kitchener.records.entries import (
     AbortReason,
     ChainCompletePayload,
-    KeptResults,
     TurnCompletedPayload,
     TurnStartedPayload,
 )
@@ -244,18 +242,13 @@ class Turn:
         if authority is not None and not authority.is_shadow:
             nothing = AttentionContext(template_id=attention.template_id)
             return await authority.show(nothing, priority.biases, self._chain.tokens_left)
-        results = await self._recalled_results() if self._session.state.tool_results else ()
-        horizontal = await attention.horizontal_scan(self._session.session_id, self._message, results)
+        session = self._session
+        results = await session.results.items(self._message) if session.state.tool_results else ()
+        horizontal = await attention.horizontal_scan(session.session_id, self._message, results)
         context = attention.assemble_wo_context(horizontal, priority, self._message, classification)
         if authority is not None:
             await self._in_shadow(self._shadow(authority, context))
         return context
-
-    async def _recalled_results(self) -> Sequence[ContextFragment]:
-        """Results of tools of earlier turns that no reply has repeated, oldest first."""
-        config, estimate = self._services.config, estimator(self._services.config.token_estimator)
-        found = await self._session.results.read()
-        return [result_fragment(result_item(each, self._message, config.result_tokens, estimate)) for each in found]
 
     async def _shadow(self, authority: TurnAuthority, context: AttentionContext) -> None:
         """Records the projection that the Authority would have shown instead of `context`."""
@@ -390,7 +383,7 @@ class Turn:
             **result.as_payload(),
             "wo_chain_summary": self._chain.summary(),
             **self._chain.direct_cost,
-            **self._kept_results(response, cost["tool_calls"]),
+            **self._session.results.keep(self._chain.trace if cost["tool_calls"] else (), response),
             "user_message_ref": self._chain.message_ref,
             "gate_ts": gates.gate_ts if gates is not None else None,
             "read_positions": gates.positions if gates is not None else self._positions,
@@ -399,13 +392,6 @@ class Turn:
         self._is_over = True
         self._chain.close()
         return TurnOutcome(result, gates)
-
-    def _kept_results(self, response: str, tool_calls: int) -> KeptResults:
-        """The results of tools that later turns may be shown. An empty list records that the setting is on."""
-        if not self._services.config.recalled_results:
-            return {}
-        kept = self._session.results.keep(self._chain.trace, response) if tool_calls else ()
-        return {"tool_results": [{"ref": ref.as_mapping()} for ref in kept]}
 
     def _done_with(self) -> Sequence[str]:
         """Failed work orders that this turn abandons."""

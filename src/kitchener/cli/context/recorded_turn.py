@@ -261,7 +261,7 @@ async def _results(
 ) -> list[Item]:
     """The results of tools that a projection names, as items, oldest first."""
     named = [ref for ref in lists.eligible if "TOOL_RESULT" in lists.reasons.get(f"{ref.ledger_id}/{ref.entry_id}", ())]
-    ruleset, items = ruleset_of(past.config), list[Item]()
+    most, estimate, items = past.config.result_tokens, estimator(past.config.token_estimator), list[Item]()
     async with AsyncExitStack() as opened:
         ho1m = await opened.enter_async_context(paths.reader(past.agent_class, "ho1m")) if named else None
         for ref in sorted(named, key=_number):
@@ -269,8 +269,7 @@ async def _results(
             found = read_result(entry) if entry is not None else None
             turn = state.turns.get(found.turn_id) if found is not None else None
             if found is not None and turn is not None:
-                estimate = estimator(ruleset.token_estimator)
-                items.append(result_item(found, message, ruleset.result_tokens, estimate, intent_id=turn.intent_id))
+                items.append(result_item(found, message, most, estimate, intent_id=turn.intent_id))
     return items
 
 
