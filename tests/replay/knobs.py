@@ -153,7 +153,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.intent_mode": Policy("RESIDENT:bridge", "classified", "WO_PLANNED", "input_hash"),
     "agents.*.intent_conflict_policy": Policy("RESIDENT:declare", "block", "CONFLICT_FLAG", "intent_id"),
     "agents.*.unclear_policy": Policy("RESIDENT:declare", "continue", "PROJECTION_COMPUTED", "intent_id"),
-    "agents.*.shared_intent_policy": Policy("RESIDENT:declare", "active", "WO_PLANNED", "input_hash"),
+    "agents.*.shared_intent_policy": Policy("RESIDENT:declare", "active", "WO_PLANNED", "intent_id"),
     "agents.*.intent_min_confidence": Policy("RESIDENT:ask", 0.5, "PROJECTION_COMPUTED", "entry"),
     "agents.*.intent_max_failures": Policy("ADMIN", 3, "CONFLICT_FLAG", "entry"),
     "agents.*.repeated_failure_policy": Policy("ADMIN", "defer", "TURN_COMPLETED", "entry"),

@@ -1,14 +1,17 @@
 """A session moves to another root as a folder, goes on there, and replays there (docs/sessions.md)."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from kitchener import HO2Config, RuntimeConfig, open_runtime
+from kitchener.canonical import canonical_bytes, canonical_digest, digest
 from kitchener.config import LedgerConfig
 from kitchener.errors import (
     CallerError,
@@ -62,6 +65,7 @@ async def test_an_imported_session_goes_on_and_replays_as_where_it_ran(
         made = await export_session(session_id, tmp_path / session_id, config=config)
         taken = await import_session(tmp_path / session_id, config=there)
         assert (taken.turns, taken.entries, taken.was_there) == (made.turns, made.entries, False)
+    shutil.rmtree(tmp_path / "b" / "index")  # it is derived, and reads without it find the same
     for path in ledgers(tmp_path / "b"):
         assert verify_file(path).fault is None
     for session_id in sessions:
@@ -298,3 +302,26 @@ async def test_an_import_that_is_killed_leaves_no_session_and_the_next_one_compl
             assert verify_file(moved_to).entries == verify_file(source).entries + more
         report = await replay_session(result.session_id, config=moved(config, root))
         assert (report.is_identical, report.turns) == (True, (result.turn_id,)), report.text()
+
+
+async def test_a_folder_brings_nothing_of_another_subject(tmp_path: Path) -> None:
+    """Neither by mistake nor by a forged part, whose chain and hashes are true: an entry of Bo is refused by its owner."""
+    sessions = await fill(tmp_path / "a")
+    config = sealed_config(tmp_path / "a")
+    for subject_id, each in ((ADA, sessions[ADA][0]), (BO, sessions[BO][0])):
+        await export_session(each, tmp_path / subject_id, config=config)
+    for name in ("ho2m.json", "signals.json"):
+        text = b"".join(path.read_bytes() for path in (tmp_path / ADA).glob("*.json"))
+        assert sessions[BO][0].encode() not in text
+        manifest = orjson.loads((tmp_path / ADA / "manifest.json").read_bytes())
+        kept, stored = (tmp_path / ADA / name).read_bytes(), dict(manifest)
+        (tmp_path / ADA / name).write_bytes((tmp_path / BO / name).read_bytes())
+        manifest["files"] = {**manifest["files"], name: digest((tmp_path / BO / name).read_bytes())}
+        del manifest["digest"]
+        forged = {**manifest, "digest": canonical_digest(manifest)}
+        (tmp_path / ADA / "manifest.json").write_bytes(canonical_bytes(forged) + b"\n")
+        with pytest.raises(FolderDamaged, match="subject_id: expected ada, found bo"):
+            await import_session(tmp_path / ADA, config=sealed_config(tmp_path / "b"))
+        (tmp_path / ADA / name).write_bytes(kept)
+        (tmp_path / ADA / "manifest.json").write_bytes(canonical_bytes(stored) + b"\n")
+    assert (await import_session(tmp_path / ADA, config=sealed_config(tmp_path / "b"))).turns

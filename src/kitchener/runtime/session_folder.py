@@ -22,10 +22,11 @@ from kitchener.errors import CallerError, EntryRefused, FolderDamaged
 from kitchener.ids import check_recorded_subject, is_agent_class, memory_namespace, path_part
 from kitchener.ledger.audit.bundle import MAX_BUNDLE_BYTES, BundleSelection, write_part
 from kitchener.ledger.audit.bundle_check import BundleFault, VerifiedPart, read_part
-from kitchener.ledger.format.lines import Line
+from kitchener.ledger.format.imported import innermost
+from kitchener.ledger.format.lines import BadLine, Line, make_entry
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.records.entries import Payload
-from kitchener.records.events import CONTEXT_IMPORTED, IMPORTED_TYPES, SEALED_FIELDS, SIGNER_DECLARED
+from kitchener.records.events import CONTEXT_IMPORTED, SEALED_FIELDS, SIGNER_DECLARED
 from kitchener.records.ref import Ref
 from kitchener.runtime.ledger_paths import LedgerName
 from kitchener.sealing import MARK, is_sealed
@@ -178,11 +179,13 @@ def read_folder(path: Path, *, public_key: str | None = None) -> SessionFolder:
         data = _checked(file, manifest, MAX_BUNDLE_BYTES)
         try:
             parts[name] = part = read_part(data, public_key=public_key)
-        except BundleFault as fault:
-            raise FolderDamaged(str(file), f"{fault.where}: {fault.field}", fault.expected, fault.found) from fault
+            entries = [_entry(line) for line in part.lines]
+        except BadLine as fault:
+            where = f"{fault.where}: {fault.field}" if isinstance(fault, BundleFault) else fault.field
+            raise FolderDamaged(str(file), where, fault.expected, fault.found) from fault
         _same(file, "ledger_id", manifest.ledger_ids[name], part.ledger_id)
-        for line in part.lines:
-            _check_owner(file, manifest, _entry(line))
+        for entry in entries:
+            _check_owner(file, manifest, entry)
     _same(path / _MANIFEST, "files", "ho2m.json", "ho2m.json" if "ho2m" in parts else "none")
     key_file = _checked(path / _KEY, manifest, _MAX_SMALL_BYTES) if _KEY in manifest.files else None
     if key_file is not None:
@@ -197,12 +200,10 @@ def kids_in(entry_type: str, payload: Payload) -> set[str]:
 
 
 def _entry(line: Line) -> FolderEntry:
-    body = held = orjson.loads(line.body)
-    entry_id, entry_hash = line.entry_id, f"sha256:{line.entry_hash}"
-    while held["entry_type"] in IMPORTED_TYPES:
-        origin, held = held["payload"]["origin"], held["payload"]["entry"]
-        entry_id, entry_hash = str(origin["entry_id"]), str(origin["entry_hash"])
-    return FolderEntry(line, body, str(held["entry_type"]), held["payload"], Ref(line.ledger_id, entry_id, entry_hash))
+    """Raises BadLine: it holds an entry that is not the one that its origin names."""
+    stored = make_entry(line.ledger_id, line.seq, line.entry_id, line.entry_hash, line.body, None, None)
+    held = innermost(stored)
+    return FolderEntry(line, orjson.loads(line.body), held.entry_type, held.payload, held.ref)
 
 
 @contextmanager

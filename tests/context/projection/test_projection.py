@@ -341,6 +341,7 @@ def test_every_knob_changes_the_rulesets_name() -> None:
         Ruleset(unclear_policy="ask"),
         Ruleset(intent_min_confidence=0.5),
         Ruleset(intent_max_failures=4),
+        Ruleset(shared_intent_policy="active"),
         Ruleset(repeated_failure_policy="defer"),
         Ruleset(invalid_lifecycle_policy="block"),
         Ruleset(recall_scope="session"),

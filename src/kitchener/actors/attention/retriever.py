@@ -15,7 +15,7 @@ import anyio
 import orjson
 import structlog
 
-from kitchener.actors.attention.templates import AttentionTemplate
+from kitchener.actors.attention.templates import AttentionTemplate, load_templates, resolve_template
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import digest
 from kitchener.config import HO2Config
@@ -150,10 +150,11 @@ class AttentionRetriever:
     Args:
         context_provider: supplies the fragments
         config: the agent's limits
-        template: the attention template of the agent class
+        template: the attention template of the agent class; None: the shipped one for it
     """
 
-    def __init__(self, context_provider: ContextProvider, config: HO2Config, template: AttentionTemplate) -> None:
+    def __init__(self, context_provider: ContextProvider, config: HO2Config, template: AttentionTemplate | None = None) -> None:
+        template = template or resolve_template(load_templates(), config.agent_class)
         self._provider = context_provider
         self._never_waits = bool(getattr(context_provider, "never_waits", False))
         self._recent_turns, self._max_matches = config.recent_turns, config.attention_matches

@@ -55,7 +55,8 @@ class Owners:
             EventVersionError: a newer version of Kitchener wrote it
         """
         payload = events.read_payload(entry.entry_type, entry.payload)
-        namespace, subject_id = payload.get("namespace"), payload.get("subject_id")
+        told = innermost(entry).payload if entry.entry_type == events.CONTEXT_IMPORTED else payload
+        namespace, subject_id = told.get("namespace"), payload.get("subject_id")
         if entry.ledger_id in _MEMORY and isinstance(namespace, str):
             return Owned(entry, payload, split_namespace(namespace)[0] or "", self._number(namespace))
         agent_class = unquote(entry.ledger_id.partition(":")[2])

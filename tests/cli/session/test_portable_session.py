@@ -1,0 +1,66 @@
+"""`kitchener session export` and `import` (docs/commands.md, docs/sessions.md)."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.commands import write_messages
+from tests.cli.conftest import Cli
+
+
+@pytest.fixture
+def session_id(cli: Cli, tmp_path: Path) -> str:
+    """A session of two turns, beside one of another subject."""
+    cli("run", write_messages(tmp_path / "in", ("a chat", "hello"), ("a chat", "what can you do?"), ("another", "hi")))
+    rows: list[dict[str, Any]] = cli("session", "list", "--json").json
+    return str(next(row["session_id"] for row in rows if row["external_id"] == "a chat"))
+
+
+def test_a_session_moves_and_every_command_knows_it_there(cli: Cli, session_id: str) -> None:
+    made = cli("session", "export", session_id, "--out", "folder", "--json")
+    assert (made.code, made.json["turns"], made.json["path"]) == (0, 2, "folder")
+    there = ("--root", "there")
+    taken = cli("session", "import", "folder", *there)
+    assert (taken.code, taken.out) == (0, f"imported {session_id}: 2 turns, {made.json['entries']} entries\n")
+    shown, before = (cli("session", "show", session_id, "--json", *where).json for where in (there, ()))
+    assert shown["turns"] == before["turns"]
+    (row,) = cli("session", "list", "--json", *there).json
+    assert (row["session_id"], row["external_id"], row["turns"]) == (session_id, "a chat", 2)
+    (report,) = cli("replay", "--all", "--json", *there).json["sessions"]
+    assert (report["identical"], len(report["turns"])) == (True, 2)
+    for command in (("ledger", "verify"), ("audit", "leaks"), ("doctor",), ("session", "repair", session_id)):
+        assert cli(*command, *there).code == 0, command
+    turn = shown["turns"][0]["turn_id"]
+    refused = cli("ledger", "proof", turn, *there)
+    assert refused.code == 1
+    assert "was imported" in refused.err
+    again = cli("session", "import", "folder", *there, "--json")
+    assert (again.code, again.json["was_there"]) == (0, True)
+
+
+def test_a_changed_byte_exits_with_6_and_names_the_file(cli: Cli, session_id: str, tmp_path: Path) -> None:
+    cli("session", "export", session_id, "--out", "folder")
+    path = tmp_path / "folder" / "ho1m.json"
+    stored = path.read_bytes()
+    path.write_bytes(stored[:-9] + bytes([stored[-9] ^ 1]) + stored[-8:])
+    refused = cli("session", "import", "folder", "--root", "there")
+    assert refused.code == 6
+    assert "ho1m.json: sha256: expected sha256:" in refused.err
+    assert not (tmp_path / "there").exists()
+
+
+def test_what_cannot_be_right_is_refused(cli: Cli, session_id: str, tmp_path: Path) -> None:
+    unknown = cli("session", "export", "SES-ffffffff", "--out", "folder")
+    assert (unknown.code, "not known" in unknown.err) == (1, True)
+    there = cli("session", "export", session_id, "--out", "in")
+    assert (there.code, "exists already" in there.err) == (2, True)
+    keyless = cli("session", "export", session_id, "--out", "folder", "--with-keys")
+    assert keyless.code == 1
+    assert "no key" in keyless.err
+    assert not (tmp_path / "folder").exists()
+    nothing = cli("session", "import", "folder")
+    assert (nothing.code, "manifest.json" in nothing.err) == (6, True)
+    cli("session", "export", session_id, "--out", "folder")
+    unsigned = cli("session", "import", "folder", "--root", "there", "--public-key", "0" * 64)
+    assert (unsigned.code, "expected a signature" in unsigned.err) == (6, True)
