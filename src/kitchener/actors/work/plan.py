@@ -85,15 +85,24 @@ def constraints_for(config: HO2Config, wo_type: WorkOrderType, *, contract_id: s
         contract_id: their prompt contract; None: they ask no model
         token_budget: tokens that each of them may use
     """
-    tag = TYPE_TAGS[wo_type]
-    chosen = next((choice for task, choice in config.models.items() if task == tag), ModelChoice())
+    chosen = model_for(config, wo_type)
     return Constraints(
         prompt_contract_id=contract_id,
         token_budget=token_budget,
-        domain_tags=tuple(dict.fromkeys((*config.domain_tags, tag))),
+        domain_tags=tags_for(config, wo_type),
         provider_id=chosen.provider,
         model_id=chosen.model,
     )
+
+
+def model_for(config: HO2Config, wo_type: WorkOrderType) -> ModelChoice:
+    """The provider and the model that an agent class names for work orders of one type."""
+    return next((choice for task, choice in config.models.items() if task == TYPE_TAGS[wo_type]), ModelChoice())
+
+
+def tags_for(config: HO2Config, wo_type: WorkOrderType) -> tuple[str, ...]:
+    """The domain tags of an agent class's work orders of one type."""
+    return tuple(dict.fromkeys((*config.domain_tags, TYPE_TAGS[wo_type])))
 
 
 def plan_acceptance(planned: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
