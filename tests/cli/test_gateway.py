@@ -85,6 +85,24 @@ def test_the_same_router_changes_nothing_and_shows_no_costs(other: Cli) -> None:
     assert "cost" not in outcome.out
 
 
+def test_models_and_tags_of_an_agent_class_are_asked_for(other: Cli, tmp_path: Path) -> None:
+    """The table of the class replaces what its work orders asked for."""
+    route = '[router.domain_tag_routes]\nconsolidation = { provider_id = "offline" }\n'
+    assert route.splitlines()[1] in OTHER
+    models = '[agents.ADMIN]\ndomain_tags = ["office"]\n[agents.ADMIN.models]\nclassification = { provider = "offline" }\n'
+    (tmp_path / "models.toml").write_text(OTHER.replace("consolidation =", "office =") + models, encoding="utf-8")
+    calls = other("gateway", "what-if", "--with-config", "models.toml", "--json").json["calls"]
+    asked = {(each["wo_type"], each["other"]["provider_id"], each["other"]["route_reason"]) for each in calls}
+    assert asked == {
+        ("classify", "offline", "explicit"),
+        ("synthesize", "offline", "domain_tag:office"),
+        ("consolidate", "offline", "domain_tag:office"),
+    }
+    (tmp_path / "none.toml").write_text(OTHER + "[agents.ADMIN.models]\n", encoding="utf-8")
+    calls = other("gateway", "what-if", "--with-config", "none.toml", "--json").json["calls"]
+    assert {each["other"]["route_reason"] for each in calls} == {"default", "domain_tag:consolidation"}
+
+
 def test_a_model_without_a_price_is_told(other: Cli, tmp_path: Path) -> None:
     text = OTHER.replace("[router.prices.qwen3-8b]", "[router.prices.another]")
     (tmp_path / "unpriced.toml").write_text(text, encoding="utf-8")

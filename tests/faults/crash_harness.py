@@ -89,6 +89,7 @@ class Harness:
         """The same short life, killed at places that are spread evenly over it; None: at each of them."""
         places = self._places(is_tiny=is_tiny)
         self.summary.boundaries += places
+        progress(self.summary)
         kills = places if kills is None else kills
         step = max(1.0, places / max(1, kills))
         for n in range(min(kills, places)):
@@ -200,12 +201,22 @@ def main() -> int:
     shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     where = args.root or Path(tempfile.mkdtemp(prefix="kitchener-crash-", dir=shared))
     where.mkdir(parents=True, exist_ok=True)
-    summaries = []
-    for backend in ("asyncio", "trio") if args.backend == "both" else (args.backend,):
-        harness = Harness(where, args.seed, backend, args.segment_bytes)
-        summaries.append(harness.sweep(_progress) if args.sweep else harness.run(args.kills, _progress))
-    if not any(each.violations for each in summaries):
-        shutil.rmtree(where)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what it filled is removed
+    summaries = list[Summary]()
+    try:
+        for backend in ("asyncio", "trio") if args.backend == "both" else (args.backend,):
+            harness = Harness(where, args.seed, backend, args.segment_bytes)
+            summaries.append(harness.summary)
+            if args.sweep:
+                harness.sweep(_progress)
+            else:
+                harness.run(args.kills, _progress)
+    except BaseException:
+        Process.end()  # it would go on writing
+        raise
+    finally:
+        if not any(each.violations for each in summaries):
+            shutil.rmtree(where, ignore_errors=True)
     if args.json:
         sys.stdout.write(json.dumps([asdict(each) for each in summaries], indent=2) + "\n")
     else:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -57,3 +58,25 @@ async def test_five_hundred_kills_cost_nothing_that_was_promised(anyio_backend: 
     """The long run."""
     options = ["--segment-bytes", str(segment_bytes)] if segment_bytes is not None else []
     check(await killed(anyio_backend, 500, "--seed", "1", *options), 500, segment_bytes)
+
+
+@pytest.mark.timeout(60)
+async def test_a_harness_that_is_ended_leaves_nothing_behind(tmp_path: Path, anyio_backend: str) -> None:
+    where = tmp_path / "roots"
+    command = [
+        sys.executable,
+        "-m",
+        "tests.faults.crash_harness",
+        "--backend",
+        anyio_backend,
+        "--kills",
+        "100",
+        "--root",
+        where,
+    ]
+    async with await anyio.open_process([str(each) for each in command], stdin=None) as process:
+        assert process.stderr is not None
+        await process.stderr.receive()  # what it tells of the first kills
+        process.terminate()
+        assert await process.wait() == 143
+    assert not where.exists()

@@ -52,8 +52,11 @@ def start(root: Path, seed: int, turns: int, backend: str) -> "subprocess.Popen[
     command = [sys.executable, "-c", LEARNING, str(root), str(seed), str(turns), backend]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
-    return process
+    for line in process.stdout:  # logs of what the runtime found when it opened come first
+        if line == b"ready\n":
+            return process
+    process.communicate()
+    raise AssertionError(f"the learner ended with {process.returncode}")
 
 
 @pytest.mark.soak

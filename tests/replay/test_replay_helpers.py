@@ -9,9 +9,11 @@ import pytest
 
 from kitchener.gateway.providers.recorded import NotRecorded, RecordedProvider, Recording, RequestChanged
 from kitchener.records.prompt import PromptResponse, TextPiece, ToolUse, Usage
+from kitchener.signing import make_key
 from kitchener.testing import assert_replays, prompt_request, replayed  # noqa: F401  a fixture
-from tests.replay.recording import TOOLS, record
-from tests.replay.test_replay_diverges import ENFORCE, changed
+from tests.replay.recording import KEY, TOOLS, record
+from tests.replay.test_replay_diverges import CONTEXT, ENFORCE, changed, forge
+from tests.replay.test_replay_signed import signed_by
 
 SAID = PromptResponse(provider_id="x", model_id="y", text="hello", usage=Usage(3, 1, 2), route_reason="domain_tag:z")
 WO = "WO-SES-00000001-001"
@@ -27,6 +29,28 @@ async def test_recorded_session_is_a_test(tmp_path: Path, replayed: Callable[...
         await assert_replays(session_id, config=config, tools=TOOLS, items={first: ["T-1"]})
     with pytest.raises(AssertionError, match=r"\+ INV-1"):
         await assert_replays(session_id, config=changed(config, standing_rules=("Be kind.",)), tools=TOOLS)
+
+
+async def test_signed_session_is_a_test_without_the_private_key(tmp_path: Path) -> None:
+    """It fails where a projection shows other items, and where its signature is not by the recorded key."""
+    config, (session_id,) = await record(tmp_path, **ENFORCE)
+    (tmp_path / KEY).unlink()
+    report = await assert_replays(session_id, config=config, tools=TOOLS)
+    first = f"T-{session_id[4:]}-000001"
+    shown = report.visible[first]
+    assert len(shown) >= 1
+    await assert_replays(session_id, config=config, tools=TOOLS, items={first: shown})
+    with pytest.raises(AssertionError, match=re.escape(f"{first} shows {shown}, expected ()")):
+        await assert_replays(session_id, config=config, tools=TOOLS, items={first: []})
+    stranger = make_key(tmp_path / "stranger.pem")
+
+    def resign(entry: dict[str, Any]) -> None:
+        if entry["entry_type"] == "PROJECTION_COMPUTED":
+            signed_by(entry["payload"], stranger)
+
+    forge(tmp_path, CONTEXT, resign)
+    with pytest.raises(AssertionError, match=r"authority\.signer"):
+        await assert_replays(session_id, config=config, tools=TOOLS, items={first: shown})
 
 
 async def test_recorded_answer() -> None:

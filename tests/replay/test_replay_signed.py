@@ -1,19 +1,29 @@
 """A replay checks the signatures of recorded projections with the public keys on record, and has no private key."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kitchener.actors.assembly import SharedResources
+from kitchener.actors.executor.executor import HO1Executor
+from kitchener.actors.executor.prompts import PromptLibrary
+from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.canonical import canonical_bytes
-from kitchener.config import RuntimeConfig
+from kitchener.clock import SystemClock
+from kitchener.config import HO2Config, RouterConfig, RuntimeConfig
+from kitchener.gateway import LLMGateway
+from kitchener.ledger import open_ledgers
 from kitchener.ledger.verify.checkpoint import sign_ledger
 from kitchener.replaying import replay_session
 from kitchener.runtime import open_runtime
 from kitchener.signing import Signer, load_signer, make_key
 from kitchener.testing import ScriptedProvider
-from tests.acceptance.stack import QUICK, scripted_config
+from tests.acceptance.stack import QUICK, places, scripted_config
 from tests.replay.recording import KEY, TOOLS, model, record, say_all
 from tests.replay.test_replay_diverges import CONTEXT, ENFORCE, HO2M, forge, found_in
 from tests.replay.test_replay_identical import MODES
@@ -132,3 +142,44 @@ async def test_older_root_is_checked_with_the_key_of_a_signed_head(tmp_path: Pat
     sign_ledger(tmp_path / CONTEXT, load_signer(tmp_path / KEY), "2026-01-01T00:00:00.000000+00:00")
     report = await replay_session(session_id, config=config, tools=TOOLS)
     assert report.is_identical, report.text()
+
+
+async def say_by_hand(config: RuntimeConfig, signer: Signer, message: str, session_id: str | None = None) -> str:
+    """One turn of a supervisor that was assembled by hand, which nobody tells to `recover`; returns its session."""
+    agent, root = config.agents["ADMIN"], Path(config.plane_root)
+    gateway = LLMGateway(config.router, {"scripted": ScriptedProvider(model)})
+    tools, clock = ToolRegistry(), SystemClock()
+    async with open_ledgers(**places(root), config=QUICK) as ledgers:
+        executor = HO1Executor(
+            ledgers=ledgers, gateway=gateway, prompts=PromptLibrary.load(), tools=tools, clock=clock, config=agent
+        )
+        supervisor = HO2Supervisor(
+            agent_class="ADMIN",
+            ho1_executor=executor,
+            ledgers=ledgers,
+            token_budgeter=TokenBudgeter(),
+            config=agent,
+            host=SharedResources(signer=signer),
+        )
+        for each in (message, message):
+            session_id = (await supervisor.handle_turn(each, session_id=session_id)).session_id
+    assert session_id is not None
+    return session_id
+
+
+async def test_a_supervisor_assembled_by_hand_declares_its_signer_once(tmp_path: Path) -> None:
+    """Before the first signed turn, also of a session that another signer began."""
+    agent = HO2Config(agent_class="ADMIN", consolidation="manual", **ENFORCE)
+    router = RouterConfig(default_provider="scripted")
+    config = RuntimeConfig(plane_root=str(tmp_path), agents={"ADMIN": agent}, router=router)
+    first, second = make_key(tmp_path / "first.pem"), make_key(tmp_path / "second.pem")
+    session_id = await say_by_hand(config, first, "hello")
+    assert await say_by_hand(config, first, "more", session_id) == session_id
+    await say_by_hand(config, second, "and more", session_id)
+    entries = [json.loads(line)["entry"] for line in (tmp_path / HO2M).read_bytes().splitlines()]
+    declared = [(n, each["payload"]["signer"]) for n, each in enumerate(entries) if each["entry_type"] == "SIGNER_DECLARED"]
+    assert [signer for _, signer in declared] == [first.signer, second.signer]
+    assert [entries[n + 1]["entry_type"] for n, _ in declared] == ["SESSION_START", "TURN_STARTED"]
+    report = await replay_session(session_id, config=config)
+    assert report.is_identical, report.text()
+    assert len(report.turns) == 6

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kitchener import LLMGateway
-from kitchener.config import ModelPrice, ProviderConfig, Route, RouterConfig, RuntimeConfig
+from kitchener.config import HO2Config, ModelChoice, ModelPrice, ProviderConfig, Route, RouterConfig, RuntimeConfig
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.records.prompt import Attempt
 from kitchener.replaying.recorded_ledgers import open_recorded
@@ -268,6 +268,20 @@ async def test_where_nothing_failed_another_router_asks_whom_the_gateway_would_a
     found = rerouted(before, other, config)
     assert found.other[:3] == after.choice[:3]
     assert found.is_changed == (before.choice[:2] != after.choice[:2])
+
+
+def test_an_agent_class_asks_for_its_own_models_and_tags() -> None:
+    """Its settings replace what is on record; without them, or for a call without tags, that stays."""
+    call = call_of(PastAttempt("b", "b-own", "explicit"), provider_id="b", tags=("synthesis",))
+    router = settings_of(domain_tag_routes={"long": Route(provider_id="c")})
+    by_record = Reroute(Router(router), Router(router)).choose(call)
+    assert by_record[:3] == ("b", "b-own", "explicit")
+    named = HO2Config(models={"synthesis": ModelChoice(provider="a", model="a-large")})
+    tagged, plain = HO2Config(domain_tags=("long",)), HO2Config()
+    chosen = [Reroute(Router(router), Router(router, agent=each)).choose(call)[:3] for each in (named, tagged, plain)]
+    assert chosen == [("a", "a-large", "explicit"), ("c", "c-own", "domain_tag:long"), ("a", "a-own", "default")]
+    untagged = call_of(PastAttempt("a", "a-own", "default"))
+    assert Reroute(Router(router), Router(router, agent=tagged)).choose(untagged).route_reason == "default"
 
 
 async def test_recorded_sessions_under_their_own_router_and_under_another(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ _EVERYTHING = Options()
 def what_if(
     *,
     options: Options = _EVERYTHING,
-    with_config: Annotated[Path, Parameter(help="Settings file with the other [router].")],
+    with_config: Annotated[Path, Parameter(help="Settings file with the other [router] and [agents].")],
     session: Annotated[str | None, Parameter(help="Only this session, of any agent class.")] = None,
     changed: Annotated[bool, Parameter(negative="", help="List each call that would have gone elsewhere.")] = False,
     json: JsonFlag = False,
@@ -65,7 +65,7 @@ def what_if(
         agent_class = options.agent if session is None else await _class_of(paths, session, options.agent)
         calls = await _read(paths, agent_class, session)
         report = RerouteReport(agent_class, session, loaded.config.router.prices != {} or other.config.router.prices != {})
-        reroute = _reroute(loaded.config.router, other, calls)
+        reroute = _reroute(loaded.config.router, other, agent_class, calls)
         for call in calls:
             report.add(reroute.of(call))
         if json:
@@ -102,7 +102,7 @@ async def _read(paths: LedgerPaths, agent_class: str, session_id: str | None) ->
     return found
 
 
-def _reroute(recorded: RouterConfig, other: LoadedConfig, calls: list[RecordedCall]) -> Reroute:
+def _reroute(recorded: RouterConfig, other: LoadedConfig, agent_class: str, calls: list[RecordedCall]) -> Reroute:
     """What holds calls against the other router; providers that a program brought along may be named in both.
 
     Raises:
@@ -116,7 +116,8 @@ def _reroute(recorded: RouterConfig, other: LoadedConfig, calls: list[RecordedCa
     theirs = [each for each in given if each not in other.config.router.providers]
     check_router(other.config.router, given=theirs, source=other.source)
     own = {**{each: models[each] for each in given}, **OWN_MODELS}
-    return Reroute(Router(recorded, given, own), Router(other.config.router, theirs, own))
+    agent = other.config.agents.get(agent_class)  # settings without the class change the router only
+    return Reroute(Router(recorded, given, own), Router(other.config.router, theirs, own, agent))
 
 
 @dataclass(slots=True)

@@ -130,13 +130,18 @@ def crash_test(
     where.mkdir(parents=True, exist_ok=True)
     plan = _CrashPlan(build, conversations, agent_class, check, backend, where, life_s)
     began = time.monotonic()
-    report = _in_fresh_process(plan, kills)
-    report.seconds = round(time.monotonic() - began, 1)
-    if report.violations:
-        raise AssertionError("\n  ".join([f"{len(report.violations)} broken promises, kept in {where}:", *report.violations]))
-    if root is None:
-        shutil.rmtree(where, ignore_errors=True)
-    return report
+    is_kept = root is not None
+    try:
+        report = _in_fresh_process(plan, kills)
+        report.seconds = round(time.monotonic() - began, 1)
+        if report.violations:
+            is_kept = True
+            broken = [f"{len(report.violations)} broken promises, kept in {where}:", *report.violations]
+            raise AssertionError("\n  ".join(broken))
+        return report
+    finally:
+        if not is_kept:  # also if the test was interrupted
+            shutil.rmtree(where, ignore_errors=True)
 
 
 def _check_arguments(

@@ -6,12 +6,14 @@ never asked is assumed to answer. Explained in `docs/gateway.md`.
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple, TypedDict
 
-from kitchener.config import ModelPrice, ProviderConfig, RouterConfig
+from kitchener.actors.work.plan import model_choice, tags_for
+from kitchener.config import HO2Config, ModelPrice, ProviderConfig, RouterConfig
 from kitchener.errors import RETRYABLE_REASONS, ProviderError
 from kitchener.gateway.routing import Candidate, plan_route
+from kitchener.records.work_order import TYPE_TAGS
 
 CallOutcome = Literal["answered", "failed", "cut off"]
 """How a call ended; `cut off`: it was cancelled, or the process died."""
@@ -128,11 +130,22 @@ class Router:
         config: the settings
         given: providers that a program passed as objects
         own_models: the default model of each provider
+        agent: the agent class, whose tags and models its work orders ask for; None: they ask for what they did on record
     """
 
     config: RouterConfig
     given: Collection[str] = ()
     own_models: Mapping[str, str] = field(default_factory=dict)
+    agent: HO2Config | None = None
+
+    def asked(self, call: RecordedCall) -> RecordedCall:
+        """The call as a work order of the agent class asks for it. A call recorded without tags has none."""
+        wo_type = next((each for each in TYPE_TAGS if each == call.wo_type), None)
+        if self.agent is None or wo_type is None:
+            return call
+        chosen = model_choice(self.agent, TYPE_TAGS[wo_type])
+        tags = tags_for(self.agent, wo_type) if call.domain_tags else ()
+        return replace(call, provider_id=chosen.provider, model_id=chosen.model, domain_tags=tags)
 
     def routed(self) -> RouterConfig:
         """The settings with all providers, as the gateway uses them."""
@@ -155,6 +168,7 @@ class Reroute:
 
     def __init__(self, recorded: Router, other: Router) -> None:
         self._recorded, self._other = recorded.routed(), other.routed()
+        self._asked_now = other.asked
         self._free_then, self._free_now = recorded.built_in(), other.built_in()
         self._own_models = {**recorded.own_models, **other.own_models}
         self._prices = {**recorded.config.prices, **other.config.prices}
@@ -167,10 +181,11 @@ class Reroute:
 
     def choose(self, call: RecordedCall) -> RouteChoice:
         """The provider that would have answered, or failed last."""
+        now = self._asked_now(call)
         try:
-            plan = plan_route(call.provider_id, call.model_id, call.domain_tags, self._other).candidates
+            plan = plan_route(now.provider_id, now.model_id, now.domain_tags, self._other).candidates
         except ProviderError as error:
-            return RouteChoice(error.provider_id, call.model_id or error.provider_id, "explicit", "failed", error.reason)
+            return RouteChoice(error.provider_id, now.model_id or error.provider_id, "explicit", "failed", error.reason)
         passed_over, has_ended = self._taken_as_given(call)
         for candidate in plan:
             found = self._named(candidate)

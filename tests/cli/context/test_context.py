@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from kitchener.canonical import canonical_bytes
 from kitchener.cli.app import build_app
+from kitchener.signing import is_signed, make_key
 from tests.cli.commands import finish, read_lines, start
 from tests.cli.conftest import Cli
 from tests.cli.context.contexts import CONTEXT, HO2M, TALK, append, completed, configure, declared, intents, talk, turn
@@ -51,6 +53,18 @@ def test_the_list_says_of_a_command_what_its_own_help_says_first(cli: Cli, comma
 
 
 class TestProject:
+    def test_what_it_records_is_signed_where_a_key_is_configured(self, cli: Cli, session: str) -> None:
+        assert cli("context", "project", "--session", session).code == 0
+        assert read_lines(CONTEXT)[-1]["entry"]["payload"]["authority"] == {"tier": "HO2", "signer": None, "sig": None}
+        signer = make_key(Path("signing.pem"))
+        settings = Path("kitchener.toml")
+        settings.write_text(f'{settings.read_text()}\n[ledger]\nsigning_key = "signing.pem"\n')
+        assert cli("context", "project", "--session", session).code == 0
+        payload = read_lines(CONTEXT)[-1]["entry"]["payload"]
+        authority = payload.pop("authority")
+        assert authority["signer"] == signer.signer
+        assert is_signed(signer.public_key, canonical_bytes(payload), authority["sig"])
+
     def test_it_says_what_is_visible_and_what_is_not(self, cli: Cli, session: str) -> None:
         outcome = cli("context", "project", "--session", session, "--dry-run", "--json")
         assert outcome.code == 0

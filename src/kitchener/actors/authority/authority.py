@@ -167,6 +167,8 @@ class ContextAuthority:
         self, config: HO2Config, ledgers: LedgerGroup, signer: Signer | None = None, *, ruleset: Ruleset | None = None
     ) -> None:
         self._ledgers, self._signer = ledgers, signer
+        self.is_signer_due = signer is not None
+        """Whether the signer must still be declared before the first signed projection."""
         self.is_shadow = config.context_mode == "shadow"
         self.ruleset = ruleset or ruleset_of(config)
         self._ranking = TurnRanking(self.ruleset)
@@ -257,7 +259,9 @@ class ContextAuthority:
         return projection, render(projection, self.projector.estimate, elsewhere=SHOWN_ELSEWHERE)
 
     async def declare_signer(self) -> None:
-        """Writes `SIGNER_DECLARED` to HO2m if the last one names another signer. A runtime calls it before the first turn.
+        """Writes `SIGNER_DECLARED` to HO2m if the last one names another signer.
+
+        A runtime calls it before the first turn. In a supervisor that was assembled by hand, its first session does.
 
         Without the entry nobody could check a signature who has no signed head, or notice that one was removed.
         """
@@ -269,6 +273,7 @@ class ContextAuthority:
             fields |= {"signer": signer.signer, "public_key": signer.public_key}
         if declared != fields["signer"]:
             await ho2m.write(LedgerEntry(events.SIGNER_DECLARED, fields["signer"] or "nobody", dict(fields)))
+        self.is_signer_due = False
 
     async def record(
         self,
@@ -291,9 +296,7 @@ class ContextAuthority:
         )
         fields: dict[str, object] = {**base, **payload}
         if self._signer is not None:
-            del fields["authority"]
-            signature = self._signer.sign(canonical_bytes(fields, at="payload"))
-            fields["authority"] = {"tier": "HO2", "signer": self._signer.signer, "sig": signature}
+            sign_projection(fields, self._signer)
         ref = await self._ledgers.context.write(LedgerEntry(events.PROJECTION_COMPUTED, base["turn_id"], fields))
         thread.bases[projection.intent_id] = base_of(projection, ref)
         return ref
@@ -346,6 +349,13 @@ class ContextAuthority:
 
     def _offer(self, items: Sequence[Item]) -> None:
         """Does nothing, because the ranking already follows all turns of its session."""
+
+
+def sign_projection(fields: dict[str, object], signer: Signer) -> None:
+    """Puts the signature of a projection's payload into its `authority`."""
+    del fields["authority"]
+    signature = signer.sign(canonical_bytes(fields, at="payload"))
+    fields["authority"] = {"tier": "HO2", "signer": signer.signer, "sig": signature}
 
 
 def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = events.POLICY_VERSION) -> Ruleset:

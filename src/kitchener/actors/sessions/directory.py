@@ -355,6 +355,8 @@ class SessionDirectory:
         state = SessionState(chosen, SubjectId(subject_id) if subject_id else anonymous_subject(chosen), external_id)
         session = self._manager(state)
         if self._authority is not None:
+            if self._authority.is_signer_due:
+                await self._authority.declare_signer()
             session.thread = self._authority.thread(chosen)
         try:
             # A drawn id is known to be free. A session with the caller's id may have been started by another call meanwhile.
@@ -429,6 +431,8 @@ class SessionDirectory:
         session = self._manager(state)
         fold(state, ((e.entry_type, events.read_payload(e.entry_type, e.payload), e.ref) for e in entries))
         if self._authority is not None:
+            if self._authority.is_signer_due:
+                await self._authority.declare_signer()
             session.thread = await self._authority.read_back(session_id, entries)
         await self._skip_unplanned(session)
         await close_open_turn(session, "crash")

@@ -85,13 +85,12 @@ def constraints_for(config: HO2Config, wo_type: WorkOrderType, *, contract_id: s
         contract_id: their prompt contract; None: they ask no model
         token_budget: tokens that each of them may use
     """
-    tag = TYPE_TAGS[wo_type]
-    chosen = model_choice(config, tag) if contract_id is not None else ModelChoice()
+    chosen = model_choice(config, TYPE_TAGS[wo_type]) if contract_id is not None else ModelChoice()
     is_reply = wo_type == "synthesize"
     return Constraints(
         prompt_contract_id=contract_id,
         token_budget=token_budget,
-        domain_tags=tuple(dict.fromkeys((*config.domain_tags, tag))),
+        domain_tags=tags_for(config, wo_type),
         provider_id=chosen.provider,
         model_id=chosen.model,
         temperature=config.temperature if is_reply else None,
@@ -107,6 +106,11 @@ def model_choice(config: HO2Config, task: str) -> ModelChoice:
     own = next((choice for each, choice in config.models.items() if each == task), ModelChoice())
     is_same = own.provider in (None, config.provider)
     return ModelChoice(provider=own.provider or config.provider, model=own.model or (config.model if is_same else None))
+
+
+def tags_for(config: HO2Config, wo_type: WorkOrderType) -> tuple[str, ...]:
+    """The domain tags of an agent class's work orders of one type."""
+    return tuple(dict.fromkeys((*config.domain_tags, TYPE_TAGS[wo_type])))
 
 
 def plan_acceptance(planned: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:

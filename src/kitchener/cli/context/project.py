@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from kitchener.actors.authority.authority import SHOWN_ELSEWHERE, ruleset_of
+import anyio.to_thread
+
+from kitchener.actors.authority.authority import SHOWN_ELSEWHERE, ruleset_of, sign_projection
 from kitchener.actors.authority.ranking import TurnRanking
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.canonical import digest
@@ -32,6 +34,7 @@ from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.records import events
 from kitchener.records.ref import Ref
 from kitchener.replaying.recorded_ledgers import memory_of
+from kitchener.signing import load_signer
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,10 @@ async def record(paths: LedgerPaths, projected: ProjectionPreview) -> Ref | None
 
     Raises:
         LedgerLocked: a process is writing it
+        SigningError: the signing key of the settings cannot be read
     """
+    key = paths.config.ledger.signing_key
+    signer = await anyio.to_thread.run_sync(load_signer, key) if key is not None else None
     past, projection = projected.past, projected.projection
     opened = LedgerClient.open(
         past.context_path,
@@ -170,6 +176,9 @@ async def record(paths: LedgerPaths, projected: ProjectionPreview) -> Ref | None
             if past.subject_id is not None and not past.is_erased:  # who is erased has no key, and must not get another here
                 hashed = partial(ledger.content_digest, past.subject_id)
             fields = projection_payload(projection, rendering, timestamp=timestamp, turn_id=None, hashed=hashed)
-            ref = await ledger.write(LedgerEntry(events.PROJECTION_COMPUTED, about, {**base, "turn_id": None, **fields}))
+            written: dict[str, object] = {**base, "turn_id": None, **fields}
+            if signer is not None:
+                sign_projection(written, signer)
+            ref = await ledger.write(LedgerEntry(events.PROJECTION_COMPUTED, about, written))
         await ledger.commit()
     return ref
