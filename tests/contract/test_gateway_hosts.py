@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import anyio
 import pytest
-import structlog.testing
 
 from kitchener.actors.mailbox.hosts import GatewayCall, HostedGateway
 from kitchener.actors.mailbox.mailbox import INTERACTIVE, LaneLimits, Mailbox
@@ -28,6 +27,7 @@ from kitchener.records.prompt import (
 )
 from tests.actors.waiting import settle, settle_then
 from tests.gateway.asking import Told, ask
+from tests.logs import captured_logs
 
 BUFFER = 2
 
@@ -106,7 +106,7 @@ async def open_gateway(host: str, provider: Provider, *, concurrency: int = 8, c
     """A gateway over one provider; no call may be taken for a failure of the actor."""
     config = ProviderConfig(kind="offline", max_retries=1)
     core = LLMGateway(RouterConfig(default_provider="p", providers={"p": config}), {"p": provider}, jitter=lambda: 0.0)
-    with anyio.fail_after(10), structlog.testing.capture_logs() as logs:
+    with anyio.fail_after(10), captured_logs() as logs:
         if host == "direct":
             yield Opened(core, core, None)
         else:

@@ -16,14 +16,17 @@ from kitchener.gateway.resilience import CircuitBreaker, FairLimiter, backoff
 from kitchener.gateway.routing import Candidate
 from kitchener.gateway.switch import model_calls_forbidden
 from kitchener.gateway.traits import ProviderTraits
+from kitchener.logs import get_logger
 from kitchener.records.prompt import Attempt, OnAttempt, PromptRequest, PromptResponse, Provider
 from kitchener.records.tokens import tokens_of_bytes
+
+_log = get_logger(__name__)
 
 _OF_THE_ANSWER: Final = ("malformed", "empty")
 """Failures of an answer's content. They are retried, but do not count for the circuit breaker."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GuardedProvider:
     """One provider with its limiter and circuit breaker."""
 
@@ -35,6 +38,10 @@ class GuardedProvider:
     traits: ProviderTraits
     limiter: FairLimiter
     breaker: CircuitBreaker
+    is_failing: bool = False
+    """Whether its newest attempts failed. Logged where it changes."""
+    has_opened: bool = False
+    """Whether its circuit has opened since it last answered. Logged where it changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +161,8 @@ class Attempts:
         lane = self.lane
         lane.limiter.leave(self._request.subject_id)
         lane.breaker.succeeded(self._ticket)
+        if lane.is_failing:
+            _note_success(lane)
         latency_ms = int((self._rules.now() - self._started) * 1_000)
         way = self._way
         if (
@@ -221,8 +230,11 @@ class Attempts:
             lane.breaker.abandoned(self._ticket)  # one user's message can cause it, so it must not block the others
         elif not error.is_retryable:
             lane.breaker.succeeded(self._ticket)  # a refusal of this request: the provider works
-        elif lane.breaker.failed(self._ticket, now):
-            lane.limiter.send_away()
+        else:
+            has_opened = lane.breaker.failed(self._ticket, now)
+            if has_opened:
+                lane.limiter.send_away()
+            _note_failure(lane, error, has_opened=has_opened)
         if error.retry_after_s:
             # Limited, so that an absurd header cannot block a provider for hours.
             lane.limiter.hold_until(now + min(error.retry_after_s, lane.config.breaker_reset_s))
@@ -315,6 +327,29 @@ class Attempts:
             retry_after_s=cause.retry_after_s,
             output_begun=self.output_begun,
         )
+
+
+def _note_failure(lane: GuardedProvider, error: ProviderError, *, has_opened: bool) -> None:
+    """Logs the first failure in a row, and the first opening of the circuit. The attempts themselves are on record."""
+    if not lane.is_failing:
+        lane.is_failing = True
+        _log.warning("provider does not answer", provider_id=lane.provider_id, reason=error.reason)
+    if has_opened and not lane.has_opened:
+        lane.has_opened = True
+        config = lane.config
+        _log.warning(
+            "circuit breaker opened",
+            provider_id=lane.provider_id,
+            failures=config.breaker_failures,
+            next_try_in_s=config.breaker_reset_s,
+        )
+
+
+def _note_success(lane: GuardedProvider) -> None:
+    if lane.has_opened:
+        _log.warning("circuit breaker closed", provider_id=lane.provider_id)
+    _log.warning("provider answers again", provider_id=lane.provider_id)
+    lane.is_failing = lane.has_opened = False
 
 
 def _token_estimate(request: PromptRequest) -> int:

@@ -25,15 +25,15 @@ from functools import partial
 from typing import Generic, TypedDict, TypeVar
 
 import anyio
-import structlog
 from anyio.abc import TaskGroup
 
 from kitchener.actors.mailbox.calling_chain import CALLING_CHAIN
 from kitchener.actors.mailbox.wakeups import EventSignal, FutureLike, Wakeup, signals
 from kitchener.cancellation import cut_off, ends_when_told, is_own_failure, is_scope_cancelled
 from kitchener.errors import ActorStopped, KitchenerError, Overloaded, origin_of
+from kitchener.logs import get_logger
 
-logger = structlog.get_logger(__name__)
+logger = get_logger(__name__)
 
 MessageT = TypeVar("MessageT")
 ReplyT = TypeVar("ReplyT")

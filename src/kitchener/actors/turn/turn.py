@@ -8,8 +8,6 @@ and aborts it after a cancellation.
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-import structlog
-
 from kitchener.actors.attention.retriever import AttentionContext
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.sessions.directory import SessionManager, close_open_turn
@@ -36,6 +34,7 @@ from kitchener.cancellation import is_own_failure
 from kitchener.context import Item
 from kitchener.errors import origin_of
 from kitchener.ids import SessionId, TurnId
+from kitchener.logs import get_logger
 from kitchener.memory.overlays import Overlay
 from kitchener.records import events
 from kitchener.records.entries import (
@@ -47,7 +46,7 @@ from kitchener.records.entries import (
 from kitchener.records.turn import NO_CANDIDATES, TextRetracted, TurnCall, TurnResult, UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
 
-logger = structlog.get_logger(__name__)
+logger = get_logger(__name__)
 T = TypeVar("T")
 
 
