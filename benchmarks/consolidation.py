@@ -12,7 +12,6 @@ fill the background lane. The variants take turns within each round, and what is
 import argparse
 import gc
 import json
-import logging
 import math
 import resource
 import statistics
@@ -23,7 +22,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import anyio
-import structlog
 
 from kitchener import (
     HO2Config,
@@ -261,7 +259,6 @@ def main() -> None:
     parser.add_argument("--dir", help="where the ledgers are written (default: the system's temporary directory)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     options = parser.parse_args()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))  # failures are the point here
     figures = anyio.run(run, options, backend=options.backend)
     if options.json:
         print(json.dumps(figures))

@@ -11,7 +11,6 @@ from typing import Any
 
 import anyio
 import pytest
-import structlog
 
 from kitchener.actors.tools.registry import tool
 from kitchener.errors import KitchenerError, ProviderError, origin_of
@@ -21,6 +20,7 @@ from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.memory.remembering import LESSON
 from tests.acceptance.stack import QUESTION, scripted_config
+from tests.logs import captured_logs
 
 SECRET = "xyzzy-4711"
 FAULTS = [
@@ -86,7 +86,7 @@ async def test_nothing_that_was_said_gets_into_the_log(
     }
     provider = ScriptedProvider(lambda request: said_by_a_model(fault, request))
     config = scripted_config(tmp_path, limits={"max_restarts": 50}, **settings)
-    with anyio.fail_after(20), caplog.at_level(logging.DEBUG), structlog.testing.capture_logs() as logs:
+    with anyio.fail_after(20), caplog.at_level(logging.DEBUG), captured_logs() as logs:
         async with open_runtime(config, providers={"scripted": provider}, tools=[note], degraded_call=degraded) as runtime:
             supervisor = runtime.supervisor()
             session = await supervisor.start_session(subject_id="ada")

@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 import anyio
 import pytest
-import structlog
 
 from kitchener import HO2Config, RuntimeConfig, ToolCall, open_runtime, tool
 from kitchener.config import RouterConfig
@@ -35,6 +34,7 @@ from tests.erasure.kit import (
     sealer,
     verified,
 )
+from tests.logs import captured_logs
 
 ADAS = "ADMIN/ada"
 
@@ -420,7 +420,7 @@ async def test_a_start_that_cannot_finish_an_erasure_goes_on_without_the_subject
     providers = {"scripted": ScriptedProvider(model)}
     place = tmp_path / "plane" / "HO2" / "RESIDENT%3Abo" / "ho2m.jsonl"
     async with LedgerClient.open(place, ledger_id="HO2M:RESIDENT%3Abo", index_dir=tmp_path / "plane" / "index"):
-        with structlog.testing.capture_logs() as logs:
+        with captured_logs() as logs:
             async with open_runtime(admin_alone, providers=providers, tools=[fetch]) as runtime:
                 supervisor = runtime.supervisor()
                 await supervisor.handle_turn("hello", subject_id=BO)

@@ -17,7 +17,6 @@ import errno
 import importlib
 import io
 import json
-import logging
 import os
 import resource
 import signal
@@ -28,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import structlog
 
 from kitchener.cli.app import invoke
 from kitchener.config import LedgerConfig
@@ -244,7 +242,6 @@ JOBS: Mapping[str, Callable[[Job], Awaitable[None]]] = {
 
 def run(job: Job) -> int:
     """One job in this process; its exit code: 0, or 1 after an error that was told."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     if job.get("as_nobody"):
         os.setgid(NOBODY)
         os.setuid(NOBODY)

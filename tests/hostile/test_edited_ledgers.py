@@ -15,7 +15,6 @@ from zlib import crc32
 
 import anyio
 import pytest
-from structlog.testing import capture_logs
 
 from kitchener.canonical import canonical_bytes
 from kitchener.config import LedgerConfig
@@ -31,6 +30,7 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, open_scripted
 from tests.hostile.kit import bystander
 from tests.ledger.support import damaged_copies, fact, forget_index, index_of, numbers, open_ledger, segments_of
+from tests.logs import captured_logs
 from tests.verifier.kit import NODE, needs_node, node, refused, relinked, rewritten
 
 QUICK = LedgerConfig(durability="os")
@@ -220,12 +220,12 @@ async def test_what_the_index_says_of_an_entry_is_compared_with_the_entry(tmp_pa
     async with LedgerReader.open(path) as reader:
         await check_both(reader)
     async with open_ledger(path) as ledger:
-        with capture_logs() as logs:
+        with captured_logs() as logs:
             await check_both(ledger)
         assert "index is damaged" in [log["event"] for log in logs]
     async with open_ledger(path) as ledger:
         assert ledger.opened_from == "full", "it was made anew"
-        with capture_logs() as logs:
+        with captured_logs() as logs:
             await check_both(ledger)
         assert not logs
 

@@ -17,7 +17,6 @@ import anyio.from_thread
 import anyio.lowlevel
 import pytest
 from anyio.abc import TaskGroup
-from structlog.testing import capture_logs
 
 from kitchener import replay_session
 from kitchener.actors.tools.registry import Tool, ToolCall, tool
@@ -28,6 +27,7 @@ from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import Hold, echo, open_scripted, read_all, scripted_config
 from tests.hostile.kit import bystander, unless_bystander
+from tests.logs import captured_logs
 
 FEW = {"max_restarts": 3}
 SUBJECTS = ("ada", "mallory", "eve")
@@ -224,7 +224,7 @@ async def test_a_tool_that_shields_itself_keeps_neither_its_turn_nor_another_sub
         return "done"
 
     limits = {"abort_grace_s": 0.1, "shutdown_grace_s": 0.1}
-    with capture_logs() as logs, anyio.fail_after(30):
+    with captured_logs() as logs, anyio.fail_after(30):
         async with (
             anyio.create_task_group() as tasks,
             open_scripted(tmp_path, asks("stays"), tools=[stays], limits=limits) as runtime,

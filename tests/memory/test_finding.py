@@ -9,12 +9,12 @@ import anyio
 import pytest
 from anyio import to_thread, wait_all_tasks_blocked
 from anyio.lowlevel import checkpoint
-from structlog.testing import capture_logs
 
 from kitchener.errors import LedgerDamaged
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.memory import HO3Memory, MemoryReader
 from tests.ledger.support import CountedReads
+from tests.logs import captured_logs
 from tests.memory.kit import ADA, BO, SetClock, at, learned, open_memory, recur
 from tests.memory.oracle import Files, compare
 
@@ -85,7 +85,7 @@ async def test_a_bad_index_costs_time_and_nothing_else(tmp_path: Path, harm: Cal
         await busy(memory)
     await check(tmp_path)
     harm(tmp_path)
-    with capture_logs():
+    with captured_logs():
         await check(tmp_path)
         await check(tmp_path)
 
@@ -117,7 +117,7 @@ async def test_the_index_of_another_memory_is_not_believed_and_told(tmp_path: Pa
 async def test_an_index_that_breaks_while_it_is_open_costs_time_and_nothing_else(tmp_path: Path) -> None:
     async with open_memory(tmp_path) as memory:
         await busy(memory)
-    with capture_logs():
+    with captured_logs():
         async with open_memory(tmp_path) as memory:
             spoilt(tmp_path)
             await memory.log_signal("tool:read_file", "SES-9", namespace=SUBJECTS[3])

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-import structlog
-
 from kitchener.actors.attention.retriever import ContextFragment
 from kitchener.config import HO2Config, HO3MemoryConfig
 from kitchener.errors import InvalidSignal
 from kitchener.ids import memory_namespace
 from kitchener.ledger import Ledger, LedgerGroup
+from kitchener.logs import get_logger
 from kitchener.memory.bias import select_biases
 from kitchener.memory.gate import GateResult
 from kitchener.memory.overlays import Overlay
@@ -25,7 +24,7 @@ from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
 from kitchener.records.turn import NO_CANDIDATES, ConsolidationCandidates
 
-logger = structlog.get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class LongTermMemory(Protocol):

@@ -18,6 +18,7 @@ import structlog
 from cyclopts import App, CycloptsError
 
 from kitchener.cli.exits import DAMAGED, INTERRUPTED, INVALID, LOCKED, NEGATIVE, OK, USAGE
+from kitchener.cli.terminal.log_lines import show_logs
 from kitchener.cli.terminal.output import StandardError, say, say_traceback
 from kitchener.errors import (
     CallerError,
@@ -133,8 +134,8 @@ def _fail(code: int, text: str) -> int:
 
 def run(tokens: Sequence[str]) -> NoReturn:
     """Runs one command line and ends the process with its exit code."""
-    # Standard output belongs to the commands, and a person wants to hear of warnings only. Errors in a log line come without
-    # the values of variables, and no colours, since their escapes could not be told from those of a message.
+    # Standard output belongs to the commands, also where a tool logs by structlog, which writes there. Errors in a log line
+    # come without the values of variables, and no colours, since their escapes could not be told from those of a message.
     rendered = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(
         processors=[*structlog.get_config()["processors"][:-1], rendered],
@@ -142,8 +143,7 @@ def run(tokens: Sequence[str]) -> NoReturn:
         logger_factory=structlog.PrintLoggerFactory(cast(TextIO, StandardError())),
         cache_logger_on_first_use=True,
     )
-    # What libraries log, and what Python says of a bug, may quote a message or an answer too.
-    logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=cast(TextIO, StandardError()))
+    show_logs()
     sys.excepthook = lambda _, error, __: say_traceback(error)
     threading.excepthook = lambda failed: say_traceback(failed.exc_value) if failed.exc_value is not None else None
     try:

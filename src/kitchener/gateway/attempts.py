@@ -17,14 +17,17 @@ from kitchener.gateway.routing import Candidate
 from kitchener.gateway.switch import model_calls_forbidden
 from kitchener.gateway.traits import ProviderTraits
 from kitchener.lanes.lane import Lane
+from kitchener.logs import get_logger
 from kitchener.records.prompt import Attempt, OnAttempt, PromptRequest, PromptResponse, Provider
 from kitchener.records.tokens import tokens_of_bytes
+
+_log = get_logger(__name__)
 
 _OF_THE_ANSWER: Final = ("malformed", "empty")
 """Failures of an answer's content. They are retried, but do not count for the circuit breaker."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GuardedProvider:
     """One provider with its lane, its pace and its circuit breaker."""
 
@@ -39,6 +42,10 @@ class GuardedProvider:
     another provider's answer holds a place here."""
     pace: Pace
     breaker: CircuitBreaker
+    is_failing: bool = False
+    """Whether its newest attempts failed. Logged where it changes."""
+    has_opened: bool = False
+    """Whether its circuit has opened since it last answered. Logged where it changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +166,8 @@ class Attempts:
         target = self.target
         target.lane.leave(self._request.subject_id)
         target.breaker.succeeded(self._ticket)
+        if target.is_failing:
+            _note_success(target)
         latency_ms = int((self._rules.now() - self._started) * 1_000)
         way = self._way
         if (
@@ -226,8 +235,11 @@ class Attempts:
             target.breaker.abandoned(self._ticket)  # one user's message can cause it, so it must not block the others
         elif not error.is_retryable:
             target.breaker.succeeded(self._ticket)  # a refusal of this request: the provider works
-        elif target.breaker.failed(self._ticket, now):
-            target.lane.send_away()
+        else:
+            has_opened = target.breaker.failed(self._ticket, now)
+            if has_opened:
+                target.lane.send_away()
+            _note_failure(target, error, has_opened=has_opened)
         if error.retry_after_s:
             # Limited, so that an absurd header cannot block a provider for hours.
             target.pace.hold_until(now + min(error.retry_after_s, target.config.breaker_reset_s))
@@ -326,6 +338,29 @@ class Attempts:
             retry_after_s=cause.retry_after_s,
             output_begun=self.output_begun,
         )
+
+
+def _note_failure(target: GuardedProvider, error: ProviderError, *, has_opened: bool) -> None:
+    """Logs the first failure in a row, and the first opening of the circuit. The attempts themselves are on record."""
+    if not target.is_failing:
+        target.is_failing = True
+        _log.warning("provider does not answer", provider_id=target.provider_id, reason=error.reason)
+    if has_opened and not target.has_opened:
+        target.has_opened = True
+        config = target.config
+        _log.warning(
+            "circuit breaker opened",
+            provider_id=target.provider_id,
+            failures=config.breaker_failures,
+            next_try_in_s=config.breaker_reset_s,
+        )
+
+
+def _note_success(target: GuardedProvider) -> None:
+    if target.has_opened:
+        _log.warning("circuit breaker closed", provider_id=target.provider_id)
+    _log.warning("provider answers again", provider_id=target.provider_id)
+    target.is_failing = target.has_opened = False
 
 
 def _cost(request: PromptRequest) -> int:

@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from typing import Final, get_args
 
 import anyio
-import structlog
 
 from kitchener.cancellation import is_own_failure
 from kitchener.errors import ProviderError, ProviderReason, origin_of
+from kitchener.logs import get_logger
 from kitchener.records.prompt import PromptResponse, TextPiece, ToolUse, Usage
 
 _REASONS: Final = frozenset(get_args(ProviderReason))
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 def provider_failure(provider_id: str, error: BaseException) -> ProviderError:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 import anyio
-import structlog
 from anyio.abc import TaskGroup
 
 from kitchener.canonical import NOTHING, Opening, digest
@@ -45,11 +44,12 @@ from kitchener.ledger.verify.recovery import Recovered
 from kitchener.ledger.write.commit_group import CommitGroup, plain_task_group
 from kitchener.ledger.write.stamper import Stamper
 from kitchener.ledger.write.storage import Storage, open_storage
+from kitchener.logs import get_logger
 from kitchener.records.ref import Ref
 from kitchener.sealing import Sealer
 from kitchener.signing import load_signer
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 _CLOSE_SECONDS: Final = 30.0
 """Longest wait for the last commit when a ledger closes; a disk that takes longer counts as failed."""
 _HEADS: Final = 16_384

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import anyio
-import structlog
 
 from kitchener.errors import LedgerDamaged, LedgerPathError
 from kitchener.ledger.disk.file_ops import FileOps
@@ -27,9 +26,10 @@ from kitchener.ledger.reads import LedgerReads, Snapshot
 from kitchener.ledger.verify.checkpoint import read_checkpoint, signed_seq
 from kitchener.ledger.verify.recovery import check_is_crash, tail_missing
 from kitchener.ledger.write.journal import check_seen, holds
+from kitchener.logs import get_logger
 from kitchener.sealing import Sealer
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 T = TypeVar("T")
 _LEVELS_UP = 4
 _TRIES = 100

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import structlog
 from anyio.abc import TaskStatus
 
 from kitchener.actors.mailbox.calling_chain import calling_chain
@@ -20,6 +19,7 @@ from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.sessions.requests import check_is_text
 from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.actors.tools.registry import Tool
 from kitchener.actors.turn.services import DegradedCall
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock, SystemClock
@@ -29,6 +29,7 @@ from kitchener.gateway import LLMGateway, build_providers
 from kitchener.ids import AGENT_CLASS_FORM, IdSource, check_erasable, is_agent_class
 from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.ledger import Ledgers
+from kitchener.logs import get_logger
 from kitchener.memory import HO3Memory
 from kitchener.plain_names import quoted
 from kitchener.records.prompt import PromptGateway, Provider
@@ -39,7 +40,7 @@ from kitchener.runtime.loading import LoadedConfig, check_config, check_is_confi
 from kitchener.runtime.memories import memory_of, open_memories
 from kitchener.signing import load_signer
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Runtime:
@@ -175,6 +176,10 @@ class Runtime:
     async def _open_configured(self) -> None:
         for agent_class in self.config.classes or ("ADMIN",):
             await self._agent(agent_class).ready()
+        offered = {tool_id for agent in self._agents.values() for tool_id in agent.tools.tool_ids}
+        given = (each if isinstance(each, Tool) else Tool(each) for each in self._shared.injected.tools)
+        if unnamed := sorted({each.tool_id for each in given} - offered):
+            _log.warning("no agent class has these tools in its setting `tools`", tools=unnamed)
 
     async def _close(self) -> None:
         limits = self.config.limits

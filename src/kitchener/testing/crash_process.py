@@ -1,7 +1,6 @@
 """One life of a process: a forked child that runs an event loop of its own, and what it says on a pipe."""
 
 import json
-import logging
 import os
 import select
 import signal
@@ -11,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import anyio
-import structlog
 
 from kitchener.testing.kill_places import KillPlaces
 
@@ -76,7 +74,6 @@ def _run(life: Life, backend: str, places: KillPlaces, writer: int) -> int:
     def tell(line: str) -> None:
         os.write(writer, f"{line}\n".encode())
 
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     places.watch()
     try:
         anyio.run(life, tell, places, backend=backend)

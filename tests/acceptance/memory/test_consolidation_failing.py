@@ -9,7 +9,6 @@ from typing import Any
 
 import anyio
 import pytest
-import structlog.testing
 
 from kitchener.actors.assembly import SharedResources
 from kitchener.actors.consolidation.background import BackgroundJobs
@@ -37,6 +36,7 @@ from tests.acceptance.memory.remembering import (
     student,
 )
 from tests.acceptance.stack import QUESTION, Said, ScriptedExecutor, fitting
+from tests.logs import captured_logs
 
 REFUSED = ProviderError("scripted", "refused", "no")
 FAILED = ["WO_PLANNED", "WO_DISPATCHED"]
@@ -77,7 +77,7 @@ async def test_an_answer_that_cannot_stand_teaches_nothing(tmp_path: Path, scrip
     said, reason = UNFIT[what]
     async with scripted(student(said), **MANUAL) as runtime:
         result = await say(runtime)
-        with structlog.testing.capture_logs() as logs:
+        with captured_logs() as logs:
             (wo,) = await learn(runtime)
         assert await is_open(runtime)
         assert (await say(runtime)).error is None
@@ -176,7 +176,7 @@ async def test_a_budget_that_does_not_suffice_is_seen_before_the_model_is_asked(
     provider = student()
     async with scripted(provider, **MANUAL, consolidation_budget=10) as runtime:
         await say(runtime)
-        with structlog.testing.capture_logs() as logs:
+        with captured_logs() as logs:
             (wo,) = await learn(runtime)
         assert await is_open(runtime)
     assert (wo.state, asked(provider)) == ("abandoned", [])

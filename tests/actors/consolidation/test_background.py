@@ -3,9 +3,9 @@
 from functools import partial
 
 import anyio
-import structlog.testing
 
 from kitchener.actors.consolidation.background import BackgroundJobs
+from tests.logs import captured_logs
 
 
 async def hang() -> None:
@@ -34,7 +34,7 @@ async def test_what_comes_beyond_the_limit_is_left_out_with_a_word() -> None:
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             jobs = BackgroundJobs(tasks, 2)
-            with structlog.testing.capture_logs() as logs:
+            with captured_logs() as logs:
                 for _ in range(5):
                     jobs.start(hang)
             assert jobs.pending == 2
@@ -47,7 +47,7 @@ async def test_a_failing_piece_of_work_is_logged_and_nothing_else() -> None:
     async def fail() -> None:
         raise RuntimeError("broken")
 
-    with anyio.fail_after(5), structlog.testing.capture_logs() as logs:
+    with anyio.fail_after(5), captured_logs() as logs:
         async with anyio.create_task_group() as tasks:
             jobs = BackgroundJobs(tasks, 10)
             jobs.start(fail)

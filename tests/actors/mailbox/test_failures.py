@@ -2,7 +2,6 @@
 
 import anyio
 import pytest
-import structlog.testing
 
 from kitchener.actors.mailbox.mailbox import (
     INTERACTIVE,
@@ -12,6 +11,7 @@ from kitchener.errors import ActorStopped, ConfigError, ToolError
 from tests.actors.mailbox.mailbox_kit import NOTHING, Asker, GatedHandler, ask_in_order, counts, mailbox_of, opened, stopped_by
 from tests.actors.waiting import in_virtual_time, settle
 from tests.hostile.strays import of_a_kept_one
+from tests.logs import captured_logs
 
 
 async def test_an_error_of_ours_is_an_answer_and_no_failure_of_the_actor() -> None:
@@ -36,7 +36,7 @@ async def test_an_unexpected_error_reaches_its_own_asker_and_the_worker_goes_on(
 
     mailbox = mailbox_of(handle)
     async with opened(mailbox) as askers:
-        with structlog.testing.capture_logs() as logs:
+        with captured_logs() as logs:
             asking = await ask_in_order(mailbox, askers, ["good", "bad", "fine"])
         assert [asker.outcome for asker in (asking[0], asking[2])] == ["good", "fine"]
         assert isinstance(asking[1].outcome, ZeroDivisionError)

@@ -13,7 +13,6 @@ from typing import Any
 
 import anyio
 import pytest
-import structlog
 
 from kitchener.errors import KitchenerError
 from kitchener.records.events import SEALED_FIELDS
@@ -22,6 +21,7 @@ from tests.cli.commands import COMMAND, environment, finish, read_lines, start
 from tests.cli.conftest import Cli
 from tests.cli.memory.memories import is_one_line
 from tests.erasure.kit import ADA, BO, TALK, fill, found, key_files, running
+from tests.logs import captured_logs
 from tests.verifier.kit import NODE, node
 
 SETTINGS = """
@@ -273,7 +273,7 @@ def test_keys_are_never_shown(
     secrets = [secret for path in key_files(tmp_path) for secret in _forms(json.loads(path.read_text())["key"])]
     caplog.set_level(logging.DEBUG)
     shown: list[str] = []
-    with structlog.testing.capture_logs() as logs:
+    with captured_logs() as logs:
         for command in (("config", "show"), ("config", "check"), ("config", "schema"), ("doctor",), ("doctor", "--json")):
             outcome = cli(*command)
             shown += [outcome.out, outcome.err]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from structlog.testing import capture_logs
 
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerDamaged, LedgerPathError
@@ -16,6 +15,7 @@ from kitchener.ledger.format.lines import Mark
 from kitchener.ledger.index.tail import IndexDamaged, IndexRow, Tail, check_row, hash_of, unpack
 from kitchener.records.events import external_index_key, index_keys
 from tests.ledger.support import CountedReads, change, fact, fill, forget_index, index_of, numbers, open_ledger
+from tests.logs import captured_logs
 
 QUICK = LedgerConfig(durability="os")
 
@@ -84,7 +84,7 @@ async def test_a_damaged_index_is_rebuilt(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "l.jsonl"
     expected = await two_sessions(path)
     DAMAGE[damage](index_of(path))
-    with capture_logs():
+    with captured_logs():
         assert (await session(path))[1] == expected
     assert await session(path) == ("checkpoint", expected)
 
@@ -108,7 +108,7 @@ async def test_an_index_that_does_not_fit_the_file_is_rebuilt(tmp_path: Path, st
     path = tmp_path / "l.jsonl"
     expected = await two_sessions(path)
     edit(path, statement)
-    with capture_logs():
+    with captured_logs():
         assert (await session(path))[1] == expected
     assert await session(path) == ("checkpoint", expected)
 
@@ -165,7 +165,7 @@ async def test_a_row_that_is_not_what_was_written_sends_readers_to_the_file(tmp_
         connection.execute(statement)
         connection.commit()
         connection.close()
-        with capture_logs() as logs:
+        with captured_logs() as logs:
             assert await numbers(ledger.read(session_id="SES-00000001")) == expected
             assert [e.seq for e in await ledger.last(session_id="SES-00000001", limit=2)] == expected[-2:]
         assert [log["event"] for log in logs] == ["index is damaged"]
@@ -199,7 +199,7 @@ async def test_an_index_that_cannot_be_written_costs_speed_and_not_truth(tmp_pat
         blocker = sqlite3.connect(index_of(path), isolation_level=None)
         blocker.execute("DROP TABLE stops")
         blocker.execute("DROP TABLE head")
-        with capture_logs() as logs:
+        with captured_logs() as logs:
             for number in range(40, 16_500):
                 await ledger.write(fact(number, f"SES-0000000{number % 2}"))
             await ledger.commit()
@@ -208,7 +208,7 @@ async def test_an_index_that_cannot_be_written_costs_speed_and_not_truth(tmp_pat
         assert await numbers(ledger.read(session_id="SES-00000001", limit=25)) == list(range(2, 52, 2))
         assert [e.seq for e in await ledger.last(session_id="SES-00000001")] == [16_500]
     assert expected == list(range(2, 41, 2))
-    with capture_logs():
+    with captured_logs():
         assert (await session(path))[1] == list(range(2, 16_501, 2))
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerDamaged, LedgerError, LedgerPathError, LedgerTailMissing
@@ -22,6 +21,7 @@ from tests.ledger.support import (
     numbers,
     open_ledger,
 )
+from tests.logs import captured_logs
 
 
 async def contents(path: Path) -> list[int]:
@@ -67,7 +67,7 @@ async def test_recovery_says_what_it_did(tmp_path: Path) -> None:
     data = await fill(path, [1, 3])
     path.write_bytes(data[:-10])
     forget_index(path)
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with open_ledger(path) as ledger:
             recovered = ledger.recovered
             assert ledger.position == 1

@@ -16,7 +16,6 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerPathError, LedgerTailMissing, LedgerWriteError
@@ -24,6 +23,7 @@ from kitchener.ledger import verify_file
 from kitchener.ledger.disk.file_ops import FileOps
 from tests.ledger.conftest import QUICK_DISK
 from tests.ledger.support import Died, FaultFS, ShortWrites, fact, fill, forget_index, numbers, open_ledger, segments_of
+from tests.logs import captured_logs
 
 KILLER = Path(__file__).parents[1] / "killed_writer.py"
 COMMITS = (1, 3, 2)
@@ -287,7 +287,7 @@ async def test_what_could_not_be_written_is_logged_where_something_else_is_raise
             await ledger.write(fact(1))
             raise ZeroDivisionError
 
-    with capture_logs() as logs, pytest.raises(ZeroDivisionError):
+    with captured_logs() as logs, pytest.raises(ZeroDivisionError):
         await use()
     assert [log["event"] for log in logs] == ["ledger closed with entries that could not be written"]
 

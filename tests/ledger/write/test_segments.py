@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 
 from kitchener.config import LedgerConfig
 from kitchener.errors import ConfigError, LedgerDamaged, LedgerLocked, LedgerTailMissing
@@ -37,6 +36,7 @@ from tests.ledger.support import (
     open_ledger,
     segments_of,
 )
+from tests.logs import captured_logs
 from tests.verifier.kit import needs_node, node, refused, refused_by_kitchener_alone
 
 SMALL = segments_of(1_000, durability="os")
@@ -486,7 +486,7 @@ async def test_where_files_cannot_be_linked_the_ledger_goes_on_in_one(tmp_path: 
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
     path, ops = tmp_path / "l.jsonl", Unlinked()
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         await fill(path, [1] * 24, config=SMALL, file_ops=ops)
     # Not after each commit, but whenever it has grown by as much again.
     assert [kind for kind, _ in ops.log].count("link") == 8

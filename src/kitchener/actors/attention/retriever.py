@@ -13,7 +13,6 @@ from typing import Final, NamedTuple, NotRequired, Protocol, TypedDict
 
 import anyio
 import orjson
-import structlog
 
 from kitchener.actors.attention.templates import AttentionTemplate, load_templates, resolve_template
 from kitchener.cancellation import is_own_failure
@@ -21,11 +20,12 @@ from kitchener.canonical import digest
 from kitchener.config import HO2Config
 from kitchener.context.fold.items import Item, rule_ref
 from kitchener.errors import origin_of
+from kitchener.logs import get_logger
 from kitchener.records.entries import CutReason
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
 
-logger = structlog.get_logger(__name__)
+logger = get_logger(__name__)
 
 EMPTY_HASH: Final = digest(b"")
 

@@ -7,17 +7,16 @@ ledger, so that one pass over the projections is enough.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import structlog
-
 from kitchener.context import BaseProjection
 from kitchener.context.projection.record import apply_edits, read_refs
 from kitchener.errors import origin_of
 from kitchener.ledger import StoredEntry
+from kitchener.logs import get_logger
 from kitchener.records import events
 from kitchener.records.entries import AddedRefs, ProjectionPayload, payload_as
 from kitchener.records.ref import Ref
 
-logger = structlog.get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class _RecordedBase(NamedTuple):

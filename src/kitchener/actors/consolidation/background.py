@@ -3,13 +3,13 @@
 from collections.abc import Awaitable, Callable
 
 import anyio
-import structlog
 from anyio.abc import TaskGroup
 
 from kitchener.cancellation import is_own_failure
 from kitchener.errors import origin_of
+from kitchener.logs import get_logger
 
-logger = structlog.get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class BackgroundJobs:

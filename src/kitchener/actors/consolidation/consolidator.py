@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import anyio
-import structlog
 
 from kitchener.actors.consolidation.lesson import MESSAGE_CHARS, RECENT_EVENTS, Case, overlay_of
 from kitchener.actors.consolidation.recovery import ConsolidationRecovery
@@ -23,6 +22,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.errors import CallerError, EntryRefused, OverlayRefused, words_of
 from kitchener.ids import SubjectId, consolidation_session, split_namespace
 from kitchener.ledger import LedgerEntry, StoredEntry
+from kitchener.logs import get_logger
 from kitchener.memory.overlays import gate_window_key
 from kitchener.memory.subject_cache import SIGNALS
 from kitchener.memory.timestamps import us_of
@@ -41,7 +41,7 @@ from kitchener.records.ref import Ref
 from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.work_order import WorkOrder, WorkOrderError
 
-logger = structlog.get_logger(__name__)
+logger = get_logger(__name__)
 
 _MAX_FAILURES: Final = 10_000
 _MAX_BACKOFF_FACTOR: Final = 60

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Final
 
 import anyio
-import structlog
 
 from kitchener.actors.consolidation.lesson import Case, overlay_of, recorded_output
 from kitchener.actors.turn.services import TurnServices
@@ -18,12 +17,13 @@ from kitchener.clock import iso, to_us
 from kitchener.errors import CallerError, EntryRefused, EntryTooLarge, origin_of
 from kitchener.ids import SessionId, SubjectId
 from kitchener.ledger import LedgerEntry, StoredEntry
+from kitchener.logs import get_logger
 from kitchener.memory.subject_cache import SIGNALS
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.work_order import Cost
 
-logger = structlog.get_logger(__name__)
+logger = get_logger(__name__)
 
 _OPEN: Final = (events.WO_PLANNED, events.WO_DISPATCHED)
 _FACTS: Final = frozenset(("namespace", "signal_id", "gate_ts", "signals_position"))

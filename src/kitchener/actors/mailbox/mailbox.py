@@ -25,7 +25,6 @@ from functools import partial
 from typing import Generic, TypedDict, TypeVar
 
 import anyio
-import structlog
 from anyio.abc import TaskGroup
 
 from kitchener.actors.mailbox.calling_chain import CALLING_CHAIN
@@ -35,8 +34,9 @@ from kitchener.errors import ActorStopped, KitchenerError, Overloaded, origin_of
 from kitchener.lanes.askers import ASKERS_CONTEXT, tell_turn
 from kitchener.lanes.fair_queue import FairQueue, LaneStatistics
 from kitchener.lanes.wakeups import EventSignal, FutureLike, Wakeup, signals
+from kitchener.logs import get_logger
 
-logger = structlog.get_logger(__name__)
+logger = get_logger(__name__)
 
 MessageT = TypeVar("MessageT")
 ReplyT = TypeVar("ReplyT")

@@ -13,7 +13,6 @@ from itertools import islice
 from typing import Final
 
 import anyio
-import structlog
 
 from kitchener.actors.authority.authority import ContextAuthority, SessionThread
 from kitchener.actors.sessions.active_text import ActiveText
@@ -39,6 +38,7 @@ from kitchener.ids import (
     work_order_id,
 )
 from kitchener.ledger import LedgerEntry, LedgerGroup
+from kitchener.logs import get_logger
 from kitchener.records import events
 from kitchener.records.entries import (
     AbortReason,
@@ -51,7 +51,7 @@ from kitchener.records.entries import (
 from kitchener.records.events import VERSION
 from kitchener.records.ref import Ref
 
-logger = structlog.get_logger(__name__)
+logger = get_logger(__name__)
 _entry: Final = tuple.__new__
 """Creates a `LedgerEntry` in half the time of the constructor; used ten times in a turn."""
 
@@ -435,6 +435,8 @@ class SessionDirectory:
                 await self._authority.declare_signer()
             session.thread = await self._authority.read_back(session_id, entries)
         await self._skip_unplanned(session)
+        if (cut_off := session.state.open_turn) is not None:
+            logger.warning("turn cut off by a crash closed", turn_id=cut_off.turn_id)
         await close_open_turn(session, "crash")
         return session
 

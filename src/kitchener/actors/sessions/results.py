@@ -6,8 +6,6 @@ Which results these are is on record: each `TURN_COMPLETED` names those of its t
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import structlog
-
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.sessions.state import SessionState
 from kitchener.config import HO2Config
@@ -15,11 +13,12 @@ from kitchener.context import Item, ToolResult, estimator, result_item
 from kitchener.context.fold.results import is_repeated, result_text
 from kitchener.errors import LedgerError, origin_of
 from kitchener.ledger import LedgerGroup, StoredEntry
+from kitchener.logs import get_logger
 from kitchener.records import events
 from kitchener.records.entries import KeptResults, ToolCallPayload, opened, payload_as
 from kitchener.records.ref import Ref
 
-logger = structlog.get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class SessionResults:

@@ -7,7 +7,6 @@
 from collections.abc import Awaitable, Mapping, Sequence
 
 import orjson
-import structlog
 
 from kitchener.actors.attention.retriever import AttentionContext
 from kitchener.actors.sessions.directory import SessionManager
@@ -23,6 +22,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused, ExecutorError, LedgerError, Overloaded, ProviderError, origin_of, words_of
 from kitchener.ids import TurnId
 from kitchener.ledger import StoredEntry, compute_trace_hash
+from kitchener.logs import get_logger
 from kitchener.records import events
 from kitchener.records.entries import (
     AbandonReason,
@@ -46,7 +46,7 @@ from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.turn import TextRetracted, TurnError, TurnUpdate, UpdateListener, WorkOrderFinished, WorkOrderPlanned
 from kitchener.records.work_order import Constraints, WorkOrder, WorkOrderError
 
-logger = structlog.get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class WorkOrderChain:

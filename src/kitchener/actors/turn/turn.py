@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-import structlog
-
 from kitchener.actors.attention.retriever import AttentionContext, ContextFragment
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.sessions.directory import SessionManager, close_open_turn
@@ -36,6 +34,7 @@ from kitchener.actors.work.plan import (
 from kitchener.cancellation import is_own_failure
 from kitchener.errors import origin_of
 from kitchener.ids import SessionId, TurnId
+from kitchener.logs import get_logger
 from kitchener.records import events
 from kitchener.records.entries import (
     AbortReason,
@@ -46,7 +45,7 @@ from kitchener.records.entries import (
 from kitchener.records.turn import NO_CANDIDATES, TextRetracted, TurnCall, TurnResult, UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
 
-logger = structlog.get_logger(__name__)
+logger = get_logger(__name__)
 T = TypeVar("T")
 
 

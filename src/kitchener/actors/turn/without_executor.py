@@ -6,12 +6,11 @@
 from collections.abc import Iterable
 from typing import Final
 
-import structlog
-
 from kitchener.actors.turn.services import TurnServices
 from kitchener.cancellation import is_own_failure
 from kitchener.errors import LedgerError, origin_of
 from kitchener.ledger import StoredEntry
+from kitchener.logs import get_logger
 from kitchener.records import events
 from kitchener.records.entries import AttemptStartedPayload, payload_as
 from kitchener.records.tokens import tokens_of_bytes
@@ -19,7 +18,7 @@ from kitchener.records.work_order import DirectReply, WorkOrder
 
 NO_REPLY: Final = DirectReply("", None)
 
-logger = structlog.get_logger(__name__)
+logger = get_logger(__name__)
 
 
 async def reply_without_executor(

@@ -14,6 +14,7 @@ from kitchener.cli.chat.slash_commands import ChatContext, ChatMemory, is_about_
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
 from kitchener.cli.options import LedgerPaths, Options
 from kitchener.cli.terminal.interrupt import on_signal
+from kitchener.cli.terminal.log_lines import LogLevel, logged_from
 from kitchener.cli.terminal.output import counted, is_interactive, print_text, say
 from kitchener.cli.terminal.typed_lines import TypedLines, terminal_kept
 from kitchener.errors import KitchenerError, LedgerError, RuntimeClosed, SessionEnded, SessionMismatch, UnknownSession
@@ -40,6 +41,7 @@ def chat(
     options: Options = _EVERYTHING,
     session: Annotated[str | None, Parameter(help="Continue this session. Default: a new one.")] = None,
     subject: Annotated[str | None, Parameter(help="The subject. Default: anonymous.")] = None,
+    log_level: LogLevel = None,
 ) -> int:
     """Talk to an agent.
 
@@ -53,7 +55,7 @@ def chat(
         echo "hello" | kitchener chat
         kitchener chat --session SES-0a1b2c3d
     """
-    with terminal_kept():
+    with terminal_kept(), logged_from(log_level):
         return anyio.run(_chat, options, session, subject)
 
 

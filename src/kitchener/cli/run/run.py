@@ -19,6 +19,7 @@ from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options
 from kitchener.cli.run.message_files import Conversation, Messages, Results
 from kitchener.cli.terminal.interrupt import on_signal
+from kitchener.cli.terminal.log_lines import LogLevel, logged_from
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.cli.terminal.written_files import check_output
@@ -47,6 +48,7 @@ def run(
         int, Parameter(validator=Number(gte=1, lte=100_000), help="Conversations that run at the same time.")
     ] = 32,
     json: JsonFlag = False,
+    log_level: LogLevel = None,
 ) -> int:
     """Run the conversations of a file.
 
@@ -62,7 +64,8 @@ def run(
         kitchener run dialogues.jsonl -o results.jsonl
         kitchener run dialogues.jsonl --concurrency 200 --root ./ledgers --json
     """
-    return anyio.run(partial(_run, options, messages, output, concurrency, is_json=json))
+    with logged_from(log_level):
+        return anyio.run(partial(_run, options, messages, output, concurrency, is_json=json))
 
 
 async def _run(options: Options, path: Path, output: Path | None, concurrency: int, *, is_json: bool) -> int:

@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
-import structlog
-
 from kitchener.errors import LedgerPathError
 from kitchener.ids import path_part
 from kitchener.ledger.format.lines import START, IndexKeys, Mark
 from kitchener.ledger.index.tail import IndexDamaged, IndexRow, Location, Tail, check_row, hash_of, unpack
+from kitchener.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 T = TypeVar("T")
 
 _FORMAT: Final = f"kitchener-index/5 {sys.byteorder}"

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from kitchener.errors import LedgerDamaged, LedgerTailMissing
 from kitchener.ledger.disk.file_ops import FileOps, kept_path, write_all
 from kitchener.ledger.disk.scan import MAX_LINE_BYTES, ReadBytes
 from kitchener.ledger.disk.volume import Volume
 from kitchener.ledger.format.checks import Verifier
 from kitchener.ledger.format.lines import BadLine, Line, Mark, split_line
+from kitchener.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 _PIECE_BYTES = 1 << 20
 _RETURN: Final = 0x0D
 REMEDY: Final = " (if a backup was restored: `kitchener ledger accept-head`)"

@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import structlog
-
 from kitchener.errors import LedgerPathError, LedgerWriteError
 from kitchener.ledger.disk.file_ops import (
     FileOps,
@@ -29,8 +27,9 @@ from kitchener.ledger.format.lines import START, BadLine, Mark, StoredEntry, ren
 from kitchener.ledger.index.index import IndexedState
 from kitchener.ledger.verify.recovery import Recovered, check_is_crash, cut, tail_missing
 from kitchener.ledger.write.segments import RunningHash, make_seal, protect, put_aside, settle_seals, swap
+from kitchener.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 _PIECE_BYTES = 1 << 20
 _TRIES = 100
 """Most attempts to open a ledger whose file is finished between opening and locking it."""

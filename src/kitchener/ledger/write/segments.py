@@ -17,15 +17,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-import structlog
-
 from kitchener.ledger.disk.file_ops import FileOps, ensure_directory, write_whole
 from kitchener.ledger.disk.scan import find_line
 from kitchener.ledger.disk.seals import FORMAT, NO_SEAL, Seal, fault_at, folder_of, seal_path, segment_path
 from kitchener.ledger.disk.volume import Volume, sorted_out
 from kitchener.ledger.format.lines import START, Mark, split_line
+from kitchener.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 _CATCH_UP_BYTES = 4 << 20
 """Bytes hashed per commit of what the file held when it was opened; the limit bounds the delay of each commit."""
 _PIECE_BYTES = 1 << 18

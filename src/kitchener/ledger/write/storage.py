@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import structlog
-
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
 from kitchener.ledger.disk.file_ops import FileOps, ensure_directory, path_problem
@@ -22,8 +20,9 @@ from kitchener.ledger.index.query import EntrySearch
 from kitchener.ledger.index.tail import Tail
 from kitchener.ledger.verify.checkpoint import check_tip, read_checkpoint, signed_seq
 from kitchener.ledger.write.journal import Journal, check_seen, holds, open_journal
+from kitchener.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 T = TypeVar("T")
 _TAIL_ENTRIES = 16_384
 """Entries whose positions are kept in memory before the index gets them; after a crash, opening indexes about this many."""

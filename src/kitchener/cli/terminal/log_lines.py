@@ -1,0 +1,48 @@
+"""Shows what the library logs on standard error: `[warning] circuit breaker opened provider_id=openai`."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Final, Literal, TextIO, cast
+
+from cyclopts import Parameter
+
+from kitchener.cli.terminal.output import StandardError
+from kitchener.logs import ROOT
+
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"] | None,
+    Parameter(name="--log-level", help="What to say on standard error of what happens inside. Default: warning."),
+]
+_OF_EVERY_RECORD: Final = frozenset((*logging.makeLogRecord({}).__dict__, "message", "asctime"))
+
+
+class LogLines(logging.Formatter):
+    """One line for each event with its fields; a traceback follows on lines of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the text of a record. The values of variables are not part of it."""
+        fields = {key: value for key, value in record.__dict__.items() if key not in _OF_EVERY_RECORD}
+        frames = fields.pop("traceback", "")
+        parts = [f"[{record.levelname.lower()}] {super().format(record)}", *(f"{key}={each}" for key, each in fields.items())]
+        return " ".join(parts) + (f"\n{str(frames).rstrip()}" if frames else "")
+
+
+def show_logs() -> None:
+    """Shows warnings of all libraries on standard error, from now on. They may quote a message or an answer."""
+    handler = logging.StreamHandler(cast(TextIO, StandardError()))
+    handler.setFormatter(LogLines("%(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
+
+@contextmanager
+def logged_from(level: LogLevel) -> Iterator[None]:
+    """Logs what happens inside the block from this level on; None: as before."""
+    logger = logging.getLogger(ROOT)
+    before = logger.level
+    if level is not None:
+        logger.setLevel(level.upper())
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

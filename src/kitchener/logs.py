@@ -1,0 +1,49 @@
+"""Gives each module a logger that writes structured events to the standard library's `logging`, and nowhere else.
+
+An event is the message of a log record, its fields are attributes of the record (`extra`), and the record's logger has the name
+of the module (`kitchener.gateway.attempts`). Nothing is written until the program adds a handler. Fields name ids and places in
+the code, never what was said. Explained in `docs/runtime.md`.
+"""
+
+import logging
+from collections.abc import MutableMapping
+from typing import Any, Final
+
+import structlog
+
+ROOT: Final = "kitchener"
+"""The logger above all loggers of this package."""
+
+logging.getLogger(ROOT).addHandler(logging.NullHandler())
+
+
+def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
+    """Returns the logger of a module.
+
+    Args:
+        name: the module's `__name__`
+    """
+    wrapped: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
+        logging.getLogger(name),
+        processors=[_only_if_read, structlog.stdlib.render_to_log_kwargs],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
+        context_class=dict,
+        cache_logger_on_first_use=True,
+    )
+    return wrapped
+
+
+def _only_if_read(logger: logging.Logger, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Drops an event that no handler would take, before a record is made of it."""
+    if not logger.isEnabledFor(logging.getLevelNamesMapping()[method.upper()]) or not _has_reader(logger):
+        raise structlog.DropEvent
+    return event
+
+
+def _has_reader(logger: logging.Logger) -> bool:
+    here: logging.Logger | None = logger
+    while here is not None:
+        if any(not isinstance(handler, logging.NullHandler) for handler in here.handlers):
+            return True
+        here = here.parent if here.propagate else None
+    return False

@@ -1,0 +1,130 @@
+"""What Kitchener logs, where it goes, and that it goes nowhere until asked (docs/runtime.md)."""
+
+import ast
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kitchener import RouterConfig, RuntimeConfig, open_runtime
+from kitchener.config import ProviderConfig
+from kitchener.errors import ProviderError
+from kitchener.logs import get_logger
+from kitchener.records.prompt import PromptRequest
+from kitchener.testing import ScriptedProvider
+from tests.acceptance.stack import echo, open_scripted
+from tests.logs import captured_logs
+from tests.replay.recording import TOOLS
+
+SOURCES = Path(__file__).parents[1] / "src" / "kitchener"
+FAILING = """
+import anyio
+from kitchener import RouterConfig, RuntimeConfig, open_runtime
+
+class Broken:
+    async def complete(self, request):
+        raise ValueError("a bug")
+
+async def main():
+    config = RuntimeConfig(plane_root="plane", router=RouterConfig(default_provider="broken"))
+    async with open_runtime(config, providers={"broken": Broken()}) as runtime:
+        result = await runtime.supervisor().handle_turn("hello")
+        assert result.error is not None
+
+anyio.run(main)
+"""
+
+
+def test_a_library_writes_nothing_by_itself(tmp_path: Path) -> None:
+    run = subprocess.run([sys.executable, "-c", FAILING], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert (run.stdout, run.stderr) == ("", "")
+
+
+def test_a_handler_of_the_root_logger_gets_the_events(tmp_path: Path) -> None:
+    asked = "import logging\nlogging.basicConfig(format='%(name)s %(levelname)s %(message)s %(provider_id)s')\n"
+    run = subprocess.run([sys.executable, "-c", asked + FAILING], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "kitchener.gateway.foreign ERROR provider failed broken" in run.stderr
+    assert run.stdout == ""
+
+
+async def test_what_becomes_of_a_provider_is_logged_once(tmp_path: Path) -> None:
+    down, secret = [True], "the words of the user"
+
+    def answer(request: PromptRequest) -> Any:
+        if down[0]:
+            raise ProviderError("scripted", "connection", f"no route to {secret}")
+        return echo(request)
+
+    limits = ProviderConfig(kind="offline", max_retries=0, breaker_failures=2, breaker_reset_s=1e-6)
+    router = RouterConfig(default_provider="scripted", providers={"scripted": limits})
+    config = RuntimeConfig(plane_root=str(tmp_path), router=router)
+    with captured_logs() as logs:
+        async with open_runtime(config, providers={"scripted": ScriptedProvider(answer)}) as runtime:
+            for down[0] in (True, True, True, False, False):
+                for subject in ("ada", "bo"):
+                    await runtime.supervisor().handle_turn(secret, subject_id=subject)
+    told = [(each["event"], each["log_level"]) for each in logs if each["logger"] == "kitchener.gateway.attempts"]
+    assert told == [
+        ("provider does not answer", "warning"),
+        ("circuit breaker opened", "warning"),
+        ("circuit breaker closed", "warning"),
+        ("provider answers again", "warning"),
+    ]
+    first = next(each for each in logs if each["event"] == "provider does not answer")
+    assert (first["provider_id"], first["reason"]) == ("scripted", "connection")
+    assert secret not in repr(logs)
+
+
+async def test_a_tool_that_no_class_may_use_is_logged(tmp_path: Path) -> None:
+    with captured_logs() as logs:
+        async with open_scripted(tmp_path, tools=TOOLS, admin_tools=("break_down",)):
+            pass
+    (line,) = [each for each in logs if "setting `tools`" in each["event"]]
+    assert line["tools"] == ["list_packages"]
+
+
+def test_no_record_is_made_that_no_handler_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    logger = logging.getLogger("kitchener.of_a_test")
+    monkeypatch.setattr(logger, "propagate", False)
+    monkeypatch.setattr(logger, "handle", lambda record: made.append(record.getMessage()))
+    get_logger(logger.name).error("nobody reads this")
+    assert made == []
+    logger.addHandler(logging.StreamHandler())
+    get_logger(logger.name).info("too low: the root logger stands at WARNING")
+    get_logger(logger.name).error("read")
+    logger.handlers.clear()
+    assert made == ["read"]
+
+
+def test_no_field_of_an_event_has_a_name_of_the_record() -> None:
+    """`logging` refuses them, and that only when somebody reads."""
+    reserved = {*logging.makeLogRecord({}).__dict__, "message", "asctime"}
+    for path in SOURCES.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("_log.", "logger.")):
+                fields = {each.arg for each in node.keywords}
+                assert not fields & reserved - {"exc_info", "stack_info"}, f"{path}:{node.lineno}"
+
+
+def test_only_one_module_makes_loggers() -> None:
+    named = {path.name for path in SOURCES.rglob("*.py") if "structlog.get_logger" in path.read_text(encoding="utf-8")}
+    assert named == set()
+
+
+def test_a_command_shows_as_much_as_is_asked_for(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "kitchener", "chat", "--root", "r"]
+    provider = '[router.providers.p]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\nmax_retries = 0\n'
+    (tmp_path / "kitchener.toml").write_text(f'[router]\ndefault_provider = "p"\n{provider}', encoding="utf-8")
+    shown = {}
+    for level in ("warning", "error"):
+        done = subprocess.run(
+            [*command, "--log-level", level], cwd=tmp_path, input="hi\n", capture_output=True, text=True, check=False
+        )
+        shown[level] = done.stderr
+        assert "provider_id" not in done.stdout
+    assert "[warning] provider does not answer provider_id=p reason=connection\n" in shown["warning"]
+    assert "provider does not answer" not in shown["error"]
