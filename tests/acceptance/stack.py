@@ -17,7 +17,7 @@ from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.clock import Clock, SystemClock
-from kitchener.config import HO2Config, LedgerConfig, LimitsConfig, RouterConfig, RuntimeConfig
+from kitchener.config import HO2Config, LedgerConfig, LimitsConfig, ProviderConfig, RouterConfig, RuntimeConfig
 from kitchener.ids import path_part
 from kitchener.ledger import LedgerClient, Ledgers, StoredEntry, open_ledgers
 from kitchener.ledger.disk.file_ops import FileOps
@@ -208,6 +208,7 @@ def scripted_config(
     agents: Mapping[str, Mapping[str, Any]] | None = None,
     limits: Mapping[str, Any] | None = None,
     ledger: LedgerConfig = QUICK,
+    lane: Mapping[str, Any] | None = None,
     **admin: Any,
 ) -> RuntimeConfig:
     """A configuration whose model is the provider `scripted`.
@@ -217,6 +218,7 @@ def scripted_config(
         agents: fields of `HO2Config` by agent class, besides ADMIN
         limits: fields of `LimitsConfig`
         ledger: how entries become durable
+        lane: fields of the provider's `ProviderConfig`
         **admin: fields of ADMIN's `HO2Config`
     """
     classes = {name: HO2Config(agent_class=name, **settings) for name, settings in (agents or {}).items()}
@@ -224,7 +226,9 @@ def scripted_config(
         plane_root=str(root),
         ledger=ledger,
         limits=LimitsConfig(**(limits or {})),
-        router=RouterConfig(default_provider="scripted"),
+        router=RouterConfig(
+            default_provider="scripted", providers={"scripted": ProviderConfig(kind="offline", **(lane or {}))}
+        ),
         agents={"ADMIN": HO2Config(**admin), **classes},
     )
 

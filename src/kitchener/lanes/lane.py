@@ -146,6 +146,8 @@ class Lane:
             self._hand_over(waiter)
             raise
         self._hand_over(waiter)
+        if waiter.outcome == "no room":  # its turn's deadline may pass in the same moment
+            tell_turn(self.overloaded())
         return waiter.outcome
 
     def leave(self, origin: object = "") -> None:

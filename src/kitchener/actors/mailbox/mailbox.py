@@ -305,7 +305,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
 
     def _call_worker(self, lane: _Lane[MessageT, ReplyT]) -> None:
         """Wakes or starts one more worker if a message and a worker slot are available."""
-        if lane.queue.waiting <= lane.coming or self._fatal is not None or lane.queue.first() is None:
+        if lane.queue.waiting <= lane.coming or self._fatal is not None or not lane.queue.may_start():
             return
         if lane.idle:
             lane.coming += 1
