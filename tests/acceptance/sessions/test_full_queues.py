@@ -53,10 +53,11 @@ class Crowd:
     def send(self, count: int, subject: str | None = None) -> None:
         """Starts so many turns, each of a subject of its own unless one is named."""
         for number in range(count):
-            self.tasks.start_soon(self._run, subject or f"subject {number}")
+            self.tasks.start_soon(self.send_one, subject or f"subject {number}")
 
-    async def _run(self, subject_id: str) -> None:
-        found = await outcome(self.runtime.supervisor().handle_turn("hello", subject_id=subject_id))
+    async def send_one(self, subject_id: str, deadline: float | None = None) -> None:
+        """Runs one turn, and counts how it ended."""
+        found = await outcome(self.runtime.supervisor().handle_turn("hello", subject_id=subject_id, deadline=deadline))
         self.ends[type(found).__name__] += 1
 
     def lane(self, actor: str = "gateway", lane: str = "slow") -> tuple[int, int, int]:
