@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 
-class Entry(Protocol):
+class QueueEntry(Protocol):
     """What waits in a queue."""
 
     origin: object
@@ -23,7 +23,7 @@ class Entry(Protocol):
     """When it came, on the event loop's clock, if no place was free then. Set by the queue."""
 
 
-EntryT = TypeVar("EntryT", bound=Entry)
+EntryT = TypeVar("EntryT", bound=QueueEntry)
 _Lines = OrderedDict[object, OrderedDict[EntryT, None]]
 """Entries by origin, in the order in which origins are served. Removal takes constant time."""
 
