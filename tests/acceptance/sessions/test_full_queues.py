@@ -132,12 +132,14 @@ async def test_a_turn_without_room_in_the_gateway_is_overloaded_at_its_deadline_
         refusal = await outcome(HOW[how](supervisor, session_id))
         assert isinstance(refusal, Overloaded)
         assert (refusal.what, refusal.limit) == ("the queue of the gateway for provider 'slow'", 2)
+        assert f"turn {refusal.turn_id} waited for room until its deadline and was aborted" in str(refusal)
         assert (await found.runtime.supervisor(FAST).handle_turn("hello", subject_id="late")).response == "echo: hello"
         found.gate.opened.set()
         assert (await supervisor.handle_turn("again", session_id=session_id)).response == "echo: again"
         ledgers = found.runtime.ledgers()
         (aborted,) = await read_all(ledgers.ho2m, session_id=session_id, entry_type=events.TURN_ABORTED)
         (abandoned,) = await read_all(ledgers.ho2m, session_id=session_id, entry_type=events.WO_ABANDONED)
+        assert aborted.entity_id == refusal.turn_id
         assert (aborted.payload["reason"], abandoned.payload["reason"]) == ("overloaded", "overloaded")
         begun = await read_all(ledgers.ho1m, session_id=session_id, entry_type=events.ATTEMPT_STARTED)
         assert {each.payload["turn_id"] for each in begun}.isdisjoint({aborted.entity_id})
