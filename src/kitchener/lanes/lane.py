@@ -141,13 +141,13 @@ class Lane:
                 self._queue.end(origin)
             elif waiter.outcome is None:
                 if not waiter.has_room:
-                    tell_turn(self.overloaded())
+                    tell_turn(self.overloaded(), self._now())
                 self._queue.withdraw(waiter)
             self._hand_over(waiter)
             raise
         self._hand_over(waiter)
         if waiter.outcome == "no room":  # its turn's deadline may pass in the same moment
-            tell_turn(self.overloaded())
+            tell_turn(self.overloaded(), self._now())
         return waiter.outcome
 
     def leave(self, origin: object = "") -> None:

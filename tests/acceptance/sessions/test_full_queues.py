@@ -1,7 +1,7 @@
 """A slow model fills the queue of its lane in the gateway; what has no room at its deadline is overloaded, on record."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +13,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kitchener import tool
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.config import ProviderConfig, Route, RouterConfig, RuntimeConfig
 from kitchener.errors import Overloaded, TurnTimeout
 from kitchener.records import events
-from kitchener.records.prompt import PromptRequest
+from kitchener.records.prompt import Attempt, PromptRequest
 from kitchener.runtime import Runtime, open_runtime
-from kitchener.testing import ScriptedProvider
+from kitchener.testing import ScriptedProvider, prompt_request
 from kitchener.testing.replays import assert_replays
-from tests.acceptance.stack import echo, open_scripted, outcome, read_all, scripted_config
+from tests.acceptance.stack import QUESTION, echo, open_scripted, outcome, read_all, scripted_config
 from tests.actors.waiting import settle
 
 FAST = "RESIDENT:fast"
@@ -85,13 +86,15 @@ def config_of(root: Path, slow: ProviderConfig, limits: dict[str, int]) -> Runti
 
 
 @asynccontextmanager
-async def crowd(root: Path, places: int | None = None, **limits: int) -> AsyncIterator[Crowd]:
+async def crowd(
+    root: Path, places: int | None = None, tools: Sequence[Callable[..., Any]] = (), fast: Any = echo, **limits: int
+) -> AsyncIterator[Crowd]:
     """A runtime whose default provider is slow. At the end the provider answers, and every turn ends."""
     gate = Slow()
     slow = ProviderConfig(kind="offline") if places is None else ProviderConfig(kind="offline", max_concurrency=places)
     config = config_of(root, slow, limits)
-    providers = {"slow": ScriptedProvider(echo, gate=gate), "fast": ScriptedProvider(echo)}
-    async with open_runtime(config, providers=providers) as runtime, anyio.create_task_group() as tasks:
+    providers = {"slow": ScriptedProvider(echo, gate=gate), "fast": ScriptedProvider(fast)}
+    async with open_runtime(config, providers=providers, tools=tools) as runtime, anyio.create_task_group() as tasks:
         yield Crowd(runtime, gate, tasks, Counter())
         gate.opened.set()
 
@@ -210,8 +213,9 @@ steps = st.lists(
 async def test_whatever_is_cancelled_each_message_has_one_end_on_record(
     tmp_path_factory: pytest.TempPathFactory, script: list[tuple[str, Any]], places: int, queue: int, workers: int
 ) -> None:
-    limits = {"executor_concurrency": workers, "executor_queue": queue}
-    async with crowd(tmp_path_factory.mktemp("root"), places=places, gateway_queue=queue, **limits) as found:
+    async with crowd(
+        tmp_path_factory.mktemp("root"), places=places, gateway_queue=queue, executor_concurrency=workers, executor_queue=queue
+    ) as found:
         scopes: list[anyio.CancelScope] = []
 
         async def send(scope: anyio.CancelScope, subject_id: str) -> None:
@@ -246,3 +250,34 @@ async def test_statistics_tell_how_many_waited_and_how_many_gave_up(tmp_path: Pa
         found = runtime.statistics()["mailboxes"]["gateway"]["scripted"]
         assert (found.running, found.waiting, found.asking_for_room, found.given_up) == (0, 0, 0, 0)
         assert (found.waited > 0) == (found.longest_wait_s > 0.0)
+
+
+async def test_a_call_of_a_tool_that_finds_no_room_does_not_make_its_turn_overloaded(tmp_path: Path) -> None:
+    """The turn goes on after the tool's error, and is late for another reason."""
+    runtimes: list[Runtime] = []
+
+    @tool(read_only=True)
+    async def ask_the_slow_one() -> str:
+        """Asks a model by itself, and finds its queue full."""
+        request = prompt_request("hello", within_s=0.01, provider_id="slow")
+
+        async def quiet(attempt: Attempt) -> None:
+            raise AssertionError("no attempt begins")
+
+        with pytest.raises(Overloaded):
+            await runtimes[0].gateway.complete(request, on_attempt=quiet)
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    def model(request: PromptRequest) -> Any:
+        wanted = {"tool_id": "ask_the_slow_one", "arguments": {}}
+        return {**QUESTION, "speech_act": "command", "tool_request": wanted} if request.wo_type == "classify" else echo(request)
+
+    async with crowd(tmp_path, places=1, tools=[ask_the_slow_one], fast=model, gateway_queue=1) as found:
+        runtimes.append(found.runtime)
+        found.send(2)
+        await found.until((1, 1, 0))
+        turn = found.runtime.supervisor(FAST).handle_turn("go", subject_id="late", deadline=SHORT_S)
+        assert isinstance(await outcome(turn), TurnTimeout)
+        assert found.lane() == (1, 1, 0)
+        assert found.runtime.statistics()["mailboxes"]["gateway"]["slow"].given_up == 1

@@ -248,7 +248,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
             return await self._reply(envelope)
         except anyio.get_cancelled_exc_class():
             if not envelope.has_room:
-                tell_turn(self._overloaded(lane))
+                tell_turn(self._overloaded(lane), anyio.current_time())
             raise
 
     def statistics(self) -> dict[str, LaneStatistics]:

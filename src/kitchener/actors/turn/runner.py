@@ -62,7 +62,7 @@ class TurnRunner:
         queue.scope = scope = services.scope(deadline=deadline)
         self._ledgers.enter_turn()
         self._limiter.track(scope)
-        waiting = WaitingTurn()
+        waiting = WaitingTurn(deadline)
         token = WAITING_TURN.set(waiting)
         outcome: TurnOutcome | None = None
         try:
