@@ -26,7 +26,7 @@ from tests.acceptance.stack import QUESTION, echo, open_scripted, outcome, read_
 from tests.actors.waiting import settle
 
 FAST = "RESIDENT:fast"
-SHORT_S = 1.0
+SHORT_S = 2.0
 """A deadline that a test lets pass; longer than a turn takes until its call waits."""
 
 

@@ -6,7 +6,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from tests.acceptance.sessions.test_full_queues import crowd
+from tests.acceptance.sessions.test_full_queues import SHORT_S, crowd
 from tests.cli.commands import finish, read_lines, start, write_messages
 from tests.cli.conftest import Cli
 from tests.cli.memory.gates import ASK, Gate
@@ -162,7 +162,7 @@ class TestDoctor:
             ) as found:
                 found.send(2)
                 await found.until((1, 1, 0))
-                found.tasks.start_soon(found.send_one, "late", 1.0)
+                found.tasks.start_soon(found.send_one, "late", SHORT_S)
                 await found.until((1, 1, 1))
                 found.send(2)
                 with anyio.fail_after(30):
