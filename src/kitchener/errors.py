@@ -22,7 +22,7 @@
     │   │   └── ProvenanceError     its sources are empty, unknown, or another subject's
     │   └── UnknownArtifact         no artifact of this id belongs to the subject (also a ValueError)
     ├── NotOnRecord                 the ledgers do not contain what was asked for, e.g. a turn
-    ├── Overloaded                  a bounded queue was full until the admission deadline; nothing was started
+    ├── Overloaded                  a bounded queue was full until the deadline
     ├── TurnTimeout                 the turn passed its deadline and was aborted
     ├── TurnReplaced                a newer message of the session replaced this turn
     ├── RuntimeClosed               the runtime is shutting down or has stopped
@@ -271,11 +271,15 @@ class NotOnRecord(KitchenerError):
 
 
 class Overloaded(KitchenerError):
-    """A bounded queue stayed full until the admission deadline. Nothing was started; send again later."""
+    """A bounded queue stayed full until the deadline. Send again later.
 
-    def __init__(self, what: str, limit: int) -> None:
-        self.what, self.limit = what, limit
-        super().__init__(f"{what} is full ({limit} waiting); nothing was started, send again later")
+    Without a `turn_id`, nothing was started. With it, a step of that turn waited for room, and the turn was aborted.
+    """
+
+    def __init__(self, what: str, limit: int, turn_id: str | None = None) -> None:
+        self.what, self.limit, self.turn_id = what, limit, turn_id
+        end = "nothing was started" if turn_id is None else f"turn {turn_id} waited for room until its deadline and was aborted"
+        super().__init__(f"{what} is full ({limit} waiting); {end}, send again later")
 
 
 class TurnTimeout(KitchenerError):

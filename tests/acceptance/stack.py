@@ -17,7 +17,7 @@ from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.clock import Clock, SystemClock
-from kitchener.config import HO2Config, LedgerConfig, LimitsConfig, RouterConfig, RuntimeConfig
+from kitchener.config import HO2Config, LedgerConfig, LimitsConfig, ProviderConfig, RouterConfig, RuntimeConfig
 from kitchener.ids import path_part
 from kitchener.ledger import LedgerClient, Ledgers, StoredEntry, open_ledgers
 from kitchener.ledger.disk.file_ops import FileOps
@@ -209,6 +209,7 @@ def scripted_config(
     limits: Mapping[str, Any] | None = None,
     ledger: LedgerConfig = QUICK,
     has_classes: bool = True,
+    lane: Mapping[str, Any] | None = None,
     **admin: Any,
 ) -> RuntimeConfig:
     """A configuration whose model is the provider `scripted`.
@@ -219,6 +220,7 @@ def scripted_config(
         limits: fields of `LimitsConfig`
         ledger: how entries become durable
         has_classes: whether classes have tables; False: every class has the settings of `admin`
+        lane: fields of the provider's `ProviderConfig`
         **admin: fields of ADMIN's `HO2Config`; it has all tools given to `open_runtime` where they do not say which
     """
     classes = {name: HO2Config(agent_class=name, **settings) for name, settings in (agents or {}).items()}
@@ -226,7 +228,9 @@ def scripted_config(
         plane_root=str(root),
         ledger=ledger,
         limits=LimitsConfig(**(limits or {})),
-        router=RouterConfig(default_provider="scripted"),
+        router=RouterConfig(
+            default_provider="scripted", providers={"scripted": ProviderConfig(kind="offline", **(lane or {}))}
+        ),
         agents={"ADMIN" if has_classes else "default": HO2Config(**{"tools": ("*",), **admin}), **classes},
     )
 

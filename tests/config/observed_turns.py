@@ -98,19 +98,17 @@ async def held(root: Path, count: int = 1, **config: Any) -> AsyncIterator[tuple
         gate.opened.set()
 
 
-async def crowd(root: Path, classes: int = 1, **limits: int) -> Hashable:
-    """Four turns at once, of one or more agent classes: who runs, and in which queue the others wait or are refused."""
+async def crowd(root: Path, calls: int = 64, **limits: int) -> Hashable:
+    """Four turns at once, of a model that takes so many calls: who runs, and in which queue the others wait or are refused."""
     gate, refused = Gate(), list[Exception]()
-    names = ["ADMIN", "RESIDENT:b", "RESIDENT:c", "RESIDENT:d"][:classes]
     async with (
-        open_scripted(root, ScriptedProvider(echo, gate=gate), limits=limits, agents={name: {} for name in names}) as runtime,
+        open_scripted(root, ScriptedProvider(echo, gate=gate), limits=limits, lane={"max_concurrency": calls}) as runtime,
         anyio.create_task_group() as tasks,
     ):
 
         async def send(number: int) -> None:
-            supervisor = runtime.supervisor(names[number % classes])
             try:
-                await supervisor.handle_turn("hello", subject_id=f"subject {number}")
+                await runtime.supervisor().handle_turn("hello", subject_id=f"subject {number}")
             except Overloaded as error:
                 refused.append(error)
 
@@ -286,7 +284,7 @@ async def streamed(root: Path, **limits: int) -> Hashable:
             if seen == 10:
                 await settle()
                 boxes = runtime.statistics()["mailboxes"]
-                found = boxes["gateway"]["interactive"].running
+                found = boxes["gateway"]["scripted"].running
     return found
 
 

@@ -78,7 +78,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "limits.executor_queue": Seen(1, 8, with_settings(turns.crowd, "executor_queue", executor_concurrency=1)),
     "limits.background_concurrency": limits("background_concurrency", turns.learning, 1, 8),
     "limits.background_queue": limits("background_queue", turns.learning, 1, 8),
-    "limits.gateway_queue": Seen(1, 8, with_settings(turns.crowd, "gateway_queue", executor_concurrency=1, classes=4)),
+    "limits.gateway_queue": Seen(1, 8, with_settings(turns.crowd, "gateway_queue", calls=1)),
     "limits.max_nesting": Seen(0, 1, with_settings(turns.nested, "max_nesting")),
     "limits.max_agent_classes": limits("max_agent_classes", turns.asked, 0, 1, agent_class="guest", has_classes=False),
     "limits.max_restarts": Seen(1, 100, with_settings(turns.failing, "max_restarts")),

@@ -14,22 +14,30 @@ ASKERS_CONTEXT: ContextVar[Context | None] = ContextVar("ASKERS_CONTEXT", defaul
 
 
 class WaitingTurn:
-    """One running turn, as the queues know it."""
+    """One running turn, as the queues know it.
 
-    __slots__ = ("refusal",)
+    Args:
+        deadline: the turn's, on the event loop's clock, seconds
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("deadline", "refusal")
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
         self.refusal: Overloaded | None = None
-        """The full queue in which a call of the turn waited for room when the call was cancelled."""
+        """The full queue in which a call of the turn waited for room when the deadline passed."""
 
 
 WAITING_TURN: ContextVar[WaitingTurn | None] = ContextVar("WAITING_TURN", default=None)
 """The turn that this task runs. Workers find it in `ASKERS_CONTEXT`."""
 
 
-def tell_turn(refusal: Overloaded) -> None:
-    """Leaves the refusal at the turn that this task works for, if there is one."""
+def tell_turn(refusal: Overloaded, now: float) -> None:
+    """Leaves the refusal at the turn that this task works for, if there is one and its deadline has passed.
+
+    Before its deadline a turn may go on: it is a tool of the turn, or a caller of its own, that found no room.
+    """
     context = ASKERS_CONTEXT.get()
     turn = WAITING_TURN.get() if context is None else context.get(WAITING_TURN)
-    if turn is not None:
+    if turn is not None and now >= turn.deadline:
         turn.refusal = refusal

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 
-class Entry(Protocol):
+class QueueEntry(Protocol):
     """What waits in a queue."""
 
     origin: object
@@ -23,7 +23,7 @@ class Entry(Protocol):
     """When it came, on the event loop's clock, if no place was free then. Set by the queue."""
 
 
-EntryT = TypeVar("EntryT", bound=Entry)
+EntryT = TypeVar("EntryT", bound=QueueEntry)
 _Lines = OrderedDict[object, OrderedDict[EntryT, None]]
 """Entries by origin, in the order in which origins are served. Removal takes constant time."""
 
@@ -124,7 +124,10 @@ class FairQueue(Generic[EntryT]):
         """Adds an entry, to the queue or to those that ask for room."""
         origin = entry.origin
         entry.waits_since = self._now() if self.running >= self.places else None
-        entry.has_room = (not self._asking or origin not in self._asking) and self.has_room(origin)
+        if self.waiting < self._queue_share and not self._asking:
+            entry.has_room = True  # without a look at its line, which cannot be longer than the whole queue
+        else:
+            entry.has_room = origin not in self._asking and self.has_room(origin)
         if entry.has_room:
             self._append(entry)
         else:
@@ -133,19 +136,27 @@ class FairQueue(Generic[EntryT]):
 
     def first(self) -> EntryT | None:
         """The entry that comes next, if a place is free for it."""
-        if self.running < self.places:
+        if self.waiting and self.running < self.places:
             for origin, line in self._lines.items():
                 if self._running_of.get(origin, 0) < self._place_share:
                     return next(iter(line))
         return None
 
+    def may_start(self) -> bool:
+        """Whether an entry waits for which a place is free."""
+        # No origin can have its full share of the places before so many are taken at all.
+        return self.waiting > 0 and (self.running < self._place_share or self.first() is not None)
+
     def start(self, entry: EntryT) -> None:
         """Gives a place to an entry in the queue. `end` must follow."""
-        origin = entry.origin
-        self._take(self._lines, entry)
+        origin, lines = entry.origin, self._lines
+        line = lines[origin]
+        del line[entry]
+        if line:
+            lines.move_to_end(origin)
+        else:
+            del lines[origin]
         self.waiting -= 1
-        if origin in self._lines:
-            self._lines.move_to_end(origin)
         self.running += 1
         self._running_of[origin] = self._running_of.get(origin, 0) + 1
         if entry.waits_since is not None:

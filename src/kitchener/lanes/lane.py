@@ -48,7 +48,7 @@ class _Unpaced:
         pass
 
 
-class _Waiter:
+class _LaneAsker:
     """An asker that waits. Its task awaits `wakeup`, which is set with the outcome, or to make it the timekeeper."""
 
     __slots__ = ("alarm", "cost", "deadline", "has_room", "origin", "outcome", "waits_since", "wakeup")
@@ -77,9 +77,9 @@ class Lane:
         self, name: str, places: int, capacity: int, *, now: Callable[[], float] | None = None, pacing: Pacing | None = None
     ) -> None:
         self._name, self._now = name, now or loop_clock()
-        self._queue: FairQueue[_Waiter] = FairQueue(places, capacity, now=self._now)
+        self._queue: FairQueue[_LaneAsker] = FairQueue(places, capacity, now=self._now)
         self._pacing = pacing or _Unpaced()
-        self._timekeeper: _Waiter | None = None
+        self._timekeeper: _LaneAsker | None = None
         self._due = float("inf")
         self._signal, self._scope = signals(), scope_class()
 
@@ -130,7 +130,7 @@ class Lane:
         """
         if self.try_enter(origin, cost):
             return "entered"
-        waiter = _Waiter(origin, cost, deadline, Wakeup(self._signal()))
+        waiter = _LaneAsker(origin, cost, deadline, Wakeup(self._signal()))
         self._queue.push(waiter)
         try:
             self._serve()
@@ -141,11 +141,13 @@ class Lane:
                 self._queue.end(origin)
             elif waiter.outcome is None:
                 if not waiter.has_room:
-                    tell_turn(self.overloaded())
+                    tell_turn(self.overloaded(), self._now())
                 self._queue.withdraw(waiter)
             self._hand_over(waiter)
             raise
         self._hand_over(waiter)
+        if waiter.outcome == "no room":  # its turn's deadline may pass in the same moment
+            tell_turn(self.overloaded(), self._now())
         return waiter.outcome
 
     def leave(self, origin: object = "") -> None:
@@ -179,19 +181,19 @@ class Lane:
             waiter.outcome = "entered"
             waiter.wakeup.set()
 
-    def _dismiss(self, waiter: _Waiter, outcome: Outcome) -> None:
+    def _dismiss(self, waiter: _LaneAsker, outcome: Outcome) -> None:
         self._queue.withdraw(waiter)
         waiter.outcome = outcome
         waiter.wakeup.set()
 
-    def _hand_over(self, waiter: _Waiter) -> None:
+    def _hand_over(self, waiter: _LaneAsker) -> None:
         """Passes a leaving asker's place or its role as timekeeper to the next one."""
         if self._timekeeper is waiter:
             self._timekeeper = None
         if self._queue.waiting:
             self._serve()
 
-    async def _sleep(self, waiter: _Waiter) -> None:
+    async def _sleep(self, waiter: _LaneAsker) -> None:
         """Waits until there is an outcome, the asker becomes the timekeeper, or its alarm or deadline passes."""
         waiter.alarm = min(waiter.deadline, self._due) if self._timekeeper is waiter else waiter.deadline
         if not waiter.wakeup.is_set:

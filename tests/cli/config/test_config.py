@@ -244,7 +244,7 @@ def test_schema_shows_the_settings_of_an_agent_in_groups_of_at_most_fifteen(cli:
     [
         ("ledger.batch_turns", "when 128 callers wait"),
         ("ledger.linger_per_turn_ms", "a hundredth of `linger_ms`"),
-        ("limits.gateway_concurrency", "twice as many calls at the same time as `executor_concurrency`"),
+        ("limits.gateway_concurrency", "as many calls at a time as the `max_concurrency` of each provider"),
         ("agents.ADMIN.consolidation_queue", "`[limits] background_queue`"),
     ],
 )

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
 import pytest
 
+from tests.acceptance.sessions.test_full_queues import SHORT_S, crowd
 from tests.cli.commands import finish, read_lines, start, write_messages
 from tests.cli.conftest import Cli
 from tests.cli.memory.gates import ASK, Gate
@@ -142,7 +145,7 @@ class TestDoctor:
         found = {each["what"]: each for each in outcome.json["findings"]}
         assert {each["state"] for each in found.values()} <= {"ok", "warn"}
         assert found["settings"]["detail"].startswith("embedded defaults")
-        assert found["provider offline"]["detail"] == "offline, default"
+        assert found["provider offline"]["detail"] == "offline, 64 calls at once, 64 may wait, default"
         assert " ms for 4096 bytes" in found["sync"]["detail"]
         assert list(tmp_path.iterdir()) == []
 
@@ -150,6 +153,30 @@ class TestDoctor:
         head = read_lines(tmp_path / HO2M)[-1]["chain_hash"]
         found = {each["what"]: each["detail"] for each in filled("doctor", "--json").json["findings"]}
         assert f"head {head[:19]}…, not in use" in found["ho2m ADMIN"]
+        assert found["load ADMIN"].startswith("0 of the newest ")
+
+    def test_it_counts_the_turns_that_met_a_full_queue(self, cli: Cli, tmp_path: Path) -> None:
+        async def overload() -> None:
+            async with crowd(
+                tmp_path / ".kitchener", places=1, gateway_queue=1, max_running_turns=3, max_waiting_turns=1
+            ) as found:
+                found.send(2)
+                await found.until((1, 1, 0))
+                found.tasks.start_soon(found.send_one, "late", SHORT_S)
+                await found.until((1, 1, 1))
+                found.send(2)
+                with anyio.fail_after(30):
+                    while found.ends["Overloaded"] < 2:
+                        await anyio.lowlevel.checkpoint()
+
+        anyio.run(overload)
+        outcome = cli("doctor")
+        assert outcome.code == 0
+        words = "2 of the newest 5 turns met a full queue: 1 refused, 1 cut off at their deadline"
+        assert "warn  load ADMIN" in outcome.out
+        assert words in outcome.out
+        found = {each["what"]: each for each in cli("doctor", "--json").json["findings"]}
+        assert found["load ADMIN"] == {"what": "load ADMIN", "state": "warn", "detail": words}
 
     def test_it_fails_where_settings_are_wrong(self, cli: Cli, tmp_path: Path) -> None:
         (tmp_path / "kitchener.toml").write_text("[ledger]\nx = 1\n", encoding="utf-8")

@@ -101,7 +101,7 @@ class Envelope(Wakeup, Generic[MessageT, ReplyT]):
                 self.stopped.set()
 
 
-class _Lane(Generic[MessageT, ReplyT]):
+class _WorkerLane(Generic[MessageT, ReplyT]):
     """A lane's queue and workers.
 
     Workers are woken one at a time. Each woken worker wakes two more while messages are left, so a burst gets all its workers
@@ -188,8 +188,8 @@ class Mailbox(Generic[MessageT, ReplyT]):
         self._handler = handler
         self._origin = origin
         self._name = name
-        lane_of = partial(_Lane[MessageT, ReplyT], now=loop_clock(), is_fair=origin is not None)
-        self._lanes: defaultdict[str, _Lane[MessageT, ReplyT]] = defaultdict(lambda: lane_of(lanes[INTERACTIVE]))
+        lane_of = partial(_WorkerLane[MessageT, ReplyT], now=loop_clock(), is_fair=origin is not None)
+        self._lanes: defaultdict[str, _WorkerLane[MessageT, ReplyT]] = defaultdict(lambda: lane_of(lanes[INTERACTIVE]))
         self._lanes.update((lane, lane_of(limits)) for lane, limits in lanes.items())
         self._failures = FailureWindow(max_restarts, restart_window_s)
         self._abort_grace_s = abort_grace_s
@@ -248,7 +248,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
             return await self._reply(envelope)
         except anyio.get_cancelled_exc_class():
             if not envelope.has_room:
-                tell_turn(self._overloaded(lane))
+                tell_turn(self._overloaded(lane), anyio.current_time())
             raise
 
     def statistics(self) -> dict[str, LaneStatistics]:
@@ -303,9 +303,9 @@ class Mailbox(Generic[MessageT, ReplyT]):
         stopped.__cause__ = self._fatal
         return stopped
 
-    def _call_worker(self, lane: _Lane[MessageT, ReplyT]) -> None:
+    def _call_worker(self, lane: _WorkerLane[MessageT, ReplyT]) -> None:
         """Wakes or starts one more worker if a message and a worker slot are available."""
-        if lane.queue.waiting <= lane.coming or self._fatal is not None or lane.queue.first() is None:
+        if lane.queue.waiting <= lane.coming or self._fatal is not None or not lane.queue.may_start():
             return
         if lane.idle:
             lane.coming += 1
@@ -316,7 +316,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
             # A worker serves many askers, so it starts without the context variables of the asker that started it.
             Context().run(partial(self._tasks.start_soon, self._work, lane, name=f"{self._name} worker"))
 
-    async def _work(self, lane: _Lane[MessageT, ReplyT]) -> None:
+    async def _work(self, lane: _WorkerLane[MessageT, ReplyT]) -> None:
         try:
             await self._serve(lane)
         except anyio.get_cancelled_exc_class():
@@ -326,7 +326,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
             logger.error("actor's worker was cancelled by something else", actor=self._name)
         self._call_worker(lane)
 
-    async def _serve(self, lane: _Lane[MessageT, ReplyT]) -> None:
+    async def _serve(self, lane: _WorkerLane[MessageT, ReplyT]) -> None:
         """Handles messages one after the other, until the worker is cancelled or is one idle worker too many."""
         queue = lane.queue
         envelope: Envelope[MessageT, ReplyT] | None = None
@@ -358,7 +358,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
                 queue.end(envelope.origin)
                 envelope.finish(error=self._stopped())
 
-    async def _park(self, lane: _Lane[MessageT, ReplyT]) -> None:
+    async def _park(self, lane: _WorkerLane[MessageT, ReplyT]) -> None:
         """Waits as an idle worker until a message wakes it."""
         wake = Wakeup(self._signal())
         lane.idle.append(wake)

@@ -62,7 +62,7 @@ class TurnRunner:
         queue.scope = scope = services.scope(deadline=deadline)
         self._ledgers.enter_turn()
         self._limiter.track(scope)
-        waiting = WaitingTurn()
+        waiting = WaitingTurn(deadline)
         token = WAITING_TURN.set(waiting)
         outcome: TurnOutcome | None = None
         try:
@@ -82,7 +82,7 @@ class TurnRunner:
         if outcome is not None:
             await self._commit_late(turn)
             return outcome
-        raise await self._cut_off(session, turn, queue, waiting.refusal or TurnTimeout(turn.turn_id, deadline - started))
+        raise await self._cut_off(session, turn, queue, _late(turn.turn_id, waiting.refusal, deadline - started))
 
     async def _commit_late(self, turn: Turn) -> None:
         """Returns once the commit is durable. A completed turn is never aborted, even if its wait was cut off.
@@ -119,3 +119,8 @@ class TurnRunner:
         with anyio.CancelScope(deadline=anyio.current_time() + self._abort_grace_s, shield=True):
             with suppress(LedgerWriteError):  # the caller already gets the error that caused the abort
                 await turn.abort(reason)
+
+
+def _late(turn_id: str, refusal: Overloaded | None, seconds: float) -> Overloaded | TurnTimeout:
+    """The error of a turn that passed its deadline of so many seconds, which is a full queue's if it waited for room there."""
+    return TurnTimeout(turn_id, seconds) if refusal is None else Overloaded(refusal.what, refusal.limit, turn_id)

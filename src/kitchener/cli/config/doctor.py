@@ -8,6 +8,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from kitchener.errors import ConfigError, KitchenerError
 from kitchener.ledger.disk.file_ops import FileOps, locked_by
 from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.plain_names import shown_path
+from kitchener.records import events
 from kitchener.runtime.ledger_paths import LedgerName
 from kitchener.runtime.loading import DEFAULT_FILE, EMBEDDED, LoadedConfig, check_config
 
@@ -32,6 +34,8 @@ _SYNCS: Final = 11
 _BLOCK: Final = 4_096
 _SLOW_SYNC_MS: Final = 20.0
 """A median above it deserves a word: every reply waits for such a sync, if only once for many replies."""
+_LOOKED_AT: Final = 10_000
+"""Newest entries of a supervisor's ledger that are searched for overload: enough for some thousand turns, read in a moment."""
 _PACKAGES: Final = (
     "kitchener",
     "anyio",
@@ -46,6 +50,9 @@ _PACKAGES: Final = (
 _EXTRAS: Final = {"pydantic-ai-slim": "models"}
 
 _LEDGERS: Final[tuple[LedgerName, ...]] = ("ho2m", "ho1m", "context", "signals", "overlays")
+
+_ENDS: Final = {events.TURN_COMPLETED: "other", events.TURN_REJECTED: "refused", events.TURN_ABORTED: "cut off"}
+"""Entries that end a message, and what an overload is called there."""
 
 _EVERYTHING = Options()
 
@@ -62,8 +69,9 @@ class Finding:
 def doctor(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     """Say whether this machine, the settings and the ledgers are in order.
 
-    Looks at versions, settings, keys, the file system under the root (locks, and how long a sync takes), and at each ledger's
-    head and holder. Calls no provider, takes no lock, changes nothing but a temporary file. Exits with 1 where something fails.
+    Looks at versions, settings, keys, the file system under the root (locks, and how long a sync takes), at each ledger's
+    head and holder, and at how many of the newest turns met a full queue. Calls no provider, takes no lock, changes nothing
+    but a temporary file. Exits with 1 where something fails.
 
     For example:
 
@@ -162,6 +170,7 @@ def _providers(config: RuntimeConfig, *, is_checked: bool) -> Iterator[Finding]:
             facts.append(provider.base_url and shown_address(provider.base_url))
             facts.append(provider.model and f"model {provider.model}")
             facts.append(provider.api_key and shown_reference(provider.api_key))
+        facts.append(f"{provider.max_concurrency} calls at once, {config.limits.gateway_queue} may wait")
         if provider_id == router.default_provider:
             facts.append("default")
         yield Finding(f"provider {described_key(provider_id)}", "ok", ", ".join(fact for fact in facts if fact))
@@ -174,7 +183,9 @@ async def _ledgers(config: RuntimeConfig) -> list[Finding]:
     for agent_class in ("ADMIN", *places.agent_classes()):
         for name in _LEDGERS:
             found.setdefault(places.ledger(agent_class, name), (agent_class, name))
-    findings = [await _ledger(places, *found[path]) for path in found if path.exists()]
+    existing = [found[path] for path in found if path.exists()]
+    findings = [await _ledger(places, *each) for each in existing]
+    findings += [await _load(places, agent_class) for agent_class, name in existing if name == "ho2m"]
     if not findings:
         return [Finding("ledgers", "ok", f"none under {shown_path(str(places.root))} yet")]
     index = [path for path in (places.root / "index").glob("*.sqlite") if path.is_file()]
@@ -199,6 +210,25 @@ async def _ledger(places: LedgerPaths, agent_class: str, name: LedgerName) -> Fi
     use = f"in use by {held}" if held else "not in use"
     size = path.stat().st_size
     return Finding(what, "ok", f"{seq:,} entries, {size:,} bytes, {head}, {use}")
+
+
+async def _load(places: LedgerPaths, agent_class: str) -> Finding:
+    """How many of an agent class's newest turns met a full queue, where they were refused or waited until their deadline."""
+    what, ends = f"load {agent_class}", Counter[str]()
+    try:
+        async with places.reader(agent_class, "ho2m") as reader:
+            if reader is not None:
+                after = max(0, reader.head()[0] - _LOOKED_AT)
+                async for entry in reader.read(entry_type=tuple(_ENDS), after_seq=after):
+                    is_overload = entry.payload.get("reason") == "overloaded"
+                    ends[_ENDS[entry.entry_type] if is_overload else "other"] += 1
+    except KitchenerError as error:
+        return Finding(what, "fail", str(error))
+    overloaded = ends.total() - ends["other"]
+    detail = f"{overloaded:,} of the newest {ends.total():,} turns met a full queue"
+    if not overloaded:
+        return Finding(what, "ok", detail)
+    return Finding(what, "warn", f"{detail}: {ends['refused']:,} refused, {ends['cut off']:,} cut off at their deadline")
 
 
 def _holder(path: Path) -> str | None:
