@@ -49,6 +49,7 @@ _EVERYWHERE: Final[dict[str, Shape]] = {
     events.LIFECYCLE_VOIDED: entries.LifecycleVoidedPayload,
     events.SUBJECT_ERASED: entries.SubjectErasedPayload,
     events.SIGNER_DECLARED: entries.SignerDeclaredPayload,
+    events.SOURCE_RECORDED: entries.SourceRecordedPayload,
     events.PROJECTION_COMPUTED: entries.ProjectionPayload,
     events.CONFLICT_FLAG: entries.ConflictFlagPayload,
     events.INTENT_SHADOW_DECISION: entries.ShadowDecisionPayload,

@@ -8,7 +8,7 @@ from array import array
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from kitchener.ids import memory_namespace, session_of_turn, split_namespace
+from kitchener.ids import OPERATOR, memory_namespace, session_of_turn, split_namespace
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import Payload
@@ -51,6 +51,8 @@ class Owners:
         """
         payload = events.read_payload(entry.entry_type, entry.payload)
         namespace, subject_id = payload.get("namespace"), payload.get("subject_id")
+        if subject_id == OPERATOR:  # what is configured, which every subject's turns may show
+            return Owned(entry, payload, "", NOBODY)
         if entry.ledger_id in _MEMORY and isinstance(namespace, str):
             return Owned(entry, payload, split_namespace(namespace)[0] or "", self._number(namespace))
         agent_class = unquote(entry.ledger_id.partition(":")[2])
