@@ -36,6 +36,7 @@ SAME_MODULE_NAMES = {
     "reader": "reads of ledgers, and reads of a memory, without a lock",
     "recovery": "what follows a crash, in ledgers and in consolidations",
     "session": "the command group, and the replay of one session",
+    "sources": "what shapes requests, and the payloads of its entries",
     "state": "the state of a session, folded for its turns and for context decisions",
     "subject": "the command group, and the memory of one subject",
     "turn": "a turn as it runs, and the values that a turn takes and returns",

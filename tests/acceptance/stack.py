@@ -21,7 +21,7 @@ from kitchener.config import HO2Config, LedgerConfig, LimitsConfig, ProviderConf
 from kitchener.ids import path_part
 from kitchener.ledger import LedgerClient, Ledgers, StoredEntry, open_ledgers
 from kitchener.ledger.disk.file_ops import FileOps
-from kitchener.records.events import index_keys
+from kitchener.records.events import SOURCE_RECORDED, index_keys
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.turn import TurnResult
 from kitchener.records.work_order import Cost, WorkOrder
@@ -253,8 +253,8 @@ async def open_scripted(
 
 
 async def read_all(ledger: LedgerClient, **filters: Any) -> list[StoredEntry]:
-    """The entries of a ledger that match, in order."""
-    return [entry async for entry in ledger.read(**filters)]
+    """The entries of a ledger that match, in order, without those that only say what is configured."""
+    return [entry async for entry in ledger.read(**filters) if entry.entry_type != SOURCE_RECORDED]
 
 
 def portrait(session: SessionManager) -> dict[str, Any]:

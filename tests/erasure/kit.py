@@ -1,5 +1,6 @@
 """Conversations full of words that must not outlive an erasure, and a look at every byte under a root."""
 
+import hashlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ import anyio
 from kitchener import HO2Config, Runtime, RuntimeConfig, open_runtime, tool
 from kitchener.config import LedgerConfig, RouterConfig
 from kitchener.errors import ProviderError
+from kitchener.ids import OPERATOR
 from kitchener.ledger import LedgerReader, StoredEntry, verify_file
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.records.prompt import PromptRequest
@@ -152,5 +154,6 @@ def verified(root: Path) -> bool:
 
 
 def key_files(root: Path) -> list[Path]:
-    """The keys there are."""
-    return sorted((root / "keys").glob("*.key"))
+    """The subjects' keys that there are, without the key of what is configured."""
+    operators = f"{hashlib.sha256(OPERATOR.encode()).hexdigest()}.key"
+    return sorted(path for path in (root / "keys").glob("*.key") if path.name != operators)

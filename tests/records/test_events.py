@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kitchener.errors import EventVersionError
+from kitchener.ids import OPERATOR
 from kitchener.records import events
 
 ENTRY_TYPES = {
@@ -198,6 +199,11 @@ def test_the_signers_are_found_by_being_some() -> None:
     assert events.index_keys(events.SIGNER_DECLARED, {"signer": None, "public_key": None}) == (events.SIGNERS_KEY,)
 
 
+def test_a_source_is_found_by_its_hash() -> None:
+    payload = {"subject_id": OPERATOR, "hash": "sha256:00", "text": "Be kind."}
+    assert events.index_keys(events.SOURCE_RECORDED, payload) == (events.source_index_key("sha256:00"),)
+
+
 def test_an_erasure_is_found_by_its_subject() -> None:
     payload = {"subject_id": SUBJECT, "key_id": "0a"}
     assert events.index_keys(events.SUBJECT_ERASED, payload) == (events.erased_index_key(SUBJECT),)
@@ -205,6 +211,7 @@ def test_an_erasure_is_found_by_its_subject() -> None:
 
 KEYED = {
     "SIGNER_DECLARED",
+    "SOURCE_RECORDED",
     "SESSION_START",
     "SESSION_END",
     "TURN_STARTED",

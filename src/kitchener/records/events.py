@@ -64,6 +64,9 @@ HO3_OVERLAY_DEACTIVATED: Final = "HO3_OVERLAY_DEACTIVATED"
 HO3_OVERLAY_WEIGHT_UPDATED: Final = "HO3_OVERLAY_WEIGHT_UPDATED"
 HO3_QUARANTINED: Final = "HO3_QUARANTINED"
 
+OF_NO_SESSION: Final = frozenset((SUBJECT_ERASED, SIGNER_DECLARED, SOURCE_RECORDED))
+"""Entries of HO2m that belong to no session. Another program's entry without a session may belong to the one that is read."""
+
 SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     TURN_STARTED: ("user_message", "acceptance"),
     TURN_REJECTED: ("user_message",),

@@ -1,7 +1,7 @@
 """Runs recorded sessions again with the recorded answers of models and tools, and compares every decision with the ledger."""
 
-from kitchener.replaying.prompt_parts import PromptPart
-from kitchener.replaying.prompts import RecordedPrompt, TurnPrompts, read_prompts
+from kitchener.replaying.prompt_parts import RequestPart
+from kitchener.replaying.rebuilt_prompts import RecordedPrompt, TurnPrompts, read_prompts
 from kitchener.replaying.recorded_sources import SourceChange
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.reruns import Rerun, ShownContext
@@ -10,11 +10,11 @@ from kitchener.replaying.what_if import TurnDiff, WhatIf, WhatIfReport, open_wha
 
 __all__ = [
     "PolicyChange",
-    "PromptPart",
     "RecordedPrompt",
     "ReplayDivergence",
     "ReplayReport",
     "Replays",
+    "RequestPart",
     "Rerun",
     "ShownContext",
     "SourceChange",

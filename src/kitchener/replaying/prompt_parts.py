@@ -28,7 +28,7 @@ _OF_ROLES: Final[Mapping[str, str]] = {"assistant": "earlier answers", "tool": "
 """The parts of the messages that follow the prompt."""
 
 
-class PromptPart(NamedTuple):
+class RequestPart(NamedTuple):
     """A part of a request."""
 
     name: str
@@ -37,7 +37,7 @@ class PromptPart(NamedTuple):
     """Its estimated tokens."""
 
 
-def parts_of(request: PromptRequest, contract: CompiledContract, turn_id: str, estimator: str) -> tuple[PromptPart, ...]:
+def parts_of(request: PromptRequest, contract: CompiledContract, turn_id: str, estimator: str) -> tuple[RequestPart, ...]:
     """Returns the parts in order of appearance. Their tokens add up to the estimate of the whole request.
 
     Args:
@@ -52,7 +52,7 @@ def parts_of(request: PromptRequest, contract: CompiledContract, turn_id: str, e
         total = estimate(whole)  # of everything so far, so that rounding up each part adds nothing
         sums[name] = sums.get(name, 0) + total - before
         before = total
-    return tuple(PromptPart(name, tokens) for name, tokens in sums.items())
+    return tuple(RequestPart(name, tokens) for name, tokens in sums.items())
 
 
 def _pieces(request: PromptRequest, contract: CompiledContract, turn_id: str) -> Iterator[tuple[str, str]]:

@@ -15,6 +15,7 @@ from kitchener.actors.executor.prompts import PromptLibrary, PromptSource
 from kitchener.actors.policy_identity import NOT_POLICY
 from kitchener.actors.sources import RequestSources, joined_text
 from kitchener.actors.tools.registry import ToolRegistry, Toolset, toolset_of
+from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.config import HO2Config, HO3MemoryConfig
 from kitchener.errors import KitchenerError
 from kitchener.ledger import LedgerReader
@@ -186,6 +187,44 @@ async def _read(ho2m: LedgerReader, source_hash: str) -> tuple[str, str] | None:
         pieces[payload["part"]] = payload["text"]
         name, parts = payload["name"], payload["parts"]
     return (name, joined_text(pieces, source_hash, parts)) if pieces else None
+
+
+class PresentSources:
+    """What shapes the requests of an agent class now, for replays.
+
+    Args:
+        agent: the settings of the agent class
+        tools: its tools
+        given: what shapes requests, where it is not to be read from the settings; None: it is
+    """
+
+    def __init__(self, agent: HO2Config, tools: ToolRegistry, given: RequestSources | None) -> None:
+        self._agent, self._tools = agent, tools
+        self._known: dict[bool, RequestSources] = {} if given is None else {True: given, False: given}
+        """With and without long-term memory. Their files are read once."""
+        self._changes: dict[str, tuple[SourceChange, ...]] = {}
+
+    def of(self, memory: LongTermMemory | None) -> RequestSources:
+        """The sources of turns with this memory; None: of turns without memory."""
+        is_used = memory is not None
+        if is_used not in self._known:
+            used = memory.config if memory is not None else None
+            self._known[is_used] = RequestSources.read(self._agent, used, self._tools)
+        return self._known[is_used]
+
+    async def changes_since(
+        self, ho2m: LedgerReader | None, config_hash: str, memory: LongTermMemory | None
+    ) -> tuple[SourceChange, ...]:
+        """What differs from a recorded configuration; empty where its sources are not on record.
+
+        Raises:
+            SourcesSealed: they are sealed, and the key is gone or not configured
+        """
+        now = self.of(memory)
+        if config_hash not in self._changes:
+            then = await read_sources(ho2m, config_hash) if config_hash != now.config_hash else None
+            self._changes[config_hash] = changed_sources(then, now) if then is not None else ()
+        return self._changes[config_hash]
 
 
 def changed_sources(recorded: RecordedSources, now: RequestSources) -> tuple[SourceChange, ...]:

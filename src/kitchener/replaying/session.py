@@ -15,7 +15,7 @@ import anyio.to_thread
 from kitchener.actors.assembly import SharedResources
 from kitchener.actors.executor.direct_call import GatewayDirectCall
 from kitchener.actors.executor.executor import HO1Executor
-from kitchener.actors.executor.prompts import CompiledContract, PromptLibrary
+from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.sources import RequestSources
@@ -47,7 +47,7 @@ from kitchener.replaying.doubles import (
 )
 from kitchener.replaying.recorded_ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded_routes import Routes
-from kitchener.replaying.recorded_sources import SourceChange, SourcesSealed, changed_sources, read_sources
+from kitchener.replaying.recorded_sources import PresentSources, SourceChange, SourcesSealed
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.signatures import RecordedSigners
@@ -105,12 +105,10 @@ class Replays:
     ) -> None:
         self.agent_class = recorded.agent.agent_class
         self.recorded, self.settings = recorded, settings
-        self._tools, self._unnamed_tools, self._prompts = tools, unnamed_tools, prompts
+        self._tools, self._unnamed_tools, self.prompts = tools, unnamed_tools, prompts
         self._identities: dict[bool, str] = {}
         """The identity of the policy, with and without long-term memory."""
-        self._sources: dict[bool, RequestSources] = {} if sources is None else {True: sources, False: sources}
-        """What shapes requests, with and without long-term memory."""
-        self._changes: dict[str, tuple[SourceChange, ...]] = {}
+        self.sources = PresentSources(recorded.agent, tools, sources)
         self._signers: RecordedSigners | None = None
 
     async def sessions(self) -> list[str]:
@@ -136,7 +134,7 @@ class Replays:
         before = await ledgers_before_import(self.recorded, session_id)
         if before is None:
             return await _Replay(self, await self.tape_of(session_id)).run()
-        earlier = Replays(self.settings, before, self._tools, self._prompts, unnamed_tools=self._unnamed_tools)
+        earlier = Replays(self.settings, before, self._tools, self.prompts, unnamed_tools=self._unnamed_tools)
         imported = await earlier.replay(session_id)
         if imported.divergence is not None:
             return imported
@@ -281,11 +279,11 @@ class Replays:
         tools = RecordedTools(self._unnamed_tools if _was_offered(tape, self._unnamed_tools) else self._tools, tape)
         provider = RecordedProvider(tape.recordings(), request_hash=self.hashed_by(ledgers))
         gateway = gateway or RecordedGateway(tape, provider, Routes(self.settings.router, providers_of(tape.turns)))
-        direct_call = GatewayDirectCall(ledgers=ledgers, gateway=gateway, prompts=self._prompts, clock=clock, config=agent)
+        direct_call = GatewayDirectCall(ledgers=ledgers, gateway=gateway, prompts=self.prompts, clock=clock, config=agent)
         executor = HO1Executor(
             ledgers=ledgers,
             gateway=gateway,
-            prompts=self._prompts,
+            prompts=self.prompts,
             tools=tools,
             clock=clock,
             config=agent,
@@ -303,27 +301,10 @@ class Replays:
             host=SharedResources(
                 limits=self.settings.limits,
                 ruleset_hash=self.ruleset_hash(memory),
-                sources=self.sources(memory),
+                sources=self.sources.of(memory),
                 policy_version=policy_version_of(tape),
             ),
         )
-
-    def sources(self, memory: LongTermMemory | None) -> RequestSources:
-        """What shapes the requests of the agent class now, or what was recorded. Its files are read once."""
-        is_used = memory is not None
-        if is_used not in self._sources:
-            used = memory.config if memory is not None else None
-            self._sources[is_used] = RequestSources.read(self.recorded.agent, used, self._tools)
-        return self._sources[is_used]
-
-    async def changes_since(self, config_hash: str, memory: LongTermMemory | None) -> tuple[SourceChange, ...]:
-        """What shapes requests otherwise now than under a recorded configuration; empty where its sources are not on record."""
-        now = self.sources(memory)
-        if config_hash not in self._changes:
-            reader = self.recorded.readers.get(self.recorded.ho2m)
-            then = await read_sources(reader, config_hash) if config_hash != now.config_hash else None
-            self._changes[config_hash] = changed_sources(then, now) if then is not None else ()
-        return self._changes[config_hash]
 
     def ruleset_hash(self, memory: LongTermMemory | None) -> str:
         """The identity of the current policy. Its files are read once."""
@@ -332,15 +313,11 @@ class Replays:
             self._identities[is_used] = policy_identity(self.recorded.agent, memory.config if memory is not None else None)
         return self._identities[is_used]
 
-    def contract(self, request: PromptRequest) -> CompiledContract:
-        """The contract that a request was rendered under."""
-        return self._prompts.contract(request.contract_id)
-
     def hashed_by(self, ledgers: ReplayLedgers) -> Callable[[PromptRequest], str]:
         """What computes the `request_hash` of a request, as the recorded ledgers do."""
 
         def request_hash(request: PromptRequest) -> str:
-            data = self.contract(request).request_bytes(
+            data = self.prompts.contract(request.contract_id).request_bytes(
                 request.messages,
                 tools_digest=self._unnamed_tools.toolset(tuple(spec.tool_id for spec in request.tools)).digest,
                 model_id=request.model_id,
@@ -490,8 +467,10 @@ class _Replay:
 
     async def _note_changes(self, turn: TurnTape) -> None:
         if not self._changes:
+            recorded = self._replays.recorded
+            ho2m, config_hash = recorded.readers.get(recorded.ho2m), turn.start.get("config_hash", "")
             with suppress(SourcesSealed):
-                self._changes = await self._replays.changes_since(turn.start.get("config_hash", ""), self._memory)
+                self._changes = await self._replays.sources.changes_since(ho2m, config_hash, self._memory)
 
     def _note_policy(self, turn: TurnTape | None) -> None:
         recorded = turn.start.get("ruleset_hash") if turn is not None else None

@@ -171,7 +171,10 @@ def test_a_chain_that_does_not_hold_gives_no_bundle(filled: Cli, tmp_path: Path)
     """Each entry fits its own hash, so only the bundle's own verification finds it."""
     (turn, *_) = turn_ids(tmp_path)
     path = tmp_path / HO2M
-    path.write_bytes(re.sub(rb'("chain_hash":"sha256:)(.)', _with_another_digit, path.read_bytes(), count=1))
+    lines = path.read_bytes().splitlines(keepends=True)
+    first = next(n for n, line in enumerate(lines) if b'"SESSION_START"' in line)
+    lines[first] = re.sub(rb'("chain_hash":"sha256:)(.)', _with_another_digit, lines[first], count=1)
+    path.write_bytes(b"".join(lines))
     outcome = filled("ledger", "proof", turn, "-o", "evidence.json")
     assert is_one_line(outcome, 6)
     assert "chain_hash" in outcome.err

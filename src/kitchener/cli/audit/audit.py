@@ -18,7 +18,7 @@ from kitchener.cli.options import JsonFlag, LedgerPaths, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import counted, print_answer
 from kitchener.cli.terminal.progress import Tally, progress_bar
-from kitchener.ids import split_namespace
+from kitchener.ids import OPERATOR, split_namespace
 from kitchener.ledger import LedgerReader
 from kitchener.records import events
 from kitchener.records.entries import is_sealed
@@ -152,7 +152,7 @@ async def find_leaks(paths: LedgerPaths) -> LeakReport:
     async with progress_bar("entries read", 2 * total) as tally:
         async for owned in _all(paths, owners, ends, tally):
             owners.note(owned)
-            report.unowned += owned.owner == NOBODY
+            report.unowned += owned.owner == NOBODY and owned.payload.get("subject_id") != OPERATOR
         async for owned in _all(paths, owners, ends, tally):
             for leak in _leaks_of(owned, owners, report):
                 report.leaks.append(leak)

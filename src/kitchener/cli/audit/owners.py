@@ -8,7 +8,7 @@ from array import array
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from kitchener.ids import memory_namespace, session_of_turn, split_namespace
+from kitchener.ids import OPERATOR, memory_namespace, session_of_turn, split_namespace
 from kitchener.ledger import StoredEntry
 from kitchener.ledger.format.imported import ImportedEntry, innermost
 from kitchener.records import events
@@ -57,6 +57,8 @@ class Owners:
         payload = events.read_payload(entry.entry_type, entry.payload)
         told = innermost(entry).payload if entry.entry_type == events.CONTEXT_IMPORTED else payload
         namespace, subject_id = told.get("namespace"), payload.get("subject_id")
+        if subject_id == OPERATOR:  # what is configured, which every subject's turns may show
+            return Owned(entry, payload, "", NOBODY)
         if entry.ledger_id in _MEMORY and isinstance(namespace, str):
             return Owned(entry, payload, split_namespace(namespace)[0] or "", self._number(namespace))
         agent_class = unquote(entry.ledger_id.partition(":")[2])

@@ -7,8 +7,8 @@ import anyio
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from kitchener.cli.context.asked import prompt_lines, prompts_json
 from kitchener.cli.context.project import ProjectionPreview, ProjectOptions, project_session, record
-from kitchener.cli.context.prompt import prompt_lines, prompts_json
 from kitchener.cli.context.recorded_session import find_past, read_past
 from kitchener.cli.context.recorded_turn import TurnView, read_turn
 from kitchener.cli.context.shadow import read_shadow

@@ -158,7 +158,7 @@ async def find_past(paths: LedgerPaths, intent_id: str, preferred: str, path: Pa
                 continue
             if found[0].session_id is not None:
                 return await read_past(paths, found[0].session_id, name, path)
-            unnamed = tuple([entry async for entry in reader.read() if entry.session_id is None])
+            unnamed = tuple([entry async for entry in reader.read() if _may_be_of(entry, None)])
             return RecordedSession("", name, paths.agent(name), ho2m, ho2m.with_name("context.jsonl"), unnamed)
     raise NotOnRecord(f"--intent {intent_id!r} was never declared; `kitchener intent list` shows those there are")
 
@@ -170,7 +170,12 @@ async def _entries(paths: LedgerPaths, path: Path, session_id: str, *, is_only: 
         found = [entry async for entry in reader.read(session_id=session_id)]
         if (found and _is_ours(found[0])) or (not found and not is_only):
             return found
-        return [entry async for entry in reader.read() if entry.session_id in (None, session_id)]
+        return [entry async for entry in reader.read() if _may_be_of(entry, session_id)]
+
+
+def _may_be_of(entry: StoredEntry, session_id: str | None) -> bool:
+    """Whether an entry names the session, or could belong to it because it names none."""
+    return entry.session_id in (None, session_id) and entry.entry_type not in events.OF_NO_SESSION
 
 
 async def _shared(paths: LedgerPaths, past: RecordedSession) -> list[StoredEntry]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from kitchener.cli.context.prompt import totals_line
+from kitchener.cli.context.asked import totals_line
 from kitchener.cli.context.recorded_turn import TurnView
 from kitchener.cli.context.text import MOST, how_to_turn_on, intent_words, shown_lines
 from kitchener.cli.terminal.output import one_line, short_time

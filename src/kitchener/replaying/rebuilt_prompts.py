@@ -25,7 +25,7 @@ from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse
 from kitchener.records.ref import Ref
 from kitchener.replaying.consolidations import PREFIX, Consolidation, ConsolidationTape
 from kitchener.replaying.doubles import RecordedClock, RecordedGateway
-from kitchener.replaying.prompt_parts import PromptPart, parts_of
+from kitchener.replaying.prompt_parts import RequestPart, parts_of
 from kitchener.replaying.recorded_ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded_routes import AnyRoute
 from kitchener.replaying.recorded_sources import SourcesSealed, read_sources
@@ -44,7 +44,7 @@ class RecordedPrompt:
     """The messages, offered tools, schema of the answer, and limits."""
     request_hash: str
     """The hash of the rebuilt request."""
-    parts: tuple[PromptPart, ...]
+    parts: tuple[RequestPart, ...]
     """The parts of the request with their estimated tokens, which add up to `tokens`."""
     answer: ModelCallPayload | None
     """The recorded `LLM_CALL`; None: no provider answered."""
@@ -229,7 +229,9 @@ class _Rebuild:
             payload = (
                 None if entry is None else payload_as(ModelCallPayload, events.read_payload(entry.entry_type, entry.payload))
             )
-            parts = parts_of(request, replays.contract(request), self._prompt_id, replays.recorded.agent.token_estimator)
+            parts = parts_of(
+                request, replays.prompts.contract(request.contract_id), self._prompt_id, replays.recorded.agent.token_estimator
+            )
             found = RecordedPrompt(request, hashed(request), parts, payload, entry.ref if entry is not None else None)
             if self._has_sources or found.is_verified:
                 calls.append(found)

@@ -1,0 +1,121 @@
+"""`kitchener context explain --prompt` and `/prompt` in a chat show what models were asked (docs/prompts.md)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+from tests.cli.context.contexts import configure, talk, turn
+
+WORDS = "You are a helpful assistant."
+
+
+@pytest.fixture
+def session(cli: Cli) -> str:
+    """A session of two turns."""
+    configure(instructions=json.dumps(WORDS))
+    return talk(cli, "which python packages are installed on the system?", "and which version is anyio?")
+
+
+def test_the_instructions_are_in_the_root_as_the_readme_promises(session: str) -> None:
+    """They are searched for as a person would: with grep. A sealed root is tested in `tests/replay/test_prompts.py`."""
+    holding = [path for path in Path(".kitchener").rglob("*.jsonl") if WORDS in path.read_text(encoding="utf-8")]
+    assert [path.name for path in holding] == ["ho2m.jsonl"]
+
+
+def test_each_request_is_shown_word_for_word_after_the_instructions_were_edited(cli: Cli, session: str) -> None:
+    """The hash proves the text; the tokens of its parts add up; the provider's own count stands beside them."""
+    configure(instructions='"You are somebody else."')
+    told = cli("context", "explain", turn(session, 2), "--prompt", "--json")
+    assert told.code == 0
+    classify, reply = told.json["calls"]
+    assert [each["wo_type"] for each in (classify, reply)] == ["classify", "synthesize"]
+    for each in (classify, reply):
+        assert each["is_verified"] is True
+        assert each["request_hash"] == each["recorded_hash"]
+        assert sum(part["tokens"] for part in each["parts"]) == each["estimated_tokens"] > 500
+        assert each["usage"]["input_tokens"] > 0
+    parts = {part["name"]: part["tokens"] for part in reply["parts"]}
+    assert parts["instructions"] == pytest.approx(len(f"{WORDS}\n\nStanding rules:\n- Never delete files.") / 3, abs=1)
+    assert {"contract", "history", "message", "answer schema"} <= parts.keys()
+    assert WORDS in reply["messages"][0]["content"]
+    text = cli("context", "explain", turn(session, 2), "--prompt").out
+    assert reply["messages"][0]["content"] in text
+    assert reply["messages"][1]["content"] in text
+    assert f"  hash        {reply['request_hash']}, as recorded" in text
+    assert f"the provider counted {reply['usage']['input_tokens']:,} in" in text
+
+
+def test_one_request_of_a_turn_can_be_chosen(cli: Cli, session: str) -> None:
+    """By its number in the turn; a wrong number names those that there are."""
+    told = cli("context", "explain", "--turn", turn(session, 2), "--prompt", "--call", "2", "--json").json
+    assert [(each["number"], each["wo_type"]) for each in told["calls"]] == [(2, "synthesize")]
+    wrong = cli("context", "explain", turn(session, 2), "--prompt", "--call", "3")
+    assert wrong.code == 1
+    assert "request 3: turn" in wrong.err
+    assert "has requests 1 to 2" in wrong.err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(("--call", "1"), "expected --prompt too"), (("--prompt", "--entry", "INV-1"), "leave one out")],
+)
+def test_options_that_contradict_are_refused(cli: Cli, session: str, options: tuple[str, ...], words: str) -> None:
+    """With what to write instead."""
+    outcome = cli("context", "explain", turn(session, 1), *options)
+    assert outcome.code == 2
+    assert words in outcome.err
+
+
+def test_explain_says_what_the_models_read_in_all(cli: Cli, session: str) -> None:
+    """Regression: a call took 591 tokens where explain showed only `5 of 2,400`, the part that the projection bounds."""
+    told = cli("context", "explain", turn(session, 2), "--json").json["calls"]
+    total = sum(each["usage"]["input_tokens"] for each in told)
+    assert len(told) == 2
+    assert total > 500
+    text = cli("context", "explain", turn(session, 2)).out
+    assert f"  2 model calls: {total:,} tokens in, " in text
+    assert f"kitchener context explain --turn {turn(session, 2)} --prompt" in text
+
+
+def test_a_chat_shows_the_requests_of_its_last_reply(cli: Cli, session: str) -> None:
+    """All of them, or one by its number; nothing before the first message."""
+    lines = ("/prompt", "/prompt 2", "/prompt 9", "/prompt all", "and trio?", "/prompt 2")
+    out = cli("chat", "--session", session, stdin="\n".join(lines).encode()).out
+    assert "request 1 of 2: classify" in out
+    assert out.count("request 2 of 2: synthesize") == 3
+    assert WORDS in out
+    assert "request 9: turn" in out
+    assert "/prompt N only the N-th request" in out
+    assert "and trio?\n</data-" in out
+    empty = cli("chat", stdin=b"/prompt\n").out
+    assert "no session yet" in empty
+
+
+def test_a_replay_shows_what_was_edited_and_still_exits_as_documented(cli: Cli, session: str) -> None:
+    """The recorded text is in the ledger, so both sides of the diff are."""
+    assert cli("replay", "--session", session).code == 0
+    configure(instructions='"You are somebody else."')
+    outcome = cli("replay", "--session", session)
+    assert outcome.code == 5
+    assert (
+        f"changed since: instructions of ADMIN\n    --- as recorded\n    +++ now\n    @@ -1 +1 @@\n    -{WORDS}\n"
+        in outcome.out
+    )
+    assert "    +You are somebody else.\n" in outcome.out
+    told = cli("replay", "--session", session, "--json").json["sessions"][0]
+    assert [each["name"] for each in told["changes"]] == ["instructions of ADMIN"]
+
+
+def test_an_erased_turn_names_its_requests_and_says_why_they_are_gone(cli: Cli) -> None:
+    """What was asked held what the subject said."""
+    configure()
+    Path("kitchener.toml").write_text(f'{Path("kitchener.toml").read_text()}\n[ledger]\nkeyring = "keys"\n', encoding="utf-8")
+    session = talk(cli, "hello")
+    assert cli("context", "explain", turn(session, 1), "--prompt").code == 0
+    assert cli("subject", "erase", "ada", "--yes").code == 0
+    outcome = cli("context", "explain", turn(session, 1), "--prompt")
+    assert outcome.code == 1
+    assert "why: its subject was erased" in outcome.out
+    assert "not shown: call 1 of WO-" in outcome.out
