@@ -119,8 +119,8 @@ class _Counter:
         self._size += len(data)
         if self._size > self._limit:
             raise CallerError(
-                f"the bundle would be larger than {self._limit:,} bytes: give --max-mib a higher number. After an earlier version"
-                " signed a head, every entry up to it is named; after `kitchener ledger checkpoint` none needs to be"
+                f"the bundle would be larger than {self._limit:,} bytes: give --max-mib a higher number. If an earlier version"
+                " signed a head, every entry up to it is named, but not after a new `kitchener ledger checkpoint`"
             )
         self._write(data)
 
@@ -171,9 +171,8 @@ def _has_path(selection: BundleSelection) -> bool:
 def _write_path_part(write: Callable[[bytes], object], selection: BundleSelection, linked: set[int]) -> BundlePart:
     """Writes the part of one ledger: rows of the selected entries and of those to which they refer, and the path."""
     held, shown_seqs = _held(selection), frozenset(selection.seqs)
-    seq = _head_seq(selection)
-    chain = held.chain_hash if held is not None else selection.head[1]
-    paths = read_paths(selection.path, selection.ledger_id, sorted(shown_seqs | linked), seq)
+    seq, chain = (held.seq, held.chain_hash) if held is not None else selection.head
+    paths = read_paths(selection.path, selection.ledger_id, sorted(shown_seqs | linked), (seq, chain))
     if held is not None and (held.segments, held.tree) != (paths.segments, paths.tree):
         raise fault_at(checkpoint_path(selection.path), "tree", str(held.tree), paths.tree)
     head = {"chain_hash": chain, "ledger_id": selection.ledger_id, "segments": paths.segments, "seq": seq, "tree": paths.tree}
