@@ -25,6 +25,8 @@ from kitchener.replaying import RecordedPrompt
 from kitchener.replaying.line_diff import line_diff
 
 _MARK_CHARS: Final = len("<data-0123456789abcdef>")
+_HEAD_LINES: Final = 2
+"""Lines of a unified diff that name its two texts."""
 
 
 class Piece(NamedTuple):
@@ -131,7 +133,7 @@ def changed_requests(before: Sequence[RecordedPrompt], after: Sequence[RecordedP
         if request is not None:
             diff = line_diff(_lines(request), _lines(prompt.request), "the turn before", "this turn")
             found.append(
-                ChangedRequest(f"{key[0]}, request {key[1]} of its kind", [_line(each) for each in diff.split("\n") if each])
+                ChangedRequest(f"{key[0]}, request {key[1]} of its kind", list(_diff_lines(diff)))
             )
     return found
 
@@ -156,7 +158,7 @@ def _without_mark(line: str) -> str:
     return line
 
 
-def _line(text: str) -> DiffLine:
-    if text.startswith("@@"):
-        return DiffLine("place", text)
-    return DiffLine({"+": "added", "-": "removed"}.get(text[:1], "same"), text)
+def _diff_lines(diff: str) -> Iterator[DiffLine]:
+    for number, text in enumerate(diff.split("\n") if diff else ()):
+        is_head = number < _HEAD_LINES or text.startswith("@@")
+        yield DiffLine("place" if is_head else {"+": "added", "-": "removed"}.get(text[:1], "same"), text)

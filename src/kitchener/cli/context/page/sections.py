@@ -103,7 +103,7 @@ def _facts(page: TurnPage) -> Iterator[tuple[str, str]]:
     if page.end is not None:
         yield "ended", short_time(page.end.timestamp)
     yield "outcome", _outcome(page)
-    yield "context", f"context_mode {view.mode}"
+    yield "context_mode", view.mode
     if view.projection is not None:
         yield "intent", intent_words(view.state, view.projection.intent_id)
     models = dict.fromkeys(f"{each.payload['model_id']} of {each.payload['provider_id']}" for each in view.calls)
@@ -215,7 +215,7 @@ def _left_out(place: int, found: Explanation, placed: PlacedItem) -> ItemRow:
 
 def _row(place: int, placed: PlacedItem, why: str, tokens: int, text: str) -> ItemRow:
     item = placed.item
-    return ItemRow(place, item.entity_id, item.kind.replace("_", " "), _tier(placed), why, tokens, folded("text", text))
+    return ItemRow(place, item.entity_id, item.kind.replace("_", " "), _tier(placed), why, tokens, folded("", text))
 
 
 def _budget(projection: Projection) -> Bar:
