@@ -273,7 +273,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a stub", shortened),
         Scan("naming a thread", _chosen),
         Scan("a tool's result", _as_result),
-        Scan("a tool's result with a long key", lambda text: tool_results.result_text({text: {text: [text, 1]}, "a": [text, text]})),
+        Scan("a tool's result with a long key", lambda text: tool_results.result_text({text: {text: [text, 1]}, "a": [text]})),
         Scan("a result that a reply repeats", lambda text: tool_results.is_repeated([text], text)),
     ),
     "answers": (
