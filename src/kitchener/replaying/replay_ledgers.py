@@ -74,7 +74,7 @@ class ReplayLedger:
         limit: int | None = None,
     ) -> AsyncIterator[StoredEntry]:
         """The recorded entries that meet all conditions and that the replay may see; see `LedgerClient.read`."""
-        end = self._tape.end_of(self.ledger_id) if up_to_seq is None else min(up_to_seq, self.position)
+        end = self._present_end() if up_to_seq is None else min(up_to_seq, self.position)
         others = (entity_id, entry_type, key, after_seq, limit)
         if session_id == self._tape.session_id and others == (None,) * len(others):
             for entry in self._tape.entries.get(self.ledger_id, ()):
@@ -91,6 +91,11 @@ class ReplayLedger:
                 limit=limit,
             ):
                 yield entry
+
+    def _present_end(self) -> int:
+        """Number of the last entry before the one that should be written next. It may be another session's."""
+        following = self._tape.next_of(self.ledger_id)
+        return following.seq - 1 if following is not None else self.position
 
     async def last(self, *, session_id: str | None = None, key: str | None = None, limit: int = 1) -> list[StoredEntry]:
         """The newest recorded entries of a session or a key that the replay may see, ascending."""
