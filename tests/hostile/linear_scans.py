@@ -336,6 +336,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a damaged line", lambda text: chain.read_line(_LINE + text.encode("utf-8", "replace"), "L", None, None)),
         Scan("a stamp", lambda text: verifier.is_moment(text.encode("utf-8", "replace"))),
         Scan("a bundle", _as_file(".json", proof_check.verify_bundle)),
+        Scan("a part of a session", lambda text: proof_check.read_part(text.encode("utf-8", "replace"))),
         Scan("a head", lambda text: checkpoint.read_head({"ledger_id": "L", "seq": 1, "chain_hash": text, "timestamp": text})),
         Scan("a public key", signing.is_public_key),
         Scan("a signature", lambda text: signing.is_signed("a" * 64, b"", text)),

@@ -45,6 +45,7 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.memory.overlay_log.OverlayOperations.quarantine": "goes through a subject's overlays",
     "kitchener.memory.timestamps._second": "nineteen characters",
     "kitchener.replaying.doubles.RecordedMemory.log_signal": "goes through the fields of an entry",
+    "kitchener.runtime.session_folder._manifest": "a file of which so many bytes are read at most",
     "kitchener.replaying.reruns._common": "goes through two texts once, side by side",
 }
 """Functions that the rule finds and no scan measures, and why."""
