@@ -170,6 +170,20 @@ async def read_sources(ho2m: LedgerReader | None, config_hash: str) -> RecordedS
     return RecordedSources(config_hash, agent_class, configuration["settings"], texts, hashes)
 
 
+async def entries_of_sources(ho2m: LedgerReader, config_hash: str) -> set[int]:
+    """Returns the numbers of the entries that hold a configuration and what it names; empty where it is not on record.
+
+    Raises:
+        SourcesSealed: they are sealed, and the key is gone or not configured
+    """
+    whole = await _read(ho2m, config_hash)
+    if whole is None:
+        return set()
+    hashes = [config_hash, *[named["hash"] for named, _ in _named(json.loads(whole[1]))]]
+    keys = [events.source_index_key(each) for each in hashes]
+    return {entry.seq for key in keys async for entry in ho2m.read(key=key)}
+
+
 def _named(configuration: ConfigurationSource) -> Iterator[tuple[NamedSource, SourceKind]]:
     yield from ((each, "prompt_pack" if each["name"].startswith("PRM-") else "contract") for each in configuration["prompts"])
     yield from ((each, "attention_template") for each in configuration["attention_templates"])
