@@ -103,7 +103,7 @@ def test_another_public_key_is_refused_and_a_wrong_one_is_a_mistake(filled: Cli)
 
 
 def test_a_bundle_can_hold_what_shaped_the_requests(filled: Cli, tmp_path: Path) -> None:
-    """The hash that the turn names is the hash of the configuration in the bundle; without the option nothing of it is there."""
+    """The hash that the turn names is that of the configuration in the bundle; without the option nothing of it is there."""
     (turn, *_) = turn_ids(tmp_path)
     for name, options in (("plain.json", ()), ("whole.json", ("--sources",))):
         assert filled("ledger", "proof", turn, "-o", name, *options).code == 0
