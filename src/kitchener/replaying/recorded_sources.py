@@ -14,7 +14,8 @@ from kitchener.actors.attention.templates import AttentionTemplate
 from kitchener.actors.executor.prompts import PromptLibrary, PromptSource
 from kitchener.actors.policy_identity import NOT_POLICY
 from kitchener.actors.sources import RequestSources, joined_text
-from kitchener.actors.tools.registry import ToolRegistry, Toolset, toolset_of
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.tools.toolsets import Toolset, toolset_of
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.config import HO2Config, HO3MemoryConfig
 from kitchener.errors import KitchenerError

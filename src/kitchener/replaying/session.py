@@ -27,7 +27,7 @@ from kitchener.config import HO2Config, RuntimeConfig
 from kitchener.errors import UnknownSession
 from kitchener.gateway.providers.recorded import RecordedProvider
 from kitchener.ids import memory_namespace
-from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.ledger import StoredEntry
 from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
@@ -344,7 +344,9 @@ async def open_replays(
     """
     async with open_recorded(settings, agent_class) as recorded:
         for reader in recorded.readers.values() if verify else ():
-            await _verify(reader)
+            report = await reader.verify()
+            if report.fault is not None:
+                raise report.fault
         yield await replays_now(settings, recorded, tools)
 
 
@@ -357,12 +359,6 @@ async def replays_now(
     registry = await anyio.to_thread.run_sync(tools_of, agent, _known(agent, tools), builtin)
     prompts = await anyio.to_thread.run_sync(PromptLibrary.load, agent.prompt_dir)
     return Replays(settings, recorded, registry, prompts)
-
-
-async def _verify(reader: LedgerReader) -> None:
-    report = await reader.verify()
-    if report.fault is not None:
-        raise report.fault
 
 
 def _known(agent: HO2Config, tools: Sequence[Callable[..., object]]) -> tuple[Callable[..., object], ...]:
