@@ -18,6 +18,7 @@ BOUNDED: Final[Mapping[str, str]] = {
     "as_of_ts timestamp turn_ts": "times that a ledger or a clock gave",
     "config directory path root": "where the operator keeps files",
     "public_key": "64 digits",
+    "config_hash source_hash": "hashes, which are looked up",
 }
 """Parameters that are texts and no foreign ones, by name, and why."""
 _NOT_FOREIGN: Final = frozenset(" ".join(BOUNDED).split())
@@ -45,6 +46,7 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.memory.overlay_log.OverlayOperations.quarantine": "goes through a subject's overlays",
     "kitchener.memory.timestamps._second": "nineteen characters",
     "kitchener.replaying.doubles.RecordedMemory.log_signal": "goes through the fields of an entry",
+    "kitchener.replaying.report._shown_diff": "splits a text into lines once, and shows forty of them",
     "kitchener.runtime.session_folder._manifest": "a file of which so many bytes are read at most",
     "kitchener.replaying.reruns._common": "goes through two texts once, side by side",
 }

@@ -5,8 +5,9 @@ from contextlib import suppress
 from typing import Any, Final, TypedDict, Unpack
 
 from kitchener.actors.executor.execution import WorkOrderFailed
-from kitchener.actors.tools.registry import ToolCall, ToolRegistry, Toolset
+from kitchener.actors.tools.registry import ToolCall, ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome
+from kitchener.actors.tools.toolsets import Toolset
 from kitchener.config import HO3MemoryConfig
 from kitchener.errors import KitchenerError
 from kitchener.gateway.providers.recorded import NotRecorded, RecordedProvider, RequestChanged

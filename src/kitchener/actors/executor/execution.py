@@ -15,8 +15,9 @@ import orjson
 from kitchener.actors.executor.answers import is_stored_by_text
 from kitchener.actors.executor.prompts import CompiledContract
 from kitchener.actors.executor.replies import ReplyStream
-from kitchener.actors.tools.registry import ToolCall, ToolRegistry, Toolset
+from kitchener.actors.tools.registry import ToolCall, ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome, storable
+from kitchener.actors.tools.toolsets import Toolset
 from kitchener.actors.work.plan import cost_json
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, loop_clock
