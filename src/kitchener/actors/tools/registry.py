@@ -25,7 +25,7 @@ from kitchener.actors.tools.schema import code_of, read_signature, summary
 from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset, toolset_of
 from kitchener.cancellation import is_scope_cancelled
 from kitchener.criteria import criterion_problem
-from kitchener.errors import ToolError
+from kitchener.errors import ToolError, origin_of
 from kitchener.lanes.askers import ASKERS_CONTEXT
 from kitchener.plain_names import counted, is_plain_name, quoted
 from kitchener.records.entries import ToolDefinition
@@ -418,6 +418,8 @@ def _load(name: str) -> Tool[..., object]:
         if not is_plain:
             raise ToolError(f"tool {shown}: its module cannot be imported") from None
         raise ToolError(f"tool {shown}: module {module_name!r} cannot be imported: {error}") from error
+    except Exception as error:  # the module's own code
+        raise ToolError(f"tool {shown}: its module fails while it is imported: {origin_of(error)}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
             absent = f"{module_name!r} has no attribute {attribute!r}" if is_plain else "its module has no such attribute"
