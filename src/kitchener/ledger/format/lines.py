@@ -32,6 +32,7 @@ TO_BODY: Final = len(AFTER_BATCH) + 64 + len('","chain_hash":"sha256:') + 64 + l
 _TO_CHAIN: Final = 64 + len('","chain_hash":"sha256:')
 """Bytes from the digits of the entry hash to the digits of the chain hash."""
 _CHAIN_TEXT: Final = "kitchener/1|sha256:"
+_CHAIN_OPENING: Final = hashlib.sha256(_CHAIN_TEXT.encode())
 _SEQ: Final = '","seq":'
 _ENTRY_ID: Final = ',"entry_id":"'
 _LEDGER_ID = re.compile(r"[ !#-\[\]-{}~]{1,1024}")
@@ -229,11 +230,6 @@ def compute_trace_hash(entries: Iterable[StoredEntry]) -> str:
     return f"sha256:{sha.hexdigest()}"
 
 
-def entry_id_of(timestamp: str, seq: int) -> str:
-    """The id of an entry, from its ISO time and its number."""
-    return f"E-{timestamp[:10]}-{str(seq).zfill(12)}"
-
-
 def body_of(entry_type: str, entity_id: str, payload: Mapping[str, object], timestamp: str) -> bytes:
     """The stored bytes of an entry. `timestamp` is its ISO time.
 
@@ -267,19 +263,26 @@ def render_batch(entries: Sequence[StoredEntry], chain: str, batch: int) -> tupl
         chain: hex digits of the chain hash before the commit
         batch: number of the commit
     """
+    hashed, size = _CHAIN_OPENING.copy, len(entries)
+    # The parts that all lines of the commit share are built once, and `join` copies each body once.
     ledger_id = entries[0].ledger_id if entries else ""
-    opening, commit, size = f'{{"ledger_id":"{ledger_id}","seq":', f'","batch":[{batch},', f",{len(entries)}]"
-    parts, lengths = list[bytes](), list[int]()
+    middle, opening = f"|{ledger_id}|", f'{{"ledger_id":"{ledger_id}","seq":'
+    commit, after_place = f'","batch":[{batch},', f',{size}],"entry_hash":"'
+    heads: list[bytes] = []
     for place, entry in enumerate(entries, 1):
         seq, entry_id, entry_hash = str(entry.seq), entry.entry_id, entry.entry_hash
-        chain = hashlib.sha256(f"{_CHAIN_TEXT}{chain}|{ledger_id}|{seq}|{entry_id}|{entry_hash}".encode()).hexdigest()
+        sha = hashed()
+        sha.update(f"{chain}{middle}{seq}|{entry_id}|{entry_hash}".encode())
+        chain = sha.hexdigest()
         head = (
-            f'{opening}{seq},"entry_id":"{entry_id}{commit}{place}{size},"entry_hash":"{entry_hash}",'
+            f'{opening}{seq},"entry_id":"{entry_id}{commit}{place}{after_place}{entry_hash}",'
             f'"chain_hash":"sha256:{chain}","entry":'
         )
-        parts += (head.encode(), entry.body, b"}\n")
-        lengths.append(len(head) + len(entry.body) + 2)
-    return b"".join(parts), lengths, chain
+        heads.append(head.encode())
+    bodies = [entry.body for entry in entries]
+    parts = [b"}\n"] * (3 * size)
+    parts[::3], parts[1::3] = heads, bodies
+    return b"".join(parts), [len(head) + len(body) + 2 for head, body in zip(heads, bodies, strict=True)], chain
 
 
 def split_line(line: bytes | bytearray, at: int = 0, stop: int = sys.maxsize) -> Line | None:
