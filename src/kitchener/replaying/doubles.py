@@ -193,7 +193,7 @@ class RecordedExecutor:
             return done
         for entry in self._tape.turn.of_type(events.WO_FAILED):
             if entry.entity_id == done.wo_id and isinstance(cost := entry.payload.get("cost"), dict):
-                return done.replaced({"cost": Cost.model_validate(cost)})
+                return done.replaced(cost=Cost(**cost))
         return done
 
     def _breakdown(self, wo_id: str) -> Exception | None:
