@@ -41,7 +41,7 @@ from kitchener.cli.terminal.output import harmless, table_lines
 from kitchener.config import LimitsConfig, RouterConfig, RuntimeConfig, shown
 from kitchener.config.settings import parse_settings
 from kitchener.context import ToolResult, choose_thread, estimator, result_item
-from kitchener.context.fold import results
+from kitchener.context.fold import tool_results
 from kitchener.context.fold.items import shortened, turn_item
 from kitchener.context.lexical import features as lexical_features
 from kitchener.context.lexical import words as lexical_words
@@ -251,7 +251,7 @@ def _chosen(text: str) -> object:
 
 
 def _as_result(text: str) -> object:
-    found = ToolResult(Ref("", "", ""), "", "T-1", "WO-1", 1, "look_up", results.result_text(text))
+    found = ToolResult(Ref("", "", ""), "", "T-1", "WO-1", 1, "look_up", tool_results.result_text(text))
     return [result_item(found, message, 64, estimator("utf8/3")) for message in (text, "ab")]
 
 
@@ -273,8 +273,8 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a stub", shortened),
         Scan("naming a thread", _chosen),
         Scan("a tool's result", _as_result),
-        Scan("a tool's result with a long key", lambda text: results.result_text({text: {text: [text, 1]}, "a": [text, text]})),
-        Scan("a result that a reply repeats", lambda text: results.is_repeated([text], text)),
+        Scan("a tool's result with a long key", lambda text: tool_results.result_text({text: {text: [text, 1]}, "a": [text]})),
+        Scan("a result that a reply repeats", lambda text: tool_results.is_repeated([text], text)),
     ),
     "answers": (
         Scan("a streamed answer, by the character", _in_pieces(1), ANSWER_FRAMES, 4_000, JSON_UNITS),
@@ -336,6 +336,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a damaged line", lambda text: chain.read_line(_LINE + text.encode("utf-8", "replace"), "L", None, None)),
         Scan("a stamp", lambda text: verifier.is_moment(text.encode("utf-8", "replace"))),
         Scan("a bundle", _as_file(".json", proof_check.verify_bundle)),
+        Scan("a part of a session", lambda text: proof_check.read_part(text.encode("utf-8", "replace"))),
         Scan("a head", lambda text: checkpoint.read_head({"ledger_id": "L", "seq": 1, "chain_hash": text, "timestamp": text})),
         Scan("a public key", signing.is_public_key),
         Scan("a signature", lambda text: signing.is_signed("a" * 64, b"", text)),

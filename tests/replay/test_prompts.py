@@ -12,6 +12,7 @@ import anyio
 import orjson
 import pytest
 
+from kitchener.actors.tools.registry import tool
 from kitchener.config import HO2Config, LedgerConfig, RuntimeConfig
 from kitchener.errors import CallerError, NotOnRecord
 from kitchener.ledger import LedgerReader
@@ -159,6 +160,20 @@ async def test_a_root_that_moved_has_the_same_configuration(tmp_path: Path) -> N
     (one, *_), (two, *_) = [await entries(each, "ADMIN", "ho2m", events.TURN_STARTED) for each in (config, moved)]
     assert one.payload["config_hash"] == two.payload["config_hash"]
     assert str(tmp_path).encode() not in ledger_paths(config, "ADMIN")["ho2m"].read_bytes()
+
+
+def _nothing() -> None:
+    """Does nothing, \u201cin\u201d 😀 words."""
+
+
+async def test_the_smallest_entries_hold_sources_of_long_names(tmp_path: Path) -> None:
+    """Otherwise a runtime with such settings could not start."""
+    named = "RESIDENT:" + "n" * 50
+    small = LedgerConfig(max_entry_bytes=1_024, keyring=str(tmp_path / "keys"))
+    agents = {named: HO2Config(agent_class=named, instructions="\u0001\U0001f600" * 200)}
+    config = RuntimeConfig(agents=agents, ledger=small)
+    async with open_runtime(config, root=tmp_path / "root", tools=[tool(name="x" * 64)(_nothing)]) as runtime:
+        assert runtime.ledgers(named).ho2m.position > 1_000
 
 
 async def test_a_source_that_no_entry_can_hold_stands_in_several(tmp_path: Path) -> None:

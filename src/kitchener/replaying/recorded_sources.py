@@ -13,7 +13,8 @@ from kitchener.actors.attention.templates import AttentionTemplate
 from kitchener.actors.executor.prompts import PromptLibrary, PromptSource
 from kitchener.actors.policy_identity import NOT_POLICY
 from kitchener.actors.sources import RequestSources, joined_text
-from kitchener.actors.tools.registry import ToolRegistry, Toolset, toolset_of
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.tools.toolsets import Toolset, toolset_of
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.config import HO2Config, HO3MemoryConfig
 from kitchener.errors import KitchenerError
@@ -166,6 +167,20 @@ async def read_sources(ho2m: LedgerReader | None, config_hash: str) -> RecordedS
             return None
         texts[kind, named["name"]], hashes[kind, named["name"]] = found[1], named["hash"]
     return RecordedSources(config_hash, agent_class, configuration["settings"], texts, hashes)
+
+
+async def entries_of_sources(ho2m: LedgerReader, config_hash: str) -> set[int]:
+    """Returns the numbers of the entries that hold a configuration and what it names; empty where it is not on record.
+
+    Raises:
+        SourcesSealed: they are sealed, and the key is gone or not configured
+    """
+    whole = await _read(ho2m, config_hash)
+    if whole is None:
+        return set()
+    hashes = [config_hash, *[named["hash"] for named, _ in _named(json.loads(whole[1]))]]
+    keys = [events.source_index_key(each) for each in hashes]
+    return {entry.seq for key in keys async for entry in ho2m.read(key=key)}
 
 
 def _named(configuration: ConfigurationSource) -> Iterator[tuple[NamedSource, SourceKind]]:

@@ -66,7 +66,7 @@ class ReplayLedger:
     async def read(self, **conditions: Unpack[ReadConditions]) -> AsyncIterator[StoredEntry]:
         """The recorded entries that meet all conditions and that the replay may see; see `LedgerClient.read`."""
         up_to_seq = conditions.get("up_to_seq")
-        end = self._tape.end_of(self.ledger_id) if up_to_seq is None else min(up_to_seq, self.position)
+        end = self._present_end() if up_to_seq is None else min(up_to_seq, self.position)
         conditions["up_to_seq"] = end
         given = {name for name, value in conditions.items() if value is not None}
         if given == {"session_id", "up_to_seq"} and conditions["session_id"] == self._tape.session_id:
@@ -76,6 +76,11 @@ class ReplayLedger:
         elif self._reader is not None:
             async for entry in self._reader.read(**conditions):
                 yield entry
+
+    def _present_end(self) -> int:
+        """Number of the last entry before the one that should be written next. It may be another session's."""
+        following = self._tape.next_of(self.ledger_id)
+        return following.seq - 1 if following is not None else self.position
 
     async def last(self, *, session_id: str | None = None, key: str | None = None, limit: int = 1) -> list[StoredEntry]:
         """The newest recorded entries of a session or a key that the replay may see, ascending."""

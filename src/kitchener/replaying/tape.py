@@ -188,11 +188,6 @@ class Tape:
         left = self._left.get(ledger_id)
         return left[0] if left else None
 
-    def end_of(self, ledger_id: str) -> int:
-        """Number of the last entry before the one that should be written next, which may be another session's."""
-        following = self.next_of(ledger_id)
-        return following.seq - 1 if following is not None else self.seen.get(ledger_id, 0)
-
     def take(self, ledger_id: str, entry: LedgerEntry) -> StoredEntry:
         """Compares an entry with the next recorded one, and returns the recorded one.
 

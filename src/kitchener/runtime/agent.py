@@ -28,8 +28,8 @@ from kitchener.actors.turn.services import DegradedCall
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock
-from kitchener.config import HO2Config, RuntimeConfig, described_key
-from kitchener.errors import ConfigError, KitchenerError, RuntimeClosed
+from kitchener.config import HO2Config, RuntimeConfig, described_key, dotted_key
+from kitchener.errors import ConfigError, KitchenerError, RuntimeClosed, ToolError
 from kitchener.gateway import LLMGateway
 from kitchener.ids import IdSource
 from kitchener.ledger import LateLedgers, Ledgers, open_ledgers
@@ -204,6 +204,19 @@ class Agent:
             sealer=self._shared.sealer,
             also=self._memory.ledgers if self._memory is not None else (),
         )
+
+
+def check_tools(config: RuntimeConfig, source: str) -> None:
+    """Imports the tools that settings name by module. Names of tools given to `open_runtime` are not known here.
+
+    Raises:
+        ConfigError: a tool cannot be loaded; names the class and the tool
+    """
+    for agent_class, agent in config.agents.items():
+        try:
+            load_tools(name for name in agent.tools or () if ":" in name)
+        except ToolError as error:
+            raise ConfigError(source, dotted_key(("agents", agent_class, "tools")), "", str(error)) from error
 
 
 def tools_of(

@@ -14,6 +14,7 @@ from kitchener.records import events
 from kitchener.records.entries import is_sealed
 from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import replay_session
+from kitchener.replaying.what_if import open_what_if
 from kitchener.testing import FakeClock, ScriptedProvider, use_tool
 from tests.acceptance.context.context_kit import ENFORCE, OTHER, SHADOW, SID, Talk, talk
 from tests.acceptance.stack import QUICK, open_scripted, read_all, scripted_config
@@ -256,6 +257,23 @@ async def test_a_sealed_result_is_recalled_and_leaves_with_its_subject(tmp_path:
         assert all(is_sealed(each.payload["result"]) for each in called)
     report = await replay_session(SID, config=scripted_config(tmp_path, **settings), tools=TOOLS)
     assert (report.divergence, set(report.skipped.values())) == (None, {"erased"})
+
+
+@ALL_MODES
+async def test_another_policy_is_compared_with_the_recorded_one(tmp_path: Path, mode: Mapping[str, Any]) -> None:
+    """What a model would have been shown, with the same settings and without recalled results."""
+    async with talking(tmp_path, **mode) as ada:
+        await ada.say("use door_code", "what a day", "and the code?")
+    mine, without = scripted_config(tmp_path, **mode), scripted_config(tmp_path, **mode, recalled_results=0)
+    async with open_what_if(mine, mine, "ADMIN", tools=TOOLS) as same:
+        report = await same.compare(SID)
+        assert [turn.is_same for turn in report.turns] == [True] * 3
+        assert "4711" in report.turns[-1].recorded.text
+    async with open_what_if(mine, without, "ADMIN", tools=TOOLS) as fewer:
+        report = await fewer.compare(SID)
+        assert [turn.is_same for turn in report.turns] == [True, False, False]
+        assert "4711" not in report.turns[-1].other.text
+        assert f"WO-{SID}-002.1" in report.turns[-1].went_out
 
 
 async def test_the_turn_names_its_results_on_record(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def chat(
     """Talk to an agent.
 
     On a terminal the reply appears as the model writes it, and text that is taken back is marked. From a pipe, each line is a
-    message and standard output gets plain replies. `/help` lists the commands of the chat.
+    message and standard output gets plain replies. `/help` lists the commands of the chat. Exits with 1 if a turn failed.
 
     For example:
 
@@ -195,6 +195,7 @@ class _ChatLoop:
             print_text(("\n" if shown else "") + result.response)
         if result.error is not None:
             say(f"kitchener: {result.turn_id}: {result.error.kind}: {result.error.message}")
+            self.exit_code = self.exit_code or NEGATIVE
 
     def _count(self, result: TurnResult, seconds: float) -> None:
         self.turns += 1

@@ -12,11 +12,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import anyio
 import anyio.to_thread
+from cyclopts import Parameter
 
+from kitchener.cli.config.probe import probe_providers
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options
 from kitchener.cli.terminal.output import print_json, print_text
@@ -66,16 +68,24 @@ class Finding:
     detail: str
 
 
-def doctor(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
+def doctor(
+    *,
+    options: Options = _EVERYTHING,
+    probe: Annotated[
+        bool, Parameter(negative="", help="Ask each provider for a short answer, at most 20 seconds. It costs a few tokens.")
+    ] = False,
+    json: JsonFlag = False,
+) -> int:
     """Say whether this machine, the settings and the ledgers are in order.
 
     Looks at versions, settings, keys, the file system under the root (locks, and how long a sync takes), at each ledger's
-    head and holder, and at how many of the newest turns met a full queue. Calls no provider, takes no lock, changes nothing
-    but a temporary file. Exits with 1 where something fails.
+    head and holder, and at how many of the newest turns met a full queue. Takes no lock, changes nothing but a temporary
+    file, and calls providers only with `--probe`. Exits with 1 where something fails.
 
     For example:
 
         kitchener doctor
+        kitchener doctor --probe
         kitchener doctor --root ./ledgers --json
     """
     findings = list(_versions())
@@ -88,6 +98,11 @@ def doctor(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
         findings += [*_settings(loaded), *_root(Path(config.plane_root))]
         is_checked = all(each.state == "ok" for each in findings if each.what == "references")
         findings += [*_providers(config, is_checked=is_checked), *anyio.run(_ledgers, config)]
+        if probe and is_checked:
+            findings += [
+                Finding(f"probe {each.provider_id}", "ok" if each.problem is None else "fail", each.detail)
+                for each in anyio.run(probe_providers, config)
+            ]
     is_fine = all(each.state != "fail" for each in findings)
     if json:
         print_json({"ok": is_fine, "findings": [asdict(each) for each in findings]})

@@ -11,7 +11,7 @@ from typing import Final, Literal, cast
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.authority.ranking import TurnRanking, TurnWords
-from kitchener.actors.sessions.results import read_result
+from kitchener.actors.sessions.recalled_results import read_result
 from kitchener.cli.context.asked import AnsweredCall, answered_calls
 from kitchener.cli.context.recorded_session import RecordedSession, fold_shadow, open_reader, read_past
 from kitchener.cli.options import LedgerPaths
