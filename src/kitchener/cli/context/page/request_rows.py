@@ -131,10 +131,8 @@ def changed_requests(before: Sequence[RecordedPrompt], after: Sequence[RecordedP
     for key, prompt in _by_place(after):
         request = earlier.get(key)
         if request is not None:
-            diff = line_diff(_lines(request), _lines(prompt.request), "the turn before", "this turn")
-            found.append(
-                ChangedRequest(f"{key[0]}, request {key[1]} of its kind", list(_diff_lines(diff)))
-            )
+            lines = diff_lines("\n".join(request_lines(request)), "\n".join(request_lines(prompt.request)))
+            found.append(ChangedRequest(f"{key[0]}, request {key[1]} of its kind", lines))
     return found
 
 
@@ -146,8 +144,17 @@ def _by_place(calls: Sequence[RecordedPrompt]) -> Iterator[tuple[tuple[str, int]
         yield (kind, seen[kind]), each
 
 
-def _lines(request: PromptRequest) -> list[str]:
-    return [_without_mark(line) for line in "\n".join(request_lines(request)).split("\n")]
+def diff_lines(before: str, after: str) -> list[DiffLine]:
+    """A unified diff of two requests, but for the digits in the delimiters of data; empty: they are equal."""
+    old, new = ([_without_mark(line) for line in text.split("\n")] for text in (before, after))
+    diff = line_diff(old, new, "the turn before", "this turn")
+    return [DiffLine(_kind(number, line), line) for number, line in enumerate(diff.split("\n") if diff else ())]
+
+
+def _kind(number: int, line: str) -> str:
+    if number < _HEAD_LINES or line.startswith("@@"):
+        return "place"
+    return {"+": "added", "-": "removed"}.get(line[:1], "same")
 
 
 def _without_mark(line: str) -> str:
@@ -156,9 +163,3 @@ def _without_mark(line: str) -> str:
         if line.startswith(begins) and line.endswith(">") and len(line) == _MARK_CHARS + len(begins) - len("<data-"):
             return f"{begins[:-1]}>"
     return line
-
-
-def _diff_lines(diff: str) -> Iterator[DiffLine]:
-    for number, text in enumerate(diff.split("\n") if diff else ()):
-        is_head = number < _HEAD_LINES or text.startswith("@@")
-        yield DiffLine("place" if is_head else {"+": "added", "-": "removed"}.get(text[:1], "same"), text)
