@@ -238,8 +238,8 @@ def _as_file(suffix: str, read: Callable[[Path], object]) -> Callable[[str], obj
 def _closest_class(text: str) -> object:
     classes = {name: HO2Config() for name in ("ADMIN", "RESIDENT", "x" * 64)}
     with contextlib.suppress(KitchenerError):
-        return check_is_configured(RuntimeConfig(agents=classes), text)
-    return None
+        check_is_configured(RuntimeConfig(agents=classes), text)
+    return classes
 
 
 def _as_router(field: str) -> Callable[[str], object]:

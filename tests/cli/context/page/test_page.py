@@ -15,7 +15,7 @@ from tests.acceptance.stack import open_scripted
 from tests.cli.commands import COMMAND, environment
 from tests.cli.conftest import Cli
 from tests.cli.context.contexts import TALK, configure, intents, talk, turn
-from tests.cli.context.pages import Page, read_page
+from tests.cli.context.page.pages import Page, read_page
 from tests.replay.golden_roots import FOLDER, unpacked
 
 SESSION = "SES-0000000a"
