@@ -61,6 +61,7 @@ from kitchener.memory import learned_lines, signals, timestamps
 from kitchener.records.entries.work_orders import WorkOrderType
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolSpec, Usage
 from kitchener.records.ref import Ref
+from kitchener.replaying.recorded_sources import line_diff
 from tests.hostile import wire
 
 _REQUESTS: Final = requests.RequestChecks(LimitsConfig(max_message_chars=10**9))
@@ -328,6 +329,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
     ),
     "files": (
         Scan("settings", _as_settings),
+        Scan("diff of sources", lambda text: line_diff(text.splitlines(), text[::-1].splitlines())),
         Scan("a settings file", _as_file(".toml", RouterConfig.from_config_file)),
         Scan("a settings file as JSON", _as_file(".json", RouterConfig.from_config_file)),
         Scan("an endpoint", _as_router("base_url")),

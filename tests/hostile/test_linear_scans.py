@@ -17,6 +17,7 @@ TAKES_MORE_THAN_IT_SEEMS = {
     "kitchener.config.settings": ("difflib", "settings"),
     "kitchener.context.lexical.words": ("unicodedata", "words"),
     "kitchener.memory.learned_lines": ("unicodedata", "tidy a line"),
+    "kitchener.replaying.recorded_sources": ("difflib", "diff of sources"),
 }
 """Modules of libraries whose work may grow with the square of a text, who uses them, and the scan that measures it."""
 
