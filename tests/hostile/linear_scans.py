@@ -62,6 +62,7 @@ from kitchener.memory import learned_lines, signals, timestamps
 from kitchener.records.entries.work_orders import WorkOrderType
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolSpec, Usage
 from kitchener.records.ref import Ref
+from kitchener.replaying.line_diff import line_diff
 from kitchener.runtime.loading import check_is_configured
 from tests.hostile import wire
 
@@ -337,6 +338,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
     ),
     "files": (
         Scan("settings", _as_settings),
+        Scan("diff of sources", lambda text: line_diff(text.splitlines(), text[::-1].splitlines())),
         Scan("a settings file", _as_file(".toml", RouterConfig.from_config_file)),
         Scan("a settings file as JSON", _as_file(".json", RouterConfig.from_config_file)),
         Scan("an endpoint", _as_router("base_url")),

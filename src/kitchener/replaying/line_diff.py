@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Sequence
 from typing import Final
 
-_MOST_LINES: Final = 4_000
+_MOST_LINES: Final = 1_000
 """Longest text that is compared line by line; comparing takes up to the square of it."""
 
 
