@@ -291,4 +291,4 @@ class TestLast:
     def test_where_there_is_none_it_says_so(self, cli: Cli) -> None:
         outcome = cli("context", "explain", "last", "--html")
         assert (outcome.code, outcome.out) == (1, "")
-        assert "last: no turn of ADMIN is on record" in outcome.err
+        assert "last: no turn is on record" in outcome.err
