@@ -37,7 +37,9 @@ _EVERYTHING = Options()
 
 
 def chat(
-    session: Annotated[SessionChoice, Parameter(help="Continue this session. `last`: the newest one. Default: a new one.")] = None,
+    session: Annotated[
+        SessionChoice, Parameter(help="Continue this session. `last`: the newest one. Default: a new one.")
+    ] = None,
     *,
     options: Options = _EVERYTHING,
     subject: Annotated[str | None, Parameter(help="The subject. Default: anonymous.")] = None,
