@@ -79,6 +79,7 @@ from kitchener.records.entries.sessions import (
     SessionEndPayload,
     SessionImportedPayload,
     SessionStartPayload,
+    SealingChangedPayload,
     SignerDeclaredPayload,
     SubjectErasedPayload,
 )
@@ -220,6 +221,7 @@ __all__ = [
     "ShadowDecisionPayload",
     "ShadowEvent",
     "SignalPayload",
+    "SealingChangedPayload",
     "SignerDeclaredPayload",
     "SourceKind",
     "SourceRecordedPayload",
