@@ -11,9 +11,10 @@ import json
 import os
 import threading
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -295,7 +296,9 @@ class Keyring:
         path = self._path(subject_id)
         draft = self.directory / f".{kid}.new"
         with _os_errors(path):
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self.directory.exists():
+                self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                sync_directory(self.directory.parent)
             write_private(draft, text if content is None else content)
             try:
                 os.link(draft, path)  # unlike rename, never replaces a key
@@ -414,6 +417,7 @@ def _cipher(secret: bytes) -> Cipher:
     return AESGCM(secret)
 
 
+@lru_cache(maxsize=1_024)
 def _bound_to(ledger_id: str, entry_type: str, field: str) -> bytes:
     return canonical_bytes([ledger_id, entry_type, field])
 

@@ -119,6 +119,7 @@ SIGNERS_KEY: Final = "signers"
 """The index key of every declared signer of projections."""
 SEALING_KEY: Final = "sealing"
 """The index key of every entry from which on content is sealed, or is not."""
+_KEYS_OF_ROOT: Final[Mapping[str, tuple[str, ...]]] = {SIGNER_DECLARED: (SIGNERS_KEY,), SEALING_CHANGED: (SEALING_KEY,)}
 
 POLICY_VERSION: Final = 2
 """The version of the rules that turns follow, recorded in `TURN_STARTED`; an absent field means 1. A replay follows it.
@@ -224,10 +225,8 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
         return ("sessions", external_index_key(None if is_anonymous else subject_id, str(external)))
     if entry_type == SUBJECT_ERASED:
         return (erased_index_key(str(subject_id)),)
-    if entry_type == SIGNER_DECLARED:
-        return (SIGNERS_KEY,)
-    if entry_type == SEALING_CHANGED:
-        return (SEALING_KEY,)
+    if entry_type in _KEYS_OF_ROOT:
+        return _KEYS_OF_ROOT[entry_type]
     if entry_type == SOURCE_RECORDED:
         return (source_index_key(str(payload.get("hash"))),)
     if entry_type in _OF_SHARED_INTENTS:

@@ -36,7 +36,7 @@ def settings_of(config: RuntimeConfig | str | Path | None, root: str | Path | No
 
 
 def keyring_dir(config: RuntimeConfig) -> Path:
-    """The directory of the subjects' keys, whether it exists or not. It is not below the root, so a copy of the root has no key."""
+    """The directory of the subjects' keys, whether it exists or not. By default a copy of the root has no key."""
     return Path(config.ledger.keyring or f"{os.path.abspath(config.plane_root)}.keys")
 
 

@@ -20,7 +20,7 @@ from kitchener.sealing import Keyring, Sealer
 
 
 def check_place(config: RuntimeConfig) -> None:
-    """Raises ConfigError if new keys would be made beside a root that is a mount point: on another file system, maybe a passing one."""
+    """Raises ConfigError if new keys would stand on another file system than the root, because the root is a mount point."""
     root, keys = Path(config.plane_root), keyring_dir(config)
     if not config.ledger.seal or config.ledger.keyring or keys.exists() or not root.exists():
         return

@@ -87,6 +87,6 @@ def _lines(report: ErasureReport) -> Iterator[str]:
     yield f"erased {name}: {counts}, {lines}; key {report.key_id} is destroyed"
     if report.plain_turns:
         yield (
-            f"{counted(report.plain_turns, 'turn')} of theirs were stored in plain text, before content was sealed, and stay readable:"
-            " nothing is ever taken out of a ledger"
+            f"{counted(report.plain_turns, 'turn')} of theirs were stored in plain text, before content was sealed, and stay"
+            " readable: nothing is ever taken out of a ledger"
         )
