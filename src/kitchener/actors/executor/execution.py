@@ -15,8 +15,9 @@ import orjson
 from kitchener.actors.executor.answers import is_stored_by_text
 from kitchener.actors.executor.prompts import CompiledContract
 from kitchener.actors.executor.replies import ReplyStream
-from kitchener.actors.tools.registry import ToolCall, ToolRegistry, Toolset
+from kitchener.actors.tools.registry import ToolCall, ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome, storable
+from kitchener.actors.tools.toolsets import Toolset
 from kitchener.actors.work.plan import cost_json
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, loop_clock
@@ -117,18 +118,17 @@ class Execution:
         direct_after: int | None = None,
     ) -> None:
         self._surroundings, self._wo, self._reply = surroundings, work_order, reply
-        known = work_order.__dict__  # reading a field through the model takes five times as long
-        self._wo_id, self._subject_id, self._limits = known["wo_id"], known["subject_id"], known["constraints"].__dict__
+        self._wo_id, self._subject_id, self._limits = work_order.wo_id, work_order.subject_id, work_order.constraints
         self._ledger = surroundings.ledgers.ho1m
-        self.makes_reply = known["wo_type"] == "synthesize"
+        self.makes_reply = work_order.wo_type == "synthesize"
         self._base: Final[CommonPayload] = {
             "v": events.VERSION,
-            "session_id": known["session_id"],
+            "session_id": work_order.session_id,
             "subject_id": self._subject_id,
         }
-        if turn_id := known["turn_id"]:  # a consolidation belongs to no turn
-            self._base["turn_id"] = turn_id
-        limit_ms = self._limits["timeout_ms"]
+        if work_order.turn_id:  # a consolidation belongs to no turn
+            self._base["turn_id"] = work_order.turn_id
+        limit_ms = self._limits.timeout_ms
         if limit_ms is not None:
             self._deadline = surroundings.now() + limit_ms / 1_000
         else:  # never later than the deadline of the scope around this task
@@ -136,7 +136,7 @@ class Execution:
         self._started_us = surroundings.clock.time_us()
         if direct_after is not None:
             cast(AttemptStartedPayload, self._base)["governance_violation"] = True
-        planned = known["planned_ref"]
+        planned = work_order.planned_ref
         self._parts: list[orjson.Fragment] = [planned.as_json()] if planned else []
         self._output_ref: orjson.Fragment | None = None
         self._model_calls_begun, self._llm_calls, self._tool_calls_begun = direct_after or 0, 0, 0
@@ -172,14 +172,12 @@ class Execution:
         """
         # No validation is needed: the counts come from this object, and each recorded call had integer tokens.
         return NO_COST.replaced(
-            {
-                "input_tokens": self._input_tokens,
-                "output_tokens": self._output_tokens,
-                "llm_calls": self._llm_calls,
-                "tool_calls": len(self._tool_ids),
-                "tool_ids_used": tuple(self._tool_ids),
-                "elapsed_ms": max(0, (now_us - self._started_us) // 1_000),
-            }
+            input_tokens=self._input_tokens,
+            output_tokens=self._output_tokens,
+            llm_calls=self._llm_calls,
+            tool_calls=len(self._tool_ids),
+            tool_ids_used=tuple(self._tool_ids),
+            elapsed_ms=max(0, (now_us - self._started_us) // 1_000),
         )
 
     async def call_model(
@@ -288,29 +286,28 @@ class Execution:
         messages: tuple[Message, ...],
         tools: Toolset,
     ) -> PromptRequest:
-        known, limits, boundary = self._wo.__dict__, self._limits, contract.boundary
-        temperature, longest = limits["temperature"], limits["max_tokens"] or boundary.max_tokens
-        left = limits["token_budget"] - self._input_tokens - self._output_tokens
+        wo, limits, boundary = self._wo, self._limits, contract.boundary
+        left = limits.token_budget - self._input_tokens - self._output_tokens
         if left < 1:
             raise WorkOrderFailed(
-                "BUDGET", f"the token budget of {limits['token_budget']} was used up by {self._llm_calls} model calls"
+                "BUDGET", f"the token budget of {limits.token_budget} was used up by {self._llm_calls} model calls"
             )
         return PromptRequest(
             contract_id=contract.contract_id,
-            wo_type=known["wo_type"],
+            wo_type=wo.wo_type,
             prompt_pack_version=contract.prompt_pack_version,
             messages=messages,
             variables=variables,
             call=self._model_calls_begun,
-            session_id=known["session_id"],
+            session_id=wo.session_id,
             wo_id=self._wo_id,
             subject_id=self._subject_id,
             deadline=self._deadline,
-            max_tokens=min(longest, left),
-            temperature=boundary.temperature if temperature is None else temperature,
-            provider_id=limits["provider_id"],
-            model_id=limits["model_id"],
-            domain_tags=limits["domain_tags"],
+            max_tokens=min(limits.max_tokens or boundary.max_tokens, left),
+            temperature=boundary.temperature if limits.temperature is None else limits.temperature,
+            provider_id=limits.provider_id,
+            model_id=limits.model_id,
+            domain_tags=limits.domain_tags,
             tools=tools.specs,
             output_schema=contract.output_schema,
             restart_streams=self.makes_reply and self._reply is not None,

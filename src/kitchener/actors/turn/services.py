@@ -63,13 +63,10 @@ class TurnConstants:
         limits = partial(constraints_for, config, token_budget=config.turn_budget)
         self.classify = limits("classify", contract_id=config.classify_contract_id)
         self.synthesize = limits("synthesize", contract_id=config.synthesize_contract_id)
-        self.with_tools = self.synthesize.model_copy(
-            update={"turn_limit": config.tool_turn_limit, "allowed_tools": self.allowed_tools}
-        )
-        fetching = {"turn_limit": config.tool_turn_limit, "allowed_tools": (ITEM_TOOL,)}
-        self.with_items = self.synthesize.model_copy(update=fetching)
-        self.with_both = self.with_tools.model_copy(update={"allowed_tools": (*self.allowed_tools, ITEM_TOOL)})
-        self.tool_call = limits("tool_call", contract_id=None).model_copy(update={"allowed_tools": self.allowed_tools})
+        self.with_tools = self.synthesize.replaced(turn_limit=config.tool_turn_limit, allowed_tools=self.allowed_tools)
+        self.with_items = self.synthesize.replaced(turn_limit=config.tool_turn_limit, allowed_tools=(ITEM_TOOL,))
+        self.with_both = self.with_tools.replaced(allowed_tools=(*self.allowed_tools, ITEM_TOOL))
+        self.tool_call = limits("tool_call", contract_id=None).replaced(allowed_tools=self.allowed_tools)
         self.verify = limits("verify", contract_id=config.verify_contract_id)
         known = (
             self.classify,

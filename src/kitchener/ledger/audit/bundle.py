@@ -119,8 +119,8 @@ class _Counter:
         self._size += len(data)
         if self._size > self._limit:
             raise CallerError(
-                f"the bundle would be larger than {self._limit:,} bytes: give --max-mib a higher number. If an earlier version"
-                " signed a head, every entry up to it is named, but not after a new `kitchener ledger checkpoint`"
+                f"the bundle would be larger than {self._limit:,} bytes: give a higher --max-mib. After an earlier version"
+                " signed a head, every entry up to it is named; after `kitchener ledger checkpoint` none needs to be"
             )
         self._write(data)
 
