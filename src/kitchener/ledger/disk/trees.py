@@ -83,11 +83,11 @@ def root_of(volume: Volume, ledger_id: str, segment: Segment) -> bytes:
 
 
 def tree_of(volume: Volume, ledger_id: str, seq: int) -> LedgerTree:
-    """The tree of a ledger whose last entry would be `seq`; takes the roots in seals for right."""
+    """The tree of a verified ledger whose last entry would be `seq`; takes the roots in its seals for right."""
     tree, segments = LedgerTree(ledger_id), segments_up_to(volume, seq)
     for segment in segments[:-1]:
         tree.add_segment(segment.last, root_of(volume, ledger_id, segment))
-    tree.add_lines(leaf for _, leaf in lines_of(volume, ledger_id, segments[-1]))
+    tree.add_lines(map(leaf_of_line, raw_lines(volume, segments[-1])))
     return tree
 
 
