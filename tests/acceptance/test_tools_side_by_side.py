@@ -250,11 +250,11 @@ async def test_the_cost_of_nested_agents_is_in_the_outer_ones(tmp_path: Path, sc
     (middle,) = [each for each in asker.inner if "nested" in each.cost_summary]
     leaf = next(each for each in asker.inner if each is not middle)
     assert middle.cost_summary.get("nested") == leaf.cost_summary
-    cost, nested = result.cost_summary, {key: middle.cost_summary[key] + leaf.cost_summary[key] for key in COUNTS}
-    assert cost.get("nested") == nested
+    cost, inner = result.cost_summary, {key: middle.cost_summary[key] + leaf.cost_summary[key] for key in COUNTS}
+    assert cost.get("nested") == inner
     for key in COUNTS:
         own = sum(wo["cost"][key] for wo in result.wo_chain_summary)
-        assert cost[key] == own + nested[key]
+        assert cost[key] == own + inner[key]
     for each in (result, middle):
         report = await replay_session(each.session_id, config=scripted_config(tmp_path), tools=[asker.tool])
         assert report.is_identical, report.text()
