@@ -100,9 +100,16 @@ def invoke(tokens: Sequence[str]) -> int:
     """Runs one command line and returns its exit code. A user's mistake gives one line on standard error."""
     try:
         app = build_app(is_listing=not tokens or tokens[0] in ("--help", "-h"))
-        code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        command, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
+        if "last" in bound.arguments.values():
+            # Imported here because it leads to the ledgers, which a help text and a version need not load.
+            from kitchener.cli.options import fill_in_last
+
+            fill_in_last(command, bound.arguments)
+        code = command(*bound.args, **bound.kwargs)
     except CycloptsError as error:
-        return _fail(USAGE, f"{' '.join(str(error).split())} (kitchener --help)")
+        of = "".join(f"{each} " for each in error.command_chain or ())
+        return _fail(USAGE, f"{' '.join(str(error).split())} (kitchener {of}--help)")
     except KeyboardInterrupt:
         return _fail(INTERRUPTED, "interrupted")
     except BrokenPipeError:

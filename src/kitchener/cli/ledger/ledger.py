@@ -18,7 +18,7 @@ from cyclopts.validators import Number
 
 from kitchener.cli.exits import DAMAGED, NEGATIVE, OK
 from kitchener.cli.ledger.proof import PublicKey, checkpoint, is_bundle, key, proof, public_key_of, verify_proof
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionChoice
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import one_line, print_json, print_text, say_instead
 from kitchener.clock import SystemClock, iso
@@ -70,11 +70,13 @@ def verify(
 
 @app.command
 def tail(
+    session: Annotated[
+        SessionChoice, Parameter(help="Only entries of this session, whatever its agent class. `last`: the newest session.")
+    ] = None,
     *,
     options: Options = _EVERYTHING,
     ledger: Annotated[LedgerName, Parameter(help="Which ledger of the agent class.")] = "ho2m",
     lines: Annotated[int, Parameter(name=("--lines", "-n"), validator=Number(gte=1), help="How many entries.")] = 10,
-    session: Annotated[str | None, Parameter(help="Only entries of this session, whatever its agent class.")] = None,
     entry_type: Annotated[str | None, Parameter(name="--type", help="Only entries of this type, e.g. TURN_COMPLETED.")] = None,
     json: JsonFlag = False,
 ) -> int:
@@ -84,7 +86,7 @@ def tail(
 
         kitchener ledger tail
         kitchener ledger tail --ledger ho1m -n 3 --type LLM_CALL --json
-        kitchener ledger tail --session SES-0a1b2c3d
+        kitchener ledger tail last
     """
     entries = anyio.run(_newest, options, ledger, lines, session, entry_type)
     if json:

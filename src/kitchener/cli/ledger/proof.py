@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from kitchener.cli.exits import DAMAGED, OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options, TurnArgument
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.written_files import check_output, write_whole
 from kitchener.clock import SystemClock, iso
@@ -101,8 +101,7 @@ def checkpoint(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int
 
 
 def proof(
-    turn: Annotated[str, Parameter(name="TURN", help="A turn id, such as T-0a1b2c3d-000001.")],
-    /,
+    turn: TurnArgument,
     *,
     options: Options = _EVERYTHING,
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="The bundle; else `./<turn>.proof.json`.")] = None,

@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from kitchener.cli.exits import OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionArgument
 from kitchener.cli.session.portable import export, import_
 from kitchener.cli.session.repair import repair
 from kitchener.cli.terminal.interrupt import run_to_end
@@ -39,8 +39,6 @@ app = App(name="session", help="List, show, end, repair and move sessions.")
 app.command(repair)
 app.command(export)
 app.command(import_, name="import")
-
-SessionArgument = Annotated[str, Parameter(name="SESSION", help="A session id, such as SES-0a1b2c3d.")]
 
 _EVERYTHING = Options()
 _WORK_ORDER_STATES = {
@@ -85,12 +83,12 @@ def list_(
 
 
 @app.command
-def show(session: SessionArgument, /, *, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
+def show(session: SessionArgument, *, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     """Show the turns of a session: messages, replies and work orders. Takes no lock.
 
     For example:
 
-        kitchener session show SES-0a1b2c3d
+        kitchener session show last
         kitchener session show SES-0a1b2c3d --json
     """
     history = anyio.run(_shown, options, session)
@@ -99,7 +97,7 @@ def show(session: SessionArgument, /, *, options: Options = _EVERYTHING, json: J
 
 
 @app.command
-def end(session: SessionArgument, /, *, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
+def end(session: SessionArgument, *, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     """End a session. It runs the messages that already wait and takes no more.
 
     For example:
