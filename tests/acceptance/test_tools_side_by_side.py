@@ -4,7 +4,7 @@ The claims stand in docs/tools.md.
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -12,8 +12,10 @@ import pytest
 
 from kitchener.actors.tools.registry import Tool, tool
 from kitchener.records import events
+from kitchener.records.entries import NestedCost
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
-from kitchener.records.turn import ToolRan, ToolStarted, TurnCompleted
+from kitchener.records.turn import ToolRan, ToolStarted, TurnCompleted, TurnResult
+from kitchener.records.work_order import Cost
 from kitchener.replaying import replay_session
 from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider
@@ -235,10 +237,6 @@ def passing(request: PromptRequest) -> Any:
     return PromptResponse(provider_id="scripted", model_id="m", text="", usage=Usage(5, 5), tool_uses=asked)
 
 
-Count = Literal["input_tokens", "output_tokens", "llm_calls", "tool_calls"]
-COUNTS: tuple[Count, ...] = ("input_tokens", "output_tokens", "llm_calls", "tool_calls")
-
-
 async def test_the_cost_of_nested_agents_is_in_the_outer_ones(tmp_path: Path, scripted: OpenRuntime) -> None:
     """Two nested turns, one of which runs a third: each is counted once, shown as `nested`, and the replay finds the same."""
     asker = Asker()
@@ -247,14 +245,15 @@ async def test_the_cost_of_nested_agents_is_in_the_outer_ones(tmp_path: Path, sc
             asker.runtime = runtime
             result = await runtime.supervisor().handle_turn("ask both")
     assert len(asker.inner) == 3
-    (middle,) = [each for each in asker.inner if "nested" in each.cost_summary]
-    leaf = next(each for each in asker.inner if each is not middle)
+    results: list[TurnResult] = asker.inner
+    (middle,) = [each for each in results if "nested" in each.cost_summary]
+    leaf = next(each for each in results if each is not middle)
     assert middle.cost_summary.get("nested") == leaf.cost_summary
-    cost, inner = result.cost_summary, {key: middle.cost_summary[key] + leaf.cost_summary[key] for key in COUNTS}
-    assert cost.get("nested") == inner
-    for key in COUNTS:
-        own = sum(wo["cost"][key] for wo in result.wo_chain_summary)
-        assert cost[key] == own + inner[key]
+    inner = [Cost.of(each.cost_summary) for each in (middle, leaf)]
+    nested = inner[0].plus(inner[1])
+    assert Cost.of(result.cost_summary.get("nested") or leaf.cost_summary) == nested
+    own = [Cost.of(cast(NestedCost, wo["cost"])) for wo in result.wo_chain_summary]
+    assert Cost.of(result.cost_summary) == own[0].plus(own[1]).plus(nested)
     for each in (result, middle):
         report = await replay_session(each.session_id, config=scripted_config(tmp_path), tools=[asker.tool])
         assert report.is_identical, report.text()

@@ -5,7 +5,7 @@ Everything is done by `open_runtime`; this module only waits for it. Explained i
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -26,7 +26,7 @@ class SyncRuntime:
         self.runtime = runtime
         """The runtime. Call its coroutine functions by `call`."""
         self.session_id: str | None = None
-        """The session of the conversation; None before the first message. Set it to continue another one, None to begin anew."""
+        """The session of the conversation; None before the first message. Set it to continue another, or to None."""
         self._portal, self._agent_class, self._subject_id = portal, agent_class, subject_id
 
     def ask(self, message: str, *, deadline: float | None = None, idempotency_key: str | None = None) -> TurnResult:
