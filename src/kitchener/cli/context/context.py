@@ -102,7 +102,6 @@ def explain(  # noqa: PLR0913  options of a command, all by keyword
 
         kitchener context explain last --html
         kitchener context explain T-0a1b2c3d-000002 --html --out turn.html --open
-
         kitchener context explain T-0a1b2c3d-000002 --prompt
         kitchener context explain T-0a1b2c3d-000002 --prompt --call 2 --json
         kitchener context explain last
