@@ -103,7 +103,9 @@ class TestBeside:
         assert signals == ["  intent:greeting  ██░░░░░░ 1/5 events, 1/3 sessions"]
         assert (title, last) == ("what was learned:", "  nothing yet")
 
-    def test_the_chat_says_how_memory_is_turned_on(self, taught: Cli) -> None:
+    def test_the_chat_says_how_memory_is_turned_on(self, taught: Cli, tmp_path: Path) -> None:
+        with (tmp_path / "kitchener.toml").open("a", encoding="utf-8") as settings:
+            settings.write('\n[agents."RESIDENT:other"]\ncontext_budget = 2000\n')
         outcome = taught("chat", "--agent", "RESIDENT:other", stdin=b"/memory\n")
         table = '[agents."RESIDENT:other"]'
         expected = (
