@@ -38,7 +38,7 @@ def check(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     try:
         loaded = options.load_checked()
         check_tools(loaded.config, loaded.source)
-        if options != replace(options, named_agent=_EVERYTHING.agent):
+        if options.agent != _EVERYTHING.agent:
             check_is_configured(loaded.config, options.agent)
     except ConfigError as error:
         if not json:
