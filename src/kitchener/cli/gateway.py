@@ -171,7 +171,8 @@ class RerouteReport:
         if found["assumed_to_answer"]:
             yield f"{found['assumed_to_answer']:,} calls go to where nothing is on record of them: taken to be answered"
         if self.knows_prices:
-            yield f"cost {amount_of_money(cost['recorded'])} → {amount_of_money(cost['other'])} ({amount_of_money(cost['difference'], signed=True)})"
+            before, after = amount_of_money(cost["recorded"]), amount_of_money(cost["other"])
+            yield f"cost {before} → {after} ({amount_of_money(cost['difference'], signed=True)})"
         if cost["unpriced_calls"] and self.knows_prices:
             yield f'without a known price, and in neither sum: {cost["unpriced_calls"]:,} calls; see [router.prices."<model>"]'
 

@@ -18,7 +18,8 @@ def banner_lines(config: RuntimeConfig, agent_class: str) -> Iterator[str]:
     first = plan_route(choice.provider, choice.model, tags_for(agent, "synthesize"), config.router).candidates[0]
     model = first.model_id or OWN_MODELS.get(first.provider_id, "its own model")
     version = importlib.metadata.version("kitchener")
-    yield f"Kitchener {version} · agent {agent_class} · model {model} of {first.provider_id} · ledgers in {shown_path(config.plane_root)}"
+    yield f"Kitchener {version} · agent {agent_class} · model {model} of {first.provider_id}"
+    yield f"Ledgers in {shown_path(config.plane_root)}"
     if first.provider_id in OWN_MODELS:
         yield "This model follows fixed rules, without a network. For a real one: kitchener init --provider openai --model NAME"
     yield "/help lists the commands. Ctrl-C cancels a turn; at the prompt it leaves."

@@ -201,9 +201,12 @@ class _ChatLoop:
                 raise RuntimeClosed("the turn ended without a result, because the runtime is closing")
             if shown is not None:
                 shown.finish(result)
-        finally:
+        except KitchenerError:
             if shown is not None:
-                shown.stop()
+                shown.break_off()
+            raise
+        finally:
+            self.status.clear()
         if shown is None:
             print_text(result.response)
         if result.error is not None:

@@ -14,7 +14,6 @@ from kitchener.records.turn import (
     ToolRan,
     TurnResult,
     TurnUpdate,
-    WorkOrderFinished,
     WorkOrderPlanned,
 )
 
@@ -48,8 +47,6 @@ class ShownTurn:
         """Shows the next update."""
         if isinstance(update, WorkOrderPlanned):
             self._doing(update.wo_type)
-        elif isinstance(update, WorkOrderFinished):
-            self._status.show("going on") if self._lines is None else None
         elif isinstance(update, TextDelta):
             self._say(update.text)
         elif isinstance(update, TextRetracted):
@@ -69,8 +66,8 @@ class ShownTurn:
             self._say(result.response)
             self._end_line()
 
-    def stop(self) -> None:
-        """Nothing more happens."""
+    def break_off(self) -> None:
+        """Ends the line of a turn that failed."""
         self._status.clear()
         self._end_line()
 

@@ -1,7 +1,6 @@
 """`kitchener config`: is it right, what is in force, what is there to set."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
