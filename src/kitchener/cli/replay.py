@@ -34,9 +34,7 @@ _EVERYTHING = Options()
 
 
 def replay(
-    session: Annotated[
-        SessionChoice, Parameter(help="Replay this session, of any agent class. `last`: the newest one.")
-    ] = None,
+    session: Annotated[SessionChoice, Parameter(help="Replay this session, of any agent class. `last`: the newest.")] = None,
     *,
     options: Options = _EVERYTHING,
     is_all: Annotated[bool, Parameter(name="--all", negative="", help="Replay every session of every agent class.")] = False,

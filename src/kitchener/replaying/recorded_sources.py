@@ -4,7 +4,6 @@
 with what an agent class is configured with now.
 """
 
-import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,9 +29,8 @@ from kitchener.records.entries import (
     payload_as,
 )
 from kitchener.records.prompt import ToolSpec
+from kitchener.replaying.line_diff import line_diff
 
-_MOST_LINES: Final = 4_000
-"""Longest text that is compared line by line; comparing takes up to the square of it."""
 _KINDS: Final[Mapping[SourceKind, str]] = {
     "prompt_pack": "prompt pack",
     "contract": "contract",
@@ -256,7 +254,7 @@ def changed_sources(recorded: RecordedSources, now: RequestSources) -> tuple[Sou
     for kind, name in dict.fromkeys(keys):
         before, after = recorded.texts.get((kind, name)), present.get((kind, name))
         if before != after:
-            found.append(SourceChange(f"{_KINDS[kind]} {name}", _diff(_readable(kind, before), _readable(kind, after))))
+            found.append(SourceChange(f"{_KINDS[kind]} {name}", line_diff(_readable(kind, before), _readable(kind, after))))
     return tuple(found)
 
 
@@ -268,7 +266,7 @@ def _changed_settings(
         if key == "memory" and isinstance(old, dict) and isinstance(new, dict):
             yield from _changed_settings(agent_class, old, new, "memory.")
         elif old != new:
-            yield SourceChange(f"{prefix}{key} of {agent_class}", _diff(_as_lines(old), _as_lines(new)))
+            yield SourceChange(f"{prefix}{key} of {agent_class}", line_diff(_as_lines(old), _as_lines(new)))
 
 
 def _readable(kind: SourceKind, text: str | None) -> list[str]:
@@ -279,9 +277,3 @@ def _as_lines(value: object) -> list[str]:
     if value is None:
         return []
     return (value if isinstance(value, str) else json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)).splitlines()
-
-
-def _diff(before: list[str], after: list[str]) -> str:
-    if len(before) > _MOST_LINES or len(after) > _MOST_LINES:
-        return f"{len(before):,} lines as recorded, {len(after):,} lines now; too many to compare line by line"
-    return "\n".join(difflib.unified_diff(before, after, "as recorded", "now", lineterm=""))

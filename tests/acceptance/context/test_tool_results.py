@@ -201,23 +201,20 @@ async def test_a_session_recalls_its_newest_results_only(tmp_path: Path, mode: M
 
 @ALL_MODES
 async def test_turned_off_nothing_is_recorded_or_shown(tmp_path: Path, mode: Mapping[str, Any]) -> None:
-    """Its record is that of before the setting, and stays identical when the setting is on later."""
+    """Turned on later, results of turns from then on are shown, and those of before stay out."""
     async with talking(tmp_path, **mode, recalled_results=0) as ada:
         await ada.say("use door_code", "what a day", "and the code?")
         assert "4711" not in ada.text()
         completed = await read_all(ada.ledgers.ho2m, session_id=SID, entry_type=events.TURN_COMPLETED)
         assert all("tool_results" not in each.payload for each in completed)
+    await replays(tmp_path, **mode, recalled_results=0)
     report = await replay_session(SID, config=scripted_config(tmp_path, **mode), tools=TOOLS)
-    assert report.is_identical, report.text()
     assert report.policy is not None  # the setting is part of the policy's identity
     async with talking(tmp_path, **mode) as ada:
         await ada.say("and now?")
         assert "4711" not in ada.text()
         await ada.say("use door_code", "and now?")
         assert "4711" in ada.text()
-    report = await replay_session(SID, config=scripted_config(tmp_path, **mode), tools=TOOLS)
-    assert report.is_identical, report.text()
-    assert len(report.turns) == 6
 
 
 async def test_a_result_cannot_speak_for_somebody_else(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ _EVERYTHING = Options()
 
 def chat(
     session: Annotated[
-        SessionChoice, Parameter(help="Continue this session. `last`: the newest one. Default: a new one.")
+        SessionChoice, Parameter(help="Go on with this session. `last`: the newest. Default: a new one.")
     ] = None,
     *,
     options: Options = _EVERYTHING,

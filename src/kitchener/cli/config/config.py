@@ -37,8 +37,8 @@ def check(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     try:
         loaded = options.load_checked()
         check_tools(loaded.config, loaded.source)
-        if options.agent != _EVERYTHING.agent:
-            check_is_configured(loaded.config, options.agent)
+        if options.named_agent is not None:
+            check_is_configured(loaded.config, options.named_agent)
     except ConfigError as error:
         if not json:
             raise
