@@ -107,7 +107,8 @@ class TestBeside:
     def test_the_chat_says_how_memory_is_turned_on(self, taught: Cli) -> None:
         outcome = taught("chat", "--agent", "RESIDENT:other", stdin=b"/memory\n")
         table = '[agents."RESIDENT:other"]'
-        expected = f"long-term memory of RESIDENT:other is off; `ho3_enabled = true` below {table} of kitchener.toml turns it on, as `kitchener init` writes it\n"
+        setting = f"`ho3_enabled = true` below {table} of kitchener.toml"
+        expected = f"long-term memory of RESIDENT:other is off; {setting} turns it on, as `kitchener init` writes it\n"
         assert (outcome.code, outcome.out) == (0, expected)
 
     def test_verify_and_doctor_look_at_the_memorys_ledgers(self, taught: Cli, tmp_path: Path) -> None:
