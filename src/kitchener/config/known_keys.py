@@ -1,4 +1,4 @@
-"""Says of an unknown key which setting is meant: one of another name, one of another table, or the one with the closest name."""
+"""Says of an unknown key which setting is meant: one of another name or table, or the one with the closest name."""
 
 import difflib
 from collections.abc import Iterator, Mapping
