@@ -38,6 +38,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "ledger.verify_on_open": "how much is verified when a ledger is opened; a replay verifies all",
     "ledger.segment_bytes": _WHERE,
     "ledger.keyring": _WHERE,
+    "ledger.seal": "how content is stored; a replay makes its digests as the recorded turn did",
     "ledger.signing_key": "the private key; a replay checks signatures with the public key on record",
     "limits.max_running_turns": _WAITING,
     "limits.max_waiting_turns": _WAITING,

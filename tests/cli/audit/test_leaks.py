@@ -12,6 +12,7 @@ from kitchener.ledger import LedgerClient, LedgerEntry, LedgerReader, StoredEntr
 from kitchener.records import events
 from kitchener.runtime import open_runtime
 from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName
+from kitchener.sealing import Keyring, Sealer
 from tests.cli.conftest import Cli
 
 SETTINGS = """
@@ -62,11 +63,16 @@ def audited(cli: Cli, two_subjects: Path, tmp_path: Path) -> Cli:
     return cli
 
 
+def sealer_of(root: Path) -> Sealer:
+    """Opens and seals with the keys beside the root."""
+    return Sealer(Keyring(f"{root}.keys"), events.SEALED_FIELDS)
+
+
 def newest(root: Path, ledger: LedgerName, entry_type: str, subject: str, has: str = "") -> StoredEntry:
     """The last entry of a type about a subject of ADMIN, with some field."""
 
     async def read() -> StoredEntry:
-        async with LedgerReader.open(root / PLACES[ledger]) as reader:
+        async with LedgerReader.open(root / PLACES[ledger], sealer=sealer_of(root)) as reader:
             found = [
                 entry
                 async for entry in reader.read(entry_type=entry_type)
@@ -83,7 +89,13 @@ def append(root: Path, ledger: LedgerName, like: StoredEntry, **fields: Any) -> 
 
     async def write() -> None:
         path = root / PLACES[ledger]
-        opened = LedgerClient.open(path, ledger_id=like.ledger_id, index_dir=root / "index", index_keys=INDEX_KEYS.get(ledger))
+        opened = LedgerClient.open(
+            path,
+            ledger_id=like.ledger_id,
+            index_dir=root / "index",
+            index_keys=INDEX_KEYS.get(ledger),
+            sealer=sealer_of(root),
+        )
         async with opened as client:
             await client.write(LedgerEntry(like.entry_type, like.entity_id, {**like.payload, **fields}))
             await client.commit()

@@ -124,7 +124,7 @@ class TestBeside:
             assert f"{len(lines):,} entries" in found[f"{name} ADMIN"]["detail"]
         assert "signals RESIDENT:solo" not in found
         path = tmp_path / OVERLAYS
-        path.write_bytes(path.read_bytes().replace(b"Often talks about", b"Never talks about"))
+        path.write_bytes(path.read_bytes().replace(b"topic_affinity", b"topic_infinity"))
         outcome = taught("ledger", "verify")
         assert outcome.code == 6
         assert f"damaged  {path}: line " in outcome.out
