@@ -23,7 +23,9 @@ from examples.companion_bot.main import (
     settings,
     shortened,
 )
-from kitchener import GateResult, LedgerClient, LedgerDamaged, Overlay, Runtime, RuntimeConfig, open_runtime
+from kitchener import LedgerDamaged, Runtime, RuntimeConfig, open_runtime
+from kitchener.ledger import LedgerClient
+from kitchener.memory import GateResult, Overlay
 
 WATCHED = (TOMATOES, CALENDAR, "domain:roses")
 BAR, INDENT, WIDTH = 20, 14, 110

@@ -13,19 +13,9 @@ from typing import Annotated
 import anyio
 from pydantic import Field
 
-from kitchener import (
-    HO2Config,
-    HO2Supervisor,
-    HO3MemoryConfig,
-    PromptRequest,
-    PromptResponse,
-    RouterConfig,
-    Runtime,
-    RuntimeConfig,
-    open_runtime,
-    tool,
-)
-from kitchener.config import GateThresholds
+from kitchener import HO2Config, HO2Supervisor, Runtime, RuntimeConfig, open_runtime, tool
+from kitchener.config import GateThresholds, HO3MemoryConfig, RouterConfig
+from kitchener.gateway import PromptRequest, PromptResponse
 from kitchener.gateway.providers.offline import OfflineProvider
 
 EVENINGS = (

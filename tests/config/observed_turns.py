@@ -13,7 +13,8 @@ import anyio
 import anyio.lowlevel
 import trio.testing
 
-from kitchener import AttentionContext, ContextFragment, tool
+from kitchener import tool
+from kitchener.actors import AttentionContext, ContextFragment
 from kitchener.config import HO3MemoryConfig, LimitsConfig, RuntimeConfig
 from kitchener.errors import ActorStopped, ConfigError, KitchenerError, Overloaded, ProviderError
 from kitchener.records.prompt import PromptRequest

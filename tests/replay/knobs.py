@@ -113,6 +113,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.max_wo_chain_length": Policy("RESIDENT:declare", 2, "WO_PLANNED", "entry"),
     "agents.*.max_retries": Policy("ADMIN", 0, "WO_PLANNED", "entry"),
     "agents.*.tool_turn_limit": Policy("ADMIN", 2, "WO_PLANNED", "constraints.turn_limit"),
+    "agents.*.parallel_tools": Policy("ADMIN", 2, "WO_PLANNED", "constraints.parallel_tools"),
     "agents.*.tool_timeout_s": "what came of a tool's run is on record and taken as given",
     "agents.*.tool_result_max_bytes": "a tool's result is recorded as it was kept, and taken as given",
     "agents.*.classify_contract_id": Policy("ADMIN", "PRC-VERIFY-001", "WO_PLANNED", "constraints.prompt_contract_id"),

@@ -8,8 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener import LedgerClient, LedgerEntry
-from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.ledger import LedgerClient, LedgerEntry, LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.runtime import open_runtime
 from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName

@@ -230,14 +230,13 @@ def test_what_cannot_be_proven_is_told(filled: Cli, tmp_path: Path, turn: str, m
 
 
 def test_a_bundle_that_grows_too_large_is_not_written(filled: Cli, tmp_path: Path) -> None:
-    """A turn of long ago has every later entry's hashes in its bundle."""
     path, pieces = tmp_path / HO2M, list[bytes]()
     last = read_lines(path)[-1]
     wanted = BundleSelection(path, "HO2M:ADMIN", (1, 2), (last["seq"], last["chain_hash"]))
     write_bundle(pieces.append, "T-1", "SES-1", [wanted], max_bytes=100_000)
     size = sum(map(len, pieces))
     write_bundle(pieces.append, "T-1", "SES-1", [wanted], max_bytes=size)
-    with pytest.raises(CallerError, match=r"larger than .* bytes, .*--max-mib"):
+    with pytest.raises(CallerError, match=r"larger than .* bytes: give a higher --max-mib"):
         write_bundle(pieces.append, "T-1", "SES-1", [wanted], max_bytes=size - 1)
     assert is_one_line(filled("ledger", "proof", turn_ids(tmp_path)[0], "--max-mib", "0"), 2)
 

@@ -14,12 +14,12 @@ from kitchener.cli.context.page.page_file import write_page
 from kitchener.cli.context.page.turn_page import read_page
 from kitchener.cli.context.project import ProjectionPreview, ProjectOptions, project_session, record
 from kitchener.cli.context.recorded_session import find_past, read_past
-from kitchener.cli.context.recorded_turn import TurnView, read_turn, turn_of
+from kitchener.cli.context.recorded_turn import TurnView, read_turn
 from kitchener.cli.context.shadow import read_shadow
 from kitchener.cli.context.text import conflict_lines, flag_lines, invalid_lines, projected_lines
 from kitchener.cli.context.why import diff_json, diff_lines, entry_lines, turn_lines, view_json
 from kitchener.cli.exits import BLOCKED, INVALID, NEGATIVE, OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionChoice, TurnArgument
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.written_files import check_output
 from kitchener.context.ruleset import ConflictPolicy
@@ -29,18 +29,16 @@ from kitchener.replaying import read_prompts
 
 app = App(name="context", help="Show what the model sees, and why.")
 
-TurnArgument = Annotated[str, Parameter(help="A turn id, such as T-0a1b2c3d-000002, or `last`: the agent class's newest turn.")]
-
 _EVERYTHING = Options()
 
 
 @app.command
 def project(  # noqa: PLR0913  options of a command, all by keyword
+    session: Annotated[
+        SessionChoice, Parameter(help="A session id, or `last`. Default: the session that declared `--intent`.")
+    ] = None,
     *,
     options: Options = _EVERYTHING,
-    session: Annotated[
-        str | None, Parameter(help="A session id, such as SES-0a1b2c3d. Default: the session that declared `--intent`.")
-    ] = None,
     intent: Annotated[str | None, Parameter(help="Project this intent in place of the active one.")] = None,
     budget: Annotated[int | None, Parameter(validator=Number(gte=0), help="Tokens. Overrides `context_budget`.")] = None,
     as_of: Annotated[str | None, Parameter(help="Use only what was on record at this time: ISO time with a zone.")] = None,
@@ -64,13 +62,13 @@ def project(  # noqa: PLR0913  options of a command, all by keyword
 
     For example:
 
-        kitchener context project --session SES-0a1b2c3d
+        kitchener context project last
         kitchener context project --intent INT-0a1b2c3d4e5f6071 --budget 2400
-        kitchener context project --session SES-0a1b2c3d --budget 300 --dry-run --json
-        kitchener context project --session SES-0a1b2c3d --as-of 2026-02-18T10:30:00+00:00
+        kitchener context project SES-0a1b2c3d --budget 300 --dry-run --json
+        kitchener context project SES-0a1b2c3d --as-of 2026-02-18T10:30:00+00:00
     """
     if session is None and intent is None:
-        raise CallerError("expected --session or --intent: name the session, or an intent that it declared")
+        raise CallerError("expected SESSION or --intent: name the session, or an intent that it declared")
     moment = iso_of(us_of(as_of, "--as-of")) if as_of is not None else None
     chosen = ProjectOptions(intent, budget, conflict_policy, message)
     return anyio.run(_project, options, session, ledger, moment, chosen, dry_run, json)
@@ -104,12 +102,11 @@ def explain(  # noqa: PLR0913  options of a command, all by keyword
 
         kitchener context explain last --html
         kitchener context explain T-0a1b2c3d-000002 --html --out turn.html --open
-
         kitchener context explain T-0a1b2c3d-000002 --prompt
         kitchener context explain T-0a1b2c3d-000002 --prompt --call 2 --json
-        kitchener context explain --turn T-0a1b2c3d-000002
-        kitchener context explain --turn T-0a1b2c3d-000002 --entry T-0a1b2c3d-000001
-        kitchener context explain --turn T-0a1b2c3d-000002 --entry E-2026-02-18-000000000007 --json
+        kitchener context explain last
+        kitchener context explain T-0a1b2c3d-000002 --entry T-0a1b2c3d-000001
+        kitchener context explain T-0a1b2c3d-000002 --entry E-2026-02-18-000000000007 --json
     """
 
     if call is not None and not prompt:
@@ -127,8 +124,8 @@ def explain(  # noqa: PLR0913  options of a command, all by keyword
 
 @app.command
 def diff(
-    before: Annotated[str, Parameter(name="BEFORE", help="A turn id.")],
-    after: Annotated[str, Parameter(name="AFTER", help="Another turn id.")],
+    before: Annotated[TurnArgument, Parameter(name="BEFORE")],
+    after: Annotated[TurnArgument, Parameter(name="AFTER", help="Another turn id, or `last`.")],
     /,
     *,
     options: Options = _EVERYTHING,
@@ -138,7 +135,7 @@ def diff(
 
     For example:
 
-        kitchener context diff T-0a1b2c3d-000001 T-0a1b2c3d-000002
+        kitchener context diff T-0a1b2c3d-000001 last
     """
 
     async def work() -> int:
@@ -154,9 +151,9 @@ def diff(
 
 @app.command
 def shadow(
+    session: Annotated[SessionChoice, Parameter(help="Only this session, or `last`. Default: all of the agent class.")] = None,
     *,
     options: Options = _EVERYTHING,
-    session: Annotated[str | None, Parameter(help="Only this session. Default: all of the agent class.")] = None,
     json: JsonFlag = False,
 ) -> int:
     """Compare what `context_mode = "shadow"` would have shown with what attention showed. Takes no lock.
@@ -166,7 +163,7 @@ def shadow(
 
     For example:
 
-        kitchener context shadow --session SES-0a1b2c3d
+        kitchener context shadow SES-0a1b2c3d
         kitchener context shadow --json
     """
 
@@ -185,18 +182,17 @@ def shadow(
 
 async def _view(options: Options, turn: str) -> TurnView:
     paths = options.paths()
-    return await read_turn(paths, options.agent, await turn_of(paths, options.agent, turn))
+    return await read_turn(paths, options.agent, turn)
 
 
 async def _html(options: Options, turn: str, output: Path | None, is_opened: bool, is_json: bool) -> int:
     paths = options.paths()
-    turn_id = await turn_of(paths, options.agent, turn)
-    page = await read_page(paths, options.agent, turn_id)
-    path = output if output is not None else Path(f"{turn_id}.html")
+    page = await read_page(paths, options.agent, turn)
+    path = output if output is not None else Path(f"{turn}.html")
     check_output(path, paths.root)
     size = await anyio.to_thread.run_sync(write_page, page, path)
     if is_json:
-        print_json({"turn_id": turn_id, "path": str(path), "bytes": size, "problem": page.prompts.problem})
+        print_json({"turn_id": turn, "path": str(path), "bytes": size, "problem": page.prompts.problem})
     else:
         print_text(f"wrote {path}, {size:,} bytes")
     if is_opened and not await anyio.to_thread.run_sync(webbrowser.open, path.absolute().as_uri()):
@@ -221,7 +217,7 @@ async def _explain(options: Options, turn: str, entry: str | None, is_json: bool
 
 async def _prompt(options: Options, turn: str, call: int | None, is_json: bool) -> int:
     paths = options.paths()
-    found = await read_prompts(await turn_of(paths, options.agent, turn), config=paths.config)
+    found = await read_prompts(turn, config=paths.config)
     if is_json:
         print_json(prompts_json(found, call))
     else:

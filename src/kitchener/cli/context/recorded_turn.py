@@ -61,8 +61,6 @@ from kitchener.sealing import is_sealed
 
 ContextMode = Literal["enforce", "shadow", "off"]
 _HEAD_TIER: Final = 1
-_NEWEST: Final = 64
-"""Entries among which the newest turn is looked for at first."""
 _ENDS = (events.WO_CHAIN_COMPLETE, events.TURN_COMPLETED, events.TURN_ABORTED, events.WO_ABANDONED)
 
 
@@ -122,27 +120,6 @@ class TurnView:
     def explain_all(self) -> list[Explanation]:
         """What became of everything; empty where nothing was projected."""
         return list(explain_all(self.state, self.projection)) if self.projection is not None else []
-
-
-async def turn_of(paths: LedgerPaths, agent_class: str, named: str) -> str:
-    """The turn that somebody named: an id as it is, and for `last` the newest turn of the agent class.
-
-    Raises:
-        NotOnRecord: the agent class has no turn
-    """
-    if named != "last":
-        return named
-    async with paths.reader(agent_class) as ho2m:
-        count = _NEWEST if ho2m is not None else 0
-        while ho2m is not None:
-            newest = await ho2m.last(limit=count)
-            turns = [each.entity_id for each in newest if each.entry_type == events.TURN_STARTED]
-            if turns:
-                return turns[-1]
-            if len(newest) < count:
-                break
-            count *= _NEWEST
-    raise NotOnRecord(f"last: no turn of {agent_class} is on record; --agent names another class")
 
 
 async def read_turn(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnView:

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from kitchener.cli.exits import OK
 from kitchener.cli.ledger.proof import PublicKey, public_key_of
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionArgument
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import counted, print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
@@ -19,8 +19,7 @@ _EVERYTHING = Options()
 
 
 def export(
-    session: Annotated[str, Parameter(name="SESSION", help="A session id, such as SES-0a1b2c3d.")],
-    /,
+    session: SessionArgument,
     *,
     out: Annotated[Path, Parameter(help="The folder. It must not exist.")],
     options: Options = _EVERYTHING,
@@ -96,6 +95,9 @@ def _exported(made: SessionExport) -> str:
         lines.append(f"The folder has the key of {made.subject_id!r}: whoever has the folder can read all that they said.")
     elif made.key_id is not None:
         lines.append("Its content is sealed, and the folder has no key: --with-keys adds it.")
+    if not made.has_sources:
+        hint = "sealed; --with-keys adds them" if made.key_id is not None and not made.has_key else "not on record"
+        lines.append(f"The instructions, prompts and tools of its turns are not in the folder: they are {hint}.")
     if not made.is_signed:
         lines.append(
             "Not every head is signed, so the folder proves only that it is whole: `kitchener ledger checkpoint` signs, then"

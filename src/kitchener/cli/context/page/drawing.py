@@ -54,7 +54,7 @@ def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.3f}"
 
 
-class Fold(NamedTuple):
+class FoldedText(NamedTuple):
     """A text in full. A long one is closed at first, below its beginning."""
 
     title: str
@@ -68,10 +68,10 @@ class Fold(NamedTuple):
         return not self.preview
 
 
-def folded(title: str, text: str) -> Fold:
+def folded(title: str, text: str) -> FoldedText:
     """A text with its title."""
     lines = text.count("\n") + 1
     if len(text) <= _OPEN_CHARS and lines <= _OPEN_LINES:
-        return Fold(title, text, "")
+        return FoldedText(title, text, "")
     size = f"{counted(len(text), 'character')}, {counted(lines, 'line')}"
-    return Fold(title, text, f"{one_line(text[: 2 * _PREVIEW], _PREVIEW)} ({size})")
+    return FoldedText(title, text, f"{one_line(text[: 2 * _PREVIEW], _PREVIEW)} ({size})")

@@ -17,7 +17,7 @@ from kitchener.cli.context.asked import (
     request_lines,
     usage_words,
 )
-from kitchener.cli.context.page.drawing import Bar, Fold, bar_of, folded
+from kitchener.cli.context.page.drawing import Bar, FoldedText, bar_of, folded
 from kitchener.cli.terminal.output import UNREADABLE
 from kitchener.records.entries import ModelAnswer, opened
 from kitchener.records.prompt import PromptRequest
@@ -34,7 +34,7 @@ class Piece(NamedTuple):
 
     anchor: str
     """Its id in the page; "": the text stands elsewhere."""
-    fold: Fold
+    fold: FoldedText
     same_as: str
     """The id of the place that has this text; "": it is here."""
     same_words: str
@@ -51,7 +51,7 @@ class RequestRow(NamedTuple):
     """Whether its hash is not the recorded one."""
     bar: Bar
     pieces: Sequence[Piece]
-    answer: Fold | None
+    answer: FoldedText | None
     """None: no provider answered."""
 
 
@@ -108,13 +108,13 @@ def _texts(request: PromptRequest) -> Iterator[tuple[str, str]]:
 def _piece(number: int, place: int, title: str, text: str, known: dict[tuple[str, str], Piece]) -> Piece:
     first = known.get((title, text))
     if first is not None:
-        return Piece("", Fold(title, "", ""), first.anchor, first.same_words)
+        return Piece("", FoldedText(title, "", ""), first.anchor, first.same_words)
     piece = Piece(f"request-{number}-{place}", folded(title, text), "", f"request {number}, part {place}")
     known[title, text] = piece
     return piece
 
 
-def _answer(prompt: RecordedPrompt) -> Fold | None:
+def _answer(prompt: RecordedPrompt) -> FoldedText | None:
     if prompt.answer is None:
         return None
     answer = cast("ModelAnswer | None", opened(prompt.answer["response"]))

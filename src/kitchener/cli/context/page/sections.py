@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kitchener.cli.context.asked import as_readable, missing_lines
-from kitchener.cli.context.page.drawing import Bar, Fold, bar_of, folded
+from kitchener.cli.context.page.drawing import Bar, FoldedText, bar_of, folded
 from kitchener.cli.context.page.request_rows import changed_requests, request_rows
 from kitchener.cli.context.page.turn_page import RecordedTool, TurnPage, current
 from kitchener.cli.context.text import intent_words, reason_words
@@ -42,7 +42,7 @@ class ItemRow(NamedTuple):
     why: str
     tokens: int
     """Of what is shown; of its full form, if it is left out."""
-    shown: Fold
+    shown: FoldedText
 
 
 def sections_of(page: TurnPage) -> dict[str, object]:
@@ -82,16 +82,16 @@ def sections_of(page: TurnPage) -> dict[str, object]:
     }
 
 
-class _Most(NamedTuple):
+class NewestRows(NamedTuple):
     """Rows that are shown, and how many more there are."""
 
     rows: Sequence[object]
     rest: int
 
 
-def _most(rows: Sequence[object]) -> _Most:
+def _most(rows: Sequence[object]) -> NewestRows:
     """The last rows, which are about the newest."""
-    return _Most(rows[-MOST_ROWS:], max(0, len(rows) - MOST_ROWS))
+    return NewestRows(rows[-MOST_ROWS:], max(0, len(rows) - MOST_ROWS))
 
 
 def _facts(page: TurnPage) -> Iterator[tuple[str, str]]:
@@ -237,15 +237,15 @@ def _budget_words(projection: Projection | None) -> str:
     return "" if projection is None else f"{projection.tokens_used:,} of {projection.token_budget:,} tokens"
 
 
-class _Tool(NamedTuple):
+class ToolRow(NamedTuple):
     """One call of a tool."""
 
     title: str
-    arguments: Fold
-    result: Fold
+    arguments: FoldedText
+    result: FoldedText
 
 
-def _tool(tool: RecordedTool) -> _Tool:
+def _tool(tool: RecordedTool) -> ToolRow:
     outcome = tool.outcome
     if outcome is None:
         result = folded("result", "(none: the tool had not ended when the turn did)")
@@ -254,10 +254,10 @@ def _tool(tool: RecordedTool) -> _Tool:
     else:
         result = folded("result", _text(outcome.get("result")))
     given = "(refused before it started)" if tool.arguments is None else _text(tool.arguments)
-    return _Tool(f"{tool.tool_id} for {tool.wo_id}", folded("arguments", given), result)
+    return ToolRow(f"{tool.tool_id} for {tool.wo_id}", folded("arguments", given), result)
 
 
-def _learned(page: TurnPage) -> Iterator[Fold]:
+def _learned(page: TurnPage) -> Iterator[FoldedText]:
     """The learned lines and the recalled turns that the turn was shown."""
     projection = page.view.projection
     if projection is not None and page.view.mode == "enforce":
@@ -273,7 +273,7 @@ def _learned(page: TurnPage) -> Iterator[Fold]:
         yield folded("learned line", line)
 
 
-class _Changes(NamedTuple):
+class ShownChanges(NamedTuple):
     """The items that only one of two turns shows."""
 
     came_in: Sequence[tuple[str, str]]
@@ -281,11 +281,11 @@ class _Changes(NamedTuple):
     notes: Sequence[str]
 
 
-def _changes(page: TurnPage) -> _Changes:
+def _changes(page: TurnPage) -> ShownChanges:
     if page.before is None:
-        return _Changes((), (), ())
+        return ShownChanges((), (), ())
     came_in, went_out, notes = visibility_changes(page.before.view, page.view)
     rows = [
         [(f"{each.entity_id} ({each.kind.replace('_', ' ')})", why) for each, why in found] for found in (came_in, went_out)
     ]
-    return _Changes(rows[0], rows[1], notes)
+    return ShownChanges(rows[0], rows[1], notes)

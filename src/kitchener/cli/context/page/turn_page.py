@@ -1,6 +1,6 @@
 """Gathers what the page about a turn shows: its explanation, its requests, its tools, and those of the turn before.
 
-All of it is what `context explain`, `--prompt` and `context diff` print. `sections.py` arranges it, `html.py` draws it.
+All of it is what `context explain`, `--prompt` and `context diff` print. `sections.py` arranges it, `page_file.py` draws it.
 """
 
 from collections.abc import Mapping

@@ -15,7 +15,7 @@ from tests.acceptance.stack import open_scripted
 from tests.cli.commands import COMMAND, environment
 from tests.cli.conftest import Cli
 from tests.cli.context.contexts import TALK, configure, intents, talk, turn
-from tests.cli.context.pages import Page, read_page
+from tests.cli.context.page.pages import Page, read_page
 from tests.replay.golden_roots import FOLDER, unpacked
 
 SESSION = "SES-0000000a"
@@ -291,4 +291,4 @@ class TestLast:
     def test_where_there_is_none_it_says_so(self, cli: Cli) -> None:
         outcome = cli("context", "explain", "last", "--html")
         assert (outcome.code, outcome.out) == (1, "")
-        assert "last: no turn of ADMIN is on record" in outcome.err
+        assert "last: no turn is on record" in outcome.err
