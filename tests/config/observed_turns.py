@@ -394,7 +394,7 @@ async def memory_of(root: Path, **settings: Any) -> Hashable:
 
 
 async def files(root: Path, place: str = "", **config: Any) -> Hashable:
-    """Which ledgers and keyrings a turn leaves, and whether the user's words can be read; `{}` in a value is the place."""
+    """Which ledgers and keyrings there are after a turn, and whether the words are readable; `{}` in a value is the place."""
 
     def placed(settings: Any) -> Any:
         if isinstance(settings, dict):
