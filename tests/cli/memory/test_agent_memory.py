@@ -104,7 +104,9 @@ class TestBeside:
         assert signals == ["  intent:greeting  ██░░░░░░ 1/5 events, 1/3 sessions"]
         assert (title, last) == ("what was learned:", "  nothing yet")
 
-    def test_the_chat_says_how_memory_is_turned_on(self, taught: Cli) -> None:
+    def test_the_chat_says_how_memory_is_turned_on(self, taught: Cli, tmp_path: Path) -> None:
+        with (tmp_path / "kitchener.toml").open("a", encoding="utf-8") as settings:
+            settings.write('\n[agents."RESIDENT:other"]\ncontext_budget = 2000\n')
         outcome = taught("chat", "--agent", "RESIDENT:other", stdin=b"/memory\n")
         table = '[agents."RESIDENT:other"]'
         setting = f"`ho3_enabled = true` below {table} of kitchener.toml"
@@ -122,7 +124,7 @@ class TestBeside:
             assert f"{len(lines):,} entries" in found[f"{name} ADMIN"]["detail"]
         assert "signals RESIDENT:solo" not in found
         path = tmp_path / OVERLAYS
-        path.write_bytes(path.read_bytes().replace(b"Often talks about", b"Never talks about"))
+        path.write_bytes(path.read_bytes().replace(b"topic_affinity", b"topic_infinity"))
         outcome = taught("ledger", "verify")
         assert outcome.code == 6
         assert f"damaged  {path}: line " in outcome.out
