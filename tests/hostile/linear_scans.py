@@ -11,6 +11,7 @@ import ast
 import contextlib
 import importlib
 import inspect
+import io
 import json
 import pkgutil
 import re
@@ -38,8 +39,12 @@ from kitchener.actors.sessions import requests
 from kitchener.actors.tools import schema as tool_schema
 from kitchener.actors.tools.registry import Tool
 from kitchener.cli.context.page.request_rows import diff_lines
+from kitchener.cli.ledger.ledger import check_type
+from kitchener.cli.session.listing import folded, moment_of
 from kitchener.cli.terminal.output import harmless, table_lines
+from kitchener.cli.terminal.word_wrap import WordWrap
 from kitchener.config import HO2Config, LimitsConfig, RouterConfig, RuntimeConfig, shown
+from kitchener.config.known_keys import meant_key
 from kitchener.config.settings import parse_settings
 from kitchener.context import ToolResult, choose_thread, estimator, result_item
 from kitchener.context.fold import tool_results
@@ -243,6 +248,22 @@ def _closest_class(text: str) -> object:
     return classes
 
 
+def _closest_type(text: str) -> object:
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        check_type(text)
+    return said
+
+
+def _moment(text: str) -> None:
+    with contextlib.suppress(KitchenerError):
+        moment_of(text, 0)
+
+
+def _wrapped_in_pieces(text: str) -> str:
+    lines = WordWrap(80)
+    return "".join([lines.add(text[at : at + 7]) for at in range(0, len(text), 7)]) + lines.end()
+
+
 def _as_router(field: str) -> Callable[[str], object]:
     def check(text: str) -> None:
         provider = {"kind": "openai_compatible", "base_url": "http://127.0.0.1", field: text, "model": "m"}
@@ -357,6 +378,12 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a table", lambda text: [*table_lines(["a"], [{"a": text}])]),
         Scan("output as JSON", wire.shown_as_json),
         Scan("an agent class", _closest_class),
+        Scan("a key that does not exist", lambda text: meant_key(text, RouterConfig, RuntimeConfig)),
+        Scan("a type of entries", _closest_type),
+        Scan("a time in the past", _moment),
+        Scan("words to look for", lambda text: folded(text) in folded(text + text)),
+        Scan("wrapped text", lambda text: WordWrap(80).add(text)),
+        Scan("wrapped text, in pieces", _wrapped_in_pieces),
         Scan("requests side by side", lambda text: diff_lines(text, f"{text[1:]}\n{text[:-1]}")),
         Scan("messages", lambda text: _MESSAGES(wire.message_line(text))),
         Scan("a file of messages", _MESSAGES),

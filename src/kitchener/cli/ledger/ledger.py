@@ -299,7 +299,7 @@ def _types(given: str) -> tuple[str, ...]:
     return given, given.upper().replace("-", "_")
 
 
-def _check_type(given: str) -> None:
+def check_type(given: str) -> None:
     """Says on standard error that there is no such type, and which one is like it."""
     known = [value for name, value in vars(events).items() if name == value]
     if _types(given)[1] not in known:
@@ -321,7 +321,7 @@ async def _newest(
         async for entry in reader.read(session_id=session, entry_type=_types(entry_type)):
             newest.append(entry)
         if not newest:
-            _check_type(entry_type)
+            check_type(entry_type)
         return list(newest)
 
 
