@@ -149,7 +149,7 @@ def _key(config: RuntimeConfig, chosen: "_Selection") -> bytes:
 async def _sources(config: RuntimeConfig, chosen: "_Selection", *, with_key: bool) -> bytes | None:
     """What shaped the requests, as plain text: sealed sources only together with the key to what they shaped."""
     path = ledger_paths(config, chosen.agent_class)["ho2m"]
-    sealer = sealer_of(config.ledger) if with_key else None
+    sealer = sealer_of(config) if with_key else None
     opened = LedgerReader.open(path, index_dir=index_dir(config), index_keys=INDEX_KEYS["ho2m"], sealer=sealer)
     async with opened as ho2m:
         return await sources_to_export(ho2m, chosen.config_hashes)
