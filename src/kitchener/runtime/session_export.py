@@ -141,7 +141,7 @@ def _key(config: RuntimeConfig, chosen: "_Selection") -> bytes:
     if found is None:
         raise SealingError(
             f"subject {chosen.subject_id!r} has no key here, so none can be exported; leave out --with-keys"
-            " if their entries are plain, else set keyring in [ledger]"
+            " if their entries are plain, else set keyring in [ledger] to where it is"
         )
     return found
 

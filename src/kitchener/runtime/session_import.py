@@ -83,7 +83,7 @@ async def import_session(
         SessionExists: the session is here, and lacks entries of the folder
         SubjectErased: the subject was erased here, and the folder holds what was erased
         SealingError: the subject has another key here
-        ConfigError: a setting is wrong, or the folder has a key and no keyring is configured
+        ConfigError: a setting is wrong, or the folder has a key and this root has no keyring
         EntryTooLarge: an entry does not fit `max_entry_bytes` here
         LedgerLocked: a process has the ledgers open
     """
@@ -134,8 +134,8 @@ def _check_key(folder: SessionFolder, sealer: Sealer | None) -> None:
     """Refuses a key that this root cannot keep."""
     kid, subject_id = folder.manifest.key_id, folder.manifest.subject_id
     if sealer is None and folder.key_file is not None:
-        expected = "is not set, but the folder has the key of its subject, which belongs into a keyring; nothing was imported"
-        raise ConfigError("[ledger]", "keyring", "", expected)
+        expected = "is off, but the folder has the key of its subject, which belongs into a keyring; nothing was imported"
+        raise ConfigError("[ledger]", "seal", "false", expected)
     known = sealer.keyring.kid_of(subject_id) if sealer is not None else None
     if None not in (kid, known) and known != kid:
         raise SealingError(
