@@ -15,7 +15,7 @@ from kitchener.records import events
 from kitchener.replaying import TurnPrompts, read_prompts, replay_session
 from kitchener.runtime import export_session, import_session
 from kitchener.runtime.erasure import erase_subject
-from kitchener.runtime.ledger_paths import ledger_paths
+from kitchener.runtime.ledger_paths import ledger_paths, sealer_of
 from kitchener.runtime.session_sources import imported_sources
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUICK
@@ -48,7 +48,7 @@ async def asked(config: RuntimeConfig, session_id: str, turns: int) -> list[tupl
 
 async def sources(config: RuntimeConfig) -> dict[str, Any]:
     """The recorded sources by hash."""
-    async with LedgerReader.open(ledger_paths(config, "ADMIN")["ho2m"]) as ho2m:
+    async with LedgerReader.open(ledger_paths(config, "ADMIN")["ho2m"], sealer=sealer_of(config)) as ho2m:
         return {each.entity_id: each.payload async for each in ho2m.read(entry_type=events.SOURCE_RECORDED)}
 
 
@@ -60,7 +60,7 @@ async def test_requests_of_imported_turns_are_rebuilt_byte_for_byte(tmp_path: Pa
     for to in ("b", "c"):
         there = elsewhere(tmp_path / to)
         for session_id in sessions[::-1]:
-            made = await export_session(session_id, tmp_path / f"{session_id} to {to}", config=config)
+            made = await export_session(session_id, tmp_path / f"{session_id} to {to}", config=config, with_key=True)
             assert made.has_sources
             await import_session(tmp_path / f"{session_id} to {to}", config=there)
         assert [await asked(there, each, len(MESSAGES)) for each in sessions] == before
@@ -72,7 +72,7 @@ async def test_requests_of_imported_turns_are_rebuilt_byte_for_byte(tmp_path: Pa
 
 async def test_a_replay_names_what_differs_from_where_the_turns_ran(tmp_path: Path) -> None:
     config, (session_id,) = await record(tmp_path / "a", MESSAGES[:1], instructions=INSTRUCTIONS)
-    await export_session(session_id, tmp_path / "folder", config=config)
+    await export_session(session_id, tmp_path / "folder", config=config, with_key=True)
     there = elsewhere(tmp_path / "b")
     await import_session(tmp_path / "folder", config=there)
     report = await replay_session(session_id, config=there, tools=TOOLS)
@@ -87,7 +87,7 @@ async def test_each_source_is_carried_and_recorded_once_and_only_where_a_turn_na
     await record(tmp_path / "a", MESSAGES[:1], instructions="Of another session.")
     there = config.model_copy(update={"plane_root": str(tmp_path / "b")})
     for session_id in sessions:
-        await export_session(session_id, tmp_path / session_id, config=config)
+        await export_session(session_id, tmp_path / session_id, config=config, with_key=True)
         carried = orjson.loads((tmp_path / session_id / "sources.json").read_bytes())
         assert carried == {key: each["text"] for key, each in own.items()}
         await import_session(tmp_path / session_id, config=there)
@@ -129,7 +129,7 @@ def forge(folder: Path, name: str, data: bytes) -> None:
 async def test_a_forged_file_of_sources_brings_nothing(tmp_path: Path) -> None:
     """Its hashes are true, but no turn names the text, or a configuration lacks a part, or it is another class's."""
     config, (session_id,) = await record(tmp_path / "a", MESSAGES[:1], instructions=INSTRUCTIONS)
-    await export_session(session_id, tmp_path / "folder", config=config)
+    await export_session(session_id, tmp_path / "folder", config=config, with_key=True)
     true: dict[str, str] = orjson.loads((tmp_path / "folder" / "sources.json").read_bytes())
     text = canonical_bytes({"said by": "bo"}).decode()
     whole = next(key for key, each in true.items() if '"prompts":' in each)

@@ -134,6 +134,9 @@ class TestExplain:
         assert (found["verdict"], found["suppressed_by"]) == ("suppressed", "BUDGET_EVICTION")
         assert found["short_by"] > 0
         assert result in cli("context", "diff", turn(session, 1), turn(session, 2)).out
+        configure(context_budget="600", standing_rules="[]")
+        listed = cli("context", "project", "--session", session, "--json").json["visible"]
+        assert {result, "WO-SES-0000000a-006.1"} <= {each["entity_id"] for each in listed}
 
     def test_a_turn_that_asked_which_thread_says_so(self, cli: Cli, session: str) -> None:
         cli("intent", "declare", "compare prices", "--session", session)

@@ -80,11 +80,7 @@ class SessionResults:
         """The results, oldest first; of several equal ones the newest. What cannot be read any more is left out."""
         held = self._held
         self._held = {ref: held[ref] if ref in held else await self._read(ref) for _, ref in self._state.tool_results}
-        newest: dict[tuple[str, str], ToolResult] = {}
-        for each in reversed(self._held.values()):
-            if each is not None:
-                newest.setdefault((each.tool_id, each.text), each)
-        return [*reversed(newest.values())]
+        return newest_of_equal([each for each in self._held.values() if each is not None])
 
     async def _read(self, ref: Ref) -> ToolResult | None:
         number = int(ref.entry_id.rpartition("-")[2])
@@ -95,6 +91,14 @@ class SessionResults:
             return None
         mine = [entry for entry in found if entry.ref == ref and entry.session_id == self._state.session_id]
         return read_result(mine[0]) if mine else None
+
+
+def newest_of_equal(results: Sequence[ToolResult]) -> list[ToolResult]:
+    """The results without those that a newer one repeats, in their order."""
+    newest: dict[tuple[str, str], ToolResult] = {}
+    for each in reversed(results):
+        newest.setdefault((each.tool_id, each.text), each)
+    return [*reversed(newest.values())]
 
 
 def read_result(entry: StoredEntry) -> ToolResult | None:

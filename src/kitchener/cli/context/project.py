@@ -11,6 +11,7 @@ from kitchener.actors.authority.authority import SHOWN_ELSEWHERE, ruleset_of, si
 from kitchener.actors.authority.ranking import TurnRanking
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.canonical import digest
+from kitchener.cli.context.recorded_results import kept_results, result_items
 from kitchener.cli.context.recorded_session import RecordedSession, state_of
 from kitchener.cli.options import LedgerPaths
 from kitchener.clock import SystemClock, to_datetime
@@ -117,7 +118,7 @@ def flag_json(flag: Flag) -> dict[str, object]:
 
 
 async def project_session(paths: LedgerPaths, past: RecordedSession, chosen: ProjectOptions) -> ProjectionPreview:
-    """What the session's next turn would be shown, of its intents, work orders and turns.
+    """What the session's next turn would be shown, of its intents, work orders, turns and results of tools.
 
     Raises:
         NotOnRecord: the intent that is asked for was never declared
@@ -135,7 +136,9 @@ async def project_session(paths: LedgerPaths, past: RecordedSession, chosen: Pro
         ranking.follow(state)
         projector = Projector(ruleset, rank=ranking.rank)
         mode: Literal["enforce", "shadow"] = "shadow" if past.config.context_mode == "shadow" else "enforce"
-        projection = projector.project(state, resolution, message=chosen.message or "", mode=mode)
+        message = chosen.message or ""
+        results = result_items(past, await kept_results(paths, past, past.entries), state, message)
+        projection = projector.project(state, resolution, message=message, results=results, mode=mode)
     return ProjectionPreview(past, state, ruleset, resolution, projection)
 
 

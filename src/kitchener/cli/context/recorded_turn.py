@@ -5,14 +5,13 @@ then what was visible, and why the rest was not, come from the record, and only 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, cast
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.authority.ranking import TurnRanking, TurnWords
-from kitchener.actors.sessions.recalled_results import read_result
 from kitchener.cli.context.asked import AnsweredCall, answered_calls
+from kitchener.cli.context.recorded_results import kept_results, read_results, result_items
 from kitchener.cli.context.recorded_session import RecordedSession, fold_shadow, open_reader, read_past
 from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.output import UNREADABLE
@@ -28,6 +27,7 @@ from kitchener.context import (
     Projector,
     Resolution,
     Ruleset,
+    ToolResult,
     bias_item,
     estimator,
     evidence_item,
@@ -35,7 +35,6 @@ from kitchener.context import (
     lists_of,
     read_chain,
     recalled,
-    result_item,
 )
 from kitchener.context.fold.items import TIER_RESULT, TIER_TURN
 from kitchener.context.projection.explanation import explain_all, find_placed
@@ -88,6 +87,8 @@ class TurnView:
     """The turn's answered model calls."""
     gathered: tuple[str, ...] = field(default=())
     """Where attention chose: the turns and other entries that it showed."""
+    kept_results: tuple[ToolResult, ...] = ()
+    """The results of tools that were kept for the turn, also those of intents that it did not reach."""
 
     def explain(self, name: str) -> Explanation:
         """What became of an entry or an entity in this turn.
@@ -103,6 +104,9 @@ class TurnView:
         found = explain(name, self.state, self.projection)
         if found.verdict != "unknown":
             return found
+        result = next((each for each in self.kept_results if name in (each.result_id, each.ref.entry_id)), None)
+        if result is not None:
+            return self._of_result(name, result, self.projection)
         known = next((e for e in (*self.past.entries, *self.later) if name in (e.entry_id, e.entity_id)), None)
         if known is None:
             raise NotOnRecord(
@@ -116,6 +120,15 @@ class TurnView:
         else:
             text = f"{name} is a {known.entry_type}, which says nothing about context"
         return found._replace(text=text, since=known.ref)
+
+    def _of_result(self, name: str, result: ToolResult, projection: Projection) -> Explanation:
+        """Of a result that the projection does not have: what became of its turn says why."""
+        of_turn = explain(result.turn_id, self.state, projection)
+        turn = self.state.turns.get(result.turn_id)
+        owner = f", which belongs to {turn.intent_id}" if turn is not None and turn.intent_id is not None else ""
+        text = f"{name} is a result of {result.tool_id} in {result.turn_id}{owner}: {of_turn.text}"
+        verdict = "unreachable" if of_turn.verdict in ("visible", "suppressed") else of_turn.verdict
+        return of_turn._replace(entity_id=name, verdict=verdict, text=text, since=result.ref)
 
     def explain_all(self) -> list[Explanation]:
         """What became of everything; empty where nothing was projected."""
@@ -160,10 +173,11 @@ async def _viewed(
     said = begun.get("user_message")
     message = said if isinstance(said, str) else UNREADABLE
     projection, is_exact, why_nothing, gathered = None, True, "", tuple[str, ...]()
+    kept = await kept_results(paths, past, before)
     if shown is None:
         state = past.state(before, position=_position(started, begun))
         mode, why_nothing = _nothing(past, turn_id, cut, state)
-        gathered = tuple(_gathered(past, turn_id))
+        gathered = tuple(_gathered(past, turn_id, {each.ref.entry_id: each.result_id for each in kept}))
     else:
         payload = payload_as(ProjectionPayload, shown.payload)
         mode = payload["mode"]
@@ -172,7 +186,10 @@ async def _viewed(
         else:
             state = past.state(before, position=_position(started, begun))
         lists = _lists(shown, decided)
-        offered = [*await _offered(paths, past, lists, state), *await _results(paths, past, lists, state, message)]
+        offered = [
+            *await _offered(paths, past, lists, state),
+            *result_items(past, await _named_results(paths, past, lists), state, message),
+        ]
         projection, is_exact = rebuild(state, past.config, payload, lists, message, offered)
     return TurnView(
         turn_id,
@@ -187,6 +204,7 @@ async def _viewed(
         flags=tuple(payload_as(ConflictFlagPayload, each.payload) for each in mine if each.entry_type == events.CONFLICT_FLAG),
         later=past.entries[cut:],
         gathered=gathered,
+        kept_results=tuple(kept),
     )
 
 
@@ -217,9 +235,15 @@ def _nothing(past: RecordedSession, turn_id: str, cut: int, state: ContextState)
     return "enforce", "it was answered without a model: its message settled which thread goes on"
 
 
-def _gathered(past: RecordedSession, turn_id: str) -> list[str]:
-    """The entries that attention showed to the model, by what they are about where that is known."""
-    about = {entry.entry_id: entry.entity_id for entry in past.entries}
+def _gathered(past: RecordedSession, turn_id: str, results: Mapping[str, str]) -> list[str]:
+    """The entries that attention showed to the model, by what they are about where that is known.
+
+    Args:
+        past: the session
+        turn_id: the turn
+        results: entries with the results of tools, to the ids of the results
+    """
+    about = {entry.entry_id: entry.entity_id for entry in past.entries} | dict(results)
     found: dict[str, None] = {}
     for entry in past.entries:
         attention = entry.payload.get("attention") if entry.entry_type == events.WO_PLANNED else None
@@ -258,21 +282,10 @@ async def _offered(paths: LedgerPaths, past: RecordedSession, lists: ProjectionL
     return items
 
 
-async def _results(
-    paths: LedgerPaths, past: RecordedSession, lists: ProjectionLists, state: ContextState, message: str
-) -> list[Item]:
-    """The results of tools that a projection names, as items, oldest first."""
+async def _named_results(paths: LedgerPaths, past: RecordedSession, lists: ProjectionLists) -> list[ToolResult]:
+    """The results of tools that a projection names, oldest first."""
     named = [ref for ref in lists.eligible if "TOOL_RESULT" in lists.reasons.get(f"{ref.ledger_id}/{ref.entry_id}", ())]
-    most, estimate, items = past.config.result_tokens, estimator(past.config.token_estimator), list[Item]()
-    async with AsyncExitStack() as opened:
-        ho1m = await opened.enter_async_context(paths.reader(past.agent_class, "ho1m")) if named else None
-        for ref in sorted(named, key=_number):
-            entry = await ho1m.find(ref) if ho1m is not None else None
-            found = read_result(entry) if entry is not None else None
-            turn = state.turns.get(found.turn_id) if found is not None else None
-            if found is not None and turn is not None:
-                items.append(result_item(found, message, most, estimate, intent_id=turn.intent_id))
-    return items
+    return await read_results(paths, past, sorted(named, key=_number))
 
 
 async def _learned(paths: LedgerPaths, past: RecordedSession, refs: Sequence[Ref]) -> list[Item]:
