@@ -17,17 +17,21 @@ from kitchener.actors.policy_identity import LOCATIONS, settings_on_record
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.config import HO2Config, HO3MemoryConfig
-from kitchener.errors import LedgerError
+from kitchener.errors import KitchenerError, LedgerError
 from kitchener.ids import OPERATOR
-from kitchener.ledger import Ledger, LedgerEntry
+from kitchener.ledger import Ledger, LedgerEntry, LedgerReader
 from kitchener.records import events
-from kitchener.records.entries import ConfigurationSource, NamedSource, SourceKind, SourceRecordedPayload
+from kitchener.records.entries import ConfigurationSource, NamedSource, SourceKind, SourceRecordedPayload, payload_as
 
 _ENTRY_FIELDS_BYTES: Final = 900
 """Bytes of an entry that a piece of text leaves to its other fields and to the seal's."""
 _CHAR_BYTES: Final = 8
 """Most bytes of one character in an entry: six as a JSON escape, a third more under a seal."""
 _SHORTEST_PIECE: Final = 16
+
+
+class SourcesSealed(KitchenerError):
+    """The recorded sources are sealed, and their key is gone or not configured."""
 
 
 class Source(NamedTuple):
@@ -158,3 +162,42 @@ def joined_text(pieces: Mapping[int, str], source_hash: str, parts: int) -> str:
     if len(pieces) != parts or digest(text.encode()) != source_hash:
         raise LedgerError(f"the recorded source {source_hash} is not whole; `kitchener ledger verify` says more")
     return text
+
+
+async def entries_of_sources(ho2m: LedgerReader, config_hash: str) -> set[int]:
+    """Returns the numbers of the entries that hold a configuration and what it names; empty where it is not on record.
+
+    Raises:
+        SourcesSealed: they are sealed, and the key is gone or not configured
+    """
+    whole = await read_source(ho2m, config_hash)
+    if whole is None:
+        return set()
+    hashes = [config_hash, *[named["hash"] for named, _ in named_sources(json.loads(whole[1]))]]
+    keys = [events.source_index_key(each) for each in hashes]
+    return {entry.seq for key in keys async for entry in ho2m.read(key=key)}
+
+
+def named_sources(configuration: ConfigurationSource) -> Iterator[tuple[NamedSource, SourceKind]]:
+    """What a configuration names, besides itself."""
+    yield from ((each, "prompt_pack" if each["name"].startswith("PRM-") else "contract") for each in configuration["prompts"])
+    yield from ((each, "attention_template") for each in configuration["attention_templates"])
+    yield from ((each, "tool") for each in configuration["tools"])
+
+
+async def read_source(ho2m: LedgerReader, source_hash: str) -> tuple[str, str] | None:
+    """The name and the text of a source; None: it is not on record.
+
+    Raises:
+        SourcesSealed: it is sealed, and the key is gone or not configured
+        LedgerError: the text is not whole, or has another hash
+    """
+    pieces: dict[int, str] = {}
+    name, parts = "", 0
+    async for entry in ho2m.read(key=events.source_index_key(source_hash)):
+        payload = payload_as(SourceRecordedPayload, events.read_payload(entry.entry_type, entry.payload))
+        if not isinstance(payload["text"], str):
+            raise SourcesSealed(f"the source {payload['name']} ({source_hash}) is sealed, and its key is not at hand")
+        pieces[payload["part"]] = payload["text"]
+        name, parts = payload["name"], payload["parts"]
+    return (name, joined_text(pieces, source_hash, parts)) if pieces else None

@@ -18,7 +18,7 @@ from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.actors.sessions.item_tool import ContextItems
-from kitchener.actors.sources import RequestSources
+from kitchener.actors.sources import RequestSources, SourcesSealed
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import Tool, ToolRegistry
 from kitchener.actors.turn_memory import LongTermMemory
@@ -47,7 +47,7 @@ from kitchener.replaying.doubles import (
 )
 from kitchener.replaying.recorded_ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded_routes import Routes
-from kitchener.replaying.recorded_sources import PresentSources, SourceChange, SourcesSealed
+from kitchener.replaying.recorded_sources import PresentSources, SourceChange
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.signatures import RecordedSigners

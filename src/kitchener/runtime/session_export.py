@@ -13,6 +13,7 @@ from typing import Final
 import anyio.to_thread
 import orjson
 
+from kitchener.actors.sources import SourcesSealed, entries_of_sources
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
 from kitchener.errors import SealingError, SubjectErased
@@ -155,6 +156,8 @@ class _Selection:
         self.subject_id = ""
         self.turns = self.own = 0
         self.kids: set[str] = set()
+        self._configurations: set[str] = set()
+        """The hashes of what the turns were configured with."""
 
     async def select(self, on_step: Callable[[], object]) -> None:
         """Verifies each ledger and selects from it. HO2m first, because all that it names is then in the others."""
@@ -191,12 +194,16 @@ class _Selection:
         self.subject_id = self.subject_id or payload_as(CommonPayload, entry.payload)["subject_id"]
         if events.ends_by_erasure(entry.entry_type, entry.payload):
             raise SubjectErased(self.subject_id, self.session_id)
+        if isinstance(config_hash := entry.payload.get("config_hash"), str):
+            self._configurations.add(config_hash)
         self.turns += entry.entry_type == events.TURN_COMPLETED
         for ledger_id, seq in payload_as(TurnCompletedPayload, entry.payload).get("read_positions", {}).items():
             self._read_to[ledger_id] = max(seq, self._read_to.get(ledger_id, 0))
 
     async def _of_subject(self, reader: LedgerReader) -> None:
-        """Of HO2m: who signs, the intents that the subject's sessions share, and the turns that could be recalled."""
+        """Of HO2m: who signs, what shaped requests, shared intents, and the turns that could be recalled."""
+        for each in sorted(self._configurations):
+            await self._add_sources(reader, each)
         for key in (events.SIGNERS_KEY, events.shared_intents_key(self.subject_id)):
             await self._add_found("ho2m", reader, key, self._heads["ho2m"][0])
         if not self._is_recalling:
@@ -206,6 +213,17 @@ class _Selection:
         ):
             self._add("ho2m", entry)
             await self._add_found("ho2m", reader, events.turn_index_key(entry.entity_id), self._heads["ho2m"][0])
+
+    async def _add_sources(self, reader: LedgerReader, config_hash: str) -> None:
+        """What a configuration names. Where it is sealed, only the configuration, whose key stays with the operator."""
+        try:
+            seqs = await entries_of_sources(reader, config_hash)
+        except SourcesSealed:
+            await self._add_found("ho2m", reader, events.source_index_key(config_hash), self._heads["ho2m"][0])
+            return
+        for seq in seqs:
+            if (entry := await reader.get(seq)) is not None:
+                self._add("ho2m", entry)
 
     async def _of_signals(self, reader: LedgerReader) -> None:
         """Every signal that the turns' gates counted."""
@@ -233,7 +251,8 @@ class _Selection:
     def _add(self, name: LedgerName, entry: StoredEntry) -> None:
         if entry.seq not in self._chosen[name]:
             self._chosen[name][entry.seq] = entry
-            self.kids |= kids_in(entry.entry_type, orjson.loads(entry.body)["payload"])
+            if entry.entry_type != events.SOURCE_RECORDED:  # sealed under the operator's key, which never leaves
+                self.kids |= kids_in(entry.entry_type, orjson.loads(entry.body)["payload"])
 
 
 _OTHERS: Final = {

@@ -12,6 +12,7 @@ import anyio
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from kitchener.actors.sources import entries_of_sources
 from kitchener.cli.exits import DAMAGED, OK
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options, TurnArgument
 from kitchener.cli.terminal.output import print_json, print_text, say
@@ -29,7 +30,6 @@ from kitchener.memory.signals import event_id
 from kitchener.memory.subject_cache import OVERLAYS, artifact_key
 from kitchener.records import events
 from kitchener.records.entries import ProjectionPayload, payload_as
-from kitchener.replaying.recorded_sources import entries_of_sources
 from kitchener.runtime.ledger_paths import LedgerName
 from kitchener.signing import Signer, is_public_key, load_signer, make_key
 
