@@ -27,7 +27,7 @@ from kitchener.ids import OPERATOR
 from kitchener.ledger import LedgerClient, LedgerEntry, LedgerReader, verify_file
 from kitchener.ledger.verify.checkpoint import sign_ledger
 from kitchener.records import events
-from kitchener.replaying import read_prompts, replay_session
+from kitchener.replaying import replay_session
 from kitchener.runtime import SessionExport, erase_subject, export_session, import_session
 from kitchener.sealing import Keyring
 from kitchener.signing import make_key
@@ -63,7 +63,7 @@ async def test_an_imported_session_goes_on_and_replays_as_where_it_ran(
     there = moved(config, tmp_path / "b")
     before = {each: await replay_session(each, config=config, tools=TOOLS) for each in sessions}
     for session_id in reversed(sessions):
-        made = await export_session(session_id, tmp_path / session_id, config=config)
+        made = await export_session(session_id, tmp_path / session_id, config=config, with_key=True)
         taken = await import_session(tmp_path / session_id, config=there)
         assert (taken.turns, taken.entries, taken.was_there) == (made.turns, made.entries, False)
     shutil.rmtree(tmp_path / "b" / "index")  # it is derived, and reads without it find the same
@@ -87,7 +87,7 @@ async def test_the_next_message_sees_the_history_and_takes_the_next_number(tmp_p
     async with LedgerReader.open(tmp_path / "a" / "HO2" / "ADMIN" / "ho2m.jsonl") as ho2m:
         (first,) = [each.entity_id async for each in ho2m.read(entry_type=events.INTENT_DECLARED)]
     for to in ("b", "c"):
-        await export_session(session_id, tmp_path / f"to {to}", config=config)
+        await export_session(session_id, tmp_path / f"to {to}", config=config, with_key=True)
         config = moved(config, tmp_path / to)
         await import_session(tmp_path / f"to {to}", config=config)
         provider = ScriptedProvider(model)
@@ -113,7 +113,7 @@ async def test_shared_intents_and_learned_lines_count_once_for_all_imported_sess
         lines = await runtime.memory().read_active_biases(namespace="ADMIN/ada")
     there = moved(config, tmp_path / "b")
     for session_id in sessions[::-1]:
-        await export_session(session_id, tmp_path / session_id, config=config)
+        await export_session(session_id, tmp_path / session_id, config=config, with_key=True)
         await import_session(tmp_path / session_id, config=there)
     async with open_runtime(there, providers={"scripted": ScriptedProvider(model)}, tools=TOOLS) as runtime:
         assert await runtime.memory().read_active_biases(namespace="ADMIN/ada") == lines != []
@@ -173,8 +173,8 @@ async def test_without_its_key_sealed_content_cannot_be_read_until_the_key_is_im
 
 async def test_a_key_that_this_root_cannot_keep_is_refused(tmp_path: Path) -> None:
     _, there = await sealed(tmp_path)
-    plain = there.model_copy(update={"ledger": there.ledger.model_copy(update={"keyring": None})})
-    with pytest.raises(ConfigError, match="keyring"):
+    plain = there.model_copy(update={"ledger": there.ledger.model_copy(update={"seal": False})})
+    with pytest.raises(ConfigError, match="seal"):
         await import_session(tmp_path / "folder", config=plain)
     Keyring(tmp_path / "b" / "keys").get(ADA)
     with pytest.raises(SealingError, match="another key"):
@@ -258,13 +258,16 @@ async def test_a_damaged_ledger_is_not_exported_and_a_used_one_takes_no_import(t
             await import_session(tmp_path / "folder", config=there)
     assert not (await import_session(tmp_path / "folder", config=there)).was_there
     path = tmp_path / "a" / "HO1" / "ADMIN" / "ho1m.jsonl"
-    path.write_bytes(path.read_bytes().replace(b"echo: hello", b"echo: hallo"))
+    path.write_bytes(path.read_bytes().replace(b'"ada"', b'"eda"'))
     with pytest.raises(LedgerDamaged):
         await export_session(session_id, tmp_path / "again", config=config)
     assert not (tmp_path / "again").exists()
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["a", "b", "folder"], "nothing half done is left"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a", "a.keys", "b", "b.keys", "folder"], (
+        "nothing half done is left"
+    )
 
 
+ROOTS_OWN = ('"entry_type":"SOURCE_RECORDED"', '"entry_type":"SEALING_CHANGED"')
 KILLED = """
 import os, sys
 import anyio
@@ -289,8 +292,8 @@ async def test_an_import_that_is_killed_leaves_no_session_and_the_next_one_compl
     )
     async with open_runtime(config) as runtime:
         result = await runtime.supervisor().handle_turn("hello", subject_id="ada")
-    await export_session(result.session_id, tmp_path / "folder", config=config)
-    steps = len(list((tmp_path / "folder").iterdir())) - 1
+    await export_session(result.session_id, tmp_path / "folder", config=config, with_key=True)
+    steps = len({each.name for each in (tmp_path / "folder").iterdir()} - {"manifest.json", "sources.json", "subject.key"})
     for killed_after in range(1, steps + 1):
         root = tmp_path / f"b{killed_after}"
         arguments = [sys.executable, "-c", KILLED, str(tmp_path / "folder"), str(root), str(killed_after)]
@@ -299,8 +302,9 @@ async def test_an_import_that_is_killed_leaves_no_session_and_the_next_one_compl
         assert (await import_session(tmp_path / "folder", root=root)).was_there == is_there
         for name, count in {"ho1m": "HO1/ADMIN", "ho2m": "HO2/ADMIN", "signals": "HOT/memory"}.items():
             moved_to, source = root / count / f"{name}.jsonl", tmp_path / "a" / count / f"{name}.jsonl"
-            more = 1 if name == "ho2m" else 0
-            assert verify_file(moved_to).entries == verify_file(source).entries + more
+            # HO2m gets the record of the import, and nothing that belongs to no session.
+            kept = [line for line in source.read_bytes().splitlines() if not any(each.encode() in line for each in ROOTS_OWN)]
+            assert verify_file(moved_to).entries == len(kept) + (name == "ho2m")
         report = await replay_session(result.session_id, config=moved(config, root))
         assert (report.is_identical, report.turns) == (True, (result.turn_id,)), report.text()
 
@@ -349,8 +353,7 @@ async def test_a_forged_entry_of_a_session_declares_nothing_for_the_root(
 ) -> None:
     """Signers, sources and erasures count for a whole root. Those of a folder count for the replay of its session only."""
     config, (session_id,) = await record(tmp_path / "a", MESSAGES[:1])
-    owner = OPERATOR if entry_type == events.SOURCE_RECORDED else "ada"
-    await forge(tmp_path / "a", LedgerEntry(entry_type, "x", {"v": 1, "session_id": session_id, "subject_id": owner, **fields}))
+    await forge(tmp_path / "a", LedgerEntry(entry_type, "x", {"v": 1, "session_id": session_id, "subject_id": "ada", **fields}))
     await export_session(session_id, tmp_path / "folder", config=config)
     await import_session(tmp_path / "folder", config=moved(config, tmp_path / "b"))
     async with LedgerReader.open(tmp_path / "b" / "HO2" / "ADMIN" / "ho2m.jsonl", index_keys=events.index_keys) as ho2m:
@@ -387,30 +390,3 @@ async def test_a_manifest_names_a_session_and_a_subject(tmp_path: Path, field: s
     with pytest.raises((FolderDamaged, CallerError), match=field):
         await import_session(tmp_path / "folder", config=moved(config, tmp_path / "b"))
     assert not (tmp_path / "b").exists()
-
-
-async def test_what_a_model_was_asked_can_be_read_where_the_session_moved_to(tmp_path: Path) -> None:
-    """Also after a second move, and where the agent class has other instructions."""
-    config, (session_id,) = await record(tmp_path / "a", MESSAGES[:2], context_mode="enforce")
-    turn_id = f"T-{session_id[4:]}-000002"
-    asked = await read_prompts(turn_id, config=config, tools=TOOLS)
-    assert asked.calls
-    for to in ("b", "c"):
-        await export_session(session_id, tmp_path / f"to {to}", config=config)
-        agents = {name: each.model_copy(update={"instructions": f"now in {to}"}) for name, each in config.agents.items()}
-        config = moved(config, tmp_path / to).model_copy(update={"agents": agents})
-        await import_session(tmp_path / f"to {to}", config=config)
-        there = await read_prompts(turn_id, config=config)
-        assert [each.request.messages for each in there.calls] == [each.request.messages for each in asked.calls]
-        assert all(each.is_verified for each in there.calls)
-        report = await replay_session(session_id, config=config, tools=TOOLS)
-        assert "instructions of ADMIN" in [each.name for each in report.changes]
-
-
-async def test_sealed_sources_stay_with_their_operator(tmp_path: Path) -> None:
-    """The key of a subject opens what the subject said, and not what the operator configured."""
-    made, there = await sealed(tmp_path)
-    await import_session(tmp_path / "folder", config=there)
-    found = await read_prompts(f"T-{made.session_id[4:]}-000001", config=there, tools=[fetch])
-    assert not found.calls
-    assert "sealed" in (found.problem or "")

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Final, NoReturn, TextIO, cast
 
 import structlog
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, MissingArgumentError
 
 from kitchener.cli.exits import DAMAGED, INTERRUPTED, INVALID, LOCKED, NEGATIVE, OK, USAGE
 from kitchener.cli.terminal.log_lines import show_logs
@@ -80,6 +80,7 @@ _COMMANDS: Final = (
     ("replay", "replay:replay", "Run recorded turns again and report differences."),
     ("config", "config.config:app", "Check and show settings."),
     ("doctor", "config.doctor:doctor", "Say whether this machine, the settings and the ledgers are in order."),
+    ("completion", "completion:completion", "Print a script with which a shell completes commands and options."),
 )
 
 
@@ -108,8 +109,7 @@ def invoke(tokens: Sequence[str]) -> int:
             fill_in_last(command, bound.arguments)
         code = command(*bound.args, **bound.kwargs)
     except CycloptsError as error:
-        of = "".join(f"{each} " for each in error.command_chain or ())
-        return _fail(USAGE, f"{' '.join(str(error).split())} (kitchener {of}--help)")
+        return _fail(USAGE, _usage(error))
     except KeyboardInterrupt:
         return _fail(INTERRUPTED, "interrupted")
     except BrokenPipeError:
@@ -119,6 +119,16 @@ def invoke(tokens: Sequence[str]) -> int:
     except (KitchenerError, OSError, ExceptionGroup) as error:
         return _told(error)
     return code if isinstance(code, int) else OK
+
+
+def _usage(error: CycloptsError) -> str:
+    """What is wrong with a command line, and where the right one is explained."""
+    text = " ".join(str(error).split())
+    argument = error.argument
+    if isinstance(error, MissingArgumentError) and argument is not None and argument.field_info.is_positional:
+        is_option_too = argument.name.startswith("-")
+        text = f"{argument.field_info.name.upper() if is_option_too else argument.name} is missing"
+    return f"{text} (kitchener {''.join(f'{each} ' for each in error.command_chain or ())}--help)"
 
 
 def _told(error: Exception) -> int:

@@ -123,7 +123,7 @@ class LedgerPaths:
 
     def sealer(self) -> Sealer | None:
         """Encrypts and decrypts what subjects said; None: it is stored in plain text."""
-        return sealer_of(self.config.ledger)
+        return sealer_of(self.config)
 
     @asynccontextmanager
     async def reader(self, agent_class: str, name: LedgerName = "ho2m") -> AsyncIterator[LedgerReader | None]:

@@ -59,8 +59,12 @@ class LedgerConfig(Settings):
     repair only."""
     verify_on_open: Literal["checkpoint", "full"] = "checkpoint"
     """What is verified when a ledger opens. `checkpoint`: the entries after the last write of the index. `full`: every hash."""
+    seal: bool = True
+    """Whether what subjects say, and what is answered and learned, is stored encrypted under a key per subject, so that a
+    subject can be erased. False: in plain text, for good. What was sealed before stays readable."""
     keyring: str | None = None
-    """Directory of one key per subject. With it, content is stored encrypted and a subject can be erased. None: plain text."""
+    """Directory of the subjects' keys. Back it up, apart from the ledgers: without it, what is sealed is unreadable. None:
+    beside `plane_root`, with `.keys` after its name."""
     signing_key: str | None = None
     """File of the Ed25519 key that signs the heads of ledgers and projections; `kitchener ledger key --new PATH` makes one.
     None: nothing is signed."""
@@ -227,6 +231,8 @@ class TurnConfig(Settings):
     """Retries of a rejected reply before the turn escalates."""
     tool_turn_limit: Annotated[int, Field(ge=0, le=100)] = 8
     """Rounds of tool calls in one reply."""
+    parallel_tools: Annotated[int, Field(ge=1, le=32)] = 4
+    """Tools that run side by side, where the model calls several read-only tools one after another. 1: one by one."""
     tool_timeout_s: Seconds = 30.0
     """Longest run of a tool that sets no limit of its own, seconds."""
     tool_result_max_bytes: Positive = 65_536

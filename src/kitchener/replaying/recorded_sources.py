@@ -12,17 +12,14 @@ from typing import Any, Final
 from kitchener.actors.attention.templates import AttentionTemplate
 from kitchener.actors.executor.prompts import PromptLibrary, PromptSource
 from kitchener.actors.policy_identity import NOT_POLICY
-from kitchener.actors.sources import RequestSources, named_sources, read_source
+from kitchener.actors.sources import RequestSources, read_texts
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.toolsets import Toolset, toolset_of
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.config import HO2Config, HO3MemoryConfig
 from kitchener.ledger import LedgerReader
-from kitchener.records.entries import (
-    ConfigurationSource,
-    SourceKind,
-    ToolDefinition,
-)
+from kitchener.records import events
+from kitchener.records.entries import ConfigurationSource, SourceKind, ToolDefinition
 from kitchener.records.prompt import ToolSpec
 from kitchener.replaying.line_diff import line_diff
 
@@ -146,18 +143,27 @@ async def read_sources(ho2m: LedgerReader | None, config_hash: str) -> RecordedS
         SourcesSealed: they are sealed, and the key is gone or not configured
         LedgerError: a text is not whole, or has another hash
     """
-    whole = await read_source(ho2m, config_hash) if ho2m is not None else None
-    if ho2m is None or whole is None:
+    found = await read_texts(ho2m, config_hash) if ho2m is not None else []
+    if not found:
         return None
-    agent_class, text = whole
-    configuration: ConfigurationSource = json.loads(text)
-    texts, hashes = dict[tuple[SourceKind, str], str](), dict[tuple[SourceKind, str], str]()
-    for named, kind in named_sources(configuration):
-        found = await read_source(ho2m, named["hash"])
-        if found is None:
-            return None
-        texts[kind, named["name"]], hashes[kind, named["name"]] = found[1], named["hash"]
-    return RecordedSources(config_hash, agent_class, configuration["settings"], texts, hashes)
+    whole, *others = found
+    return RecordedSources(
+        config_hash,
+        whole.name,
+        json.loads(whole.text)["settings"],
+        {(each.kind, each.name): each.text for each in others},
+        {(each.kind, each.name): each.hash for each in others},
+    )
+
+
+async def entries_of_sources(ho2m: LedgerReader, config_hash: str) -> set[int]:
+    """Returns the numbers of the entries that hold a configuration and what it names; empty where it is not on record.
+
+    Raises:
+        SourcesSealed: they are sealed, and the key is gone or not configured
+    """
+    keys = {events.source_index_key(each.hash) for each in await read_texts(ho2m, config_hash)}
+    return {entry.seq for key in sorted(keys) async for entry in ho2m.read(key=key)}
 
 
 class PresentSources:

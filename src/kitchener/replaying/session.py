@@ -464,9 +464,10 @@ class _Replay:
     async def _note_changes(self, turn: TurnTape) -> None:
         if not self._changes:
             recorded = self._replays.recorded
-            ho2m, config_hash = recorded.readers.get(recorded.ho2m), turn.start.get("config_hash", "")
             with suppress(SourcesSealed):
-                self._changes = await self._replays.sources.changes_since(ho2m, config_hash, self._memory)
+                self._changes = await self._replays.sources.changes_since(
+                    recorded.sources, turn.start.get("config_hash", ""), self._memory
+                )
 
     def _note_policy(self, turn: TurnTape | None) -> None:
         recorded = turn.start.get("ruleset_hash") if turn is not None else None

@@ -30,9 +30,8 @@ def export(
 ) -> int:
     """Write a session as a folder that `kitchener session import` adds to another root.
 
-    The folder has the session's entries, what shaped its requests, what its turns could read of its subject's other sessions
-    and memory, and the chains in which all of that stood. Verifies the ledgers first, and the folder after. Takes no lock.
-    Sealed content stays sealed.
+    The folder has the session's entries, what its turns could read of its subject's other sessions and memory, and the chains
+    in which all of that stood. Verifies the ledgers first, and the folder after. Takes no lock. Sealed content stays sealed.
 
     For example:
 
@@ -91,14 +90,14 @@ def _exported(made: SessionExport) -> str:
     lines = [f"{made.session_id}: {counted(made.turns, 'turn')}, {counted(made.entries, 'entry', 'entries')}, in {made.path}"]
     if made.context_entries:
         others = counted(made.context_entries, "entry is", "entries are")
-        lines.append(
-            f"{others} not the session's own: what shaped its requests, and what its turns could read of the memory and the"
-            f" other sessions of {made.subject_id!r}"
-        )
+        lines.append(f"{others} from the memory and the other sessions of {made.subject_id!r}: its turns could read them")
     if made.has_key:
         lines.append(f"The folder has the key of {made.subject_id!r}: whoever has the folder can read all that they said.")
     elif made.key_id is not None:
         lines.append("Its content is sealed, and the folder has no key: --with-keys adds it.")
+    if not made.has_sources:
+        hint = "sealed; --with-keys adds them" if made.key_id is not None and not made.has_key else "not on record"
+        lines.append(f"The instructions, prompts and tools of its turns are not in the folder: they are {hint}.")
     if not made.is_signed:
         lines.append(
             "Not every head is signed, so the folder proves only that it is whole: `kitchener ledger checkpoint` signs, then"

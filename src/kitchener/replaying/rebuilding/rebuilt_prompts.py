@@ -164,7 +164,7 @@ class _Rebuild:
         self._has_sources = False
 
     async def run(self) -> TurnPrompts:
-        replays, turn = await self._find()
+        replays, self._tape, turn = await self._find()
         config_hash = _config_hash(turn)
         nothing = TurnPrompts(self._turn_id, replays.agent_class, config_hash, (), tuple(turn.of_type(events.LLM_CALL)))
         if turn.is_erased:
@@ -177,26 +177,26 @@ class _Rebuild:
         asked, stopped = await self._ask_again(replays, turn)
         return self._told(nothing, replays, turn, asked, stopped)
 
-    async def _find(self) -> tuple[Replays, TurnTape]:
-        """The turn, and what runs turns over the ledgers in which it ran: of an imported session, those before its import."""
-        recorded: RecordedLedgers | None = self._recorded
-        while recorded is not None:
-            self._recorded = recorded
-            replays = await replays_now(self._settings, recorded, self._tools)
+    async def _find(self) -> tuple[Replays, Tape, TurnTape]:
+        """The turn, and what replays it. An imported turn reads the ledgers as they were where it ran."""
+        before: RecordedLedgers | None = self._recorded
+        while before is not None:
+            self._recorded = before
+            replays = await replays_now(self._settings, self._recorded, self._tools)
             if self._session_id.startswith(PREFIX):
-                self._tape = await replays.consolidation_tape(self._session_id)
+                tape: Tape = await replays.consolidation_tape(self._session_id)
             else:
-                self._tape = await replays.tape_of(self._session_id)
-            for turn in self._tape.turns:
+                tape = await replays.tape_of(self._session_id)
+            for turn in tape.turns:
                 if turn.turn_id == self._turn_id:
-                    return replays, turn
-            recorded = await ledgers_before_import(recorded, self._session_id)
+                    return replays, tape, turn
+            before = await ledgers_before_import(self._recorded, self._session_id)
         raise NotOnRecord(f"turn {self._turn_id!r} is not on record; `kitchener session show` lists those of its session")
 
     async def _as_recorded(self, config_hash: str) -> Replays | None:
         """What runs turns under a recorded configuration; None: it is not on record."""
         recorded = self._recorded
-        sources = await read_sources(recorded.readers.get(recorded.ho2m), config_hash) if config_hash else None
+        sources = await read_sources(recorded.sources, config_hash) if config_hash else None
         self._has_sources = sources is not None
         if sources is None:
             return None
