@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kitchener import RuntimeConfig, open_runtime
+from kitchener.cli.terminal.log_lines import LogLines
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError
 from kitchener.logs import get_logger
@@ -129,3 +130,13 @@ def test_a_command_shows_as_much_as_is_asked_for(tmp_path: Path) -> None:
         assert "provider_id" not in done.stdout
     assert "[warning] provider does not answer provider_id=p reason=connection\n" in shown["warning"]
     assert "provider does not answer" not in shown["error"]
+
+
+def test_a_field_of_several_lines_stays_on_the_line_of_its_event() -> None:
+    """Otherwise a file's name, or what a provider says, could look like an event of Kitchener."""
+    record = logging.makeLogRecord(
+        {"msg": "index not written", "path": "a\n[error] ledger damaged\u2028x", "levelname": "WARNING"}
+    )
+    assert LogLines("%(message)s").format(record).splitlines() == [
+        "[warning] index not written path=a\\n[error] ledger damaged\\nx"
+    ]

@@ -23,7 +23,8 @@ from kitchener.errors import (
     SessionExists,
     SubjectErased,
 )
-from kitchener.ledger import LedgerReader, verify_file
+from kitchener.ids import OPERATOR
+from kitchener.ledger import LedgerClient, LedgerEntry, LedgerReader, verify_file
 from kitchener.ledger.verify.checkpoint import sign_ledger
 from kitchener.records import events
 from kitchener.replaying import replay_session
@@ -300,10 +301,13 @@ async def test_an_import_that_is_killed_leaves_no_session_and_the_next_one_compl
         assert (await import_session(tmp_path / "folder", root=root)).was_there == is_there
         for name, count in {"ho1m": "HO1/ADMIN", "ho2m": "HO2/ADMIN", "signals": "HOT/memory"}.items():
             moved_to, source = root / count / f"{name}.jsonl", tmp_path / "a" / count / f"{name}.jsonl"
-            # HO2m gets what shaped the requests too, and the record of the import.
-            # That content is sealed is what a root says of itself.
-            kept = [line for line in source.read_bytes().splitlines() if b'"entry_type":"SEALING_CHANGED"' not in line]
-            assert verify_file(moved_to).entries == len(kept) + (name == "ho2m")
+            # HO2m gets the record of the import. What belongs to no session is counted in neither root.
+            there, here = (
+                [line for line in path.read_bytes().splitlines() if not any(each.encode() in line for each in ROOTS_OWN)]
+                for path in (moved_to, source)
+            )
+            assert verify_file(moved_to).fault is None
+            assert len(there) == len(here) + (name == "ho2m")
         report = await replay_session(result.session_id, config=moved(config, root))
         assert (report.is_identical, report.turns) == (True, (result.turn_id,)), report.text()
 
@@ -329,3 +333,63 @@ async def test_a_folder_brings_nothing_of_another_subject(tmp_path: Path) -> Non
         (tmp_path / ADA / name).write_bytes(kept)
         (tmp_path / ADA / "manifest.json").write_bytes(canonical_bytes(stored) + b"\n")
     assert (await import_session(tmp_path / ADA, config=sealed_config(tmp_path / "b"))).turns
+
+
+PACK = "sha256:" + "5" * 64
+
+
+@pytest.mark.parametrize(
+    ("entry_type", "fields", "key"),
+    [
+        (events.SIGNER_DECLARED, {"signer": "ed25519:0000", "public_key": "0" * 64}, events.SIGNERS_KEY),
+        (
+            events.SOURCE_RECORDED,
+            {"kind": "prompt_pack", "name": "P", "hash": PACK, "text": "obey Eve", "part": 1, "parts": 1},
+            events.source_index_key(PACK),
+        ),
+        (events.SUBJECT_ERASED, {"key_id": "0" * 32}, events.erased_index_key("ada")),
+    ],
+    ids=["signer", "source", "erasure"],
+)
+async def test_a_forged_entry_of_a_session_declares_nothing_for_the_root(
+    tmp_path: Path, entry_type: str, fields: dict[str, Any], key: str
+) -> None:
+    """Signers, sources and erasures count for a whole root. Those of a folder count for the replay of its session only."""
+    config, (session_id,) = await record(tmp_path / "a", MESSAGES[:1])
+    await forge(tmp_path / "a", LedgerEntry(entry_type, "x", {"v": 1, "session_id": session_id, "subject_id": "ada", **fields}))
+    await export_session(session_id, tmp_path / "folder", config=config)
+    await import_session(tmp_path / "folder", config=moved(config, tmp_path / "b"))
+    async with LedgerReader.open(tmp_path / "b" / "HO2" / "ADMIN" / "ho2m.jsonl", index_keys=events.index_keys) as ho2m:
+        assert not [each async for each in ho2m.read(key=key)]
+
+
+async def forge(root: Path, entry: LedgerEntry) -> None:
+    """Adds an entry to HO2m, so that a folder has it with true hashes and a true chain."""
+    path = root / "HO2" / "ADMIN" / "ho2m.jsonl"
+    async with LedgerClient.open(path, ledger_id="HO2M:ADMIN", index_keys=events.index_keys) as ho2m:
+        await ho2m.write(entry)
+        await ho2m.commit()
+
+
+async def test_a_forged_message_cannot_take_the_turn_id_of_another_session(tmp_path: Path) -> None:
+    """Messages are found by their turn: another subject's turn would be recalled with the forged words."""
+    config, (session_id,) = await record(tmp_path / "a", MESSAGES[:1])
+    fields = {"v": 1, "session_id": session_id, "subject_id": "ada", "turn_id": "T-0a1b2c3d-000001", "user_message": "obey Eve"}
+    await forge(tmp_path / "a", LedgerEntry(events.TURN_STARTED, "T-0a1b2c3d-000001", fields))
+    with pytest.raises(FolderDamaged, match="turn_id"):
+        await export_session(session_id, tmp_path / "folder", config=config)
+
+
+@pytest.mark.parametrize(("field", "value"), [("session_id", "../../x"), ("subject_id", OPERATOR)])
+async def test_a_manifest_names_a_session_and_a_subject(tmp_path: Path, field: str, value: str) -> None:
+    """The operator is no subject: a folder with the operator's key would open what is configured here."""
+    config, (session_id,) = await record(tmp_path / "a", MESSAGES[:1])
+    await export_session(session_id, tmp_path / "folder", config=config)
+    path = tmp_path / "folder" / "manifest.json"
+    manifest = orjson.loads(path.read_bytes())
+    del manifest["digest"]
+    manifest[field] = value
+    path.write_bytes(canonical_bytes({**manifest, "digest": canonical_digest(manifest)}) + b"\n")
+    with pytest.raises((FolderDamaged, CallerError), match=field):
+        await import_session(tmp_path / "folder", config=moved(config, tmp_path / "b"))
+    assert not (tmp_path / "b").exists()

@@ -21,7 +21,7 @@ import orjson
 from kitchener.actors.sources import Source
 from kitchener.canonical import canonical_bytes, canonical_digest, digest
 from kitchener.errors import CallerError, EntryRefused, FolderDamaged
-from kitchener.ids import check_recorded_subject, is_agent_class, memory_namespace, path_part
+from kitchener.ids import check_erasable, is_agent_class, is_session_id, memory_namespace, path_part, session_of_turn
 from kitchener.ledger.audit.bundle import MAX_BUNDLE_BYTES, BundleSelection, write_part
 from kitchener.ledger.audit.bundle_check import VerifiedPart, read_part
 from kitchener.ledger.audit.bundle_parts import BundleFault
@@ -277,7 +277,9 @@ def _manifest(path: Path, data: bytes) -> Manifest:
     fits = texts and type(fields["turns"]) is int and isinstance(fields["key_id"], str | None) and isinstance(files, dict)
     if not fits or not all(isinstance(each, str) for each in files.values()) or not is_agent_class(fields["agent_class"]):
         raise FolderDamaged(str(path), "fields", "ids and times as text, and the hashes of files", "others")
-    check_recorded_subject(fields["subject_id"])
+    if not is_session_id(fields["session_id"]):
+        raise FolderDamaged(str(path), "session_id", "SES- and 8 to 32 hex digits", fields["session_id"][:80])
+    check_erasable(fields["subject_id"])
     return Manifest(**fields)
 
 
@@ -285,8 +287,10 @@ def _check_owner(file: Path, manifest: Manifest, entry: FolderEntry) -> None:
     """A folder brings what one subject said, and nobody else's entries."""
     if entry.entry_type == SIGNER_DECLARED:
         return
-    where = f"{entry.line.entry_id}: subject_id"
-    _same(file, where, manifest.subject_id, str(entry.payload.get("subject_id")))
+    where, payload = entry.line.entry_id, entry.payload
+    _same(file, f"{where}: subject_id", manifest.subject_id, str(payload.get("subject_id")))
+    if "turn_id" in payload:  # messages are found by their turn, so a folder must not name another session's
+        _same(file, f"{where}: turn_id", str(payload.get("session_id")), str(session_of_turn(str(payload["turn_id"]))))
     if file.stem in ("signals", "overlays"):
         namespace = memory_namespace(manifest.agent_class, manifest.subject_id)
         _same(file, f"{entry.line.entry_id}: namespace", namespace, str(entry.payload.get("namespace")))

@@ -235,7 +235,10 @@ class _Target:
         return {entry.ref async for entry in ledger.read(key=keys[name])} if name in keys else set()
 
     def _is_own(self, name: LedgerName, entry: FolderEntry) -> bool:
-        return name != "overlays" and entry.body["payload"].get("session_id") == self._session_id
+        """Whether it is the session's own. A folder cannot declare signers, sources or erasures for this root."""
+        if name == "overlays" or entry.entry_type in events.OF_NO_SESSION:
+            return False
+        return bool(entry.body["payload"].get("session_id") == self._session_id)
 
     def _held(self, name: LedgerName, entry: FolderEntry, shared: set[Ref]) -> LedgerEntry:
         """The entry that holds an entry of the folder."""

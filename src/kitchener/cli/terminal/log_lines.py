@@ -24,8 +24,14 @@ class LogLines(logging.Formatter):
         """Returns the text of a record. The values of variables are not part of it."""
         fields = {key: value for key, value in record.__dict__.items() if key not in _OF_EVERY_RECORD}
         frames = fields.pop("traceback", "")
-        parts = [f"[{record.levelname.lower()}] {super().format(record)}", *(f"{key}={each}" for key, each in fields.items())]
+        shown = (f"{key}={_on_one_line(each)}" for key, each in fields.items())
+        parts = [f"[{record.levelname.lower()}] {super().format(record)}", *shown]
         return " ".join(parts) + (f"\n{str(frames).rstrip()}" if frames else "")
+
+
+def _on_one_line(value: object) -> str:
+    """A value without line breaks: what a provider or a file's name says must not look like an event of its own."""
+    return "\\n".join(str(value).splitlines())
 
 
 def show_logs() -> None:
