@@ -16,7 +16,7 @@ from kitchener.actors.executor.answers import is_stored_by_text
 from kitchener.actors.executor.prompts import CompiledContract
 from kitchener.actors.executor.replies import ReplyStream
 from kitchener.actors.tools.registry import ToolCall, ToolRegistry, Toolset
-from kitchener.actors.tools.results import ToolOutcome, storable
+from kitchener.actors.tools.results import ToolOutcome, cut_text, storable
 from kitchener.actors.work.plan import cost_json
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, loop_clock
@@ -45,6 +45,7 @@ from kitchener.records.prompt import (
     TextPiece,
 )
 from kitchener.records.ref import Ref
+from kitchener.records.tokens import BYTES_PER_TOKEN, tokens_of_bytes
 from kitchener.records.work_order import NO_COST, Cost, WorkOrder, WorkOrderError
 
 NO_TOOL: Final = "(none)"
@@ -85,6 +86,7 @@ class Execution:
 
     __slots__ = (
         "_base",
+        "_cached_tokens",
         "_deadline",
         "_input_tokens",
         "_ledger",
@@ -95,11 +97,13 @@ class Execution:
         "_output_tokens",
         "_parts",
         "_reply",
+        "_results_tokens",
         "_started_us",
         "_subject_id",
         "_surroundings",
         "_tool_calls_begun",
         "_tool_ids",
+        "_window_tokens",
         "_wo",
         "_wo_id",
         "makes_reply",
@@ -140,7 +144,8 @@ class Execution:
         self._parts: list[orjson.Fragment] = [planned.as_json()] if planned else []
         self._output_ref: orjson.Fragment | None = None
         self._model_calls_begun, self._llm_calls, self._tool_calls_begun = direct_after or 0, 0, 0
-        self._input_tokens = self._output_tokens = 0
+        self._input_tokens = self._output_tokens = self._cached_tokens = 0
+        self._window_tokens = self._results_tokens = 0
         self._tool_ids: list[str] = []
 
     def record(self, entry_type: str, fields: CommonPayload) -> Awaitable[Ref]:
@@ -175,6 +180,7 @@ class Execution:
             {
                 "input_tokens": self._input_tokens,
                 "output_tokens": self._output_tokens,
+                "cached_tokens": self._cached_tokens,
                 "llm_calls": self._llm_calls,
                 "tool_calls": len(self._tool_ids),
                 "tool_ids_used": tuple(self._tool_ids),
@@ -182,13 +188,44 @@ class Execution:
             }
         )
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the budgets leave room for another round of tools: for a call as large as the next one, and for the last one.
+
+        Without a `reply_reserve`, as under version 1 of the policy, the model may always go on.
+        """
+        reserve, most = self._limits["reply_reserve"], self._limits["results_budget"]
+        if most is not None and self._results_tokens >= most:
+            return False
+        return reserve is None or self._tokens_left >= 2 * (self._window_tokens + reserve)
+
+    @property
+    def _tokens_left(self) -> int:
+        used: int = self._input_tokens - self._cached_tokens + self._output_tokens
+        left: int = self._limits["token_budget"] - used
+        return left
+
+    def shown(self, outcome: ToolOutcome) -> str:
+        """Returns the outcome of a tool call as the model is shown it: cut to what is left of `results_budget`."""
+        text, most = outcome.as_text(), self._limits["results_budget"]
+        size = tokens_of_bytes(len(text.encode()))
+        if most is not None and self._results_tokens + size > most:
+            text = cut_text(text, max(0, most - self._results_tokens) * BYTES_PER_TOKEN)
+            self._results_tokens = most
+            size = tokens_of_bytes(len(text.encode()))
+        else:
+            self._results_tokens += size
+        self._window_tokens += size
+        return text
+
     async def call_model(
         self, contract: CompiledContract, variables: Mapping[str, object], messages: Sequence[Message], tools: Toolset
     ) -> PromptResponse:
         """Makes and records one model call.
 
         Raises:
-            WorkOrderFailed: no tokens are left, the provider failed or was overloaded, or its answer cannot be stored
+            WorkOrderFailed: no tokens are left and there is no `reply_reserve`, the provider failed or was overloaded, or its
+                answer cannot be stored
         """
         self._model_calls_begun += 1
         request = self._request(contract, variables, tuple(messages), tools)
@@ -215,6 +252,9 @@ class Execution:
         usage = response.usage
         self._input_tokens += usage.input_tokens
         self._output_tokens += usage.output_tokens
+        self._window_tokens = usage.input_tokens + usage.output_tokens  # what the next call begins with
+        if self._limits["reply_reserve"] is not None and usage.cached_tokens is not None:
+            self._cached_tokens += min(usage.cached_tokens, usage.input_tokens)
         try:
             ref = await self.record(events.LLM_CALL, self._call_fields(request, request_hash, response))
         except (EntryRefused, EntryTooLarge) as error:
@@ -290,8 +330,10 @@ class Execution:
     ) -> PromptRequest:
         known, limits, boundary = self._wo.__dict__, self._limits, contract.boundary
         temperature, longest = limits["temperature"], limits["max_tokens"] or boundary.max_tokens
-        left = limits["token_budget"] - self._input_tokens - self._output_tokens
-        if left < 1:
+        left, reserve = self._tokens_left, limits["reply_reserve"]
+        if reserve is not None:
+            left = max(reserve, left - self._window_tokens)
+        elif left < 1:
             raise WorkOrderFailed(
                 "BUDGET", f"the token budget of {limits['token_budget']} was used up by {self._llm_calls} model calls"
             )

@@ -51,6 +51,7 @@ from kitchener.records.entries.execution import (
 from kitchener.records.entries.intents import (
     IntentAbandonedPayload,
     IntentClosedPayload,
+    IntentCloser,
     IntentDeclaredPayload,
     IntentDeferredPayload,
     IntentForkedPayload,
@@ -181,6 +182,7 @@ __all__ = [
     "ImportedPayload",
     "IntentAbandonedPayload",
     "IntentClosedPayload",
+    "IntentCloser",
     "IntentDeclaredPayload",
     "IntentDeferredPayload",
     "IntentForkedPayload",
