@@ -357,8 +357,8 @@ class ContextConfig(Settings):
     """What to do after repeated failures. `flag`: record a flag for a person. `defer`: also defer the intent, until a message
     continues it; only with `intent_mode = "classified"`."""
     continue_after_close: Literal["declare", "reopen"] = "declare"
-    """What a message that continues does, if the classification of an earlier one closed the last intent. `declare`: begin a new
-    intent. `reopen`: go on with the closed one and its turns. An intent that ended in any other way stays as it is."""
+    """What a message that continues does, if the classification of an earlier one closed the last intent. `declare`: begin a
+    new intent. `reopen`: go on with the closed one and its turns. An intent that ended in any other way stays as it is."""
     invalid_lifecycle_policy: Literal["ignore_event", "block"] = "ignore_event"
     """What to do with an impossible life-cycle event. `ignore_event`: leave it out and flag it. `block`: show nothing until the
     event is voided."""

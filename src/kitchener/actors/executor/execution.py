@@ -88,6 +88,7 @@ class Execution:
         "_base",
         "_cached_tokens",
         "_deadline",
+        "_fresh_tokens",
         "_input_tokens",
         "_ledger",
         "_limits",
@@ -145,7 +146,7 @@ class Execution:
         self._output_ref: orjson.Fragment | None = None
         self._model_calls_begun, self._llm_calls, self._tool_calls_begun = direct_after or 0, 0, 0
         self._input_tokens = self._output_tokens = self._cached_tokens = 0
-        self._window_tokens = self._results_tokens = 0
+        self._window_tokens = self._fresh_tokens = self._results_tokens = 0
         self._tool_ids: list[str] = []
 
     def record(self, entry_type: str, fields: CommonPayload) -> Awaitable[Ref]:
@@ -190,14 +191,15 @@ class Execution:
 
     @property
     def has_room(self) -> bool:
-        """Whether the budgets leave room for another round of tools: for a call as large as the next one, and for the last one.
+        """Whether the budgets leave room for another round of tools: for the next call, and for a last one as large.
 
+        A cache that served the call before is expected to serve the next one, but not the last one, which offers no tools.
         Without a `reply_reserve`, as under version 1 of the policy, the model may always go on.
         """
         reserve, most = self._limits["reply_reserve"], self._limits["results_budget"]
         if most is not None and self._results_tokens >= most:
             return False
-        return reserve is None or self._tokens_left >= 2 * (self._window_tokens + reserve)
+        return reserve is None or self._tokens_left >= self._fresh_tokens + self._window_tokens + 2 * reserve
 
     @property
     def _tokens_left(self) -> int:
@@ -216,6 +218,7 @@ class Execution:
         else:
             self._results_tokens += size
         self._window_tokens += size
+        self._fresh_tokens += size
         return text
 
     async def call_model(
@@ -252,9 +255,12 @@ class Execution:
         usage = response.usage
         self._input_tokens += usage.input_tokens
         self._output_tokens += usage.output_tokens
-        self._window_tokens = usage.input_tokens + usage.output_tokens  # what the next call begins with
+        cached = 0
         if self._limits["reply_reserve"] is not None and usage.cached_tokens is not None:
-            self._cached_tokens += min(usage.cached_tokens, usage.input_tokens)
+            cached = min(usage.cached_tokens, usage.input_tokens)
+            self._cached_tokens += cached
+        self._window_tokens = usage.input_tokens + usage.output_tokens  # what the next call begins with
+        self._fresh_tokens = self._window_tokens - cached
         try:
             ref = await self.record(events.LLM_CALL, self._call_fields(request, request_hash, response))
         except (EntryRefused, EntryTooLarge) as error:
@@ -332,7 +338,7 @@ class Execution:
         temperature, longest = limits["temperature"], limits["max_tokens"] or boundary.max_tokens
         left, reserve = self._tokens_left, limits["reply_reserve"]
         if reserve is not None:
-            left = max(reserve, left - self._window_tokens)
+            left = max(reserve, left - self._fresh_tokens)
         elif left < 1:
             raise WorkOrderFailed(
                 "BUDGET", f"the token budget of {limits['token_budget']} was used up by {self._llm_calls} model calls"
