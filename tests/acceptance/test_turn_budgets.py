@@ -1,4 +1,4 @@
-"""A turn within its limits gives a reply: tools stay offered, and a turn that runs out of tokens makes a last call without them."""
+"""A turn within its limits gets a reply: tools stay offered, and one without tokens left makes a last call without tools."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

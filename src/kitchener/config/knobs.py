@@ -226,15 +226,6 @@ class TurnConfig(Settings):
     """Work orders of one turn, retries included."""
     max_retries: Annotated[int, Field(ge=0, le=10)] = 2
     """Retries of a rejected reply before the turn escalates."""
-    tool_turn_limit: Annotated[int, Field(ge=0, le=100)] = 8
-    """Rounds of tool calls in one reply."""
-    tool_timeout_s: Seconds = 30.0
-    """Longest run of a tool that sets no limit of its own, seconds."""
-    tool_result_max_bytes: Positive = 65_536
-    """Largest tool result, bytes of its JSON. A larger one is cut and marked as cut."""
-    results_budget: Positive = 40_000
-    """Tokens of tool results that the model is shown while it writes one reply. What goes beyond is cut and marked as cut, and
-    the model then replies without further tools."""
     classify_contract_id: Name = "PRC-CLASSIFY-001"
     """Contract of classify work orders."""
     synthesize_contract_id: Name = "PRC-SYNTHESIZE-001"
@@ -255,6 +246,20 @@ class TurnConfig(Settings):
             if (problem := criterion_problem(each)) is not None:
                 raise ValueError(f"acceptance: {problem}")
         return self
+
+
+class ToolsConfig(Settings):
+    """Tools: how often and how long they run in one reply, and how much of their results the model is shown."""
+
+    tool_turn_limit: Annotated[int, Field(ge=0, le=100)] = 8
+    """Rounds of tool calls in one reply."""
+    tool_timeout_s: Seconds = 30.0
+    """Longest run of a tool that sets no limit of its own, seconds."""
+    tool_result_max_bytes: Positive = 65_536
+    """Largest tool result, bytes of its JSON. A larger one is cut and marked as cut."""
+    results_budget: Positive = 40_000
+    """Tokens of tool results that the model is shown while it writes one reply. What goes beyond is cut and marked as cut, and
+    the model then replies without further tools."""
 
 
 class SessionConfig(Settings):
@@ -330,14 +335,9 @@ class LearningConfig(Settings):
     """Wait after a failed consolidation, seconds. It doubles with each further failure of the signal, up to 60 times this."""
 
 
-class ContextConfig(Settings):
-    """Context: which intents are live, and what of a session's past the model sees."""
+class IntentsConfig(Settings):
+    """Intents: which goals of a session are live, and what messages and failures do to them."""
 
-    context_mode: Literal["off", "shadow", "enforce"] = "off"
-    """Who decides what the model sees. `off`: attention alone. `enforce`: the Context Authority, by intents and a token budget.
-    `shadow`: attention, while the Authority records what it would have shown."""
-    context_budget: TokenCount = 2_400
-    """Tokens of context that the Authority shows in one turn."""
     intent_mode: Literal["bridge", "classified"] = "bridge"
     """`bridge`: one intent for each session. `classified`: messages continue, switch or close intents, as their
     classification suggests."""
@@ -362,6 +362,16 @@ class ContextConfig(Settings):
     invalid_lifecycle_policy: Literal["ignore_event", "block"] = "ignore_event"
     """What to do with an impossible life-cycle event. `ignore_event`: leave it out and flag it. `block`: show nothing until the
     event is voided."""
+
+
+class ContextConfig(Settings):
+    """Context: who decides what of a session's past the model sees, and how much it is."""
+
+    context_mode: Literal["off", "shadow", "enforce"] = "off"
+    """Who decides what the model sees. `off`: attention alone. `enforce`: the Context Authority, by intents and a token budget.
+    `shadow`: attention, while the Authority records what it would have shown."""
+    context_budget: TokenCount = 2_400
+    """Tokens of context that the Authority shows in one turn."""
     recall_scope: Literal["intent", "session", "subject"] = "intent"
     """Where recalled turns may come from. `intent`: none are recalled. `session`: other intents of the session. `subject`: also
     other sessions of the subject."""
@@ -378,7 +388,17 @@ class ContextConfig(Settings):
 
 
 # The last base comes first in the order of fields.
-class HO2Config(ContextConfig, LearningConfig, AttentionConfig, SessionConfig, TurnConfig, ModelsConfig, PersonaConfig):
+class HO2Config(
+    IntentsConfig,
+    ContextConfig,
+    LearningConfig,
+    AttentionConfig,
+    SessionConfig,
+    ToolsConfig,
+    TurnConfig,
+    ModelsConfig,
+    PersonaConfig,
+):
     """`[agents.<class>]`: one agent class, its persona, tools, budgets and policies."""
 
     gone_keys: ClassVar[Mapping[str, str]] = {

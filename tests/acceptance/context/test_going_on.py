@@ -1,4 +1,4 @@
-"""A conversation goes on: replies close nothing, a message may reopen what a message closed, and the newest turns stay in view."""
+"""A conversation goes on: replies close nothing, messages reopen what messages closed, and the newest turns stay in view."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -13,6 +13,7 @@ from kitchener.cli.terminal.output import meaning, print_json, print_text
 from kitchener.config import RuntimeConfig, Settings, described_key, without_secrets
 from kitchener.errors import ConfigError
 from kitchener.gateway.routing import check_router
+from kitchener.runtime.fitting_limits import unfitting_limits
 from kitchener.runtime.loading import check_config
 from kitchener.runtime.work_order_routes import unreachable_routes
 
@@ -25,7 +26,8 @@ _EVERYTHING = Options()
 def check(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     """Say whether the settings are right: keys, values, routes, and the keys that references name.
 
-    Exits with 2 at the first setting that is wrong, and names it. A route that no work order can take is a warning.
+    Exits with 2 at the first setting that is wrong, and names it. A route that no work order can take is a warning, and so are
+    limits that cannot fit each other.
 
     For example:
 
@@ -43,13 +45,13 @@ def check(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
         return USAGE
     config = loaded.config
     agents, providers = sorted(config.classes), [described_key(each) for each in sorted(config.router.providers)]
-    unreachable = list(unreachable_routes(config))
+    found = [*unreachable_routes(config), *unfitting_limits(config)]
     if json:
-        warnings = [{"key": key, "problem": problem} for key, problem in unreachable]
+        warnings = [{"key": key, "problem": problem} for key, problem in found]
         print_json({"ok": True, "source": loaded.source, "agents": agents, "providers": providers, "warnings": warnings})
     else:
         print_text(f"ok: {loaded.source}")
-        for key, problem in unreachable:
+        for key, problem in found:
             print_text(f"warning: {key}: {problem}")
         print_text(f"agents: {', '.join(agents) or 'any, with the same settings'}; providers: {', '.join(providers)}")
     return OK
