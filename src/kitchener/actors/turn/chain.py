@@ -12,10 +12,11 @@ from kitchener.actors.attention.retriever import AttentionContext
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.requests import fits_entry
 from kitchener.actors.tools.results import storable
-from kitchener.actors.turn.reply import APOLOGY, MESSAGE_TOO_LARGE, SESSION_USED_UP, Reply, apology_for
+from kitchener.actors.turn.last_call import Room
+from kitchener.actors.turn.reply import APOLOGY, Reply
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn.without_executor import reply_without_executor
-from kitchener.actors.work.budget import Budget, BudgetScope
+from kitchener.actors.work.budget import BudgetScope
 from kitchener.actors.work.plan import cost_json, error_mapping
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
@@ -162,7 +163,10 @@ class WorkOrderChain:
             return Reply(APOLOGY, TurnError("OUTPUT_SCHEMA", f"the input of the {wo_type} step cannot be recorded: {error}"))
         needed = tokens_of_bytes(len(data)) + (0 if wo_type == "tool_call" else services.config.reply_reserve)
         limits: ConstraintsMapping = {**services.constants.mapping_of(constraints), "timeout_ms": left_ms}
-        changes = self._within_budget(wo_type, constraints, limits, needed)
+        earlier, budgeter = tuple(self.work_orders.values()), services.budgeter
+        room = Room(needed, self.tokens_left, budgeter.check(self._scope[:1]), services.config.turn_budget)
+        is_last = room.left is not None and room.left < needed and room.is_last(constraints, wo_type, earlier)
+        changes = room.limit(constraints, limits, is_last=is_last)
         wo = WorkOrder.create(
             session_id=session.session_id,
             number=number,
@@ -177,12 +181,13 @@ class WorkOrderChain:
             parent_wo_id=parent,
             acceptance=acceptance,
         )
-        wo_id, budgeter = wo.wo_id, services.budgeter
+        wo_id = wo.wo_id
         planned = await self._plan(wo, limits, data, input_refs, context)
         self._wo_scope = scope = (*self._scope, wo_id)
         budgeter.allocate(scope, wo.constraints.token_budget)
-        if not (budget := budgeter.check(scope)).covers(needed) and not self._is_last(wo_type, constraints, needed):
-            return await self._refuse(wo, budget, needed)
+        if not (budget := budgeter.check(scope)).covers(needed) and not is_last:
+            await self._abandon_unaffordable(wo)
+            return room.refusal(wo, budget.remaining, earlier, services.constants.policy_version)
         dispatched: WorkOrderDispatchedPayload = {"wo_id": wo_id, "tier_target": "HO1", "lane": "interactive"}
         await self.write(events.WO_DISPATCHED, wo_id, dispatched)
         done = await self._execute(wo.dispatched(planned))
@@ -327,52 +332,11 @@ class WorkOrderChain:
             await self._tell(WorkOrderPlanned(wo_id, wo_type))
         return planned
 
-    def _within_budget(
-        self, wo_type: WorkOrderType, constraints: Constraints, limits: ConstraintsMapping, needed: int
-    ) -> Mapping[str, object]:
-        """The changes to a work order's constraints that what is left of the turn's budget asks for; `limits` gets them too.
-
-        A reply that may use the rest of the budget, but not all it needs, is asked for without tools.
-        """
-        left = self.tokens_left
-        if constraints.reply_reserve is None or left is None or left >= constraints.token_budget:
-            return {}
-        limits["token_budget"] = most = max(1, left)
-        if left >= needed or not self._is_last(wo_type, constraints, needed):
-            return {"token_budget": most}
-        limits.pop("turn_limit", None)
-        limits.pop("allowed_tools", None)
-        limits.pop("results_budget", None)
-        return {"token_budget": most, "turn_limit": 0, "allowed_tools": (), "results_budget": None}
-
-    def _is_last(self, wo_type: WorkOrderType, constraints: Constraints, needed: int) -> bool:
-        """Whether a work order that the rest of the turn's budget does not cover is executed all the same, as the last one.
-
-        That is the first attempt at a reply, if a whole `turn_budget` covers it, or if a tool ran for it.
-        """
-        if constraints.reply_reserve is None or wo_type != "synthesize":
-            return False
-        done = [each.wo_type for each in self.work_orders.values() if each.state != "planned"]
-        fits = needed <= self._services.config.turn_budget or "tool_call" in done
-        return fits and "synthesize" not in done and self._services.budgeter.check(self._scope[:1]).covers(needed)
-
-    async def _refuse(self, wo: WorkOrder, budget: Budget, needed: int) -> Reply:
-        """Abandons a work order that the budget does not cover. Returns the reply that says so."""
+    async def _abandon_unaffordable(self, wo: WorkOrder) -> None:
+        """Abandons a work order that the budget does not cover."""
         self.work_orders[wo.wo_id] = wo.abandoned()
         await self.abandon(wo.wo_id, "BUDGET")
         await self._tell(WorkOrderFinished(wo.wo_id, wo.wo_type, "abandoned"))
-        left = f"the {wo.wo_type} step needs about {needed} tokens and {max(0, budget.remaining or 0)} are left"
-        version, text = self._services.constants.policy_version, apology_for("BUDGET", self._services.constants.policy_version)
-        asked = [each for each in self.work_orders.values() if each.wo_type == "synthesize" and each.state != "abandoned"]
-        if version == 1:
-            message = f"{left}; raise turn_budget or budget_ceiling, or start a new session"
-        elif not self._services.budgeter.check(self._scope[:1]).covers(needed):
-            message, text = f"{left} for the session; raise budget_ceiling, or start a new session", SESSION_USED_UP
-        elif needed > self._services.config.turn_budget and not asked:
-            message, text = f"{left} for the turn; raise turn_budget, or send less", MESSAGE_TOO_LARGE
-        else:
-            message = f"{left} for the turn; raise turn_budget"
-        return Reply(text, TurnError("BUDGET", message, wo.wo_id))
 
     async def _execute(self, wo: WorkOrder) -> WorkOrder | Reply:
         listener = self._update if wo.wo_type == "synthesize" else None
