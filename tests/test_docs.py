@@ -1,10 +1,12 @@
 """The documentation is true: its code runs, its links lead somewhere, and its table of entries is what is written."""
 
+import json
 import re
 import runpy
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -14,8 +16,9 @@ from kitchener import HO2Supervisor, tool
 from kitchener.errors import Overloaded, ProviderError
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
+from kitchener.runtime import export_session, import_session
 from kitchener.testing import ScriptedProvider
-from tests.acceptance.stack import QUESTION, Hold, echo, open_scripted, outcome, read_all
+from tests.acceptance.stack import QUESTION, Hold, echo, open_scripted, outcome, read_all, scripted_config
 from tests.erasure import kit as erasure
 from tests.replay.corpus import START_US, BreakingClock
 
@@ -169,8 +172,26 @@ async def test_the_page_of_entries_lists_what_is_written(tmp_path: Path) -> None
     later = {
         each for each in listed() if each[0] in ("SIGNALS", "context") or each[1].startswith(("INTENT", "LIFECYCLE", "SUBJECT"))
     }
-    foreign = {("HO2m", each) for each in (events.WO_RETIRED, events.WO_DEFERRED, events.WO_REOPENED)}
+    elsewhere = (events.WO_RETIRED, events.WO_DEFERRED, events.WO_REOPENED, events.SESSION_IMPORTED, *events.IMPORTED_TYPES)
+    foreign = {("HO2m", each) for each in elsewhere}
     assert set(listed()) - written - later == {("HO1m", events.WO_DEFERRED)} | foreign
+
+
+async def test_the_page_of_entries_lists_what_an_import_writes(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"context_mode": "enforce", "intent_mode": "classified", "recall_scope": "subject"}
+    first, second = tmp_path / "first", tmp_path / "second"
+    async with open_scripted(first, ScriptedProvider(echo), **config) as runtime:
+        supervisor = runtime.supervisor()
+        sessions = [await supervisor.start_session(subject_id="ada") for _ in range(2)]
+        for session_id in sessions:
+            await supervisor.handle_turn("hello", session_id=session_id)
+        await supervisor.declare_intent(sessions[0], "the house", scope="PROJECT")
+    for session_id in reversed(sessions):
+        await export_session(session_id, tmp_path / session_id, config=scripted_config(first, **config))
+        await import_session(tmp_path / session_id, config=scripted_config(second, **config))
+    lines = (second / "HO2" / "ADMIN" / "ho2m.jsonl").read_text(encoding="utf-8").splitlines()
+    written = checked({"HO2m": [SimpleNamespace(**json.loads(line)["entry"]) for line in lines]})
+    assert written == {("HO2m", each) for each in (events.SESSION_IMPORTED, *events.IMPORTED_TYPES)}
 
 
 async def test_the_page_of_entries_lists_what_memory_and_intents_write(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ FACTS: dict[str, Any] = {
     "to": "completed",
     "limit": 8,
     "seconds": 1.5,
+    "waited_for": "attempt 1 at provider 'it' failed: timeout",
     "path": "ho2m.jsonl",
     "line": 3,
     "offset": 512,

@@ -4,8 +4,8 @@
     curl -s localhost:8000/sessions -d '{"subject_id": "ada"}'
     curl -s localhost:8000/sessions/SES-…/messages -d '{"message": "hello"}'
 
-The runtime opens and closes with the app. Errors of the caller become 4xx, an overload becomes 503, and the same
-`Idempotency-Key` gives the same turn.
+The runtime opens and closes with the app. Errors of the caller become 4xx, an overload becomes 503, a turn whose model did
+not answer becomes 502 with its `error`, and the same `Idempotency-Key` gives the same turn.
 """
 
 import os
@@ -56,9 +56,21 @@ async def message(request: Request) -> Response:
         session_id=request.path_params["session_id"],
         idempotency_key=request.headers.get("idempotency-key"),
     )
-    return JSONResponse({"turn_id": result.turn_id, "response": result.response, "degraded": result.degraded})
+    answer: dict[str, Any] = {
+        "turn_id": result.turn_id,
+        "response": result.response,
+        "degraded": result.degraded,
+        "error": None,
+    }
+    if result.error is None:
+        return JSONResponse(answer)
+    # The message quotes what a provider said, and belongs into the operator's log.
+    answer["error"] = {"kind": result.error.kind, "wo_id": result.error.wo_id}
+    return JSONResponse(answer, status_code=FAILED.get(result.error.kind, 200))
 
 
+FAILED = {"PROVIDER": 502, "TIMEOUT": 504, "EXECUTOR": 503, "OUTPUT_SCHEMA": 502, "QUALITY_GATE": 502}
+"""Kinds of errors in which the turn failed. In the others the reply says what is wrong with the message, or asks back."""
 STATUS = {UnknownSession: 404, SessionEnded: 410, Overloaded: 503, TurnTimeout: 504, CallerError: 400}
 
 

@@ -134,18 +134,16 @@ def _fast_bytes(value: object) -> bytes | None:
         TypeError: the fast encoder refuses the value: it has a type, key or integer without JSON form, or contains itself
     """
     encoded = orjson.dumps(value, option=_OPTIONS)
-    if encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH and _is_too_deep(value):
-        return None
     if not _is_exact(value) or not (encoded.isascii() or _sorts_alike(value)):
         return None
     return encoded
 
 
 def _is_exact(value: Any) -> bool:
-    """Whether the fast encoder gives the JCS bytes of an acyclic value, apart from the order of keys.
+    """Whether an acyclic value is within `MAX_DEPTH`, and the fast encoder gives its JCS bytes apart from the order of keys.
 
-    It does for the exact JSON types, and for floats of medium size with a fraction: every encoder writes their shortest digits,
-    without an exponent.
+    The encoder does for the exact JSON types, and for floats of medium size with a fraction: every encoder writes their
+    shortest digits, without an exponent.
     """
     containers: list[Any] = [value] if type(value) in _CONTAINERS else [(value,)]
     for container in containers:  # grows meanwhile
@@ -156,7 +154,7 @@ def _is_exact(value: Any) -> bool:
                 containers.append(item)
             elif type(item) is not float or not 1e-3 <= abs(item) < 1e9 or item.is_integer():
                 return False
-    return True
+    return len(containers) <= MAX_DEPTH or not _is_too_deep(value)
 
 
 def _is_too_deep(value: object) -> bool:

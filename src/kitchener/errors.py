@@ -283,11 +283,18 @@ class Overloaded(KitchenerError):
 
 
 class TurnTimeout(KitchenerError):
-    """The turn passed its deadline. It was aborted and the session is usable."""
+    """The turn passed its deadline. It was aborted and the session is usable.
 
-    def __init__(self, turn_id: str, seconds: float) -> None:
-        self.turn_id, self.seconds = turn_id, seconds
-        super().__init__(f"turn {turn_id} passed its deadline of {seconds:g} s and was aborted; the session is usable")
+    Attributes:
+        turn_id: the turn
+        seconds: its deadline, seconds after its start
+        waited_for: what it waited for at a model, such as the attempts that failed; "": it asked none
+    """
+
+    def __init__(self, turn_id: str, seconds: float, waited_for: str = "") -> None:
+        self.turn_id, self.seconds, self.waited_for = turn_id, seconds, waited_for
+        why = f" ({waited_for})" if waited_for else ""
+        super().__init__(f"turn {turn_id} passed its deadline of {seconds:g} s{why} and was aborted; the session is usable")
 
 
 class TurnReplaced(KitchenerError):

@@ -158,7 +158,7 @@ class Odd:
         self._what = what
 
     async def execute(self, work_order: WorkOrder) -> Any:
-        other = work_order.model_copy(update={"wo_id": "WO-SES-00000000-001"})
+        other = work_order.replaced(wo_id="WO-SES-00000000-001")
         return {
             "nothing": None,
             "text": "fine",
@@ -166,8 +166,8 @@ class Odd:
             "executing": work_order.executing(),
             "another one": other.executing().completed({"response_text": "hi"}, Cost(), AT),
             "deferred": work_order.executing().deferred(),
-            "no output": work_order.executing().model_copy(update={"state": "completed"}),
-            "no reason": work_order.executing().model_copy(update={"state": "failed"}),
+            "no output": work_order.executing().replaced(state="completed"),
+            "no reason": work_order.executing().replaced(state="failed"),
         }[self._what]
 
 

@@ -53,9 +53,10 @@ def test_divergence_exits_with_5(recorded: Cli, tmp_path: Path) -> None:
     assert outcome.code == 5
     text = outcome.out.splitlines()
     assert text[0].startswith(f"{theirs}  was recorded under another policy: from T-{theirs[4:]}-000001 on")
-    assert text[1] == f"{theirs}  diverged after 0 turns"
-    assert text[2].startswith(f"first divergence: T-{theirs[4:]}-000001, PROJECTION_COMPUTED T-{theirs[4:]}-000001 (E-")
-    assert text[3:6] == ["  field       visible", "  - recorded, + recomputed", "    + INV-1"]
+    assert text[1] == f"{theirs}  changed since: standing_rules of RESIDENT:bo"
+    text = text[text.index(f"{theirs}  diverged after 0 turns") :]
+    assert text[1].startswith(f"first divergence: T-{theirs[4:]}-000001, PROJECTION_COMPUTED T-{theirs[4:]}-000001 (E-")
+    assert text[2:5] == ["  field       visible", "  - recorded, + recomputed", "    + INV-1"]
     assert text[-1].startswith("  stems from  the Context Authority's projection")
     told = recorded("replay", "--all", "--json")
     assert told.code == 5

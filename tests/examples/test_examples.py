@@ -47,6 +47,21 @@ def test_demo_is_readable_when_piped(tmp_path: Path) -> None:
         assert max(map(len, shown.splitlines())) <= 120
 
 
+def test_web_app_answers_502_where_the_model_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from examples.web_app.app import app
+
+    provider = '[router.providers.it]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\nmax_retries = 0'
+    (tmp_path / "kitchener.toml").write_text(f'[router]\ndefault_provider = "it"\n{provider}', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BOT_ROOT", str(tmp_path / "root"))
+    with TestClient(app) as client:
+        session_id = client.post("/sessions", json={}).json()["session_id"]
+        answer = client.post(f"/sessions/{session_id}/messages", json={"message": "hello"})
+    assert answer.status_code == 502
+    assert answer.json()["error"]["kind"] == "PROVIDER"
+    assert answer.json()["response"]
+
+
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_web_app_serves_a_conversation(
     backend: Literal["asyncio", "trio"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -37,11 +37,12 @@ from kitchener.actors.executor.replies import ReplyText
 from kitchener.actors.sessions import requests
 from kitchener.actors.tools import schema as tool_schema
 from kitchener.actors.tools.registry import Tool
+from kitchener.cli.context.page.request_rows import diff_lines
 from kitchener.cli.terminal.output import harmless, table_lines
-from kitchener.config import LimitsConfig, RouterConfig, RuntimeConfig, shown
+from kitchener.config import HO2Config, LimitsConfig, RouterConfig, RuntimeConfig, shown
 from kitchener.config.settings import parse_settings
 from kitchener.context import ToolResult, choose_thread, estimator, result_item
-from kitchener.context.fold import results
+from kitchener.context.fold import tool_results
 from kitchener.context.fold.items import shortened, turn_item
 from kitchener.context.lexical import features as lexical_features
 from kitchener.context.lexical import words as lexical_words
@@ -61,6 +62,8 @@ from kitchener.memory import learned_lines, signals, timestamps
 from kitchener.records.entries.work_orders import WorkOrderType
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolSpec, Usage
 from kitchener.records.ref import Ref
+from kitchener.replaying.line_diff import line_diff
+from kitchener.runtime.loading import check_is_configured
 from tests.hostile import wire
 
 _REQUESTS: Final = requests.RequestChecks(LimitsConfig(max_message_chars=10**9))
@@ -233,6 +236,13 @@ def _as_file(suffix: str, read: Callable[[Path], object]) -> Callable[[str], obj
     return written
 
 
+def _closest_class(text: str) -> object:
+    classes = {name: HO2Config() for name in ("ADMIN", "RESIDENT", "x" * 64)}
+    with contextlib.suppress(KitchenerError):
+        check_is_configured(RuntimeConfig(agents=classes), text)
+    return classes
+
+
 def _as_router(field: str) -> Callable[[str], object]:
     def check(text: str) -> None:
         provider = {"kind": "openai_compatible", "base_url": "http://127.0.0.1", field: text, "model": "m"}
@@ -251,7 +261,7 @@ def _chosen(text: str) -> object:
 
 
 def _as_result(text: str) -> object:
-    found = ToolResult(Ref("", "", ""), "", "T-1", "WO-1", 1, "look_up", results.result_text(text))
+    found = ToolResult(Ref("", "", ""), "", "T-1", "WO-1", 1, "look_up", tool_results.result_text(text))
     return [result_item(found, message, 64, estimator("utf8/3")) for message in (text, "ab")]
 
 
@@ -273,8 +283,8 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a stub", shortened),
         Scan("naming a thread", _chosen),
         Scan("a tool's result", _as_result),
-        Scan("a tool's result with a long key", lambda text: results.result_text({text: {text: [text, 1]}, "a": [text, text]})),
-        Scan("a result that a reply repeats", lambda text: results.is_repeated([text], text)),
+        Scan("a tool's result with a long key", lambda text: tool_results.result_text({text: {text: [text, 1]}, "a": [text]})),
+        Scan("a result that a reply repeats", lambda text: tool_results.is_repeated([text], text)),
     ),
     "answers": (
         Scan("a streamed answer, by the character", _in_pieces(1), ANSWER_FRAMES, 4_000, JSON_UNITS),
@@ -328,6 +338,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
     ),
     "files": (
         Scan("settings", _as_settings),
+        Scan("diff of sources", lambda text: line_diff(text.splitlines(), text[::-1].splitlines())),
         Scan("a settings file", _as_file(".toml", RouterConfig.from_config_file)),
         Scan("a settings file as JSON", _as_file(".json", RouterConfig.from_config_file)),
         Scan("an endpoint", _as_router("base_url")),
@@ -336,6 +347,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a damaged line", lambda text: chain.read_line(_LINE + text.encode("utf-8", "replace"), "L", None, None)),
         Scan("a stamp", lambda text: verifier.is_moment(text.encode("utf-8", "replace"))),
         Scan("a bundle", _as_file(".json", proof_check.verify_bundle)),
+        Scan("a part of a session", lambda text: proof_check.read_part(text.encode("utf-8", "replace"))),
         Scan("a head", lambda text: checkpoint.read_head({"ledger_id": "L", "seq": 1, "chain_hash": text, "timestamp": text})),
         Scan("a public key", signing.is_public_key),
         Scan("a signature", lambda text: signing.is_signed("a" * 64, b"", text)),
@@ -344,6 +356,8 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("output", lambda text: harmless(text)),
         Scan("a table", lambda text: [*table_lines(["a"], [{"a": text}])]),
         Scan("output as JSON", wire.shown_as_json),
+        Scan("an agent class", _closest_class),
+        Scan("requests side by side", lambda text: diff_lines(text, f"{text[1:]}\n{text[:-1]}")),
         Scan("messages", lambda text: _MESSAGES(wire.message_line(text))),
         Scan("a file of messages", _MESSAGES),
     ),

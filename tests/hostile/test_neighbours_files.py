@@ -4,6 +4,7 @@ Nothing waits for it, and each command says which path is wrong (docs/ledger.md,
 prints of a file is text, its name included.
 """
 
+import hashlib
 import json
 import os
 import subprocess
@@ -67,7 +68,7 @@ def test_a_key_that_is_none_is_named_by_every_command_and_nothing_waits_for_it(
 ) -> None:
     Path("kitchener.toml").write_text('[ledger]\nkeyring = "keys"\n', encoding="utf-8")
     assert cli("chat", "--subject", "ada", stdin=b"hello\n").code == 0
-    (key,) = Path("keys").glob("*.key")
+    key = Path("keys") / f"{hashlib.sha256(b'ada').hexdigest()}.key"
     WAYS[way](key)
     for command in (["session", "list"], ["chat", "--subject", "ada"], ["subject", "erase", "ada", "--yes"]):
         outcome = cli(*command, stdin=b"hello\n")
@@ -228,7 +229,7 @@ def test_a_note_whose_name_does_not_fit_erases_nobody(cli: Cli, content: str) ->
     """A note has its subject's key destroyed, so one that somebody made up, or copied, is refused by name."""
     Path("kitchener.toml").write_text('[ledger]\nkeyring = "keys"\n', encoding="utf-8")
     assert cli("chat", "--subject", "ada", stdin=b"hello\n").code == 0
-    (key,) = Path("keys").glob("*.key")
+    key = Path("keys") / f"{hashlib.sha256(b'ada').hexdigest()}.key"
     kid = json.loads(key.read_text())["kid"]
     name = f"{'0' * 64}.json" if content == "another's" else f"{key.stem} (copy).json"
     note = Path("keys/erasing") / name

@@ -18,6 +18,7 @@ BOUNDED: Final[Mapping[str, str]] = {
     "as_of_ts timestamp turn_ts": "times that a ledger or a clock gave",
     "config directory path root": "where the operator keeps files",
     "public_key": "64 digits",
+    "config_hash source_hash": "hashes, which are looked up",
 }
 """Parameters that are texts and no foreign ones, by name, and why."""
 _NOT_FOREIGN: Final = frozenset(" ".join(BOUNDED).split())
@@ -26,8 +27,7 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.actors.policy_identity.definition_hashes": "reads the library's own source",
     "kitchener.actors.sessions.context_provider.SessionContext.search_text": "goes through turns; the words are measured",
     "kitchener.actors.sessions.idempotency.IdempotencyKeys.use": "waits for a turn, and compares the message once",
-    "kitchener.actors.sessions.results.SessionResults.keep": "goes through entries; the words of the reply are measured",
-    "kitchener.actors.sessions.results.SessionResults.items": "goes through results; their texts are measured",
+    "kitchener.actors.sessions.recalled_results.SessionResults.keep": "goes through entries; the words are measured",
     "kitchener.actors.tools.registry._load": "names of tools in the settings",
     "kitchener.cli.chat.chat._ChatLoop._stream": "the pieces of the reply, each added once",
     "kitchener.cli.context.recorded_turn.rebuild": "goes through items",
@@ -46,6 +46,8 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.memory.overlay_log.OverlayOperations.quarantine": "goes through a subject's overlays",
     "kitchener.memory.timestamps._second": "nineteen characters",
     "kitchener.replaying.doubles.RecordedMemory.log_signal": "goes through the fields of an entry",
+    "kitchener.replaying.report._shown_diff": "splits a text into lines once, and shows forty of them",
+    "kitchener.runtime.session_folder._manifest": "a file of which so many bytes are read at most",
     "kitchener.replaying.reruns._common": "goes through two texts once, side by side",
 }
 """Functions that the rule finds and no scan measures, and why."""

@@ -1,12 +1,13 @@
 """A work order is validated once and moves only along the table of legal transitions. See docs/work-orders.md."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import FrozenInstanceError, fields
 from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from kitchener.errors import InvalidTransition
 from kitchener.records.entries import WorkOrderState
@@ -97,7 +98,8 @@ def test_no_walk_leaves_the_table(steps: list[str]) -> None:
             assert expected == wo.state
         assert wo.state == expected
     changed = {"state", "planned_ref", "output_result", "error", "cost", "completed_at"}
-    assert wo.model_dump(exclude=changed) == first.model_dump(exclude=changed)
+    kept = [field.name for field in fields(WorkOrder) if field.name not in changed]
+    assert [getattr(wo, name) for name in kept] == [getattr(first, name) for name in kept]
     assert (first.state, first.error, first.output_result) == ("planned", None, None)
 
 
@@ -135,7 +137,7 @@ def test_ids_are_derived_from_session_and_number() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
+    "wrong",
     [
         {"wo_type": "think"},
         {"tier_target": "HO2"},
@@ -151,8 +153,8 @@ def test_ids_are_derived_from_session_and_number() -> None:
         {"more": 1},
     ],
 )
-def test_it_is_validated_when_it_is_created(fields: dict[str, Any]) -> None:
-    given_fields: dict[str, Any] = {"wo_type": "synthesize", **fields}
+def test_it_is_validated_when_it_is_created(wrong: dict[str, Any]) -> None:
+    given_fields: dict[str, Any] = {"wo_type": "synthesize", **wrong}
     with pytest.raises(ValidationError):
         WorkOrder.create(session_id="SES-0000000a", number=1, turn_id="T-0000000a-000001", created_at=AT, **given_fields)
 
@@ -160,10 +162,11 @@ def test_it_is_validated_when_it_is_created(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize("field", ["state", "output_result", "cost"])
 def test_it_cannot_be_changed_in_place(field: str) -> None:
     wo = planned()
-    with pytest.raises(ValidationError, match="frozen"):
+    with pytest.raises(FrozenInstanceError):
         setattr(wo, field, None)
 
 
 def test_it_reads_back_from_its_own_json() -> None:
     wo = in_state("completed")
-    assert WorkOrder.model_validate_json(wo.model_dump_json()) == wo
+    shape = TypeAdapter(WorkOrder)
+    assert shape.validate_json(shape.dump_json(wo)) == wo

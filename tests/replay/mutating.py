@@ -49,6 +49,7 @@ POLICY: Final = (
     "context.lexical.words",
     "context.fold.lifecycle",
     "context.fold.state",
+    "context.fold.tool_results",
     "context.projection.packer",
     "context.projection.record",
     "context.projection.projection",

@@ -8,7 +8,7 @@ from typing import Any
 from kitchener import tool
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.config import RuntimeConfig
-from kitchener.replaying import ReplayReport, replay_session
+from kitchener.replaying import ReplayReport, SourceChange, replay_session
 from tests.replay.recording import TOOLS, record
 
 
@@ -33,6 +33,17 @@ async def test_edited_instructions_are_shown_as_a_diff(tmp_path: Path) -> None:
     assert not report.is_identical
     assert "changed since: instructions of ADMIN" in report.text()
     assert report.as_json()["changes"] == [{"name": change.name, "diff": change.diff}]
+
+
+async def test_many_sessions_show_a_diff_once(tmp_path: Path) -> None:
+    """Each report has all of it; what is printed names it again and refers to the first."""
+    config, sessions = await record(tmp_path, ("hello",), sessions=2, instructions="One.")
+    first, second = [await replayed(changed(config, instructions="Two."), each) for each in sessions]
+    told = set[SourceChange]()
+    texts = [each.text(told) for each in (first, second)]
+    assert ["+Two." in each for each in texts] == [True, False]
+    assert "changed since: instructions of ADMIN, as above" in texts[1]
+    assert first.changes == second.changes
 
 
 async def test_an_unchanged_configuration_shows_no_change(tmp_path: Path) -> None:

@@ -12,15 +12,17 @@ import anyio
 import orjson
 import pytest
 
+from kitchener.actors.tools.registry import tool
 from kitchener.config import HO2Config, LedgerConfig, RuntimeConfig
 from kitchener.errors import CallerError, NotOnRecord
 from kitchener.ledger import LedgerReader
 from kitchener.records import events
+from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import TurnPrompts, read_prompts
 from kitchener.runtime import open_runtime
 from kitchener.runtime.erasure import erase_subject
 from kitchener.runtime.ledger_paths import agent_classes, ledger_paths, settings_of
-from kitchener.testing import ScriptedProvider
+from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import QUICK
 from tests.replay.corpus import SETTINGS
 from tests.replay.golden_roots import FOLDER, unpacked
@@ -137,6 +139,33 @@ async def test_a_cut_off_turn_shows_what_was_asked_until_then(tmp_path: Path) ->
     assert found.problem is None
 
 
+async def test_what_a_tool_said_of_wrong_arguments_is_taken_from_the_record(tmp_path: Path) -> None:
+    """The function that checked them is not at hand; a repaired answer and an unknown tool are on record likewise."""
+
+    def clumsy(request: PromptRequest) -> Any:
+        results = sum(each.role == "tool" for each in request.messages)
+        if request.wo_type == "classify":
+            return model(request)
+        steps = [use_tool("list_packages", prefix=["no", "text"]), use_tool("nothing"), use_tool("list_packages", prefix="a")]
+        return (
+            steps[results]
+            if results < len(steps) and request.tools
+            else '{"response_text": '
+            if request.call < 5
+            else model(request)
+        )
+
+    _, (session_id,) = await record(tmp_path, ("hello",), provider=ScriptedProvider(clumsy), tool_turn_limit=3)
+    found = await read_prompts(f"T-{session_id[4:]}-000001", config=elsewhere(tmp_path))
+    assert found.problem is None
+    assert len(found.calls) >= 5
+    assert all(call.is_verified for call in found.calls)
+    told = [message.content for message in found.calls[-1].request.messages if message.role == "tool"]
+    assert "prefix" in told[0]
+    assert "nothing" in told[1]
+    assert any("cannot be used" in message.content for message in found.calls[-1].request.messages)
+
+
 async def test_sources_are_written_once_and_only_what_changed_again(tmp_path: Path) -> None:
     """Opening again writes nothing; an edited sentence writes one new configuration."""
     config, _ = await record(tmp_path, ("hello",), instructions="One.")
@@ -159,6 +188,20 @@ async def test_a_root_that_moved_has_the_same_configuration(tmp_path: Path) -> N
     (one, *_), (two, *_) = [await entries(each, "ADMIN", "ho2m", events.TURN_STARTED) for each in (config, moved)]
     assert one.payload["config_hash"] == two.payload["config_hash"]
     assert str(tmp_path).encode() not in ledger_paths(config, "ADMIN")["ho2m"].read_bytes()
+
+
+def _nothing() -> None:
+    """Does nothing, \u201cin\u201d 😀 words."""
+
+
+async def test_the_smallest_entries_hold_sources_of_long_names(tmp_path: Path) -> None:
+    """Otherwise a runtime with such settings could not start."""
+    named = "RESIDENT:" + "n" * 50
+    small = LedgerConfig(max_entry_bytes=1_024, keyring=str(tmp_path / "keys"))
+    agents = {named: HO2Config(agent_class=named, instructions="\u0001\U0001f600" * 200)}
+    config = RuntimeConfig(agents=agents, ledger=small)
+    async with open_runtime(config, root=tmp_path / "root", tools=[tool(name="x" * 64)(_nothing)]) as runtime:
+        assert runtime.ledgers(named).ho2m.position > 1_000
 
 
 async def test_a_source_that_no_entry_can_hold_stands_in_several(tmp_path: Path) -> None:

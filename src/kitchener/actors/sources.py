@@ -23,7 +23,7 @@ from kitchener.ledger import Ledger, LedgerEntry
 from kitchener.records import events
 from kitchener.records.entries import ConfigurationSource, NamedSource, SourceKind, SourceRecordedPayload
 
-_ENTRY_FIELDS_BYTES: Final = 700
+_ENTRY_FIELDS_BYTES: Final = 900
 """Bytes of an entry that a piece of text leaves to its other fields and to the seal's."""
 _CHAR_BYTES: Final = 8
 """Most bytes of one character in an entry: six as a JSON escape, a third more under a seal."""

@@ -5,28 +5,23 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Generic, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Generic, NamedTuple, TypeVar
 
 import anyio.to_thread
 from cyclopts import Parameter
 
 from kitchener.actors.tools.registry import load_tools
 from kitchener.cli.exits import DIVERGED, OK
-from kitchener.cli.options import JsonFlag, Options
+from kitchener.cli.options import JsonFlag, Options, SessionChoice
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import counted, print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
-from kitchener.replaying import ReplayReport, WhatIfReport, open_replays, open_what_if, summary_of, summary_text
+from kitchener.replaying import ReplayReport, SourceChange, WhatIfReport, open_replays, open_what_if, summary_of, summary_text
 from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
 
-
-class _Report(Protocol):
-    def text(self) -> str: ...
-
-
-R = TypeVar("R", bound=_Report)
+R = TypeVar("R", ReplayReport, WhatIfReport)
 Tools = Annotated[
     tuple[str, ...],
     Parameter(
@@ -39,9 +34,9 @@ _EVERYTHING = Options()
 
 
 def replay(
+    session: Annotated[SessionChoice, Parameter(help="Replay this session, of any agent class. `last`: the newest.")] = None,
     *,
     options: Options = _EVERYTHING,
-    session: Annotated[str | None, Parameter(help="Replay this session, of any agent class.")] = None,
     is_all: Annotated[bool, Parameter(name="--all", negative="", help="Replay every session of every agent class.")] = False,
     tools: Tools = (),
     same_policy: Annotated[
@@ -62,13 +57,13 @@ def replay(
 
     For example:
 
-        kitchener replay --session SES-0a1b2c3d
+        kitchener replay last
         kitchener replay --all --json
         kitchener replay --all --same-policy
         kitchener replay --all --with-config other.toml
     """
     if (session is None) != is_all:
-        raise CallerError("replay: expected either --session SES-… or --all")
+        raise CallerError("replay: expected either SESSION (SES-… or `last`) or --all")
     if with_config is not None:
         if same_policy:
             raise CallerError(
@@ -83,6 +78,8 @@ class _ReplayJob(NamedTuple, Generic[R]):
 
     sessions: Callable[[], Awaitable[list[str]]]
     do: Callable[[str], Awaitable[R]]
+    text: Callable[[R], str]
+    """A report for a reader."""
 
 
 async def _replay(options: Options, session: str | None, tools: Sequence[str], *, same_policy: bool, is_json: bool) -> int:
@@ -106,7 +103,7 @@ async def _what_if(options: Options, session: str | None, tools: Sequence[str], 
 
     async def compare(agent_class: str, opened: AsyncExitStack) -> _ReplayJob[WhatIfReport]:
         what_if = await opened.enter_async_context(open_what_if(config, policy, agent_class, tools=given))
-        return _ReplayJob(what_if.sessions, what_if.compare)
+        return _ReplayJob(what_if.sessions, what_if.compare, WhatIfReport.text)
 
     reports = [report async for report in _worked(config, options.agent, session, compare, is_json=is_json)]
     if is_json:
@@ -121,13 +118,15 @@ async def _reports(
 ) -> AsyncIterator[ReplayReport]:
     """A report of each session, told as it comes."""
 
+    told: set[SourceChange] = set()
+
     async def replays(agent_class: str, opened: AsyncExitStack) -> _ReplayJob[ReplayReport]:
         found = await opened.enter_async_context(open_replays(config, agent_class, tools=tools))
 
         async def everything() -> list[str]:
             return [*await found.sessions(), *await found.consolidations()]
 
-        return _ReplayJob(everything, found.replay)
+        return _ReplayJob(everything, found.replay, lambda report: report.text(told))
 
     async for report in _worked(config, preferred, session, replays, is_json=is_json):
         yield report
@@ -153,7 +152,7 @@ async def _worked(
                     report = await work.do(each)
                     done.add()
                     if not is_json:
-                        print_text(report.text())
+                        print_text(work.text(report))
                     yield report
 
 

@@ -59,8 +59,12 @@ class LedgerConfig(Settings):
     repair only."""
     verify_on_open: Literal["checkpoint", "full"] = "checkpoint"
     """What is verified when a ledger opens. `checkpoint`: the entries after the last write of the index. `full`: every hash."""
+    seal: bool = True
+    """Whether what subjects say, and what is answered and learned, is stored encrypted under a key per subject, so that a
+    subject can be erased. False: in plain text, for good. What was sealed before stays readable."""
     keyring: str | None = None
-    """Directory of one key per subject. With it, content is stored encrypted and a subject can be erased. None: plain text."""
+    """Directory of the subjects' keys. Back it up, apart from the ledgers: without it, what is sealed is unreadable. None:
+    beside `plane_root`, with `.keys` after its name."""
     signing_key: str | None = None
     """File of the Ed25519 key that signs the heads of ledgers and projections; `kitchener ledger key --new PATH` makes one.
     None: nothing is signed."""
@@ -335,8 +339,8 @@ class LearningConfig(Settings):
     """Wait after a failed consolidation, seconds. It doubles with each further failure of the signal, up to 60 times this."""
 
 
-class IntentsConfig(Settings):
-    """Intents: which goals of a session are live, and what messages and failures do to them."""
+class IntentConfig(Settings):
+    """Intents: which are live, and what becomes of one."""
 
     intent_mode: Literal["bridge", "classified"] = "bridge"
     """`bridge`: one intent for each session. `classified`: messages continue, switch or close intents, as their
@@ -365,7 +369,7 @@ class IntentsConfig(Settings):
 
 
 class ContextConfig(Settings):
-    """Context: who decides what of a session's past the model sees, and how much it is."""
+    """Context: what of a session's past the model sees."""
 
     context_mode: Literal["off", "shadow", "enforce"] = "off"
     """Who decides what the model sees. `off`: attention alone. `enforce`: the Context Authority, by intents and a token budget.
@@ -389,7 +393,7 @@ class ContextConfig(Settings):
 
 # The last base comes first in the order of fields.
 class HO2Config(
-    IntentsConfig,
+    IntentConfig,
     ContextConfig,
     LearningConfig,
     AttentionConfig,

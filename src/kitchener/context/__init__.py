@@ -3,8 +3,8 @@
 from kitchener.context.flags import Flag
 from kitchener.context.fold.events import SourceEvent, make_event, read_event
 from kitchener.context.fold.items import Item, bias_item, estimator, evidence_item, recalled
-from kitchener.context.fold.results import ToolResult, result_id, result_item
 from kitchener.context.fold.state import ContextState, fold
+from kitchener.context.fold.tool_results import ToolResult, result_id, result_item
 from kitchener.context.intents.active import Resolution, resolve_active
 from kitchener.context.intents.reachability import eligible, reach_from, recall_last_closed
 from kitchener.context.intents.transitions import (

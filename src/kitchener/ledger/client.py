@@ -34,7 +34,6 @@ from kitchener.ledger.format.lines import (
     LedgerEntry,
     StoredEntry,
     body_of,
-    entry_id_of,
     is_ledger_id,
     session_of,
 )
@@ -271,7 +270,7 @@ class LedgerClient(LedgerReads):
 
         The first call for a subject may read or create the subject's key file.
         """
-        if self._sealer is None:
+        if self._sealer is None or not self._sealer.seals:
             return opening.digest(data)
         return self._sealer.content_digest(subject_id, opening.data + data)
 
@@ -317,7 +316,7 @@ class LedgerClient(LedgerReads):
         return StoredEntry(
             ledger_id,
             seq,
-            entry_id_of(timestamp, seq),
+            self._stamper.id_start + str(seq).zfill(12),
             digest(body),
             entry_type,
             entity_id,

@@ -5,8 +5,9 @@ from contextlib import suppress
 from typing import Any, Final, TypedDict, Unpack
 
 from kitchener.actors.executor.execution import WorkOrderFailed
-from kitchener.actors.tools.registry import ToolCall, ToolRegistry, Toolset
+from kitchener.actors.tools.registry import ToolCall, ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome
+from kitchener.actors.tools.toolsets import Toolset
 from kitchener.config import HO3MemoryConfig
 from kitchener.errors import KitchenerError
 from kitchener.gateway.providers.recorded import NotRecorded, RecordedProvider, RequestChanged
@@ -196,7 +197,7 @@ class RecordedExecutor:
             return done
         for entry in self._tape.turn.of_type(events.WO_FAILED):
             if entry.entity_id == done.wo_id and isinstance(cost := entry.payload.get("cost"), dict):
-                return done.replaced({"cost": Cost.model_validate(cost)})
+                return done.replaced(cost=Cost(**cost))
         return done
 
     def _breakdown(self, wo_id: str) -> Exception | None:

@@ -4,7 +4,6 @@
 with what an agent class is configured with now.
 """
 
-import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ from kitchener.actors.attention.templates import AttentionTemplate
 from kitchener.actors.executor.prompts import PromptLibrary, PromptSource
 from kitchener.actors.policy_identity import NOT_POLICY
 from kitchener.actors.sources import RequestSources, joined_text
-from kitchener.actors.tools.registry import ToolRegistry, Toolset, toolset_of
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.tools.toolsets import Toolset, toolset_of
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.config import HO2Config, HO3MemoryConfig
 from kitchener.errors import KitchenerError
@@ -29,9 +29,8 @@ from kitchener.records.entries import (
     payload_as,
 )
 from kitchener.records.prompt import ToolSpec
+from kitchener.replaying.line_diff import line_diff
 
-_MOST_LINES: Final = 4_000
-"""Longest text that is compared line by line; comparing takes up to the square of it."""
 _KINDS: Final[Mapping[SourceKind, str]] = {
     "prompt_pack": "prompt pack",
     "contract": "contract",
@@ -174,6 +173,20 @@ async def read_sources(ho2m: LedgerReader | None, config_hash: str) -> RecordedS
     return RecordedSources(config_hash, agent_class, configuration["settings"], texts, hashes)
 
 
+async def entries_of_sources(ho2m: LedgerReader, config_hash: str) -> set[int]:
+    """Returns the numbers of the entries that hold a configuration and what it names; empty where it is not on record.
+
+    Raises:
+        SourcesSealed: they are sealed, and the key is gone or not configured
+    """
+    whole = await _read(ho2m, config_hash)
+    if whole is None:
+        return set()
+    hashes = [config_hash, *[named["hash"] for named, _ in _named(json.loads(whole[1]))]]
+    keys = [events.source_index_key(each) for each in hashes]
+    return {entry.seq for key in keys async for entry in ho2m.read(key=key)}
+
+
 def _named(configuration: ConfigurationSource) -> Iterator[tuple[NamedSource, SourceKind]]:
     yield from ((each, "prompt_pack" if each["name"].startswith("PRM-") else "contract") for each in configuration["prompts"])
     yield from ((each, "attention_template") for each in configuration["attention_templates"])
@@ -245,7 +258,7 @@ def changed_sources(recorded: RecordedSources, now: RequestSources) -> tuple[Sou
     for kind, name in dict.fromkeys(keys):
         before, after = recorded.texts.get((kind, name)), present.get((kind, name))
         if before != after:
-            found.append(SourceChange(f"{_KINDS[kind]} {name}", _diff(_readable(kind, before), _readable(kind, after))))
+            found.append(SourceChange(f"{_KINDS[kind]} {name}", line_diff(_readable(kind, before), _readable(kind, after))))
     return tuple(found)
 
 
@@ -257,7 +270,7 @@ def _changed_settings(
         if key == "memory" and isinstance(old, dict) and isinstance(new, dict):
             yield from _changed_settings(agent_class, old, new, "memory.")
         elif old != new:
-            yield SourceChange(f"{prefix}{key} of {agent_class}", _diff(_as_lines(old), _as_lines(new)))
+            yield SourceChange(f"{prefix}{key} of {agent_class}", line_diff(_as_lines(old), _as_lines(new)))
 
 
 def _readable(kind: SourceKind, text: str | None) -> list[str]:
@@ -268,9 +281,3 @@ def _as_lines(value: object) -> list[str]:
     if value is None:
         return []
     return (value if isinstance(value, str) else json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)).splitlines()
-
-
-def _diff(before: list[str], after: list[str]) -> str:
-    if len(before) > _MOST_LINES or len(after) > _MOST_LINES:
-        return f"{len(before):,} lines as recorded, {len(after):,} lines now; too many to compare line by line"
-    return "\n".join(difflib.unified_diff(before, after, "as recorded", "now", lineterm=""))

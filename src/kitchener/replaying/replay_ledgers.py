@@ -34,11 +34,18 @@ class ReplayLedger:
     def __init__(
         self, ledger_id: str, reader: LedgerReader | None, tape: Tape, config: LedgerConfig, sealer: Sealer | None
     ) -> None:
-        self.ledger_id, self.config = ledger_id, config
+        self.ledger_id, self._config = ledger_id, config
         self._reader, self._tape, self._sealer = reader, tape, sealer
         self._watchers: list[list[StoredEntry]] = []
         self.last_timestamp = _NO_TIME
         """ISO time of the last entry written."""
+
+    @property
+    def config(self) -> LedgerConfig:
+        """Limits of an entry; whether content is sealed is taken from the record."""
+        if self._config.seal == self._tape.is_sealed:
+            return self._config
+        return self._config.model_copy(update={"seal": self._tape.is_sealed})
 
     @property
     def position(self) -> int:
@@ -66,7 +73,7 @@ class ReplayLedger:
     async def read(self, **conditions: Unpack[ReadConditions]) -> AsyncIterator[StoredEntry]:
         """The recorded entries that meet all conditions and that the replay may see; see `LedgerClient.read`."""
         up_to_seq = conditions.get("up_to_seq")
-        end = self._tape.end_of(self.ledger_id) if up_to_seq is None else min(up_to_seq, self.position)
+        end = self._present_end() if up_to_seq is None else min(up_to_seq, self.position)
         conditions["up_to_seq"] = end
         given = {name for name, value in conditions.items() if value is not None}
         if given == {"session_id", "up_to_seq"} and conditions["session_id"] == self._tape.session_id:
@@ -76,6 +83,11 @@ class ReplayLedger:
         elif self._reader is not None:
             async for entry in self._reader.read(**conditions):
                 yield entry
+
+    def _present_end(self) -> int:
+        """Number of the last entry before the one that should be written next. It may be another session's."""
+        following = self._tape.next_of(self.ledger_id)
+        return following.seq - 1 if following is not None else self.position
 
     async def last(self, *, session_id: str | None = None, key: str | None = None, limit: int = 1) -> list[StoredEntry]:
         """The newest recorded entries of a session or a key that the replay may see, ascending."""
@@ -106,7 +118,7 @@ class ReplayLedger:
 
     def content_digest(self, subject_id: str, data: bytes, opening: Opening = NOTHING) -> str:
         """The digest of some content, as the recorded ledger computes it."""
-        if self._sealer is None:
+        if self._sealer is None or not self._tape.is_sealed:
             return opening.digest(data)
         return self._sealer.content_digest(subject_id, opening.data + data)
 

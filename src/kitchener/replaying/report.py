@@ -127,8 +127,13 @@ class ReplayReport:
             "visible": {turn: list(items) for turn, items in self.visible.items()},
         }
 
-    def text(self) -> str:
-        """The report for a reader: one line if everything is identical."""
+    def text(self, told: set[SourceChange] | None = None) -> str:
+        """The report for a reader: one line if everything is identical.
+
+        Args:
+            told: the changes that earlier reports have shown, whose diffs are left out; this report's are added
+        """
+        told = set() if told is None else told
         skipped = f", {len(self.skipped)} skipped ({_counts(self.skipped.values())})" if self.skipped else ""
         what, done = ("consolidation", self.consolidations) if self.is_of_memory else ("turn", self.turns)
         turns = f"{len(done)} {what}{'' if len(done) == 1 else 's'}"
@@ -139,7 +144,9 @@ class ReplayReport:
                 f" {self.policy.recorded}, now {self.policy.now}"
             )
         for each in self.changes:
-            rows += [f"{self.session_id}  changed since: {each.name}", *_shown_diff(each.diff)]
+            rows.append(f"{self.session_id}  changed since: {each.name}{', as above' if each in told else ''}")
+            rows += [] if each in told else _shown_diff(each.diff)
+        told.update(self.changes)
         if self.divergence is None:
             return "\n".join([*rows, f"{self.session_id}  identical, {turns}{skipped}"])
         return "\n".join([*rows, f"{self.session_id}  diverged after {turns}{skipped}", self.divergence.text()])

@@ -27,7 +27,7 @@ from kitchener.config import HO2Config, RuntimeConfig
 from kitchener.errors import UnknownSession
 from kitchener.gateway.providers.recorded import RecordedProvider
 from kitchener.ids import memory_namespace
-from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.ledger import StoredEntry
 from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, signal_keys
@@ -368,7 +368,9 @@ async def open_replays(
     """
     async with open_recorded(settings, agent_class) as recorded:
         for reader in recorded.readers.values() if verify else ():
-            await _verify(reader)
+            report = await reader.verify()
+            if report.fault is not None:
+                raise report.fault
         yield await replays_now(settings, recorded, tools)
 
 
@@ -383,12 +385,6 @@ async def replays_now(
     unnamed = await anyio.to_thread.run_sync(partial(load, is_configured=False))
     prompts = await anyio.to_thread.run_sync(PromptLibrary.load, agent.prompt_dir)
     return Replays(settings, recorded, registry, prompts, unnamed_tools=unnamed)
-
-
-async def _verify(reader: LedgerReader) -> None:
-    report = await reader.verify()
-    if report.fault is not None:
-        raise report.fault
 
 
 def _known(agent: HO2Config, tools: Sequence[Callable[..., object]]) -> tuple[Callable[..., object], ...]:

@@ -88,6 +88,13 @@ class TurnTape:
         return not isinstance(self.start.get("user_message"), str)
 
     @property
+    def is_sealed(self) -> bool:
+        """Whether its content was sealed when it ran; then its digests are keyed."""
+        payloads = (each.payload for each in self.of_type(events.WO_PLANNED, events.LLM_CALL))
+        hashes = (each.get("input_hash") or each.get("request_hash") for each in payloads)
+        return next((str(each).startswith("hmac-") for each in hashes if each), False)
+
+    @property
     def is_replayable(self) -> bool:
         """Whether it completed and its text can be read."""
         return self.end is not None and self.end.entry_type == events.TURN_COMPLETED and not self.is_erased
@@ -138,6 +145,8 @@ class Tape:
         """The positions of the ledgers that the turn reads now, by ledger id."""
         self.seen: dict[str, int] = {}
         """Number of the last visible entry, by ledger id."""
+        self.is_sealed = False
+        """Whether content was sealed when the current turn ran."""
         self.policy_differs = False
         self.compares = True
         """Whether payloads are compared, or only what each entry is about."""
@@ -166,6 +175,8 @@ class Tape:
     def begin(self, turn: TurnTape | None) -> None:
         """Moves to the start of a turn, or with None to the start of the session."""
         self.turn = turn
+        first = turn if turn is not None or not self.turns else self.turns[0]
+        self.is_sealed = first is not None and first.is_sealed
         if turn is None:
             self._left = {self.ho2m: deque(self.opening)}
             self.seen = dict.fromkeys(self.entries, 0)
@@ -187,11 +198,6 @@ class Tape:
         """The recorded entry that should be written next; None: no entry is left."""
         left = self._left.get(ledger_id)
         return left[0] if left else None
-
-    def end_of(self, ledger_id: str) -> int:
-        """Number of the last entry before the one that should be written next, which may be another session's."""
-        following = self.next_of(ledger_id)
-        return following.seq - 1 if following is not None else self.seen.get(ledger_id, 0)
 
     def take(self, ledger_id: str, entry: LedgerEntry) -> StoredEntry:
         """Compares an entry with the next recorded one, and returns the recorded one.

@@ -28,8 +28,8 @@ from kitchener.actors.turn.services import DegradedCall
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock
-from kitchener.config import HO2Config, RuntimeConfig, described_key
-from kitchener.errors import ConfigError, KitchenerError, RuntimeClosed
+from kitchener.config import HO2Config, RuntimeConfig, described_key, dotted_key
+from kitchener.errors import ConfigError, KitchenerError, RuntimeClosed, ToolError
 from kitchener.gateway import LLMGateway
 from kitchener.ids import IdSource
 from kitchener.ledger import LateLedgers, Ledgers, open_ledgers
@@ -37,6 +37,7 @@ from kitchener.memory import HO3Memory
 from kitchener.records.prompt import Provider
 from kitchener.runtime.ledger_paths import index_dir, ledger_paths
 from kitchener.runtime.memories import memory_of
+from kitchener.runtime.sealed_root import record_sealing
 from kitchener.sealing import Sealer
 from kitchener.signing import Signer
 
@@ -170,6 +171,7 @@ class Agent:
         try:
             with ends_when_told(what):
                 async with self._open_ledgers() as opened:
+                    await record_sealing(opened.ho2m, self._shared.sealer)
                     self.ledgers.attach(opened)
                     await self.supervisor.recover()
                     async with self.mailbox.open():
@@ -204,6 +206,19 @@ class Agent:
             sealer=self._shared.sealer,
             also=self._memory.ledgers if self._memory is not None else (),
         )
+
+
+def check_tools(config: RuntimeConfig, source: str) -> None:
+    """Imports the tools that settings name by module. Names of tools given to `open_runtime` are not known here.
+
+    Raises:
+        ConfigError: a tool cannot be loaded; names the class and the tool
+    """
+    for agent_class, agent in config.agents.items():
+        try:
+            load_tools(name for name in agent.tools or () if ":" in name)
+        except ToolError as error:
+            raise ConfigError(source, dotted_key(("agents", agent_class, "tools")), "", str(error)) from error
 
 
 def tools_of(

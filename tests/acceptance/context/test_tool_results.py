@@ -14,6 +14,7 @@ from kitchener.records import events
 from kitchener.records.entries import is_sealed
 from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import replay_session
+from kitchener.replaying.what_if import open_what_if
 from kitchener.testing import FakeClock, ScriptedProvider, use_tool
 from tests.acceptance.context.context_kit import ENFORCE, OTHER, SHADOW, SID, Talk, talk
 from tests.acceptance.stack import QUICK, open_scripted, read_all, scripted_config
@@ -200,23 +201,20 @@ async def test_a_session_recalls_its_newest_results_only(tmp_path: Path, mode: M
 
 @ALL_MODES
 async def test_turned_off_nothing_is_recorded_or_shown(tmp_path: Path, mode: Mapping[str, Any]) -> None:
-    """Its record is that of before the setting, and stays identical when the setting is on later."""
+    """Turned on later, results of turns from then on are shown, and those of before stay out."""
     async with talking(tmp_path, **mode, recalled_results=0) as ada:
         await ada.say("use door_code", "what a day", "and the code?")
         assert "4711" not in ada.text()
         completed = await read_all(ada.ledgers.ho2m, session_id=SID, entry_type=events.TURN_COMPLETED)
         assert all("tool_results" not in each.payload for each in completed)
+    await replays(tmp_path, **mode, recalled_results=0)
     report = await replay_session(SID, config=scripted_config(tmp_path, **mode), tools=TOOLS)
-    assert report.is_identical, report.text()
     assert report.policy is not None  # the setting is part of the policy's identity
     async with talking(tmp_path, **mode) as ada:
         await ada.say("and now?")
         assert "4711" not in ada.text()
         await ada.say("use door_code", "and now?")
         assert "4711" in ada.text()
-    report = await replay_session(SID, config=scripted_config(tmp_path, **mode), tools=TOOLS)
-    assert report.is_identical, report.text()
-    assert len(report.turns) == 6
 
 
 async def test_a_result_cannot_speak_for_somebody_else(tmp_path: Path) -> None:
@@ -256,6 +254,23 @@ async def test_a_sealed_result_is_recalled_and_leaves_with_its_subject(tmp_path:
         assert all(is_sealed(each.payload["result"]) for each in called)
     report = await replay_session(SID, config=scripted_config(tmp_path, **settings), tools=TOOLS)
     assert (report.divergence, set(report.skipped.values())) == (None, {"erased"})
+
+
+@ALL_MODES
+async def test_another_policy_is_compared_with_the_recorded_one(tmp_path: Path, mode: Mapping[str, Any]) -> None:
+    """What a model would have been shown, with the same settings and without recalled results."""
+    async with talking(tmp_path, **mode) as ada:
+        await ada.say("use door_code", "what a day", "and the code?")
+    mine, without = scripted_config(tmp_path, **mode), scripted_config(tmp_path, **mode, recalled_results=0)
+    async with open_what_if(mine, mine, "ADMIN", tools=TOOLS) as same:
+        report = await same.compare(SID)
+        assert [turn.is_same for turn in report.turns] == [True] * 3
+        assert "4711" in report.turns[-1].recorded.text
+    async with open_what_if(mine, without, "ADMIN", tools=TOOLS) as fewer:
+        report = await fewer.compare(SID)
+        assert [turn.is_same for turn in report.turns] == [True, False, False]
+        assert "4711" not in report.turns[-1].other.text
+        assert f"WO-{SID}-002.1" in report.turns[-1].went_out
 
 
 async def test_the_turn_names_its_results_on_record(tmp_path: Path) -> None:

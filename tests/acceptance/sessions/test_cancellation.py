@@ -11,12 +11,13 @@ import pytest
 
 from kitchener import tool
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.errors import CallerError, TurnTimeout
+from kitchener.config import ProviderConfig, RouterConfig
+from kitchener.errors import CallerError, ProviderError, TurnTimeout
 from kitchener.ledger import Ledgers
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.work_order import WorkOrder
-from kitchener.runtime import Runtime
+from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime, OpenStack
 from tests.acceptance.stack import (
@@ -31,6 +32,7 @@ from tests.acceptance.stack import (
     outcome,
     portrait,
     read_all,
+    scripted_config,
     types_of,
 )
 from tests.actors.waiting import in_stopped_time
@@ -156,12 +158,39 @@ async def test_a_turn_past_its_deadline_is_aborted(scripted: OpenRuntime) -> Non
         with anyio.fail_after(10):
             result = await outcome(supervisor.handle_turn("slow", session_id=session_id))
         assert isinstance(result, TurnTimeout)
+        assert "(attempt 1 at provider 'scripted' " in str(result)
         assert result.turn_id == f"T-{session_id[4:]}-000001"
         (aborted,) = await read_all(ledgers.ho2m, session_id=session_id, entry_type=events.TURN_ABORTED)
         assert aborted.payload["reason"] == "timeout"
         hold.released["slow"].set()
         assert (await supervisor.handle_turn("next", session_id=session_id, deadline=30)).response == "echo: next"
         await check_closed(ledgers, session_id)
+
+
+async def test_a_turn_past_its_deadline_names_the_last_failed_attempt(tmp_path: Path) -> None:
+    hold = Hold("slow")
+    failed: list[PromptRequest] = []
+
+    def model(request: PromptRequest) -> Any:
+        if request.wo_type == "synthesize" and not failed:
+            failed.append(request)
+            raise ProviderError("scripted", "timeout", "no answer within 120 s")
+        return echo(request)
+
+    async def gate(request: PromptRequest) -> None:
+        if failed:
+            await hold(request)
+
+    limits = ProviderConfig(kind="offline", backoff_initial_s=1e-6)
+    config = scripted_config(tmp_path, turn_deadline_s=0.5).model_copy(
+        update={"router": RouterConfig(default_provider="scripted", providers={"scripted": limits})}
+    )
+    async with open_runtime(config, providers={"scripted": ScriptedProvider(model, gate=gate)}) as runtime:
+        with anyio.fail_after(10), pytest.raises(TurnTimeout) as caught:
+            await runtime.supervisor().handle_turn("slow")
+    first, second = "attempt 1 at provider 'scripted' failed: timeout", "attempt 2 at provider 'scripted' "
+    assert caught.value.waited_for.startswith(f"{first}; {second}")
+    assert caught.value.waited_for in str(caught.value)
 
 
 @in_stopped_time

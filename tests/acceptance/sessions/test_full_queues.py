@@ -82,7 +82,8 @@ def config_of(root: Path, slow: ProviderConfig, limits: dict[str, int]) -> Runti
         providers={"slow": slow, "fast": ProviderConfig(kind="offline")},
         domain_tag_routes={"fast": Route(provider_id="fast")},
     )
-    return scripted_config(root, limits=limits, agents={FAST: {"domain_tags": ("fast",)}}).model_copy(update={"router": router})
+    fast = {"domain_tags": ("fast",), "tools": ("*",)}
+    return scripted_config(root, limits=limits, agents={FAST: fast}).model_copy(update={"router": router})
 
 
 @asynccontextmanager

@@ -21,9 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from kitchener.actors.tools.registry import NO_TOOLS, Tool, ToolCall, ToolRegistry, _Job, load_tools, tool
+from kitchener.actors.tools.registry import Tool, ToolCall, ToolRegistry, _Job, load_tools, tool
 from kitchener.actors.tools.results import ToolOutcome, outcome_of
 from kitchener.actors.tools.schema import parameter_docs, summary
+from kitchener.actors.tools.toolsets import NO_TOOLS
 from kitchener.canonical import canonical_bytes, canonical_digest
 from kitchener.errors import ToolError
 from tests.actors.waiting import in_stopped_time, pass_time

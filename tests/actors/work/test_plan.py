@@ -7,6 +7,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from kitchener.actors.work.plan import (
     UNCLASSIFIED,
@@ -177,9 +178,9 @@ def test_a_summary_has_every_work_order_in_order() -> None:
 
 def test_a_cost_on_record_reads_back_as_the_same_cost() -> None:
     for wo in CHAIN:
-        assert Cost.model_validate(cost_mapping(wo.cost)) == wo.cost
-    assert cost_mapping(Cost(input_tokens=2, cached_tokens=1)).keys() == Cost.model_fields.keys()
-    assert cost_mapping(Cost()).keys() == Cost.model_fields.keys() - {"cached_tokens"}
+        assert TypeAdapter(Cost).validate_python(cost_mapping(wo.cost)) == wo.cost
+    assert cost_mapping(Cost(input_tokens=2, cached_tokens=1)).keys() == vars(Cost()).keys()
+    assert cost_mapping(Cost()).keys() == vars(Cost()).keys() - {"cached_tokens"}
 
 
 def ended(wo_type: WorkOrderType, *tools: str, failed: bool = False, number: int = 1) -> WorkOrder:

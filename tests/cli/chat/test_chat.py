@@ -55,6 +55,14 @@ class TestPipe:
         assert words in outcome.err
         assert outcome.err.count("\n") == 1
 
+    def test_a_provider_that_is_down_is_told_and_the_exit_code_says_so(self, cli: Cli, tmp_path: Path) -> None:
+        provider = '[router.providers.it]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\nbackoff_initial_s = 1e-6'
+        (tmp_path / "kitchener.toml").write_text(f'[router]\ndefault_provider = "it"\n{provider}', encoding="utf-8")
+        outcome = cli("chat", stdin=b"hi\n")
+        assert outcome.code == 1
+        assert "PROVIDER: " in outcome.err
+        assert "it connection" in outcome.err, "the failed attempts are named"
+
     def test_input_that_is_not_text_is_a_mistake(self, cli: Cli) -> None:
         outcome = cli("chat", stdin=b"hello\n\xff\n")
         assert (outcome.code, outcome.out.count("\n")) == (2, 1)

@@ -118,6 +118,42 @@ def test_init_refuses_a_provider_that_it_cannot_write(cli: Cli, tmp_path: Path, 
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize(
+    ("module", "tool", "words"),
+    [
+        (None, "my_tools:x", "cannot be imported"),
+        ("", "my_tools:x", "has no attribute"),
+        ("raise RuntimeError('sesame')", "my_tools:x", "fails while it is imported: RuntimeError at my_tools.py:1"),
+        ("import not_there", "my_tools:x", "No module named 'not_there'"),
+        ("x = 1", "my_tools:x", "expected a tool or a function"),
+    ],
+)
+def test_check_imports_the_modules_of_tools(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str | None, tool: str, words: str
+) -> None:
+    monkeypatch.delitem(sys.modules, "my_tools", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    if module is not None:
+        (tmp_path / "my_tools.py").write_text(f"{module}\n", encoding="utf-8")
+    Path("kitchener.toml").write_text(f'[agents.support]\ntools = ["{tool}"]\n', encoding="utf-8")
+    outcome = cli("config", "check")
+    assert outcome.code == 2
+    assert outcome.err.startswith("kitchener: kitchener.toml: agents.support.tools: ")
+    assert words in outcome.err
+    assert "sesame" not in outcome.err
+    assert cli("config", "check", "--json").json["key"] == "agents.support.tools"
+
+
+def test_a_class_that_is_not_configured_is_refused_with_the_closest_one(cli: Cli) -> None:
+    Path("kitchener.toml").write_text('[agents."RESIDENT:guest"]\n', encoding="utf-8")
+    assert cli("config", "check").code == 0
+    for command in (["config", "check"], ["chat"]):
+        outcome = cli(*command, "--agent", "RESIDENT:gest", stdin=b"hello\n")
+        assert outcome.code == 2
+        assert "the closest one is 'RESIDENT:guest'" in outcome.err
+    assert cli("chat", "--agent", "RESIDENT:guest", stdin=b"hello\n").code == 0
+
+
 def test_check_names_the_first_wrong_setting(cli: Cli) -> None:
     Path("kitchener.toml").write_text("[ledger]\ndurabilty = 'os'\n", encoding="utf-8")
     outcome = cli("config", "check")

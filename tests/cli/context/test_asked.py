@@ -104,6 +104,8 @@ def test_a_replay_shows_what_was_edited_and_still_exits_as_documented(cli: Cli, 
         in outcome.out
     )
     assert "    +You are somebody else.\n" in outcome.out
+    talk(cli, "hello")
+    assert cli("replay", "--all").out.count("changed since: instructions of ADMIN") == 1, "the other session has them"
     told = cli("replay", "--session", session, "--json").json["sessions"][0]
     assert [each["name"] for each in told["changes"]] == ["instructions of ADMIN"]
 

@@ -1,11 +1,14 @@
 """`kitchener ledger key`, `checkpoint`, `proof`, and `verify` of what they make (docs/proof.md)."""
 
+import json
 import re
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kitchener.canonical import digest
 from kitchener.errors import CallerError
 from kitchener.ledger.audit.bundle import BundleSelection, write_bundle
 from kitchener.ledger.verify.checkpoint import checkpoint_path
@@ -97,6 +100,28 @@ def test_another_public_key_is_refused_and_a_wrong_one_is_a_mistake(filled: Cli)
     filled("ledger", "checkpoint")
     assert filled("ledger", "verify", "--public-key", "00" * 32).code == 6
     assert is_one_line(filled("ledger", "verify", "--public-key", "abc"), 2)
+
+
+def test_a_bundle_can_hold_what_shaped_the_requests(filled: Cli, tmp_path: Path) -> None:
+    """The hash that the turn names is that of the configuration in the bundle; without the option nothing of it is there."""
+    (turn, *_) = turn_ids(tmp_path)
+    for name, options in (("plain.json", ()), ("whole.json", ("--sources",))):
+        assert filled("ledger", "proof", turn, "-o", name, *options).code == 0
+        assert filled("ledger", "verify", name).code == 0
+    plain, whole = (_shown(tmp_path / name) for name in ("plain.json", "whole.json"))
+    assert "SOURCE_RECORDED" not in {each["entry_type"] for each in plain}
+    sources = {each["payload"]["hash"]: each["payload"] for each in whole if each["entry_type"] == "SOURCE_RECORDED"}
+    (started,) = [each["payload"] for each in whole if each["entry_type"] == "TURN_STARTED"]
+    configuration = sources[started["config_hash"]]
+    assert digest(configuration["text"].encode()) == configuration["hash"]
+    named = json.loads(configuration["text"])
+    assert {each["hash"] for each in (*named["prompts"], *named["attention_templates"], *named["tools"])} < sources.keys()
+
+
+def _shown(path: Path) -> list[dict[str, Any]]:
+    """The entries of a bundle that have a body."""
+    rows = [row for part in json.loads(path.read_bytes())["ledgers"] for row in part["rows"]]
+    return [json.loads(row[5]) for row in rows if len(row) == 6]
 
 
 def test_proof_writes_a_bundle_that_verify_takes(filled: Cli, tmp_path: Path) -> None:

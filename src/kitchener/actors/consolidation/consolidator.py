@@ -68,7 +68,7 @@ class Consolidator:
             contract_id=config.consolidation_contract_id,
             token_budget=config.consolidation_budget,
         )
-        self._constraints = limits.model_copy(update={"timeout_ms": int(config.consolidation_deadline_s * 1_000)})
+        self._constraints = limits.replaced(timeout_ms=int(config.consolidation_deadline_s * 1_000))
         self._running: dict[tuple[str, str], anyio.CancelScope] = {}
         self._barred: set[str] = set()
         self._left: anyio.Event | None = None
@@ -265,7 +265,7 @@ class Consolidator:
             "config_hash": self._services.constants.config_hash,
         }
         ref = await self._write(case, events.WO_PLANNED, wo, fields)
-        return wo.replaced({"planned_ref": ref}), tokens_of_bytes(len(data)) + self._services.config.reply_reserve
+        return wo.replaced(planned_ref=ref), tokens_of_bytes(len(data)) + self._services.config.reply_reserve
 
     async def _execute(self, case: Case, wo: WorkOrder) -> WorkOrder:
         """Executes the work order. It returns completed or failed, even if HO1 raises or times out."""

@@ -9,7 +9,8 @@ from typing import Final
 from kitchener.actors.executor.answers import REPLY_KEY, UnreadableAnswer, read_answer
 from kitchener.actors.executor.execution import Execution, ExecutionServices
 from kitchener.actors.executor.prompts import PromptLibrary
-from kitchener.actors.tools.registry import NO_TOOLS, ToolRegistry
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.tools.toolsets import NO_TOOLS
 from kitchener.clock import Clock
 from kitchener.config import HO2Config
 from kitchener.ledger import LedgerGroup

@@ -15,8 +15,9 @@ import orjson
 from kitchener.actors.executor.answers import is_stored_by_text
 from kitchener.actors.executor.prompts import CompiledContract
 from kitchener.actors.executor.replies import ReplyStream
-from kitchener.actors.tools.registry import ToolCall, ToolRegistry, Toolset
+from kitchener.actors.tools.registry import ToolCall, ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome, cut_text, storable
+from kitchener.actors.tools.toolsets import Toolset
 from kitchener.actors.work.plan import cost_json
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, loop_clock
@@ -122,18 +123,17 @@ class Execution:
         direct_after: int | None = None,
     ) -> None:
         self._surroundings, self._wo, self._reply = surroundings, work_order, reply
-        known = work_order.__dict__  # reading a field through the model takes five times as long
-        self._wo_id, self._subject_id, self._limits = known["wo_id"], known["subject_id"], known["constraints"].__dict__
+        self._wo_id, self._subject_id, self._limits = work_order.wo_id, work_order.subject_id, work_order.constraints
         self._ledger = surroundings.ledgers.ho1m
-        self.makes_reply = known["wo_type"] == "synthesize"
+        self.makes_reply = work_order.wo_type == "synthesize"
         self._base: Final[CommonPayload] = {
             "v": events.VERSION,
-            "session_id": known["session_id"],
+            "session_id": work_order.session_id,
             "subject_id": self._subject_id,
         }
-        if turn_id := known["turn_id"]:  # a consolidation belongs to no turn
-            self._base["turn_id"] = turn_id
-        limit_ms = self._limits["timeout_ms"]
+        if work_order.turn_id:  # a consolidation belongs to no turn
+            self._base["turn_id"] = work_order.turn_id
+        limit_ms = self._limits.timeout_ms
         if limit_ms is not None:
             self._deadline = surroundings.now() + limit_ms / 1_000
         else:  # never later than the deadline of the scope around this task
@@ -141,7 +141,7 @@ class Execution:
         self._started_us = surroundings.clock.time_us()
         if direct_after is not None:
             cast(AttemptStartedPayload, self._base)["governance_violation"] = True
-        planned = known["planned_ref"]
+        planned = work_order.planned_ref
         self._parts: list[orjson.Fragment] = [planned.as_json()] if planned else []
         self._output_ref: orjson.Fragment | None = None
         self._model_calls_begun, self._llm_calls, self._tool_calls_begun = direct_after or 0, 0, 0
@@ -178,15 +178,13 @@ class Execution:
         """
         # No validation is needed: the counts come from this object, and each recorded call had integer tokens.
         return NO_COST.replaced(
-            {
-                "input_tokens": self._input_tokens,
-                "output_tokens": self._output_tokens,
-                "cached_tokens": self._cached_tokens,
-                "llm_calls": self._llm_calls,
-                "tool_calls": len(self._tool_ids),
-                "tool_ids_used": tuple(self._tool_ids),
-                "elapsed_ms": max(0, (now_us - self._started_us) // 1_000),
-            }
+            input_tokens=self._input_tokens,
+            output_tokens=self._output_tokens,
+            cached_tokens=self._cached_tokens,
+            llm_calls=self._llm_calls,
+            tool_calls=len(self._tool_ids),
+            tool_ids_used=tuple(self._tool_ids),
+            elapsed_ms=max(0, (now_us - self._started_us) // 1_000),
         )
 
     @property
@@ -196,20 +194,19 @@ class Execution:
         A cache that served the call before is expected to serve the next one, but not the last one, which offers no tools.
         Without a `reply_reserve`, as under version 1 of the policy, the model may always go on.
         """
-        reserve, most = self._limits["reply_reserve"], self._limits["results_budget"]
+        reserve, most = self._limits.reply_reserve, self._limits.results_budget
         if most is not None and self._results_tokens >= most:
             return False
         return reserve is None or self._tokens_left >= self._fresh_tokens + self._window_tokens + 2 * reserve
 
     @property
     def _tokens_left(self) -> int:
-        used: int = self._input_tokens - self._cached_tokens + self._output_tokens
-        left: int = self._limits["token_budget"] - used
-        return left
+        """What is left of the work order's budget, where input from a cache does not count."""
+        return self._limits.token_budget - (self._input_tokens - self._cached_tokens + self._output_tokens)
 
     def shown(self, outcome: ToolOutcome) -> str:
         """Returns the outcome of a tool call as the model is shown it: cut to what is left of `results_budget`."""
-        text, most = outcome.as_text(), self._limits["results_budget"]
+        text, most = outcome.as_text(), self._limits.results_budget
         size = tokens_of_bytes(len(text.encode()))
         if most is not None and self._results_tokens + size > most:
             text = cut_text(text, max(0, most - self._results_tokens) * BYTES_PER_TOKEN)
@@ -256,7 +253,7 @@ class Execution:
         self._input_tokens += usage.input_tokens
         self._output_tokens += usage.output_tokens
         cached = 0
-        if self._limits["reply_reserve"] is not None and usage.cached_tokens is not None:
+        if self._limits.reply_reserve is not None and usage.cached_tokens is not None:
             cached = min(usage.cached_tokens, usage.input_tokens)
             self._cached_tokens += cached
         self._window_tokens = usage.input_tokens + usage.output_tokens  # what the next call begins with
@@ -334,31 +331,30 @@ class Execution:
         messages: tuple[Message, ...],
         tools: Toolset,
     ) -> PromptRequest:
-        known, limits, boundary = self._wo.__dict__, self._limits, contract.boundary
-        temperature, longest = limits["temperature"], limits["max_tokens"] or boundary.max_tokens
-        left, reserve = self._tokens_left, limits["reply_reserve"]
-        if reserve is not None:
-            left = max(reserve, left - self._fresh_tokens)
+        wo, limits, boundary = self._wo, self._limits, contract.boundary
+        left = self._tokens_left
+        if limits.reply_reserve is not None:
+            left = max(limits.reply_reserve, left - self._fresh_tokens)
         elif left < 1:
             raise WorkOrderFailed(
-                "BUDGET", f"the token budget of {limits['token_budget']} was used up by {self._llm_calls} model calls"
+                "BUDGET", f"the token budget of {limits.token_budget} was used up by {self._llm_calls} model calls"
             )
         return PromptRequest(
             contract_id=contract.contract_id,
-            wo_type=known["wo_type"],
+            wo_type=wo.wo_type,
             prompt_pack_version=contract.prompt_pack_version,
             messages=messages,
             variables=variables,
             call=self._model_calls_begun,
-            session_id=known["session_id"],
+            session_id=wo.session_id,
             wo_id=self._wo_id,
             subject_id=self._subject_id,
             deadline=self._deadline,
-            max_tokens=min(longest, left),
-            temperature=boundary.temperature if temperature is None else temperature,
-            provider_id=limits["provider_id"],
-            model_id=limits["model_id"],
-            domain_tags=limits["domain_tags"],
+            max_tokens=min(limits.max_tokens or boundary.max_tokens, left),
+            temperature=boundary.temperature if limits.temperature is None else limits.temperature,
+            provider_id=limits.provider_id,
+            model_id=limits.model_id,
+            domain_tags=limits.domain_tags,
             tools=tools.specs,
             output_schema=contract.output_schema,
             restart_streams=self.makes_reply and self._reply is not None,

@@ -14,7 +14,8 @@ from kitchener.actors.executor.execution import Execution, ExecutionServices, Wo
 from kitchener.actors.executor.packs import fence
 from kitchener.actors.executor.prompts import CompiledContract, PromptLibrary
 from kitchener.actors.executor.replies import ReplyStream
-from kitchener.actors.tools.registry import NO_TOOLS, ToolRegistry, Toolset
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, TimestampText
 from kitchener.config import HO2Config

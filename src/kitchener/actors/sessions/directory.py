@@ -18,7 +18,7 @@ from kitchener.actors.authority.authority import ContextAuthority, SessionThread
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.fresh_ids import FreshIds, check_session_id
 from kitchener.actors.sessions.queue import SessionQueue
-from kitchener.actors.sessions.results import SessionResults
+from kitchener.actors.sessions.recalled_results import SessionResults
 from kitchener.actors.sessions.state import CHANGES, PastTurn, SessionState, fold
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.cancellation import raises_cut_off

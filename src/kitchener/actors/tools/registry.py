@@ -22,10 +22,10 @@ from anyio.lowlevel import RunVar
 from kitchener.actors.mailbox.calling_chain import enter_tool
 from kitchener.actors.tools.results import ToolOutcome, failure, outcome_of
 from kitchener.actors.tools.schema import code_of, read_signature, summary
+from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset, toolset_of
 from kitchener.cancellation import is_scope_cancelled
-from kitchener.canonical import canonical_digest
 from kitchener.criteria import criterion_problem
-from kitchener.errors import ToolError
+from kitchener.errors import ToolError, origin_of
 from kitchener.lanes.askers import ASKERS_CONTEXT
 from kitchener.plain_names import counted, is_plain_name, quoted
 from kitchener.records.entries import ToolDefinition
@@ -179,25 +179,6 @@ def _checked_criteria(tool_id: str, acceptance: Sequence[str]) -> tuple[str, ...
         if problem is not None:
             raise ToolError(f"tool {tool_id!r}: acceptance: {quoted(each)}: {problem}")
     return tuple(acceptance)
-
-
-@dataclass(frozen=True, slots=True)
-class Toolset:
-    """The tools offered in one model call, and the digest of their descriptions."""
-
-    specs: tuple[ToolSpec, ...]
-    digest: str
-
-
-def toolset_of(offered: Iterable[ToolSpec]) -> Toolset:
-    """Returns the toolset of tools with these descriptions, in this order."""
-    specs = tuple(offered)
-    shown = [{"tool_id": spec.tool_id, "description": spec.description, "parameters": dict(spec.parameters)} for spec in specs]
-    return Toolset(specs, canonical_digest(shown, at="tools"))
-
-
-NO_TOOLS: Final = toolset_of(())
-"""The toolset without tools."""
 
 
 class ToolRegistry:
@@ -459,6 +440,8 @@ def _load(name: str) -> Tool[..., object]:
         if not is_plain:
             raise ToolError(f"tool {shown}: its module cannot be imported") from None
         raise ToolError(f"tool {shown}: module {module_name!r} cannot be imported: {error}") from error
+    except Exception as error:  # the module's own code
+        raise ToolError(f"tool {shown}: its module fails while it is imported: {origin_of(error)}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
             absent = f"{module_name!r} has no attribute {attribute!r}" if is_plain else "its module has no such attribute"

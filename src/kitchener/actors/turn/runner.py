@@ -6,6 +6,7 @@ admitted; `turn.py` has the steps of the turn. Explained in `docs/turn.md`.
 """
 
 from contextlib import suppress
+from typing import Final
 
 import anyio
 
@@ -17,6 +18,7 @@ from kitchener.actors.turn.turn import Turn, TurnOutcome
 from kitchener.cancellation import is_own_failure
 from kitchener.errors import (
     CommitUnknown,
+    LedgerError,
     LedgerWriteError,
     Overloaded,
     RuntimeClosed,
@@ -25,8 +27,12 @@ from kitchener.errors import (
     TurnTimeout,
 )
 from kitchener.lanes.askers import WAITING_TURN, WaitingTurn
-from kitchener.records.entries import AbortReason
+from kitchener.records import events
+from kitchener.records.entries import AbortReason, AttemptFailedPayload, AttemptStartedPayload, payload_as
 from kitchener.records.turn import TurnCall, UpdateListener
+
+_SHOWN_ATTEMPTS: Final = 3
+"""Attempts that the error of a turn past its deadline names, the newest ones."""
 
 
 class TurnRunner:
@@ -111,8 +117,30 @@ class TurnRunner:
         if self._limiter.is_closed:
             await self._abort(turn, "shutdown")
             return RuntimeClosed(f"turn {turn.turn_id} was aborted: the runtime is shutting down")
-        await self._abort(turn, "overloaded" if isinstance(late, Overloaded) else "timeout")
-        return late
+        if isinstance(late, Overloaded):
+            await self._abort(turn, "overloaded")
+            return late
+        await self._abort(turn, "timeout")
+        return TurnTimeout(turn.turn_id, late.seconds, await self._waited_for(session.session_id, turn.turn_id))
+
+    async def _waited_for(self, session_id: str, turn_id: str) -> str:
+        """The newest attempts of the model call that the turn waited for, and what came of each; "": none, or unknown."""
+        found: dict[int, str] = {}
+        with anyio.move_on_after(self._abort_grace_s, shield=True), suppress(LedgerError):
+            calls = (events.ATTEMPT_STARTED, events.ATTEMPT_FAILED, events.LLM_CALL)
+            async for entry in self._ledgers.ho1m.read(session_id=session_id, entry_type=calls):
+                if entry.payload.get("turn_id") != turn_id:
+                    continue
+                if entry.entry_type == events.LLM_CALL:
+                    found = {}
+                    continue
+                attempt = payload_as(AttemptStartedPayload, entry.payload)
+                outcome = "had no answer yet"
+                if entry.entry_type == events.ATTEMPT_FAILED:
+                    outcome = f"failed: {payload_as(AttemptFailedPayload, entry.payload)['reason']}"
+                number = attempt["attempt"]
+                found[number] = f"attempt {number} at provider {attempt['provider_id']!r} {outcome}"
+        return "; ".join(list(found.values())[-_SHOWN_ATTEMPTS:])
 
     async def _abort(self, turn: Turn, reason: AbortReason) -> None:
         """Records the abort. A cancellation waits for this clean-up alone, for at most `abort_grace_s`."""

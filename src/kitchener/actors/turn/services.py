@@ -64,14 +64,12 @@ class TurnConstants:
         limits = partial(constraints_for, config, token_budget=config.turn_budget, policy_version=policy_version)
         self.classify = limits("classify", contract_id=config.classify_contract_id)
         self.synthesize = limits("synthesize", contract_id=config.synthesize_contract_id)
-        rounds = {
-            "turn_limit": config.tool_turn_limit,
-            "results_budget": config.results_budget if policy_version > 1 else None,
-        }
-        self.with_tools = self.synthesize.model_copy(update={**rounds, "allowed_tools": self.allowed_tools})
-        self.with_items = self.synthesize.model_copy(update={**rounds, "allowed_tools": (ITEM_TOOL,)})
-        self.with_both = self.with_tools.model_copy(update={"allowed_tools": (*self.allowed_tools, ITEM_TOOL)})
-        self.tool_call = limits("tool_call", contract_id=None).model_copy(update={"allowed_tools": self.allowed_tools})
+        results_budget = config.results_budget if policy_version > 1 else None
+        offering = self.synthesize.replaced(turn_limit=config.tool_turn_limit, results_budget=results_budget)
+        self.with_tools = offering.replaced(allowed_tools=self.allowed_tools)
+        self.with_items = offering.replaced(allowed_tools=(ITEM_TOOL,))
+        self.with_both = offering.replaced(allowed_tools=(*self.allowed_tools, ITEM_TOOL))
+        self.tool_call = limits("tool_call", contract_id=None).replaced(allowed_tools=self.allowed_tools)
         self.verify = limits("verify", contract_id=config.verify_contract_id)
         known = (
             self.classify,

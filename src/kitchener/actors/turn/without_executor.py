@@ -67,14 +67,12 @@ async def _ask_gateway(
     limits = constants.synthesize
     timeout_ms = max(0, int((deadline - services.loop_time()) * 1_000)) + 1
     asked = wo.replaced(
-        {
-            "wo_type": "synthesize",
-            "input_context": {"user_message": message, "instructions": constants.instructions},
-            "prior_results": (),
-            "constraints": limits.replaced(
-                {"timeout_ms": timeout_ms, "token_budget": min(limits.token_budget, tokens_left or limits.token_budget)}
-            ),
-        }
+        wo_type="synthesize",
+        input_context={"user_message": message, "instructions": constants.instructions},
+        prior_results=(),
+        constraints=limits.replaced(
+            timeout_ms=timeout_ms, token_budget=min(limits.token_budget, tokens_left or limits.token_budget)
+        ),
     )
     begun = [
         payload_as(AttemptStartedPayload, entry.payload)["call"]

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.cli.chat.slash_commands import ChatContext, ChatMemory, is_about_context
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
-from kitchener.cli.options import LedgerPaths, Options
+from kitchener.cli.options import LedgerPaths, Options, SessionChoice
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
 from kitchener.cli.terminal.output import counted, is_interactive, print_text, say
@@ -37,23 +37,26 @@ _EVERYTHING = Options()
 
 
 def chat(
+    session: Annotated[
+        SessionChoice, Parameter(help="Go on with this session. `last`: the newest. Default: a new one.")
+    ] = None,
     *,
     options: Options = _EVERYTHING,
-    session: Annotated[str | None, Parameter(help="Continue this session. Default: a new one.")] = None,
     subject: Annotated[str | None, Parameter(help="The subject. Default: anonymous.")] = None,
     log_level: LogLevel = None,
 ) -> int:
     """Talk to an agent.
 
     On a terminal the reply appears as the model writes it, and text that is taken back is marked. From a pipe, each line is a
-    message and standard output gets plain replies. `/help` lists the commands of the chat.
+    message and standard output gets plain replies. `/help` lists the commands of the chat. Exits with 1 if a turn failed.
 
     For example:
 
         kitchener chat
         kitchener chat --subject ada --root ./ledgers
         echo "hello" | kitchener chat
-        kitchener chat --session SES-0a1b2c3d
+        kitchener chat last
+        kitchener chat SES-0a1b2c3d
     """
     with terminal_kept(), logged_from(log_level):
         return anyio.run(_chat, options, session, subject)
@@ -195,6 +198,7 @@ class _ChatLoop:
             print_text(("\n" if shown else "") + result.response)
         if result.error is not None:
             say(f"kitchener: {result.turn_id}: {result.error.kind}: {result.error.message}")
+            self.exit_code = self.exit_code or NEGATIVE
 
     def _count(self, result: TurnResult, seconds: float) -> None:
         self.turns += 1

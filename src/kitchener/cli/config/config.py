@@ -13,8 +13,9 @@ from kitchener.cli.terminal.output import meaning, print_json, print_text
 from kitchener.config import RuntimeConfig, Settings, described_key, without_secrets
 from kitchener.errors import ConfigError
 from kitchener.gateway.routing import check_router
+from kitchener.runtime.agent import check_tools
 from kitchener.runtime.fitting_limits import unfitting_limits
-from kitchener.runtime.loading import check_config
+from kitchener.runtime.loading import check_is_configured
 from kitchener.runtime.work_order_routes import unreachable_routes
 
 app = App(name="config", help="Check and show settings.")
@@ -24,10 +25,11 @@ _EVERYTHING = Options()
 
 @app.command
 def check(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
-    """Say whether the settings are right: keys, values, routes, and the keys that references name.
+    """Say whether the settings are right: keys, values, routes, and what they refer to.
 
-    Exits with 2 at the first setting that is wrong, and names it. A route that no work order can take is a warning, and so are
-    limits that cannot fit each other.
+    Looks up the keys of providers, and imports the modules of tools. Exits with 2 at the first setting that is wrong, and names
+    it. A route that no work order can take is a warning, and so are limits that cannot fit each other. With `--agent`, the
+    class has to be configured.
 
     For example:
 
@@ -35,8 +37,10 @@ def check(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
         kitchener config check --config other.toml --json
     """
     try:
-        loaded = options.load()
-        check_config(loaded.config, source=loaded.source)
+        loaded = options.load_checked()
+        check_tools(loaded.config, loaded.source)
+        if options.named_agent is not None:
+            check_is_configured(loaded.config, options.named_agent)
     except ConfigError as error:
         if not json:
             raise

@@ -4,6 +4,7 @@ The commands take no lock, so they work while another process writes. Explained 
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Annotated
 
@@ -12,7 +13,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from kitchener.cli.exits import DAMAGED, OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options, TurnArgument
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.written_files import check_output, write_whole
 from kitchener.clock import SystemClock, iso
@@ -21,13 +22,15 @@ from kitchener.errors import CallerError, ConfigError, KitchenerError, LedgerDam
 from kitchener.ids import memory_namespace, session_of_turn
 from kitchener.ledger import Checkpoint, LedgerReader, StoredEntry
 from kitchener.ledger.audit.bundle import MAX_BUNDLE_BYTES, BundlePart, BundleSelection, write_bundle
-from kitchener.ledger.audit.bundle_check import BundleFault, ProofReport, verify_bundle
+from kitchener.ledger.audit.bundle_check import ProofReport, verify_bundle
+from kitchener.ledger.audit.bundle_parts import BundleFault
 from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.ledger.verify.checkpoint import read_checkpoint, sign_ledger
 from kitchener.memory.signals import event_id
 from kitchener.memory.subject_cache import OVERLAYS, artifact_key
 from kitchener.records import events
 from kitchener.records.entries import ProjectionPayload, payload_as
+from kitchener.replaying.recorded_sources import entries_of_sources
 from kitchener.runtime.ledger_paths import LedgerName
 from kitchener.signing import Signer, is_public_key, load_signer, make_key
 
@@ -99,20 +102,25 @@ def checkpoint(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int
 
 
 def proof(
-    turn: Annotated[str, Parameter(name="TURN", help="A turn id, such as T-0a1b2c3d-000001.")],
-    /,
+    turn: TurnArgument,
     *,
     options: Options = _EVERYTHING,
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="The bundle; else `./<turn>.proof.json`.")] = None,
     max_mib: Annotated[
         int, Parameter(validator=Number(gte=1, lte=MAX_BUNDLE_BYTES // _MIB), help="Largest size of the bundle, MiB.")
     ] = 64,
+    sources: Annotated[bool, Parameter(negative="", help="Also what shaped its requests: settings, prompts, tools.")] = False,
+    chain: Annotated[
+        bool, Parameter(negative="", help="Link the entries to each head by all entries between, instead of by a path.")
+    ] = False,
     json: JsonFlag = False,
 ) -> int:
     """Write the evidence of one turn as a bundle that anybody can verify without Kitchener and without the ledgers.
 
-    The bundle contains the turn's own entries as they are stored; sealed values stay sealed. Of all other entries up to the
-    head, it contains numbers and hashes only. If a head is not signed, the bundle proves only that it is complete, and says so.
+    The bundle contains the turn's own entries as they are stored; sealed values stay sealed. Of other entries it contains
+    numbers and hashes only: of those that these refer to, and with --chain of all up to the head. The turn names its
+    configuration by hash; --sources adds the text. If a head is not signed, the bundle proves only that it is complete, and
+    says so.
 
     For example:
 
@@ -122,13 +130,13 @@ def proof(
     """
     path = output if output is not None else Path(f"{turn}.proof.json")
     check_output(path)
-    wanted = anyio.run(evidence_of, options, turn)
+    wanted = anyio.run(partial(evidence_of, options, turn, has_sources=sources))
     try:
-        parts = _write(path, turn, wanted, max_mib * _MIB)
+        parts = _write(path, turn, wanted, max_mib * _MIB, chain=chain)
     except BundleFault as fault:
         say(f"kitchener: {fault!s}; `kitchener ledger verify` says more, no bundle was written")
         return DAMAGED
-    _print_parts(turn, path, parts, is_json=json)
+    _print_parts(turn, path, parts, is_chain=chain, is_json=json)
     return OK
 
 
@@ -212,12 +220,12 @@ def _print_heads(signer: Signer, heads: list[tuple[Path, Checkpoint]], faults: l
         print_text("no entries yet, nothing to sign")
 
 
-def _write(path: Path, turn_id: str, selections: list[BundleSelection], max_bytes: int) -> list[BundlePart]:
+def _write(path: Path, turn_id: str, selections: list[BundleSelection], max_bytes: int, *, chain: bool) -> list[BundlePart]:
     """Writes the bundle atomically, and only if it verifies. Only its owner can read it."""
     session_id = str(session_of_turn(turn_id))
 
     def fill(file: IO[bytes]) -> list[BundlePart]:
-        parts = write_bundle(file.write, turn_id, session_id, selections, max_bytes=max_bytes)
+        parts = write_bundle(file.write, turn_id, session_id, selections, max_bytes=max_bytes, chain=chain)
         file.flush()
         report = verify_bundle(file.name)
         if report.fault is not None:
@@ -227,7 +235,7 @@ def _write(path: Path, turn_id: str, selections: list[BundleSelection], max_byte
     return write_whole(path, fill)
 
 
-def _print_parts(turn_id: str, path: Path, parts: list[BundlePart], *, is_json: bool) -> None:
+def _print_parts(turn_id: str, path: Path, parts: list[BundlePart], *, is_chain: bool, is_json: bool) -> None:
     size, entries = path.stat().st_size, sum(part.entries for part in parts)
     is_signed = all(part.checkpoint is not None for part in parts)
     if is_json:
@@ -238,14 +246,24 @@ def _print_parts(turn_id: str, path: Path, parts: list[BundlePart], *, is_json: 
     for part in parts:
         by = f"signed by {part.checkpoint.signer}" if part.checkpoint is not None else "NOT signed"
         print_text(f"  {part.ledger_id:<16} {part.entries:>4} entries from {part.first:,} on, head {part.head_seq:,} {by}")
+    if not is_chain and any(part.is_chain for part in parts):
+        print_text(
+            "Where an earlier version signed the head, every entry up to it is named: `kitchener ledger checkpoint` signs anew,"
+            " then the bundle does not grow with the ledger."
+        )
     if not is_signed:
         print_text(
             "Without a signature it proves only that it is whole: `kitchener ledger checkpoint` signs, then write it again."
         )
 
 
-async def evidence_of(options: Options, turn_id: str) -> list[BundleSelection]:
+async def evidence_of(options: Options, turn_id: str, *, has_sources: bool = False) -> list[BundleSelection]:
     """The entries of a turn's bundle, by ledger: HO2m, HO1m, context, and the memory's two ledgers if the turn used them.
+
+    Args:
+        options: where the ledgers are
+        turn_id: the turn
+        has_sources: whether to include what shaped the turn's requests
 
     Raises:
         CallerError: the id is malformed
@@ -258,7 +276,7 @@ async def evidence_of(options: Options, turn_id: str) -> list[BundleSelection]:
         raise CallerError(f"{turn_id!r} is not a turn id: expected T-, the session's hex digits, and a number such as -000001")
     places = options.paths()
     agent_class = await places.class_of(session_id, options.agent)
-    turn = _TurnSelection(turn_id, session_id, agent_class)
+    turn = _TurnSelection(turn_id, session_id, agent_class, has_sources=has_sources)
     selected = [await _selection(places, agent_class, name, select) for name, select in turn.selections()]
     found = [each for each in selected if each is not None]
     turn.signers -= await anyio.to_thread.run_sync(_signers_of_heads, found)
@@ -289,10 +307,11 @@ async def _selection(places: LedgerPaths, agent_class: str, name: LedgerName, se
 class _TurnSelection:
     """Selects one turn's entries, ledger by ledger. HO2m comes first, because it names the entries of the others."""
 
-    def __init__(self, turn_id: str, session_id: str, agent_class: str) -> None:
+    def __init__(self, turn_id: str, session_id: str, agent_class: str, *, has_sources: bool = False) -> None:
         self.turn_id, self.session_id, self._agent_class = turn_id, session_id, agent_class
         self.signers: set[str] = set()
         """Who signed the selected projections."""
+        self._has_sources, self._config_hash = has_sources, ""
         self._artifacts: set[str] = set()
         self._namespace = ""
         self._overlays_position: int | None = None
@@ -321,6 +340,7 @@ class _TurnSelection:
             if is_mine and entry.entry_type == events.TURN_STARTED:
                 is_known = True
                 self._namespace = memory_namespace(self._agent_class, entry.payload["subject_id"])
+                self._config_hash = entry.payload.get("config_hash", "")
                 self._overlays_position = entry.payload.get("read_positions", {}).get(OVERLAYS)
             has_ended = has_ended or (is_mine and entry.entry_type in (events.TURN_COMPLETED, events.TURN_ABORTED))
             if is_mine and entry.entry_type == events.WO_PLANNED:
@@ -334,7 +354,7 @@ class _TurnSelection:
                 f"turn {self.turn_id} has not ended, so nothing can prove it yet; one that a crash cut off is closed"
                 " when its session is next used"
             )
-        return seqs
+        return seqs | await entries_of_sources(reader, self._config_hash) if self._has_sources else seqs
 
     async def _of_turn(self, reader: LedgerReader) -> set[int]:
         return {

@@ -22,7 +22,7 @@ from kitchener.ledger.disk.file_ops import FileOps, kept_path
 from kitchener.ledger.disk.scan import ledger_id_of, verify_range
 from kitchener.ledger.disk.volume import Volume, open_volume
 from kitchener.ledger.format.checks import LineBatch, Verifier
-from kitchener.ledger.format.lines import START, BadLine, Mark, StoredEntry, body_of, entry_id_of
+from kitchener.ledger.format.lines import START, BadLine, Mark, StoredEntry, body_of
 from kitchener.ledger.index.index import FAULTS, IndexedState, IndexSnapshot, index_path, remove_index
 from kitchener.ledger.verify.checkpoint import Checkpoint, check_held, checkpoint_path, read_checkpoint
 from kitchener.ledger.verify.recovery import check_is_crash, damage
@@ -226,7 +226,7 @@ def _entry(journal: Journal, fact: AcceptedPayload, stamper: Stamper) -> StoredE
     ledger_id, seq, timestamp = journal.ledger_id, journal.tip.seq + 1, stamper.stamp()
     body = body_of(LEDGER_HEAD_ACCEPTED, ledger_id, fact, timestamp)
     entry_hash = f"sha256:{hashlib.sha256(body).hexdigest()}"
-    entry_id = entry_id_of(timestamp, seq)
+    entry_id = f"{stamper.id_start}{seq:012d}"
     return StoredEntry(ledger_id, seq, entry_id, entry_hash, LEDGER_HEAD_ACCEPTED, ledger_id, timestamp, body, None, (), None)
 
 

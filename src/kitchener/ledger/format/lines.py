@@ -230,11 +230,6 @@ def compute_trace_hash(entries: Iterable[StoredEntry]) -> str:
     return f"sha256:{sha.hexdigest()}"
 
 
-def entry_id_of(timestamp: str, seq: int) -> str:
-    """The id of an entry, from its ISO time and its number."""
-    return f"E-{timestamp[:10]}-{str(seq).zfill(12)}"
-
-
 def body_of(entry_type: str, entity_id: str, payload: Mapping[str, object], timestamp: str) -> bytes:
     """The stored bytes of an entry. `timestamp` is its ISO time.
 

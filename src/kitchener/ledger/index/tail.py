@@ -5,6 +5,7 @@ Pure except for a lock. Knows nothing of files.
 
 import struct
 import threading
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
@@ -96,8 +97,8 @@ class Tail:
         self.stops: list[Mark] = []
         """Positions between `start` and `end`, at least `_STOP_BYTES` apart, where a scan can start."""
         # Packed in the index's own format, so the index can store them unchanged; 28 bytes an entry.
-        self._by_session: dict[str, bytearray] = {}
-        self._by_key: dict[str, bytearray] = {}
+        self._by_session = defaultdict[str, bytearray](bytearray)
+        self._by_key = defaultdict[str, bytearray](bytearray)
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -124,13 +125,9 @@ class Tail:
                 session_id, entry_hash = entry.session_id, entry.entry_hash
                 packed = _PACKED.pack(seq, offset, length, bytes.fromhex(entry_hash[HASH_DIGITS]))
                 if session_id is not None:
-                    locations = by_session.get(session_id)
-                    if locations is None:
-                        by_session[session_id] = bytearray(packed)
-                    else:
-                        locations += packed
+                    by_session[session_id] += packed
                 for key in entry.keys:
-                    by_key.setdefault(key, bytearray()).extend(packed)
+                    by_key[key] += packed
                 offset += length
             self.last_line, self.last_hash = after.offset - length, entry_hash
             self.end = after

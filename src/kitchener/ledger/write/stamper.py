@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from kitchener.clock import Clock, TimestampText, elapsed_us, to_us
+from kitchener.clock import THREE_DIGITS, Clock, elapsed_us, iso, to_us
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerClockError
 
@@ -25,8 +25,8 @@ class Stamper:
         self._max_jump_us = int(config.max_clock_jump_s * 1_000_000)
         self._accepts_jumps = config.accept_clock_jump
         self._last_us = to_us(datetime.fromisoformat(last)) if last else 0
-        self._render = TimestampText().render
-        self.last = self._render(self._last_us)
+        self._start_second(self._last_us // 1_000_000)
+        self.last = iso(self._last_us)
         # The last accepted clock reading, and the monotonic time when it was read.
         self._accepted_us, self._elapsed_us = clock.time_us(), elapsed_us()
         ahead = self._last_us - self._accepted_us
@@ -43,13 +43,23 @@ class Stamper:
             LedgerClockError: the clock jumped ahead; no timestamp was issued
         """
         now = self.time_us()
-        ahead = now - self._last_us
-        if ahead > 0:
-            if ahead > self._max_jump_us:
+        if now > self._last_us:
+            if now - self._last_us > self._max_jump_us:
                 self._check_jump(now)
             self._last_us = now
-            self.last = self._render(now)
+            micros = now - self._second_us
+            if not 0 <= micros < 1_000_000:
+                self._start_second(now // 1_000_000)
+                micros = now - self._second_us
+            self.last = f"{self._prefix}{THREE_DIGITS[micros // 1_000]}{THREE_DIGITS[micros % 1_000]}+00:00"
         return self.last
+
+    def _start_second(self, second: int) -> None:
+        """Prepares the parts of timestamp and id that stay the same for a second."""
+        self._second_us = second * 1_000_000
+        self._prefix = iso(second * 1_000_000)[:20]
+        self.id_start = f"E-{self._prefix[:10]}-"
+        """The first characters of an entry id with the last timestamp's date."""
 
     def _check_jump(self, now: int) -> None:
         # A long pause between two entries is no jump: the monotonic clock advanced by the same time.

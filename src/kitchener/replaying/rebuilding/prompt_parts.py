@@ -46,13 +46,16 @@ def parts_of(request: PromptRequest, contract: CompiledContract, turn_id: str, e
         turn_id: the turn, from which delimiters of data are derived
         estimator: the name of the token estimator
     """
-    estimate, sums, before, whole = ESTIMATORS[estimator], dict[str, int](), 0, ""
+    texts: dict[str, list[str]] = {}
     for name, text in _pieces(request, contract, turn_id):
-        whole += text
-        total = estimate(whole)  # of everything so far, so that rounding up each part adds nothing
-        sums[name] = sums.get(name, 0) + total - before
+        texts.setdefault(name, []).append(text)
+    found, before, whole = list[RequestPart](), 0, ""
+    for name, pieces in texts.items():
+        whole += "".join(pieces)
+        total = ESTIMATORS[estimator](whole)  # of everything so far, so that rounding up each part adds nothing
+        found.append(RequestPart(name, total - before))
         before = total
-    return tuple(RequestPart(name, tokens) for name, tokens in sums.items())
+    return tuple(found)
 
 
 def _pieces(request: PromptRequest, contract: CompiledContract, turn_id: str) -> Iterator[tuple[str, str]]:

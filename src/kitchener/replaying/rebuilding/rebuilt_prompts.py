@@ -25,7 +25,7 @@ from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse
 from kitchener.records.ref import Ref
 from kitchener.replaying.consolidations import PREFIX, Consolidation, ConsolidationTape
 from kitchener.replaying.doubles import RecordedClock, RecordedGateway
-from kitchener.replaying.prompt_parts import RequestPart, parts_of
+from kitchener.replaying.rebuilding.prompt_parts import RequestPart, parts_of
 from kitchener.replaying.recorded_ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded_routes import AnyRoute
 from kitchener.replaying.recorded_sources import SourcesSealed, read_sources

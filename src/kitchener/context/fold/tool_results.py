@@ -2,7 +2,7 @@
 
 A reply that repeats a result already is its own record, so such a result is not offered again. Failed calls are not offered
 either, because an error is no fact about the world. This module does not know where results are recorded
-(`actors/sessions/results.py`) or which of them are shown (`projection.py`).
+(`actors/sessions/recalled_results.py`) or which of them are shown (`projection.py`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,7 @@
 """Keeps the results of tools that later turns of a session may be shown, and reads them from HO1m where they are missing.
 
 Which results these are is on record: each `TURN_COMPLETED` names those of its turn. How a result is shown is decided in
-`context/fold/results.py`. Explained in `docs/context.md`.
+`context/fold/tool_results.py`. Explained in `docs/context.md`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.sessions.state import SessionState
 from kitchener.config import HO2Config
 from kitchener.context import Item, ToolResult, estimator, result_item
-from kitchener.context.fold.results import is_repeated, result_text
+from kitchener.context.fold.tool_results import is_repeated, result_text
 from kitchener.errors import LedgerError, origin_of
 from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.logs import get_logger

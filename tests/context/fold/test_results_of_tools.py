@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kitchener.context import Projector, Ruleset, ToolResult, estimator, fold, result_item
-from kitchener.context.fold.results import MAX_CHARS, excerpt, is_repeated, result_text
+from kitchener.context.fold.tool_results import MAX_CHARS, excerpt, is_repeated, result_text
 from kitchener.context.intents.active import Resolution, resolve_active
 from kitchener.context.projection.record import lists_of
 from kitchener.records.ref import Ref

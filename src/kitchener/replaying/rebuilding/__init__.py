@@ -1,0 +1,1 @@
+"""Rebuilds requests to models from the ledgers, and divides them into parts."""
