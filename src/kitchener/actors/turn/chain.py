@@ -338,7 +338,7 @@ class WorkOrderChain:
         await self._tell(WorkOrderFinished(wo.wo_id, wo.wo_type, "abandoned"))
 
     async def _execute(self, wo: WorkOrder) -> WorkOrder | Reply:
-        listener = self._update if wo.wo_type == "synthesize" else None
+        listener = self._update if wo.wo_type in ("synthesize", "tool_call") else None
         if listener is not None:
             self._services.listeners[wo.wo_id] = listener
         try:

@@ -65,10 +65,12 @@ class TurnConstants:
         self.classify = limits("classify", contract_id=config.classify_contract_id)
         self.synthesize = limits("synthesize", contract_id=config.synthesize_contract_id)
         results_budget = config.results_budget if policy_version > 1 else None
-        offering = self.synthesize.replaced(turn_limit=config.tool_turn_limit, results_budget=results_budget)
-        self.with_tools = offering.replaced(allowed_tools=self.allowed_tools)
-        self.with_items = offering.replaced(allowed_tools=(ITEM_TOOL,))
-        self.with_both = offering.replaced(allowed_tools=(*self.allowed_tools, ITEM_TOOL))
+        rounds = self.synthesize.replaced(
+            turn_limit=config.tool_turn_limit, parallel_tools=config.parallel_tools, results_budget=results_budget
+        )
+        self.with_tools = rounds.replaced(allowed_tools=self.allowed_tools)
+        self.with_items = rounds.replaced(allowed_tools=(ITEM_TOOL,))
+        self.with_both = rounds.replaced(allowed_tools=(*self.allowed_tools, ITEM_TOOL))
         self.tool_call = limits("tool_call", contract_id=None).replaced(allowed_tools=self.allowed_tools)
         self.verify = limits("verify", contract_id=config.verify_contract_id)
         known = (
