@@ -91,17 +91,15 @@ async def test_what_an_aborted_turn_used_counts_after_a_restart(tmp_path: Path) 
 
 
 async def test_a_turns_work_orders_share_its_budget(by_hand: OpenStack) -> None:
-    """`turn_budget` is the turn's: what classification used is not there for the reply, and the next turn starts afresh."""
+    """`turn_budget` is the turn's: what classification used is not there for the reply, which is then the turn's last call
+    and has no tools; the next turn starts afresh."""
     async with by_hand(ScriptedExecutor(costly), settings={"turn_budget": 3_500}) as stack:
         first = await stack.turn("one")
         second = await stack.turn("two", session_id=first.session_id)
-        abandoned = await stack.payloads(events.WO_ABANDONED)
-    assert stack.executor.types() == ["classify", "classify"]
-    for result in (first, second):
-        assert result.error is not None
-        assert result.error.kind == "BUDGET"
-        assert [wo["state"] for wo in result.wo_chain_summary] == ["completed", "abandoned"]
-    assert [payload["reason"] for payload in abandoned] == ["BUDGET", "BUDGET"]
+    assert stack.executor.types() == ["classify", "synthesize"] * 2
+    limits = [(wo.constraints.token_budget, wo.constraints.turn_limit) for wo in stack.executor.given]
+    assert limits == [(3_500, 0), (500, 0)] * 2
+    assert (first.error, second.error) == (None, None)
 
 
 class Direct:

@@ -1,7 +1,6 @@
 """A turn is replayed by the version of the policy that it followed; a turn that names none followed version 1."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -54,14 +53,10 @@ def saying(started: StoredEntry, version: int) -> StoredEntry:
     )
 
 
-OTHERWISE: Final[Mapping[int, tuple[str, str, int]]] = {
-    1: ("INTENT_DECLARED", "objective", 1),
-    2: ("INTENT_DECLARED", "objective", 2),
-    3: ("WO_PLANNED", "entry", 3),
-    4: ("INTENT_DECLARED", "objective", 4),
-    7: ("HO3_SIGNAL", "event_id", 7),
-}
-"""The turns that version 2 decides otherwise, and where that shows."""
+OTHERWISE: Final = (1, 2, 3, 4, 7)
+"""The turns that version 2 decides otherwise also in what their messages mean."""
+FIRST_DIFFERENCE: Final = ("WO_PLANNED", "constraints.reply_reserve")
+"""Where version 2 shows in every turn. The tests of the pure modules have the other differences one by one."""
 
 
 @pytest.mark.parametrize("turn", OTHERWISE)
@@ -70,7 +65,7 @@ async def test_turn_of_version_1_is_not_replayed_by_version_2(tmp_path: Path, tu
     root = golden_roots.unpacked(FIRST, tmp_path)
     first, second = await poor(root)
     assert (first.is_identical, second.is_identical, len(first.turns)) == (True, True, 9)
-    assert found_in((await poor(root, 2, turn))[0]) == OTHERWISE[turn]
+    assert found_in((await poor(root, 2, turn))[0]) == (*FIRST_DIFFERENCE, turn)
 
 
 async def test_turn_of_version_2_is_not_replayed_by_version_1(recorded_root: Path) -> None:
@@ -97,4 +92,4 @@ async def test_session_of_version_1_goes_on_with_version_2(tmp_path: Path) -> No
     report = (await poor(root))[1]
     assert report.is_identical, report.text()
     assert len(report.turns) == 3
-    assert found_in((await poor(root, 1, 3))[1]) == ("INTENT_DECLARED", "objective", 3)
+    assert found_in((await poor(root, 1, 3))[1]) == (*FIRST_DIFFERENCE, 3)

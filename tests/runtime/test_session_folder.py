@@ -267,6 +267,8 @@ async def test_a_damaged_ledger_is_not_exported_and_a_used_one_takes_no_import(t
     )
 
 
+ROOTS_OWN = ('"entry_type":"SOURCE_RECORDED"', '"entry_type":"SEALING_CHANGED"')
+"""Entries of HO2m that belong to no session."""
 KILLED = """
 import os, sys
 import anyio

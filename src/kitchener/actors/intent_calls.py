@@ -94,7 +94,7 @@ class IntentCalls:
         """Closes an intent."""
         check_name("intent_id", intent_id)
         check_text("outcome", outcome)
-        await self._write(session_id, lambda intents, _: [closed(intent_id, outcome, "closed by the user")])
+        await self._write(session_id, lambda intents, _: [closed(intent_id, outcome, "closed by the user", by="user")])
 
     async def abandon(self, session_id: str, intent_id: str, reason: str) -> None:
         """Abandons an intent."""

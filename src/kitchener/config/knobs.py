@@ -219,8 +219,9 @@ class TurnConfig(Settings):
 
     budget_ceiling: Positive | None = None
     """Tokens that a session may use over its life. None: no ceiling."""
-    turn_budget: Positive = 16_000
-    """Tokens that a turn may use, over all its model calls."""
+    turn_budget: Positive = 100_000
+    """Tokens that a turn may use, over all its model calls: output, and input that no provider's cache served. A turn that runs
+    out makes one last call without tools."""
     reply_reserve: Positive = 800
     """Tokens kept free for the reply."""
     token_estimator: Literal["utf8/3", "chars/4"] = "utf8/3"
@@ -229,14 +230,6 @@ class TurnConfig(Settings):
     """Work orders of one turn, retries included."""
     max_retries: Annotated[int, Field(ge=0, le=10)] = 2
     """Retries of a rejected reply before the turn escalates."""
-    tool_turn_limit: Annotated[int, Field(ge=0, le=100)] = 8
-    """Rounds of tool calls in one reply."""
-    parallel_tools: Annotated[int, Field(ge=1, le=32)] = 4
-    """Tools that run side by side, where the model calls several read-only tools one after another. 1: one by one."""
-    tool_timeout_s: Seconds = 30.0
-    """Longest run of a tool that sets no limit of its own, seconds."""
-    tool_result_max_bytes: Positive = 65_536
-    """Largest tool result, bytes of its JSON. A larger one is cut and marked as cut."""
     classify_contract_id: Name = "PRC-CLASSIFY-001"
     """Contract of classify work orders."""
     synthesize_contract_id: Name = "PRC-SYNTHESIZE-001"
@@ -257,6 +250,22 @@ class TurnConfig(Settings):
             if (problem := criterion_problem(each)) is not None:
                 raise ValueError(f"acceptance: {problem}")
         return self
+
+
+class ToolsConfig(Settings):
+    """Tools: how often and how long they run in one reply, and how much of their results the model is shown."""
+
+    tool_turn_limit: Annotated[int, Field(ge=0, le=100)] = 8
+    """Rounds of tool calls in one reply."""
+    parallel_tools: Annotated[int, Field(ge=1, le=32)] = 4
+    """Tools that run side by side, where the model calls several read-only tools one after another. 1: one by one."""
+    tool_timeout_s: Seconds = 30.0
+    """Longest run of a tool that sets no limit of its own, seconds."""
+    tool_result_max_bytes: Positive = 65_536
+    """Largest tool result, bytes of its JSON. A larger one is cut and marked as cut."""
+    results_budget: Positive = 40_000
+    """Tokens of tool results that the model is shown while it writes one reply. What goes beyond is cut and marked as cut, and
+    the model then replies without further tools."""
 
 
 class SessionConfig(Settings):
@@ -291,7 +300,8 @@ class AttentionConfig(Settings):
     attention_matches: Annotated[int, Field(ge=0, le=100)] = 4
     """Turns that share words with the message, gathered besides the newest ones."""
     recent_turns: Annotated[int, Field(ge=0, le=100)] = 6
-    """Newest turns of the session that are always gathered."""
+    """Newest turns of the session that are always gathered. The Context Authority shows them whatever their intent, if they fit
+    `context_budget`."""
     recalled_results: Annotated[int, Field(ge=0, le=100)] = 6
     """Newest results of tools of the session that later turns may see, if no reply has repeated them. 0: none."""
     result_tokens: Annotated[int, Field(ge=64, le=4_000)] = 120
@@ -352,6 +362,9 @@ class IntentConfig(Settings):
     repeated_failure_policy: Literal["flag", "defer"] = "flag"
     """What to do after repeated failures. `flag`: record a flag for a person. `defer`: also defer the intent, until a message
     continues it; only with `intent_mode = "classified"`."""
+    continue_after_close: Literal["declare", "reopen"] = "declare"
+    """What a message that continues does, if the classification of an earlier one closed the last intent. `declare`: begin a
+    new intent. `reopen`: go on with the closed one and its turns. An intent that ended in any other way stays as it is."""
     invalid_lifecycle_policy: Literal["ignore_event", "block"] = "ignore_event"
     """What to do with an impossible life-cycle event. `ignore_event`: leave it out and flag it. `block`: show nothing until the
     event is voided."""
@@ -382,7 +395,15 @@ class ContextConfig(Settings):
 
 # The last base comes first in the order of fields.
 class HO2Config(
-    IntentConfig, ContextConfig, LearningConfig, AttentionConfig, SessionConfig, TurnConfig, ModelsConfig, PersonaConfig
+    IntentConfig,
+    ContextConfig,
+    LearningConfig,
+    AttentionConfig,
+    SessionConfig,
+    ToolsConfig,
+    TurnConfig,
+    ModelsConfig,
+    PersonaConfig,
 ):
     """`[agents.<class>]`: one agent class, its persona, tools, budgets and policies."""
 

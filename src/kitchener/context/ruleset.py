@@ -20,6 +20,7 @@ UnclearPolicy = Literal["continue_and_flag", "continue", "declare", "ask"]
 InvalidLifecyclePolicy = Literal["ignore_event", "block"]
 RecallScope = Literal["intent", "session", "subject"]
 RepeatedFailurePolicy = Literal["flag", "defer"]
+ContinueAfterClose = Literal["declare", "reopen"]
 AdmissionOrder = Literal["lexical", "newest_first"]
 
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
@@ -29,6 +30,7 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "unclear_policy": get_args(UnclearPolicy),
     "invalid_lifecycle_policy": get_args(InvalidLifecyclePolicy),
     "repeated_failure_policy": get_args(RepeatedFailurePolicy),
+    "continue_after_close": get_args(ContinueAfterClose),
     "recall_scope": get_args(RecallScope),
     "admission": get_args(AdmissionOrder),
 }
@@ -37,6 +39,7 @@ _LEAST: Final[dict[str, int]] = {
     "max_stubs": 0,
     "max_failed_items": 0,
     "newest_turns": 0,
+    "recent_turns": 0,
     "ranking_postings": 1,
     "recalled_turns": 0,
     "reply_reserve": 0,
@@ -67,6 +70,8 @@ class Ruleset:
     """Number of failed turns of one intent in a row from which `repeated_failure_policy` applies."""
     repeated_failure_policy: RepeatedFailurePolicy = "flag"
     """What follows repeated failures: `flag` flags them; `defer` also defers the intent, in `classified` mode."""
+    continue_after_close: ContinueAfterClose = "declare"
+    """What a message that continues does if classification closed the last intent: `declare` a new one, or `reopen` it."""
     invalid_lifecycle_policy: InvalidLifecyclePolicy = "ignore_event"
     """If an event contradicts earlier ones: `ignore_event` ignores and flags it; `block` shows nothing until it is voided."""
     recall_scope: RecallScope = "intent"
@@ -75,6 +80,8 @@ class Ruleset:
     """Which turns are admitted: those that match the message best, or the newest."""
     newest_turns: int = 3
     """Number of newest turns that `lexical` admits before ranked ones, and that a turn without an intent recalls."""
+    recent_turns: int = 0
+    """Number of newest turns of the session that are shown whatever their intent, if they fit."""
     ranking_postings: int = 1_024
     """Most postings (positions of words) that `lexical` reads in one ranking; of a frequent word, the newest."""
     recalled_turns: int = 50

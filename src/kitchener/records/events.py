@@ -125,7 +125,10 @@ POLICY_VERSION: Final = 2
 """The version of the rules that turns follow, recorded in `TURN_STARTED`; an absent field means 1. A replay follows it.
 
 Version 2: a reply that the budget did not cover has the outcome `unknown` (1: `failed`); `intent.scope` of a classification
-is the objective, and null fields beside `intent` do not hide those in it (1: they did, and `scope` was ignored).
+is the objective, and null fields beside `intent` do not hide those in it (1: they did, and `scope` was ignored). A reply
+closes no intent (1: `completes_intent` did); tools stay offered after one that the classification asked for (1: they did
+not); the Context Authority shows the newest turns (1: not); a turn without tokens left makes a last call without tools (1: it
+failed).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {

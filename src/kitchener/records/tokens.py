@@ -7,9 +7,13 @@ Estimator = Callable[[str], int]
 """A text to its tokens. Two texts together must have no fewer tokens than both apart, less one each."""
 
 
+BYTES_PER_TOKEN: Final = 3
+"""Bytes of UTF-8 text that `tokens_of_bytes` takes for one token."""
+
+
 def tokens_of_bytes(size: int) -> int:
     """Estimates the tokens of UTF-8 text of this many bytes: a third, rounded up."""
-    return -(-size // 3)
+    return -(-size // BYTES_PER_TOKEN)
 
 
 def _third_of_bytes(text: str) -> int:

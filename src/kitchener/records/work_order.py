@@ -61,7 +61,13 @@ class Constraints(_Replaceable):
     prompt_contract_id: str | None = None
     """The contract with prompt and schemas; None for `tool_call`, which needs no model."""
     token_budget: Annotated[int, Field(ge=1)] = 4_000
-    """Most tokens of this work order, input and output together."""
+    """Most tokens of this work order, input and output together; see `reply_reserve`."""
+    reply_reserve: Annotated[int, Field(ge=1)] | None = None
+    """Tokens kept free for the answer. Input from a provider's cache then does not count, and a work order whose budget runs
+    out makes one last call without tools. None: such input counts, and running out fails the work order."""
+    results_budget: Annotated[int, Field(ge=1)] | None = None
+    """Most tokens of tool results that the model is shown. A result beyond it is cut, and the next call is the last. None: no
+    limit."""
     turn_limit: Annotated[int, Field(ge=0)] = 0
     """Most rounds of tool use."""
     parallel_tools: Annotated[int, Field(ge=1)] = 1
@@ -90,6 +96,8 @@ class Cost(_Replaceable):
     """Tokens sent."""
     output_tokens: int = 0
     """Tokens received."""
+    cached_tokens: int = 0
+    """Sent tokens that a provider's cache served, so that `turn_budget` does not count them."""
     llm_calls: int = 0
     """Model calls with an answer."""
     tool_calls: int = 0

@@ -146,6 +146,10 @@ class RecordedTools(ToolRegistry):
         """See `ToolRegistry`."""
         return self._registry.acceptance_of(tool_id)
 
+    def closes_intent(self, tool_id: str) -> bool:
+        """See `ToolRegistry`."""
+        return self._registry.closes_intent(tool_id)
+
     def toolset(self, allowed: tuple[str, ...]) -> Toolset:
         """See `ToolRegistry`."""
         return self._registry.toolset(allowed)

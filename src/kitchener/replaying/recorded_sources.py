@@ -118,6 +118,10 @@ class DefinedTools(ToolRegistry):
         """See `ToolRegistry`."""
         return tuple(self._defined[tool_id]["acceptance"]) if tool_id in self._defined else ()
 
+    def closes_intent(self, tool_id: str) -> bool:
+        """See `ToolRegistry`."""
+        return tool_id in self._defined and self._defined[tool_id].get("closes_intent", False)
+
     def toolset(self, allowed: tuple[str, ...]) -> Toolset:
         """See `ToolRegistry`."""
         offered = [self._defined[name] for name in dict.fromkeys(allowed) if name in self._defined]

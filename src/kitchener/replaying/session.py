@@ -273,8 +273,9 @@ class Replays:
             ledgers, clock, memory: made for it
             gateway: the gateway; None: one that answers only recorded requests
         """
-        without_results = {} if policy_version_of(tape) > 1 else {"recalled_results": 0}
-        agent = self.recorded.agent.model_copy(update={**_NO_LIMIT, **without_results})
+        agent = self.recorded.agent.model_copy(update=_NO_LIMIT)
+        if policy_version_of(tape) == 1:
+            agent = _of_version_1(agent)
         # Once, a configured class that named no tools had all of them. What was offered is on record.
         tools = RecordedTools(self._unnamed_tools if _was_offered(tape, self._unnamed_tools) else self._tools, tape)
         provider = RecordedProvider(tape.recordings(), request_hash=self.hashed_by(ledgers))
@@ -327,6 +328,14 @@ class Replays:
             return ledgers.ho1m.content_digest(request.subject_id, data)
 
         return request_hash
+
+
+def _of_version_1(agent: HO2Config) -> HO2Config:
+    """The settings of a class as its turns under version 1 of the policy had them: with the defaults of then."""
+    changes: dict[str, object] = {"recalled_results": 0}
+    if "turn_budget" not in agent.model_fields_set:
+        changes["turn_budget"] = 16_000
+    return agent.model_copy(update=changes)
 
 
 async def run_turn(supervisor: HO2Supervisor, session_id: str, turn: TurnTape) -> None:

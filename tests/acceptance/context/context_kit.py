@@ -25,9 +25,10 @@ from tests.acceptance.stack import QUESTION, open_scripted, read_all
 
 SID = "SES-0000000a"
 OTHER = "SES-0000000b"
-ENFORCE: Mapping[str, Any] = {"context_mode": "enforce", "intent_mode": "classified"}
+ENFORCE: Mapping[str, Any] = {"context_mode": "enforce", "intent_mode": "classified", "recent_turns": 0}
+"""What is shown is what the intent gives; `test_going_on.py` has the newest turns of other intents besides."""
 SHADOW: Mapping[str, Any] = {"context_mode": "shadow", "intent_mode": "classified"}
-BRIDGE: Mapping[str, Any] = {"context_mode": "enforce", "intent_mode": "bridge"}
+BRIDGE: Mapping[str, Any] = {**ENFORCE, "intent_mode": "bridge"}
 
 _MESSAGE = re.compile(r"\[(\w+)\] *(.*)", re.DOTALL)
 _RELATIONS: Mapping[str, Mapping[str, Any]] = {

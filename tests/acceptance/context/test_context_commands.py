@@ -24,7 +24,7 @@ def test_competing_intents_block_projection(cli: Cli) -> None:
     assert [line["entry"]["entry_type"] for line in read_lines(CONTEXT)] == ["CONFLICT_FLAG"]
     newest = cli("context", "project", "--session", SESSION, "--conflict-policy", "most_recent_wins", "--json")
     assert (newest.code, newest.json["active_intent"]) == (0, "INT-2")
-    assert [each["entity_id"] for each in newest.json["visible"]] == ["INT-2", "T-2"]
+    assert [each["entity_id"] for each in newest.json["visible"]] == ["INT-2", "T-2", "T-1"]
     assert [flag["kind"] for flag in newest.json["flags"]] == ["COMPETING_INTENTS"]
 
 

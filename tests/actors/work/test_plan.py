@@ -46,7 +46,7 @@ def asks_for(tool_id: str) -> dict[str, Any]:
 
 
 def runs(tool_id: str) -> ChainPlan:
-    return ChainPlan(ToolRequest(tool_id, ARGUMENTS), offers_tools=False, offers_items=True)
+    return ChainPlan(ToolRequest(tool_id, ARGUMENTS), offers_tools=True, offers_items=True)
 
 
 OFFERS = ChainPlan(None, offers_tools=True, offers_items=True)
@@ -106,8 +106,14 @@ def test_a_request_of_another_shape_is_no_request(request_value: Any) -> None:
     assert plan("command", request_value) == OFFERS
 
 
+def test_version_1_offered_no_tool_after_one_that_the_classification_asked_for() -> None:
+    asked = {"speech_act": "command", "tool_request": asks_for(SEND)}
+    found = plan_chain(asked, allowed=(SEND,), read_only=(), room=9, policy_version=1)
+    assert found == runs(SEND)._replace(offers_tools=False)
+
+
 def test_a_request_may_leave_its_arguments_out() -> None:
-    assert plan("command", {"tool_id": SEND}) == ChainPlan(ToolRequest(SEND, {}), offers_tools=False, offers_items=True)
+    assert plan("command", {"tool_id": SEND}) == ChainPlan(ToolRequest(SEND, {}), offers_tools=True, offers_items=True)
 
 
 def test_a_message_that_nothing_could_classify_is_offered_tools() -> None:
@@ -173,7 +179,8 @@ def test_a_summary_has_every_work_order_in_order() -> None:
 def test_a_cost_on_record_reads_back_as_the_same_cost() -> None:
     for wo in CHAIN:
         assert TypeAdapter(Cost).validate_python(cost_mapping(wo.cost)) == wo.cost
-    assert cost_mapping(Cost()).keys() == vars(Cost()).keys()
+    assert cost_mapping(Cost(input_tokens=2, cached_tokens=1)).keys() == vars(Cost()).keys()
+    assert cost_mapping(Cost()).keys() == vars(Cost()).keys() - {"cached_tokens"}
 
 
 def ended(wo_type: WorkOrderType, *tools: str, failed: bool = False, number: int = 1) -> WorkOrder:

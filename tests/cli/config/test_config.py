@@ -29,12 +29,14 @@ def test_init_writes_settings_that_are_right_and_turn_memory_and_the_context_aut
         ho3_enabled=True,
         context_mode="enforce",
         intent_mode="classified",
+        continue_after_close="reopen",
+        recent_turns=3,
         repeated_failure_policy="defer",
     )
     assert config == RuntimeConfig(plane_root=str(tmp_path / ".kitchener"), agents={"ADMIN": agent})
 
 
-def test_init_shows_eleven_settings_each_with_a_comment_and_its_default(tmp_path: Path) -> None:
+def test_init_shows_thirteen_settings_each_with_a_comment_and_its_default(tmp_path: Path) -> None:
     text = re.sub(r"^# (?=\[|\w+ = )", "", settings_text(), flags=re.MULTILINE)
     path = tmp_path / "kitchener.toml"
     path.write_text(text, encoding="utf-8")
@@ -43,7 +45,7 @@ def test_init_shows_eleven_settings_each_with_a_comment_and_its_default(tmp_path
     tables = {"": RuntimeConfig(), "ledger": LedgerConfig(), "router": RouterConfig(), "agents": HO2Config()}
     rows = [("", "plane_root"), *(("ledger", key) for key in shown["ledger"]), *(("router", key) for key in shown["router"])]
     rows += [("agents", key) for key in shown["agents"]["ADMIN"]]
-    assert len(rows) == 11
+    assert len(rows) == 13
     lines = text.splitlines()
     for table, key in rows:
         if key == "providers":
@@ -343,3 +345,27 @@ def test_a_prompt_pack_that_was_changed_is_refused_before_any_turn(tmp_path: Pat
     assert "PRM-CLASSIFY-001.txt" in run.stderr
     assert run.stderr.count("sha256:") == 2
     assert len(run.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "told"),
+    [
+        ("turn_budget = 16000", "turn_budget", "a message of limits.max_message_chars = 100,000"),
+        (
+            "turn_budget = 40000\ntool_result_max_bytes = 90000",
+            "turn_budget",
+            "a tool's result of tool_result_max_bytes = 90,000",
+        ),
+        ("tool_result_max_bytes = 130000", "results_budget", "do not cover one result"),
+        ("budget_ceiling = 50000", "budget_ceiling", "do not cover one turn_budget of 100,000"),
+    ],
+)
+def test_limits_that_cannot_fit_are_warned_of(cli: Cli, settings: str, key: str, told: str) -> None:
+    """What one limit allows and another never covers is found before a user's turn finds it. The defaults fit each other."""
+    Path("kitchener.toml").write_text(f'[agents.ADMIN]\ntools = ["*"]\n{settings}\n')
+    outcome = cli("config", "check", "--json")
+    assert outcome.code == 0
+    assert any(each["key"] == f"agents.ADMIN.{key}" and told in each["problem"] for each in outcome.json["warnings"])
+    assert f"warning: agents.ADMIN.{key}: " in cli("config", "check").out
+    Path("kitchener.toml").write_text("[agents.ADMIN]\n")
+    assert cli("config", "check", "--json").json["warnings"] == []

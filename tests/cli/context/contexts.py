@@ -24,6 +24,8 @@ TALK: Final = (
 def configure(**settings: Any) -> None:
     """Writes a settings file in which the Context Authority decides."""
     known = {"context_mode": '"enforce"', "intent_mode": '"classified"', "standing_rules": '["Never delete files."]'}
+    if "context_mode" not in settings:
+        known["recent_turns"] = "0"  # only what belongs to the intent
     lines = [f"{key} = {value}" for key, value in {**known, **settings}.items()]
     Path("kitchener.toml").write_text("[agents.ADMIN]\n" + "\n".join(lines) + "\n", encoding="utf-8")
 

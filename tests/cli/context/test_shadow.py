@@ -9,7 +9,8 @@ from tests.cli.commands import read_lines
 from tests.cli.conftest import Cli
 from tests.cli.context.contexts import CONTEXT, HO2M, TALK, configure, talk, turn
 
-CLASSIFIED = {"context_mode": '"shadow"', "intent_mode": '"classified"'}
+CLASSIFIED = {"context_mode": '"shadow"', "intent_mode": '"classified"', "context_budget": "40"}
+"""Under this budget the shadow shows no turn, so that it differs from attention."""
 BRIDGE = {"context_mode": '"shadow"', "intent_mode": '"bridge"'}
 
 

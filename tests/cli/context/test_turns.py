@@ -276,3 +276,21 @@ class TestSharedIntents:
         assert said.endswith("it is neither the active intent nor above it")
         own = cli("context", "explain", "--turn", turn(first, 1), "--entry", shared)
         assert f"of {first}" not in own.out, "in its own session there is nothing to say about that"
+
+
+def test_who_closed_an_intent_is_told(cli: Cli) -> None:
+    """A message that takes leave, or a person: `intent list`, `explain`, `/why` and `/intents` name them."""
+    configure()
+    session = talk(cli, TALK[0], "that is all, goodbye", TALK[3])
+    first, second = intents(cli, session)
+    assert (first["closed_by"], second["closed_by"]) == ("classification", None)
+    assert cli("intent", "close", second["intent_id"], "--session", session).code == 0
+    assert [each["closed_by"] for each in intents(cli, session)] == ["classification", "user"]
+    by_message = "by the classification of the user's message"
+    text = cli("context", "explain", "--turn", turn(session, 2)).out
+    assert f"closed after the reply: {first['intent_id']}, {by_message}" in text
+    found = cli("context", "explain", "--turn", turn(session, 3), "--entry", first["intent_id"]).out
+    assert f"closed {by_message}" in found
+    chat = cli("chat", "--session", session, stdin=b"which bridges are there?\n/why\n/intents\n").out
+    assert by_message in chat
+    assert "by a call of the user or the program" in chat

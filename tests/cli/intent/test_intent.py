@@ -26,6 +26,7 @@ def test_the_list_says_what_became_of_each_intent(cli: Cli, session: str) -> Non
         "session_id",
         "intent_id",
         "status",
+        "closed_by",
         "scope",
         "turns",
         "parent",

@@ -20,7 +20,15 @@ from kitchener.context import (
 )
 from kitchener.context.fold.events import Ended
 from kitchener.context.intents.active import root_of, successor
-from kitchener.context.intents.transitions import abandoned, closed, forked, reopened
+from kitchener.context.intents.transitions import (
+    IntentEvent,
+    abandoned,
+    closed,
+    forked,
+    read_suggestion,
+    reopened,
+    superseded,
+)
 from kitchener.context.ruleset import Ruleset
 from kitchener.ids import intent_id
 from tests.context.history import SESSION, History
@@ -181,16 +189,111 @@ def after(
     )
 
 
-def test_a_good_turn_keeps_its_intent_and_a_completing_one_closes_it() -> None:
+FIRST_VERSION = Ruleset(intent_mode="classified", admission="newest_first", policy_version=1)
+
+
+def test_a_good_turn_keeps_its_intent_whatever_its_reply_says() -> None:
     history = one_intent()
-    assert after(history, {"response_text": "x"}).action == "CONTINUE"
-    closing = after(history, {"completes_intent": True})
+    for output in ({"response_text": "x"}, {"completes_intent": True}):
+        assert after(history, output).action == "CONTINUE"
+    closing = after(history, {"completes_intent": True}, FIRST_VERSION)
     assert (closing.action, closing.before_turn) == ("CLOSE", ())
     history.write(closing.after_turn)
     assert history.resolve().active is None
-    assert after(one_intent(), {"completes_intent": True}, Ruleset(admission="newest_first")).action == "CONTINUE"
+    assert history.state().intents["INT-1"].closed_by == "reply"
     none = resolve_after_turn(None, {"completes_intent": True}, CLASSIFIED, is_failed=False, failures_before=0, intents={})
     assert none.action == "NOOP"
+
+
+def test_a_tool_closes_the_intent_even_if_the_reply_failed() -> None:
+    """It had its effect. In bridge mode nothing closes the one intent of a session."""
+    history = one_intent()
+    intents = history.state().intents
+    for is_failed in (False, True):
+        found = resolve_after_turn(
+            "INT-1", {}, CLASSIFIED, is_failed=is_failed, failures_before=0, intents=intents, closing_tool="book"
+        )
+        assert [each.payload["closed_by"] for each in found.after_turn] == ["tool"]
+    bridge = Ruleset(admission="newest_first")
+    found = resolve_after_turn("INT-1", {}, bridge, is_failed=False, failures_before=0, intents=intents, closing_tool="book")
+    assert found.action == "CONTINUE"
+
+
+REOPENING = Ruleset(intent_mode="classified", admission="newest_first", continue_after_close="reopen")
+
+
+def decided(history: History, ruleset: Ruleset, relation: str = "continue") -> tuple[str, str | None]:
+    found = resolve_intent_transition(
+        history.resolve().active,
+        {"intent_relation": relation},
+        ruleset,
+        message="go on",
+        session_intents=SessionIntents(SESSION, "T-00000001-000009", history.state().intents),
+    )
+    return found.action, found.intent_id
+
+
+def test_what_classification_closed_goes_on_where_the_ruleset_says_so() -> None:
+    history = one_intent()
+    closing = resolve_intent_transition(
+        "INT-1",
+        {"intent_relation": "close"},
+        CLASSIFIED,
+        message="thanks",
+        session_intents=SessionIntents(SESSION, "T-00000001-000001", history.state().intents),
+    )
+    history.write(closing.events)
+    assert history.state().intents["INT-1"].closed_by == "classification"
+    assert decided(history, REOPENING) == ("REOPEN", "INT-1")
+    assert decided(history, CLASSIFIED)[0] == "DECLARE"
+    for relation in ("switch", "unclear"):
+        assert decided(history, REOPENING, relation)[0] == "DECLARE"
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        closed("INT-1", "done", "closed by the user", by="user"),
+        closed("INT-1", "completed by the tool book", by="tool"),
+        closed("INT-1", "completed", by=None),
+        closed("INT-1", "whatever another program says", by=None),
+        abandoned("INT-1", "no time"),
+        IntentEvent("INTENT_RETIRED", "INT-1", {"intent_id": "INT-1", "reason": "old"}),
+        superseded("INT-1", "INT-2", "switch"),
+    ],
+    ids=lambda each: f"{each.entry_type} {each.payload.get('outcome', '')}",
+)
+def test_what_ended_in_another_way_stays_ended(ending: IntentEvent) -> None:
+    history = one_intent()
+    history.declare("INT-2")
+    history.write([abandoned("INT-2", "first"), ending] if ending.payload.get("superseded_by_intent_id") is None else [ending])
+    if ending.payload.get("superseded_by_intent_id") is not None:
+        history.write([closed("INT-2", "done", "closed by the user", by="user")])
+    assert decided(history, REOPENING)[0] == "DECLARE"
+
+
+def test_version_1_read_no_scope_and_let_null_fields_hide_others() -> None:
+    said = {"intent_relation": None, "intent": {"action": "supersede", "scope": "ponds"}}
+    assert read_suggestion(said, CLASSIFIED)[::2] == ("switch", "ponds")
+    assert read_suggestion(said, FIRST_VERSION)[::2] == ("unclear", None)
+
+
+@pytest.mark.parametrize(
+    ("payload", "closer"),
+    [
+        ({"outcome": "completed", "turn_id": "T"}, "reply"),
+        ({"outcome": "closed by the user's message", "turn_id": "T"}, "classification"),
+        ({"outcome": "closed by the user's message"}, "classification"),
+        ({"outcome": "completed", "reason": "closed by the user"}, "user"),
+        ({"outcome": "completed", "closed_by": "tool"}, "tool"),
+        ({"outcome": "completed", "closed_by": 7}, None),
+        ({"outcome": {"$sealed": "x"}, "turn_id": "T"}, None),
+    ],
+)
+def test_old_records_tell_who_closed_an_intent(payload: dict[str, Any], closer: str | None) -> None:
+    history = one_intent()
+    history.add("INTENT_CLOSED", "INT-1", **payload)
+    assert history.state().intents["INT-1"].closed_by == closer
 
 
 def test_failed_turns_in_a_row_are_flagged() -> None:
@@ -209,10 +312,10 @@ def test_failed_turns_in_a_row_are_flagged() -> None:
 
 def test_an_intent_can_be_abandoned_with_a_reason_and_closed_with_an_outcome() -> None:
     history = one_intent()
-    history.write([closed("INT-1", "done", "as asked"), reopened("INT-1", "not yet"), abandoned("INT-1", "no time")])
+    history.write([closed("INT-1", "done", "as asked", by="user"), reopened("INT-1", "not yet"), abandoned("INT-1", "no time")])
     record = history.state().intents["INT-1"]
     assert (record.status, record.last.facts) == ("abandoned", Ended("no time"))
-    assert history.events[1].facts == Ended("as asked")
+    assert history.events[1].facts == Ended("as asked", "user")
 
 
 def test_what_stands_above_an_intent_does_not_compete_with_it() -> None:

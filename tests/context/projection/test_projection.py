@@ -344,6 +344,8 @@ def test_every_knob_changes_the_rulesets_name() -> None:
         Ruleset(shared_intent_policy="active"),
         Ruleset(repeated_failure_policy="defer"),
         Ruleset(invalid_lifecycle_policy="block"),
+        Ruleset(continue_after_close="reopen"),
+        Ruleset(recent_turns=1),
         Ruleset(recall_scope="session"),
         Ruleset(admission="newest_first"),
         Ruleset(newest_turns=1),

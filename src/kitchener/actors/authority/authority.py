@@ -378,6 +378,8 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = 
         recall_scope=config.recall_scope,
         admission=config.admission,
         newest_turns=config.newest_turns,
+        continue_after_close=config.continue_after_close,
+        recent_turns=config.recent_turns if policy_version > 1 else 0,
         ranking_postings=config.ranking_postings,
         recalled_turns=config.recalled_turns,
         max_stubs=config.max_stubs,

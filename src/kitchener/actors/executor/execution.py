@@ -16,7 +16,7 @@ from kitchener.actors.executor.answers import is_stored_by_text
 from kitchener.actors.executor.prompts import CompiledContract
 from kitchener.actors.executor.replies import ReplyStream
 from kitchener.actors.tools.registry import ToolCall, ToolRegistry
-from kitchener.actors.tools.results import ToolOutcome, storable
+from kitchener.actors.tools.results import ToolOutcome, cut_text, storable
 from kitchener.actors.tools.side_by_side import ToolRequested, groups_of, run_all
 from kitchener.actors.tools.toolsets import Toolset
 from kitchener.actors.work.plan import cost_json, nested_mapping
@@ -47,6 +47,7 @@ from kitchener.records.prompt import (
     TextPiece,
 )
 from kitchener.records.ref import Ref
+from kitchener.records.tokens import BYTES_PER_TOKEN, tokens_of_bytes
 from kitchener.records.work_order import NO_COST, Cost, WorkOrder, WorkOrderError
 
 NO_TOOL: Final = "(none)"
@@ -87,7 +88,9 @@ class Execution:
 
     __slots__ = (
         "_base",
+        "_cached_tokens",
         "_deadline",
+        "_fresh_tokens",
         "_input_tokens",
         "_ledger",
         "_limits",
@@ -98,11 +101,13 @@ class Execution:
         "_output_tokens",
         "_parts",
         "_reply",
+        "_results_tokens",
         "_started_us",
         "_subject_id",
         "_surroundings",
         "_tool_calls_begun",
         "_tool_ids",
+        "_window_tokens",
         "_wo",
         "_wo_id",
         "makes_reply",
@@ -142,7 +147,8 @@ class Execution:
         self._parts: list[orjson.Fragment] = [planned.as_json()] if planned else []
         self._output_ref: orjson.Fragment | None = None
         self._model_calls_begun, self._llm_calls, self._tool_calls_begun = direct_after or 0, 0, 0
-        self._input_tokens = self._output_tokens = 0
+        self._input_tokens = self._output_tokens = self._cached_tokens = 0
+        self._window_tokens = self._fresh_tokens = self._results_tokens = 0
         self._tool_ids: list[str] = []
         self._nested: Cost | None = None
 
@@ -177,6 +183,7 @@ class Execution:
         return NO_COST.replaced(
             input_tokens=self._input_tokens,
             output_tokens=self._output_tokens,
+            cached_tokens=self._cached_tokens,
             llm_calls=self._llm_calls,
             tool_calls=len(self._tool_ids),
             tool_ids_used=tuple(self._tool_ids),
@@ -184,13 +191,45 @@ class Execution:
             nested=self._nested,
         )
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the budgets leave room for another round of tools: for the next call, and for a last one as large.
+
+        A cache that served the call before is expected to serve the next one, but not the last one, which offers no tools.
+        Without a `reply_reserve`, as under version 1 of the policy, the model may always go on.
+        """
+        reserve, most = self._limits.reply_reserve, self._limits.results_budget
+        if most is not None and self._results_tokens >= most:
+            return False
+        return reserve is None or self._tokens_left >= self._fresh_tokens + self._window_tokens + 2 * reserve
+
+    @property
+    def _tokens_left(self) -> int:
+        """What is left of the work order's budget, where input from a cache does not count."""
+        return self._limits.token_budget - (self._input_tokens - self._cached_tokens + self._output_tokens)
+
+    def shown(self, outcome: ToolOutcome) -> str:
+        """Returns the outcome of a tool call as the model is shown it: cut to what is left of `results_budget`."""
+        text, most = outcome.as_text(), self._limits.results_budget
+        size = tokens_of_bytes(len(text.encode()))
+        if most is not None and self._results_tokens + size > most:
+            text = cut_text(text, max(0, most - self._results_tokens) * BYTES_PER_TOKEN)
+            self._results_tokens = most
+            size = tokens_of_bytes(len(text.encode()))
+        else:
+            self._results_tokens += size
+        self._window_tokens += size
+        self._fresh_tokens += size
+        return text
+
     async def call_model(
         self, contract: CompiledContract, variables: Mapping[str, object], messages: Sequence[Message], tools: Toolset
     ) -> PromptResponse:
         """Makes and records one model call.
 
         Raises:
-            WorkOrderFailed: no tokens are left, the provider failed or was overloaded, or its answer cannot be stored
+            WorkOrderFailed: no tokens are left and there is no `reply_reserve`, the provider failed or was overloaded, or its
+                answer cannot be stored
         """
         self._model_calls_begun += 1
         request = self._request(contract, variables, tuple(messages), tools)
@@ -217,6 +256,12 @@ class Execution:
         usage = response.usage
         self._input_tokens += usage.input_tokens
         self._output_tokens += usage.output_tokens
+        cached = 0
+        if self._limits.reply_reserve is not None and usage.cached_tokens is not None:
+            cached = min(usage.cached_tokens, usage.input_tokens)
+            self._cached_tokens += cached
+        self._window_tokens = usage.input_tokens + usage.output_tokens  # what the next call begins with
+        self._fresh_tokens = self._window_tokens - cached
         try:
             ref = await self.record(events.LLM_CALL, self._call_fields(request, request_hash, response))
         except (EntryRefused, EntryTooLarge) as error:
@@ -317,8 +362,10 @@ class Execution:
         tools: Toolset,
     ) -> PromptRequest:
         wo, limits, boundary = self._wo, self._limits, contract.boundary
-        left = limits.token_budget - self._input_tokens - self._output_tokens
-        if left < 1:
+        left = self._tokens_left
+        if limits.reply_reserve is not None:
+            left = max(limits.reply_reserve, left - self._fresh_tokens)
+        elif left < 1:
             raise WorkOrderFailed(
                 "BUDGET", f"the token budget of {limits.token_budget} was used up by {self._llm_calls} model calls"
             )

@@ -158,8 +158,8 @@ class HO1Executor:
     ) -> PromptResponse:
         """Returns the model's last answer, after running the tools that it asked for.
 
-        Appends each answer and each tool result to `messages`, except the last answer. After `rounds` answers with tool calls
-        the model is called once more without tools.
+        Appends each answer and each tool result to `messages`, except the last answer. After `rounds` answers with tool calls,
+        or when the budgets leave no room for another, the model is called once more without tools.
         """
         for _ in range(rounds):
             response = await run.call_model(contract, variables, messages, tools)
@@ -168,7 +168,9 @@ class HO1Executor:
             messages.append(Message("assistant", response.text, tool_uses=response.tool_uses))
             outcomes = await run.run_tools([(use.tool_id, use.arguments) for use in response.tool_uses])
             for use, outcome in zip(response.tool_uses, outcomes, strict=True):
-                messages.append(Message("tool", outcome.as_text(), tool_use_id=use.use_id, tool_id=use.tool_id))
+                messages.append(Message("tool", run.shown(outcome), tool_use_id=use.use_id, tool_id=use.tool_id))
+            if not run.has_room:
+                break
         return await run.call_model(contract, variables, messages, NO_TOOLS)
 
     async def _failed(self, run: Execution, wo: WorkOrder, error: WorkOrderError) -> WorkOrder:

@@ -65,6 +65,7 @@ class Tool(Generic[P, R]):
         is_read_only: whether the tool has no effect, so that it may run again and needs no durable record before it starts
         timeout_s: longest run, seconds; None: the registry's limit
         acceptance: criteria that the reply must meet if the turn runs this tool before the reply
+        closes_intent: whether a successful call closes the intent of its turn
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Tool(Generic[P, R]):
         read_only: bool = False,
         timeout_s: float | None = None,
         acceptance: Sequence[str] = (),
+        closes_intent: bool = False,
     ) -> None:
         self.tool_id = name if name is not None else getattr(function, "__name__", "")
         if not _TOOL_ID.fullmatch(self.tool_id):
@@ -88,7 +90,7 @@ class Tool(Generic[P, R]):
             raise ToolError(f"tool {self.tool_id!r}: is a generator; return a list instead")
         docstring = inspect.getdoc(function) or ""
         self.description = summary(docstring) if description is None else description
-        self.is_read_only, self.timeout_s = read_only, timeout_s
+        self.is_read_only, self.timeout_s, self.closes_intent = read_only, timeout_s, closes_intent
         self._signature = read_signature(function, self.tool_id, ToolCall)
         self.parameters = self._signature.parameters
         self._is_async = inspect.iscoroutinefunction(called)
@@ -130,6 +132,7 @@ def tool(
     description: str | None = None,
     timeout_s: float | None = None,
     acceptance: Sequence[str] = (),
+    closes_intent: bool = False,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(
     function: Callable[..., object] | None = None,
@@ -140,6 +143,7 @@ def tool(
     description: str | None = None,
     timeout_s: float | None = None,
     acceptance: Sequence[str] = (),
+    closes_intent: bool = False,
 ) -> Any:
     """Turns a function into a tool. Use the decorator with or without arguments.
 
@@ -150,11 +154,20 @@ def tool(
         timeout_s: longest run, seconds; default: the agent class's `tool_timeout_s`
         acceptance: criteria that the reply must meet if a message makes the turn run the tool before the reply, such as
             `contains:EUR`; not applied where the model calls the tool while it writes the reply
+        closes_intent: True: a successful call reaches the goal of its turn's intent, which is closed after the reply
 
     Raises:
         ToolError: the name, a parameter, the timeout or a criterion is invalid
     """
-    declare = partial(Tool, name=name, description=description, read_only=read_only, timeout_s=timeout_s, acceptance=acceptance)
+    declare = partial(
+        Tool,
+        name=name,
+        description=description,
+        read_only=read_only,
+        timeout_s=timeout_s,
+        acceptance=acceptance,
+        closes_intent=closes_intent,
+    )
     return declare if function is None else declare(function)
 
 
@@ -233,6 +246,11 @@ class ToolRegistry:
         found = self._tools.get(tool_id)
         return found.acceptance if found is not None else ()
 
+    def closes_intent(self, tool_id: str) -> bool:
+        """Whether the tool exists and a successful call closes the intent of its turn."""
+        found = self._tools.get(tool_id)
+        return found is not None and found.closes_intent
+
     def toolset(self, allowed: tuple[str, ...]) -> Toolset:
         """The existing tools among `allowed`, in that order. Cached for each combination."""
         found = self._toolsets.get(allowed)
@@ -247,7 +265,7 @@ class ToolRegistry:
 
     def definitions(self) -> list[ToolDefinition]:
         """All tools as sources of requests, in the order given, then the built-in ones."""
-        return [
+        found: list[ToolDefinition] = [
             {
                 "tool_id": each.tool_id,
                 "description": each.description,
@@ -258,6 +276,10 @@ class ToolRegistry:
             }
             for each in self._tools.values()
         ]
+        for definition in found:
+            if self.closes_intent(definition["tool_id"]):
+                definition["closes_intent"] = True
+        return found
 
     def validate(self, tool_id: str, arguments: Mapping[str, object]) -> dict[str, Any] | str:
         """Returns the arguments converted for the tool, or one line of text that names argument, value and expectation."""

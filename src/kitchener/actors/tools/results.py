@@ -63,6 +63,11 @@ def outcome_of(value: object, max_bytes: int) -> ToolOutcome:
     return ToolOutcome(result=result if size <= max_bytes else _cut(result, size, max_bytes))
 
 
+def cut_text(text: str, max_bytes: int) -> str:
+    """Shortens an outcome's JSON text to a JSON text with a note, of `max_bytes` bytes or, if that is less, the note alone."""
+    return canonical_bytes(_cut(text, len(text.encode()), max_bytes)).decode()
+
+
 def failure(error: BaseException) -> ToolOutcome:
     """Converts an exception of a tool to an error with its type and message, without a traceback.
 

@@ -174,8 +174,14 @@ class TurnAuthority:
         self.projection_ref = ref
         return _as_context(projection, rendering, gathered.template_id, anchors)._replace(projection_ref=ref)
 
-    async def finish(self, output: Mapping[str, object], *, is_failed: bool) -> None:
-        """After step 4: closes the intent if the message or the reply completed it, and counts failures."""
+    async def finish(self, output: Mapping[str, object], *, is_failed: bool, closing_tool: str | None) -> None:
+        """After step 4: closes the intent if the message or a tool completed it, and counts failures.
+
+        Args:
+            output: the accepted output of the reply
+            is_failed: whether the turn failed
+            closing_tool: a tool that ran and may close the intent; None: no such tool
+        """
         thread, after = self._thread, self._decision
         if self._has_answered or self._is_blocked:
             return  # no model was called, so no intent failed or was completed
@@ -187,6 +193,7 @@ class TurnAuthority:
                 is_failed=is_failed,
                 failures_before=thread.state.attached(thread.intent_id).failures_in_row,
                 intents=thread.state.intents,
+                closing_tool=closing_tool,
             )
             if after.flags:
                 await self._authority.record_flags(self._base(), after.flags, self._turn_ts, thread.intent_id)

@@ -12,10 +12,11 @@ from kitchener.actors.attention.retriever import AttentionContext
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.requests import fits_entry
 from kitchener.actors.tools.results import storable
-from kitchener.actors.turn.reply import APOLOGIES, APOLOGY, Reply
+from kitchener.actors.turn.last_call import Room
+from kitchener.actors.turn.reply import APOLOGY, Reply
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn.without_executor import reply_without_executor
-from kitchener.actors.work.budget import Budget, BudgetScope
+from kitchener.actors.work.budget import BudgetScope
 from kitchener.actors.work.plan import cost_json, error_mapping
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
@@ -155,9 +156,20 @@ class WorkOrderChain:
         prior = tuple(prior_results)
         # Rounded up, or chance decides whether the last work order times out (an apology) or its turn does (TurnTimeout).
         left_ms = max(0, int((self._deadline - services.loop_time()) * 1_000)) + 1
+        number = session.next_wo_number()
+        try:
+            data = canonical_bytes([input_context, prior], at="input_context")
+        except EntryRefused as error:  # an output can be storable alone but too deep inside an input
+            return Reply(APOLOGY, TurnError("OUTPUT_SCHEMA", f"the input of the {wo_type} step cannot be recorded: {error}"))
+        needed = tokens_of_bytes(len(data)) + (0 if wo_type == "tool_call" else services.config.reply_reserve)
+        limits: ConstraintsMapping = {**services.constants.mapping_of(constraints), "timeout_ms": left_ms}
+        earlier, budgeter = tuple(self.work_orders.values()), services.budgeter
+        room = Room(needed, self.tokens_left, budgeter.check(self._scope[:1]), services.config.turn_budget)
+        is_last = room.left is not None and room.left < needed and room.is_last(constraints, wo_type, earlier)
+        changes = room.limit(constraints, limits, is_last=is_last)
         wo = WorkOrder.create(
             session_id=session.session_id,
-            number=session.next_wo_number(),
+            number=number,
             turn_id=self.turn_id,
             wo_type=wo_type,
             created_at=services.now(),
@@ -165,22 +177,17 @@ class WorkOrderChain:
             intent_id=self.intent_id,
             input_context=input_context,
             prior_results=prior,
-            constraints=constraints.replaced(timeout_ms=left_ms),
+            constraints=constraints.replaced(timeout_ms=left_ms, **changes),
             parent_wo_id=parent,
             acceptance=acceptance,
         )
-        wo_id, budgeter = wo.wo_id, services.budgeter
-        limits: ConstraintsMapping = {**services.constants.mapping_of(constraints), "timeout_ms": left_ms}
-        try:
-            data = canonical_bytes([input_context, prior], at="input_context")
-        except EntryRefused as error:  # an output can be storable alone but too deep inside an input
-            return Reply(APOLOGY, TurnError("OUTPUT_SCHEMA", f"the input of the {wo_type} step cannot be recorded: {error}"))
+        wo_id = wo.wo_id
         planned = await self._plan(wo, limits, data, input_refs, context)
         self._wo_scope = scope = (*self._scope, wo_id)
-        budgeter.allocate(scope, constraints.token_budget)
-        needed = tokens_of_bytes(len(data)) + (0 if wo_type == "tool_call" else services.config.reply_reserve)
-        if not (budget := budgeter.check(scope)).covers(needed):
-            return await self._refuse(wo, budget, needed)
+        budgeter.allocate(scope, wo.constraints.token_budget)
+        if not (budget := budgeter.check(scope)).covers(needed) and not is_last:
+            await self._abandon_unaffordable(wo)
+            return room.refusal(wo, budget.remaining, earlier, services.constants.policy_version)
         dispatched: WorkOrderDispatchedPayload = {"wo_id": wo_id, "tier_target": "HO1", "lane": "interactive"}
         await self.write(events.WO_DISPATCHED, wo_id, dispatched)
         done = await self._execute(wo.dispatched(planned))
@@ -324,16 +331,11 @@ class WorkOrderChain:
             await self._tell(WorkOrderPlanned(wo_id, wo_type))
         return planned
 
-    async def _refuse(self, wo: WorkOrder, budget: Budget, needed: int) -> Reply:
-        """Abandons a work order that the budget does not cover. Returns the reply that says so."""
+    async def _abandon_unaffordable(self, wo: WorkOrder) -> None:
+        """Abandons a work order that the budget does not cover."""
         self.work_orders[wo.wo_id] = wo.abandoned()
         await self.abandon(wo.wo_id, "BUDGET")
         await self._tell(WorkOrderFinished(wo.wo_id, wo.wo_type, "abandoned"))
-        message = (
-            f"the {wo.wo_type} step needs about {needed} tokens and {max(0, budget.remaining or 0)} are left;"
-            " raise turn_budget or budget_ceiling, or start a new session"
-        )
-        return Reply(APOLOGIES["BUDGET"], TurnError("BUDGET", message, wo.wo_id))
 
     async def _execute(self, wo: WorkOrder) -> WorkOrder | Reply:
         listener = self._update if wo.wo_type in ("synthesize", "tool_call") else None

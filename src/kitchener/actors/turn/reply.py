@@ -19,6 +19,24 @@ APOLOGY: Final = "I could not produce a reply to this message. Nothing was lost;
 APOLOGIES: Final[Mapping[str, str]] = {
     "PROVIDER": "I could not reach the model just now. Your message is recorded; please try again in a moment.",
     "TIMEOUT": "The model took too long to answer. Your message is recorded; please try again.",
-    "BUDGET": "The token budget for this conversation does not cover another reply, so the model was not asked.",
+    "BUDGET": (
+        "The tokens that one turn may use ran out before there was a reply that I can give you. Your message is recorded;"
+        " please ask for less at once."
+    ),
 }
 """Replies by the reason of a failure; `APOLOGY` for other reasons."""
+MESSAGE_TOO_LARGE: Final = (
+    "Your message, with what has to be read along with it, needs more tokens than one turn may use, so no model was asked for a"
+    " reply. A shorter message may help."
+)
+SESSION_USED_UP: Final = (
+    "This conversation has used the tokens that it may use, so I could not finish a reply. Please start a new conversation."
+)
+_BUDGET_OF_VERSION_1: Final = "The token budget for this conversation does not cover another reply, so the model was not asked."
+
+
+def apology_for(reason: str, policy_version: int) -> str:
+    """Returns what the user is told where a work order failed for this reason."""
+    if reason == "BUDGET" and policy_version == 1:
+        return _BUDGET_OF_VERSION_1
+    return APOLOGIES.get(reason, APOLOGY)

@@ -6,7 +6,7 @@ The rules of the quality gate are in `actors/work/quality.py`. `turn.py` makes t
 from collections.abc import Sequence
 
 from kitchener.actors.turn.chain import WorkOrderChain
-from kitchener.actors.turn.reply import APOLOGIES, APOLOGY, Reply
+from kitchener.actors.turn.reply import APOLOGY, Reply, apology_for
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.work.quality import QualityGateResult
 from kitchener.criteria import is_for_model
@@ -59,7 +59,7 @@ async def apology_after(
     last = rejected[-1]
     if last.error is not None and last.error.reason not in ("QUALITY_GATE", "OUTPUT_SCHEMA"):
         reason = last.error.reason
-        return Reply(APOLOGIES.get(reason, APOLOGY), TurnError(reason, last.error.detail, last.wo_id))
+        return Reply(apology_for(reason, services.constants.policy_version), TurnError(reason, last.error.detail, last.wo_id))
     if len(rejected) > services.config.max_retries or chain.room < 1:
         fields: EscalationPayload = {"reason": verdict.reason, "attempts": len(rejected), "wo_id": last.wo_id}
         await chain.write(events.ESCALATION, chain.turn_id, fields)

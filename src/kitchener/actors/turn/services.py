@@ -60,13 +60,17 @@ class TurnConstants:
         self.labels = vocabulary_of(config.labels_vocabulary)
         rules = "\n".join(f"- {rule}" for rule in config.standing_rules)
         self.instructions = "\n\n".join(part for part in (config.instructions, rules and f"Standing rules:\n{rules}") if part)
-        limits = partial(constraints_for, config, token_budget=config.turn_budget)
+        self.closing_tools = frozenset(each for each in tools.tool_ids if policy_version > 1 and tools.closes_intent(each))
+        limits = partial(constraints_for, config, token_budget=config.turn_budget, policy_version=policy_version)
         self.classify = limits("classify", contract_id=config.classify_contract_id)
         self.synthesize = limits("synthesize", contract_id=config.synthesize_contract_id)
-        rounds = self.synthesize.replaced(turn_limit=config.tool_turn_limit, parallel_tools=config.parallel_tools)
+        results_budget = config.results_budget if policy_version > 1 else None
+        rounds = self.synthesize.replaced(
+            turn_limit=config.tool_turn_limit, parallel_tools=config.parallel_tools, results_budget=results_budget
+        )
         self.with_tools = rounds.replaced(allowed_tools=self.allowed_tools)
         self.with_items = rounds.replaced(allowed_tools=(ITEM_TOOL,))
-        self.with_both = self.with_tools.replaced(allowed_tools=(*self.allowed_tools, ITEM_TOOL))
+        self.with_both = rounds.replaced(allowed_tools=(*self.allowed_tools, ITEM_TOOL))
         self.tool_call = limits("tool_call", contract_id=None).replaced(allowed_tools=self.allowed_tools)
         self.verify = limits("verify", contract_id=config.verify_contract_id)
         known = (

@@ -40,8 +40,10 @@ from kitchener.records import events
 from kitchener.records.entries import (
     AbortReason,
     ChainCompletePayload,
+    ToolCallPayload,
     TurnCompletedPayload,
     TurnStartedPayload,
+    payload_as,
 )
 from kitchener.records.turn import NO_CANDIDATES, TextRetracted, TurnCall, TurnResult, UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
@@ -163,7 +165,11 @@ class Turn:
         context = await self._assemble(classification)
         constants = self._services.constants
         plan = plan_chain(
-            classification, allowed=constants.allowed_tools, read_only=constants.read_only_tools, room=self._chain.room
+            classification,
+            allowed=constants.allowed_tools,
+            read_only=constants.read_only_tools,
+            room=self._chain.room,
+            policy_version=constants.policy_version,
         )
         results = await self._use_tool(plan.tool_request) if plan.tool_request is not None else []
         if isinstance(results, Reply):
@@ -364,7 +370,9 @@ class Turn:
         }
         await self._chain.write(events.WO_CHAIN_COMPLETE, self.turn_id, fields)
         if self._authority is not None:
-            await self._in_shadow(self._authority.finish(self._output, is_failed=error is not None))
+            await self._in_shadow(
+                self._authority.finish(self._output, is_failed=error is not None, closing_tool=self._closing_tool())
+            )
         gates = await self._learn(self._memory) if self._memory is not None else None
         result = TurnResult(
             response=response,
@@ -394,6 +402,16 @@ class Turn:
         charge_tool(cost)
         self._chain.close()
         return TurnOutcome(result, gates)
+
+    def _closing_tool(self) -> str | None:
+        """The last tool of the turn that succeeded and may close the intent."""
+        closing = self._services.constants.closing_tools
+        if not closing:
+            return None
+        calls = (payload_as(ToolCallPayload, e.payload) for e in self._chain.trace if e.entry_type == events.TOOL_CALL)
+        return next(
+            (each["tool_id"] for each in reversed([*calls]) if each["tool_id"] in closing and "error" not in each), None
+        )
 
     def _done_with(self) -> Sequence[str]:
         """Failed work orders that this turn abandons."""

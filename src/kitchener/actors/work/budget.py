@@ -1,7 +1,8 @@
 """Tracks token budgets in nested scopes: session, turn, work order. It keeps them in memory and records nothing.
 
 A scope is a tuple of ids, outermost first: `(session,)`, `(session, turn)`, `(session, turn, work order)`. A debit counts in
-the scope and in all enclosing scopes. What remains in a scope is the minimum over the scope and its enclosing scopes.
+the scope and in all enclosing scopes; input from a provider's cache counts for the session only. What remains in a scope is the
+minimum over the scope and its enclosing scopes.
 """
 
 from typing import NamedTuple
@@ -83,12 +84,12 @@ class TokenBudgeter:
         return Budget(remaining, own.limit if own is not None else None)
 
     def debit(self, scope: BudgetScope, usage: Cost) -> None:
-        """Adds the used tokens to the scope and to all enclosing scopes."""
+        """Adds the used tokens to the scope and to all enclosing scopes; to a session's also those from a provider's cache."""
         tokens = usage.input_tokens + usage.output_tokens
         while scope:
             account = self._accounts.get(scope)
             if account is not None:
-                account.used += tokens
+                account.used += tokens - usage.cached_tokens if len(scope) > 1 else tokens
             scope = scope[:-1]
 
     def release(self, scope: BudgetScope) -> None:

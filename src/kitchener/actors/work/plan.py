@@ -53,19 +53,26 @@ class ChainPlan(NamedTuple):
 
 
 def plan_chain(
-    classification: Mapping[str, object], *, allowed: Collection[str], read_only: Collection[str], room: int
+    classification: Mapping[str, object],
+    *,
+    allowed: Collection[str],
+    read_only: Collection[str],
+    room: int,
+    policy_version: int = POLICY_VERSION,
 ) -> ChainPlan:
     """Plans the rest of a turn's chain after the classification.
 
     A command with a valid request for an allowed tool runs the tool before the reply. A question does so only if the tool is
     read-only, because an effect needs a command. A greeting gets no tools. With any other message, the model may call tools
-    while it writes the reply.
+    while it writes the reply, also after a tool that the classification asked for; under version 1 of the policy, it may not
+    then.
 
     Args:
         classification: the classify work order's output
         allowed: tools that this agent class may use
         read_only: the tools without effects among them
         room: work orders that still fit into the chain, including the reply
+        policy_version: version of the rules
     """
     speech_act = str(classification.get("speech_act", ""))
     if speech_act in _NO_TOOLS or not allowed:
@@ -73,11 +80,18 @@ def plan_chain(
     request = _tool_request(classification.get("tool_request"))
     may_run = request is not None and request.tool_id in allowed and room >= _TOOL_AND_REPLY
     if request is not None and may_run and (speech_act in _COMMANDS or request.tool_id in read_only):
-        return ChainPlan(request, offers_tools=False, offers_items=True)
+        return ChainPlan(request, offers_tools=policy_version > 1, offers_items=True)
     return ChainPlan(None, offers_tools=True, offers_items=True)
 
 
-def constraints_for(config: HO2Config, wo_type: WorkOrderType, *, contract_id: str | None, token_budget: int) -> Constraints:
+def constraints_for(
+    config: HO2Config,
+    wo_type: WorkOrderType,
+    *,
+    contract_id: str | None,
+    token_budget: int,
+    policy_version: int = POLICY_VERSION,
+) -> Constraints:
     """The constraints of an agent class's work orders of one type, with the tags and the model that the class gives them.
 
     Args:
@@ -85,12 +99,15 @@ def constraints_for(config: HO2Config, wo_type: WorkOrderType, *, contract_id: s
         wo_type: the type of the work orders
         contract_id: their prompt contract; None: they ask no model
         token_budget: tokens that each of them may use
+        policy_version: version of the rules
     """
     chosen = model_choice(config, TYPE_TAGS[wo_type]) if contract_id is not None else ModelChoice()
     is_reply = wo_type == "synthesize"
+    goes_on = policy_version > 1 and wo_type in ("classify", "synthesize", "verify")
     return Constraints(
         prompt_contract_id=contract_id,
         token_budget=token_budget,
+        reply_reserve=config.reply_reserve if goes_on else None,
         domain_tags=tags_for(config, wo_type),
         provider_id=chosen.provider,
         model_id=chosen.model,
@@ -160,6 +177,8 @@ def cost_mapping(cost: Cost) -> CostMapping:
         "tool_ids_used": list(cost.tool_ids_used),
         "elapsed_ms": cost.elapsed_ms,
     }
+    if cost.cached_tokens:
+        found["cached_tokens"] = cost.cached_tokens
     if cost.nested is not None:
         found["nested"] = nested_mapping(cost.nested)
     return found

@@ -17,6 +17,7 @@ from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.output import counted, one_line
 from kitchener.config import HO3MemoryConfig
 from kitchener.context import ContextState, Resolution, resolve_active
+from kitchener.context.projection.explanation import closer_words
 from kitchener.errors import NotOnRecord
 from kitchener.memory import HO3Memory
 from kitchener.memory.signals import Cut
@@ -140,7 +141,8 @@ def _thread_lines(state: ContextState, resolution: Resolution) -> Iterator[str]:
         yield "no thread is active; the next message begins one"
     for record in state.intents.values():
         if record.intent_id != resolution.active and record.intent_id not in resolution.competing:
-            yield f"  {record.status:<10}  {intent_words(state, record.intent_id)}"
+            by = f", by {closer_words(record.closed_by)}" if record.status == "closed" else ""
+            yield f"  {record.status:<10}  {intent_words(state, record.intent_id)}{by}"
 
 
 @dataclass(frozen=True, slots=True)

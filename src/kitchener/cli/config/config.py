@@ -14,6 +14,7 @@ from kitchener.config import RuntimeConfig, Settings, described_key, without_sec
 from kitchener.errors import ConfigError
 from kitchener.gateway.routing import check_router
 from kitchener.runtime.agent import check_tools
+from kitchener.runtime.fitting_limits import unfitting_limits
 from kitchener.runtime.loading import check_is_configured
 from kitchener.runtime.work_order_routes import unreachable_routes
 
@@ -27,7 +28,8 @@ def check(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     """Say whether the settings are right: keys, values, routes, and what they refer to.
 
     Looks up the keys of providers, and imports the modules of tools. Exits with 2 at the first setting that is wrong, and names
-    it. A route that no work order can take is a warning. With `--agent`, the class has to be configured.
+    it. A route that no work order can take is a warning, and so are limits that cannot fit each other. With `--agent`, the
+    class has to be configured.
 
     For example:
 
@@ -47,13 +49,13 @@ def check(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
         return USAGE
     config = loaded.config
     agents, providers = sorted(config.classes), [described_key(each) for each in sorted(config.router.providers)]
-    unreachable = list(unreachable_routes(config))
+    found = [*unreachable_routes(config), *unfitting_limits(config)]
     if json:
-        warnings = [{"key": key, "problem": problem} for key, problem in unreachable]
+        warnings = [{"key": key, "problem": problem} for key, problem in found]
         print_json({"ok": True, "source": loaded.source, "agents": agents, "providers": providers, "warnings": warnings})
     else:
         print_text(f"ok: {loaded.source}")
-        for key, problem in unreachable:
+        for key, problem in found:
             print_text(f"warning: {key}: {problem}")
         print_text(f"agents: {', '.join(agents) or 'any, with the same settings'}; providers: {', '.join(providers)}")
     return OK

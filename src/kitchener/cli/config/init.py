@@ -130,13 +130,15 @@ def settings_text(provider: tuple[str, str] | None = None) -> str:
         *_setting(HO2Config, "ho3_enabled", True),
         *_setting(HO2Config, "context_mode", "enforce"),
         *_setting(HO2Config, "intent_mode", "classified"),
+        *_setting(HO2Config, "continue_after_close", "reopen"),
+        *_setting(HO2Config, "recent_turns", 3),
         *_setting(HO2Config, "repeated_failure_policy", "defer"),
     ]
     return "\n".join(parts)
 
 
 def _setting(
-    model: type[Settings], key: str, active: str | bool | list[str] | None = None, *, example: str | None = None
+    model: type[Settings], key: str, active: str | bool | int | list[str] | None = None, *, example: str | None = None
 ) -> Iterator[str]:
     """The lines of one setting: its meaning, then a value in force, or its default or an example as a comment."""
     yield from _comment(model, key)

@@ -34,9 +34,9 @@ from kitchener.context import (
     explain,
     lists_of,
     read_chain,
-    recalled,
 )
-from kitchener.context.fold.items import TIER_RESULT, TIER_TURN
+from kitchener.context import recalled as recalled_item
+from kitchener.context.fold.items import TIER_RESULT, TIER_TURN, recent
 from kitchener.context.projection.explanation import explain_all, find_placed
 from kitchener.errors import NotOnRecord
 from kitchener.ids import session_of_valid_turn
@@ -190,7 +190,8 @@ async def _viewed(
             *await _offered(paths, past, lists, state),
             *result_items(past, await _named_results(paths, past, lists), state, message),
         ]
-        projection, is_exact = rebuild(state, past.config, payload, lists, message, offered)
+        version = begun.get("policy_version", 1)
+        projection, is_exact = rebuild(state, past.config, payload, lists, message, offered, policy_version=version)
     return TurnView(
         turn_id,
         past,
@@ -273,7 +274,7 @@ async def _offered(paths: LedgerPaths, past: RecordedSession, lists: ProjectionL
     evidence = [ref for ref, why in wanted.items() if "RECALLED" in why]
     items = await _learned(paths, past, learned) if learned else []
     turns = {item.ref: item for item in state.turns.values()}
-    items += [recalled(turns[ref]) for ref in evidence if ref in turns]
+    items += [recalled_item(turns[ref]) for ref in evidence if ref in turns]
     elsewhere = [ref for ref in evidence if ref not in turns]
     if elsewhere:
         async with open_reader(paths, past.path, is_ho2m=True) as ho2m:
@@ -325,6 +326,8 @@ def rebuild(
     lists: ProjectionLists,
     message: str,
     offered: Iterable[Item],
+    *,
+    policy_version: int = events.POLICY_VERSION,
 ) -> tuple[Projection, bool]:
     """The projection that a record is about, and whether making it again gave exactly what the record says.
 
@@ -335,10 +338,11 @@ def rebuild(
         lists: what that says, written out
         message: of the turn
         offered: learned lines, results of tools and recalled evidence that it names
+        policy_version: version of the rules that the turn followed
     """
     biases = [item for item in offered if item.kind == "bias"]
     recalled = [item for item in offered if item.kind == "evidence"]
-    ruleset, budget = ruleset_of(config, payload["ruleset_hash"]), int(payload["token_budget"])
+    ruleset, budget = ruleset_of(config, payload["ruleset_hash"], policy_version), int(payload["token_budget"])
     ranking = TurnRanking(ruleset)
     # Of the subject's other turns only those are at hand that were offered; where that ranks otherwise, the record counts.
     ranking.follow(state, _words(state, recalled, ruleset) if ruleset.recall_scope == "subject" else None)
@@ -378,7 +382,7 @@ def _as_recorded(
     def item_of(ref: Ref) -> Item:
         why = lists.reasons.get(f"{ref.ledger_id}/{ref.entry_id}", ())
         item = known.get(ref) or _lost(ref, why)
-        return item._replace(kind="evidence", reasons=("RECALLED",)) if "RECALLED" in why else item
+        return recalled_item(item) if "RECALLED" in why else recent(item) if "RECENT" in why else item
 
     def place(item: Item) -> PlacedItem:
         if item.ref in visible:
@@ -410,7 +414,7 @@ def _as_recorded(
 def _lost(ref: Ref, why: Iterable[str]) -> Item:
     """Something that cannot be made any more: a rule that was changed, an entry that is gone. Its name is all there is."""
     item = evidence_item(ref.entry_id, ref, "", f"({ref.entry_id} as it was then)", lambda _: 0)
-    if "RECALLED" in why:
+    if "RECALLED" in why or "RECENT" in why:
         return item
     if "TOOL_RESULT" in why:
         return item._replace(kind="tool_result", tier=TIER_RESULT, reasons=("TOOL_RESULT", "REACHABLE_FROM_INTENT"))

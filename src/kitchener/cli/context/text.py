@@ -22,6 +22,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "HO3_BIAS": "learned about the subject",
     "TOOL_RESULT": "a tool's result that no reply has repeated",
     "RECALLED": "recalled from elsewhere",
+    "RECENT": "among the session's newest turns",
 }
 
 

@@ -8,9 +8,11 @@ from kitchener.cli.context.asked import totals_line
 from kitchener.cli.context.recorded_turn import TurnView
 from kitchener.cli.context.text import MOST, how_to_turn_on, intent_words, shown_lines
 from kitchener.cli.terminal.output import one_line, short_time
-from kitchener.context import Explanation, diff_projections
-from kitchener.context.projection.explanation import VisibilityChange, find_placed
+from kitchener.context import Explanation, diff_projections, make_event
+from kitchener.context.fold.events import Ended
+from kitchener.context.projection.explanation import VisibilityChange, closer_words, find_placed
 from kitchener.errors import CallerError, NotOnRecord
+from kitchener.records import events
 
 _WIDTH: Final = 96
 _CONTEXT_LINES: Final = 4
@@ -59,8 +61,18 @@ def head_lines(view: TurnView) -> Iterator[str]:
         yield "  shadow: this was decided beside the turn; what the model saw was chosen by attention"
     if view.projection is not None:
         yield f"  intent {intent_words(view.state, view.projection.intent_id)}"
+    yield from _closings(view)
     if not view.is_exact:
         yield f"  {INEXACT}"
+
+
+def _closings(view: TurnView) -> Iterator[str]:
+    """The intents that the turn closed, and who closed them."""
+    for entry in view.later:
+        event = make_event(entry.entry_type, entry.entity_id, entry.timestamp, entry.payload, entry.ref)
+        is_own = event is not None and event.kind == events.INTENT_CLOSED and entry.payload.get("turn_id") == view.turn_id
+        if event is not None and is_own and isinstance(event.facts, Ended):
+            yield f"  closed after the reply: {entry.entity_id}, by {closer_words(event.facts.closed_by)}"
 
 
 def nothing_lines(view: TurnView) -> Iterator[str]:

@@ -82,7 +82,7 @@ def list_(
     if json:
         print_json(rows)
     elif rows:
-        columns = ("session_id", "intent_id", "status", "scope", "turns", "parent", "objective")
+        columns = ("session_id", "intent_id", "status", "closed_by", "scope", "turns", "parent", "objective")
         print_table(columns, rows)
         for each in threads:
             for line in each.notes():
@@ -277,6 +277,7 @@ class SessionThreads:
                 "session_id": owner,
                 "intent_id": record.intent_id,
                 "status": status,
+                "closed_by": record.closed_by,
                 "scope": record.facts.scope,
                 "turns": len(self.state.attached(record.intent_id).turns),
                 "parent": record.facts.parent_id,

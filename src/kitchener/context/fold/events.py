@@ -8,9 +8,9 @@ This module knows no policy; the fold is in `state.py`.
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, Protocol, cast, get_args
 
-from kitchener.records.entries import text_of
+from kitchener.records.entries import IntentCloser, text_of
 from kitchener.records.ref import Ref, RefMapping
 
 INTENT_DECLARED: Final = "INTENT_DECLARED"
@@ -32,6 +32,12 @@ TURN_STARTED: Final = "TURN_STARTED"
 TURN_COMPLETED: Final = "TURN_COMPLETED"
 TURN_ABORTED: Final = "TURN_ABORTED"
 LIFECYCLE_VOIDED: Final = "LIFECYCLE_VOIDED"
+
+COMPLETED: Final = "completed"
+"""The outcome of an intent that a model's reply closed, under version 1 of the policy."""
+CLOSED_BY_MESSAGE: Final = "closed by the user's message"
+"""The outcome of an intent that the classification of a message closed."""
+_CLOSERS: Final = get_args(IntentCloser)
 
 EventKey = tuple[str, str, str]
 """The total order of events: timestamp, entry id, ledger id."""
@@ -78,6 +84,8 @@ class Ended(NamedTuple):
     """An intent was closed, or an intent or a work order was reopened, abandoned or retired."""
 
     detail: str
+    closed_by: IntentCloser | None = None
+    """Who closed the intent; None: it was not closed, or its record does not tell."""
 
 
 class Forked(NamedTuple):
@@ -230,6 +238,23 @@ def _ended(payload: Mapping[str, object]) -> Ended:
     return Ended(text_of(payload.get("reason")) or text_of(payload.get("outcome")))
 
 
+def _closed_intent(payload: Mapping[str, object]) -> Ended:
+    return _ended(payload)._replace(closed_by=_closer(payload))
+
+
+def _closer(payload: Mapping[str, object]) -> IntentCloser | None:
+    """Who closed an intent. Version 1 of the policy did not record it; then the fixed outcomes of a turn tell."""
+    said = payload.get("closed_by")
+    if said in _CLOSERS:
+        return cast(IntentCloser, said)
+    if said is not None:
+        return None
+    if "reason" in payload:  # only a call of the user or the program gave one
+        return "user" if "turn_id" not in payload else None
+    outcome = payload.get("outcome")
+    return "reply" if outcome == COMPLETED else "classification" if outcome == CLOSED_BY_MESSAGE else None
+
+
 def _forked(payload: Mapping[str, object]) -> Forked:
     return Forked(_strings(payload.get("child_intent_ids")), _id(payload.get("active_child_intent_id")))
 
@@ -319,7 +344,7 @@ _READERS: Final[Mapping[str, tuple[str, str, _Reader]]] = {
     "INTENT_DECLARED": (INTENT_DECLARED, "intent_id", _declared),
     "INTENT_SUPERSEDED": (INTENT_SUPERSEDED, "intent_id", _superseded_intent),
     "INTENT_REOPENED": (INTENT_REOPENED, "intent_id", _ended),
-    "INTENT_CLOSED": (INTENT_CLOSED, "intent_id", _ended),
+    "INTENT_CLOSED": (INTENT_CLOSED, "intent_id", _closed_intent),
     "INTENT_ABANDONED": (INTENT_ABANDONED, "intent_id", _ended),
     "INTENT_RETIRED": (INTENT_RETIRED, "intent_id", _ended),
     "INTENT_DEFERRED": (INTENT_DEFERRED, "intent_id", _deferred),

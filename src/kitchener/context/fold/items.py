@@ -26,11 +26,13 @@ Reason = Literal[
     "HO3_BIAS",
     "TOOL_RESULT",
     "RECALLED",
+    "RECENT",
 ]
 Reasons = tuple[Reason, ...]
 
 IN_INTENT: Final[Reasons] = ("REACHABLE_FROM_INTENT",)
 RECALLED: Final[Reasons] = ("RECALLED",)
+RECENT: Final[Reasons] = ("RECENT",)
 SEPARATOR: Final = "\n\n"
 """Between items in the shown text; counted with each item."""
 STUB_CHARS: Final = 80
@@ -38,7 +40,7 @@ STUB_CHARS: Final = 80
 place_of: Final = attrgetter("place")
 """The sort key of items within a tier."""
 
-TIER_HEADER, TIER_FAILED, TIER_OPEN, TIER_BIAS, TIER_DEFERRED, TIER_RESULT, TIER_TURN = range(1, 8)
+TIER_HEADER, TIER_FAILED, TIER_OPEN, TIER_BIAS, TIER_DEFERRED, TIER_RESULT, TIER_RECENT, TIER_TURN = range(1, 9)
 
 
 class Item(NamedTuple):
@@ -60,7 +62,7 @@ class Item(NamedTuple):
     stub_tokens: int
     """Of the short form, with its separator."""
     tier: int
-    """Tier in which the item is packed, 1 to 7."""
+    """Tier in which the item is packed, 1 to 8."""
     reasons: Reasons
     """Why it is eligible."""
     proof: Ref
@@ -238,6 +240,11 @@ def evidence_item(
 def recalled(item: Item) -> Item:
     """A turn's item as evidence recalled from another intent."""
     return item._replace(kind="evidence", reasons=RECALLED)
+
+
+def recent(item: Item) -> Item:
+    """A turn's item as one of the session's newest turns, which is shown whatever its intent."""
+    return item._replace(kind="evidence", reasons=RECENT, tier=TIER_RECENT)
 
 
 def counted_item(items: list[Item], estimate: Estimator) -> Item:

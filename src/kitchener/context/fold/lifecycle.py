@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 from kitchener.context.fold import events as ev
 from kitchener.context.fold.events import SourceEvent
 from kitchener.context.fold.items import Item, intent_item, work_order_item
+from kitchener.records.entries import IntentCloser
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import Estimator
 
@@ -46,6 +47,12 @@ class IntentRecord:
             return
         self.last, self.status = event, INTENT_STATUS[event.kind]
         self.superseded_by = event.facts.by if isinstance(event.facts, ev.Superseded) else None
+
+    @property
+    def closed_by(self) -> IntentCloser | None:
+        """Who closed it; None: it is not closed, or its record does not tell."""
+        facts = self.last.facts
+        return facts.closed_by if self.status == "closed" and isinstance(facts, ev.Ended) else None
 
     @property
     def is_live(self) -> bool:

@@ -16,6 +16,7 @@ from kitchener.ids import intent_id as intent_id_of
 from kitchener.records.entries import (
     IntentAbandonedPayload,
     IntentClosedPayload,
+    IntentCloser,
     IntentDeclaredPayload,
     IntentDeferredPayload,
     IntentForkedPayload,
@@ -174,14 +175,14 @@ def resolve_intent_transition(
     if active_intent is None:
         if relation == "close":
             return TransitionDecision("NOOP", (), (), "close: no intent is active", None)
-        put_off = _newest_deferred(session_intents) if relation == "continue" else None
-        if put_off is not None:
-            return TransitionDecision("REOPEN", (reopened(put_off, "continue"),), (), f"continue {put_off}", put_off)
+        earlier = _resumable(session_intents, ruleset) if relation == "continue" else None
+        if earlier is not None:
+            return TransitionDecision("REOPEN", (reopened(earlier, "continue"),), (), f"continue {earlier}", earlier)
         return _declare(None, suggestion, message, session_intents, f"{relation}: no intent is active")
     if relation == "continue":
         return TransitionDecision("CONTINUE", (), (), "continue", active_intent)
     if relation == "close":
-        closing = closed(active_intent, "closed by the user's message")
+        closing = _closed_in_turn(active_intent, ev.CLOSED_BY_MESSAGE, "classification", ruleset)
         return TransitionDecision("CLOSE", (closing,), (), "close", active_intent)
     if relation == "switch":
         return _switch(active_intent, suggestion, message, session_intents)
@@ -210,12 +211,17 @@ def _cannot_reopen(prior: str, session: SessionIntents) -> str:
     return "is live" if record.status == "live" else ""
 
 
-def _newest_deferred(session: SessionIntents) -> str | None:
-    """The intent that the session put off last, if it put one off after all that happened to its other intents."""
+def _resumable(session: SessionIntents, ruleset: Ruleset) -> str | None:
+    """The intent that a message continues if none is active: the one that changed last, if the policy lets it live again.
+
+    It was deferred, or classification closed it and `continue_after_close` is `reopen`. Nothing else that ended comes back.
+    """
     own = [each for each in session.intents.values() if each.facts.session_id in (None, session.session_id)]
     newest = max(own, key=lambda each: each.last.key, default=None)
-    is_resumable = newest is not None and newest.status == "deferred" and newest.facts.scope == "SESSION"
-    return newest.intent_id if newest is not None and is_resumable else None
+    if newest is None or newest.facts.scope != "SESSION":
+        return None
+    reopens = ruleset.continue_after_close == "reopen" and newest.closed_by == "classification"
+    return newest.intent_id if newest.status == "deferred" or reopens else None
 
 
 def _unclear(
@@ -275,12 +281,14 @@ def resolve_after_turn(
     is_failed: bool,
     failures_before: int,
     intents: Mapping[str, IntentRecord],
+    closing_tool: str | None = None,
 ) -> TransitionDecision:
     """Decides the effect of a verified turn on its intent; not for a turn whose message closes the intent.
 
     After a success the intent continues. Repeated failures are flagged, and with `repeated_failure_policy = "defer"` the intent
-    is also deferred, until a message continues it or somebody reopens it. A reply that completes the intent closes it. In
-    bridge mode no intent is closed or deferred, because it belongs to the whole session.
+    is also deferred, until a message continues it or somebody reopens it. A tool that may close the intent closes it, even if
+    the reply failed, because it had its effect. What a reply says closes nothing; under version 1 of the policy,
+    `completes_intent` did. In bridge mode no intent is closed or deferred, because it belongs to the whole session.
 
     Args:
         active_intent: the turn's intent; None: it has none
@@ -289,9 +297,13 @@ def resolve_after_turn(
         is_failed: whether the turn failed
         failures_before: number of failed turns of this intent directly before, `Attached.failures_in_row`
         intents: `ContextState.intents`
+        closing_tool: a tool that succeeded in this turn and may close the intent by its declaration; None: no such tool
     """
     if active_intent is None:
         return TransitionDecision("NOOP", (), (), "no intent is active", None)
+    if closing_tool is not None and ruleset.intent_mode == "classified":
+        closing = _closed_in_turn(active_intent, f"completed by the tool {closing_tool}", "tool", ruleset)
+        return TransitionDecision("CLOSE", (closing,), (), f"the tool {closing_tool} completes it", active_intent)
     if is_failed:
         failures = failures_before + 1
         record = intents.get(active_intent)
@@ -303,10 +315,16 @@ def resolve_after_turn(
         if ruleset.repeated_failure_policy == "defer" and ruleset.intent_mode == "classified":
             return TransitionDecision("DEFER", (deferred(active_intent, detail),), (flag,), detail, active_intent)
         return TransitionDecision("CONTINUE", (), (flag,), "the turn failed", active_intent)
-    if synthesize_result.get("completes_intent") is True and ruleset.intent_mode == "classified":
-        closing = closed(active_intent, "completed")
+    completes = ruleset.policy_version == 1 and synthesize_result.get("completes_intent") is True
+    if completes and ruleset.intent_mode == "classified":
+        closing = _closed_in_turn(active_intent, ev.COMPLETED, "reply", ruleset)
         return TransitionDecision("CLOSE", (closing,), (), "the reply completes it", active_intent)
     return TransitionDecision("CONTINUE", (), (), "the turn succeeded", active_intent)
+
+
+def _closed_in_turn(intent_id: str, outcome: str, by: IntentCloser, ruleset: Ruleset) -> IntentEvent:
+    """`INTENT_CLOSED` of a turn. Version 1 of the policy did not record who closed an intent."""
+    return closed(intent_id, outcome, by=by if ruleset.policy_version > 1 else None)
 
 
 def next_intent_id(session: SessionIntents) -> str:
@@ -406,11 +424,13 @@ def reopened(intent_id: str, reason: str) -> IntentEvent:
     return IntentEvent(ev.INTENT_REOPENED, intent_id, payload)
 
 
-def closed(intent_id: str, outcome: str, reason: str | None = None) -> IntentEvent:
+def closed(intent_id: str, outcome: str, reason: str | None = None, *, by: IntentCloser | None) -> IntentEvent:
     """`INTENT_CLOSED`"""
     payload: IntentClosedPayload = {"intent_id": intent_id, "outcome": outcome}
     if reason is not None:
         payload["reason"] = reason
+    if by is not None:
+        payload["closed_by"] = by
     return IntentEvent(ev.INTENT_CLOSED, intent_id, payload)
 
 

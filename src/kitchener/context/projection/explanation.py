@@ -4,8 +4,8 @@ An explanation needs the state before the projection and the projection itself. 
 to the turn, so nothing extra is recorded.
 """
 
-from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal, NamedTuple
 
 from kitchener.context.fold.events import SourceEvent
 from kitchener.context.fold.items import TIER_TURN, Item, Reasons
@@ -14,7 +14,7 @@ from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.active import ancestors
 from kitchener.context.projection.packer import Form, PlacedItem
 from kitchener.context.projection.projection import Projection
-from kitchener.records.entries import SuppressReason
+from kitchener.records.entries import IntentCloser, SuppressReason
 from kitchener.records.ref import Ref
 
 Verdict = Literal["visible", "suppressed", "unreachable", "not_live", "invalid", "unknown"]
@@ -131,7 +131,7 @@ def _of_others(name: str, state: ContextState, projection: Projection) -> Explan
         found = (
             _unreachable(name, name, state, projection, record.declared.ref)
             if record.is_live
-            else _dead(name, f"{record.status} by", record.last)
+            else _dead(name, f"{record.status} by", record.last, record.closed_by)
         )
         owner = record.facts.session_id
         if owner is None or owner == state.session_id:
@@ -149,8 +149,23 @@ def _of_others(name: str, state: ContextState, projection: Projection) -> Explan
     return Explanation(name, "unknown", f"{name} is no intent, work order, turn or entry of this session's context")
 
 
-def _dead(name: str, how: str, last: SourceEvent) -> Explanation:
-    text = f"{name} is not live: {how} {last.kind} in {last.ref.entry_id} at {last.timestamp}"
+_CLOSERS: Final[Mapping[IntentCloser | None, str]] = {
+    "classification": "the classification of the user's message",
+    "user": "a call of the user or the program",
+    "tool": "a tool",
+    "reply": "the model's reply",
+    None: "somebody whom the record does not name",
+}
+
+
+def closer_words(closer: IntentCloser | None) -> str:
+    """Who closed an intent, in words."""
+    return _CLOSERS[closer]
+
+
+def _dead(name: str, how: str, last: SourceEvent, by: IntentCloser | None = None) -> Explanation:
+    who = f"; closed by {closer_words(by)}" if by is not None else ""
+    text = f"{name} is not live: {how} {last.kind} in {last.ref.entry_id} at {last.timestamp}{who}"
     return Explanation(name, "not_live", text, since=last.ref)
 
 
@@ -162,7 +177,7 @@ def _hanging(name: str, intent_id: str | None, state: ContextState, projection: 
         text = f"{name} is unreachable: its intent {intent_id} was never declared"
         return Explanation(name, "unreachable", text, since=own)
     if not record.is_live:
-        return _dead(name, f"its intent {intent_id} was {record.status} by", record.last)
+        return _dead(name, f"its intent {intent_id} was {record.status} by", record.last, record.closed_by)
     return _unreachable(name, intent_id, state, projection, own)
 
 

@@ -1,16 +1,16 @@
 """Chooses which eligible items are shown within a token budget, and gives the reason for each suppressed item.
 
-Seven tiers are packed in order: headers and rules, failed work orders, open work orders, learned lines, waiting work orders (as
-stubs), results of tools, turns. The first two tiers cannot be suppressed. An admission policy selects the turns. Turns that it
-does not admit are never read, so the cost does not grow with the number of turns. This module does not change which
-items are eligible.
+Eight tiers are packed in order: headers and rules, failed work orders, open work orders, learned lines, waiting work orders (as
+stubs), results of tools, the session's newest turns under other intents, turns of the intent. The first two tiers cannot be
+suppressed. An admission policy selects the turns. Turns that it does not admit are never read, so the cost does not grow with
+the number of turns. This module does not change which items are eligible.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, overload
 
 from kitchener.context.flags import Flag
-from kitchener.context.fold.items import Item, counted_item, estimator, intent_item, place_of, rule_items
+from kitchener.context.fold.items import Item, counted_item, estimator, intent_item, place_of, recent, rule_items
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.active import Resolution
 from kitchener.context.intents.reachability import Reach, reach_from
@@ -48,7 +48,7 @@ class Projection(NamedTuple):
     """The first `turn_count` are eligible. The list may have grown since."""
     turn_count: int
     recalled: tuple[Item, ...]
-    """Evidence that was considered; never eligible."""
+    """Recent turns of other intents and recalled evidence that were considered; never eligible."""
     placed: tuple[PlacedItem, ...]
     """The admitted turns and evidence, in chronological order. All others are `LOW_URGENCY`."""
     flags: tuple[Flag, ...]
@@ -161,8 +161,12 @@ class Projector:
             detail = f"what must be shown takes more than the budget of {budget} tokens; it is shown in its shortest form"
             flags = (*flags, Flag("UNSUPPRESSIBLE_OVER_BUDGET", detail))
         turns = reach.turns if reach.turns is not None else []
-        evidence = _once(recalled, state, reach) if recalled else ()
+        newest = _recent(state, reach, ruleset.recent_turns)
+        recent_placed = [packer.pack(item) for item in reversed(newest)]
+        evidence = _once(recalled, state, reach, newest) if recalled else ()
         placed, positions = self._pack_turns(turns, evidence, message, resolution.active, packer)
+        if newest:
+            placed = tuple(sorted((*recent_placed, *placed), key=_place_of_placed))
         if state.has_erased:
             placed, head = packer.stub_erased(placed), packer.stub_erased(head)
         return Projection(
@@ -174,7 +178,7 @@ class Projector:
             counted,
             turns,
             len(turns),
-            evidence,
+            (*newest, *evidence),
             placed,
             flags,
             ruleset.ruleset_hash,
@@ -296,13 +300,23 @@ def _has_room(items: Sequence[Item], free: int) -> bool:
     return free > 0
 
 
-def _once(recalled: Sequence[Item], state: ContextState, reach: Reach) -> tuple[Item, ...]:
-    """Each piece of evidence once, without eligible turns."""
-    own = {record.intent_id for record in reach.intents}
+def _recent(state: ContextState, reach: Reach, most: int) -> tuple[Item, ...]:
+    """Those of the session's newest turns that are not eligible, oldest first."""
+    known = state.turn_list
+    if not most or len(known) == len(reach.turns or ()):  # every turn is eligible, as in most sessions
+        return ()
+    own, turns = {record.intent_id for record in reach.intents}, state.turns
+    newest = [turns[item.entity_id] for item in known[-most:]]
+    return tuple([recent(item) for item in newest if item.intent_id not in own])
+
+
+def _once(recalled: Sequence[Item], state: ContextState, reach: Reach, newest: Sequence[Item]) -> tuple[Item, ...]:
+    """Each piece of evidence once, without eligible turns and without the newest turns."""
+    own, taken = {record.intent_id for record in reach.intents}, {item.ref for item in newest}
     first: dict[Ref, Item] = {}
     for item in recalled:
         turn = state.turns.get(item.entity_id)
-        if turn is None or turn.ref != item.ref or turn.intent_id not in own:
+        if item.ref not in taken and (turn is None or turn.ref != item.ref or turn.intent_id not in own):
             first.setdefault(item.ref, item)
     return tuple(first.values())
 
@@ -321,6 +335,10 @@ def _is_evidence(placed: PlacedItem) -> bool:
 
 def _order_of(item: Item) -> tuple[int, tuple[str, str, str]]:
     return (item.tier, item.place)
+
+
+def _place_of_placed(placed: PlacedItem) -> tuple[str, str, str]:
+    return placed.item.place
 
 
 def _order_of_placed(placed: PlacedItem) -> tuple[int, tuple[str, str, str]]:

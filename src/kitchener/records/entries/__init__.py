@@ -51,6 +51,7 @@ from kitchener.records.entries.execution import (
 from kitchener.records.entries.intents import (
     IntentAbandonedPayload,
     IntentClosedPayload,
+    IntentCloser,
     IntentDeclaredPayload,
     IntentDeferredPayload,
     IntentForkedPayload,
@@ -183,6 +184,7 @@ __all__ = [
     "ImportedPayload",
     "IntentAbandonedPayload",
     "IntentClosedPayload",
+    "IntentCloser",
     "IntentDeclaredPayload",
     "IntentDeferredPayload",
     "IntentForkedPayload",

@@ -6,6 +6,9 @@ from kitchener.records.entries.common import CommonPayload, RefJson, Sealed, Sea
 
 IntentScope = Literal["SESSION", "ARTIFACT", "PROJECT", "GLOBAL"]
 """To whom an intent belongs: a session, or all sessions of its subject."""
+IntentCloser = Literal["classification", "user", "tool", "reply"]
+"""Who closed an intent: the classification of a message, a call of the user or the program, a tool that its declaration
+permits to, or, under version 1 of the policy, the model's reply."""
 
 
 class IntentDeclaredPayload(CommonPayload):
@@ -46,6 +49,8 @@ class IntentClosedPayload(CommonPayload):
     intent_id: str
     outcome: SealedText
     reason: NotRequired[SealedText]
+    closed_by: NotRequired[IntentCloser]
+    """Absent: version 1 of the policy closed it in a turn; or another program did."""
     scope: NotRequired[str]
 
 

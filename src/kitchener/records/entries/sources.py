@@ -1,7 +1,7 @@
 """Payloads about what shapes the requests to models, besides the conversation itself."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from kitchener.records.entries.common import CommonPayload, SealedText
 
@@ -35,6 +35,8 @@ class ToolDefinition(TypedDict):
     acceptance: Sequence[str]
     built_in: bool
     """Whether Kitchener brings it along, so that the tools of a class do not list it."""
+    closes_intent: NotRequired[bool]
+    """Absent: False."""
 
 
 class NamedSource(TypedDict):

@@ -31,6 +31,8 @@ class CostMapping(TypedDict):
 
     input_tokens: int
     output_tokens: int
+    cached_tokens: NotRequired[int]
+    """Absent: 0."""
     llm_calls: int
     tool_calls: int
     tool_ids_used: list[str]
@@ -56,6 +58,8 @@ class ConstraintsMapping(TypedDict, total=False):
 
     prompt_contract_id: str
     token_budget: int
+    reply_reserve: int
+    results_budget: int
     turn_limit: int
     parallel_tools: int
     timeout_ms: int
