@@ -116,7 +116,7 @@ def config(root: str, options: argparse.Namespace) -> RuntimeConfig:
     """The runtime under test: defaults, but for the durability and the scripted model."""
     return RuntimeConfig(
         plane_root=root,
-        ledger=LedgerConfig(durability=options.durability),
+        ledger=LedgerConfig(durability=options.durability, seal=not options.plain),
         router=RouterConfig(default_provider="scripted"),
         agents={
             "ADMIN": HO2Config(
@@ -292,6 +292,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="with --long: the users' messages, a JSON object with `message` a line")
     parser.add_argument("--dir", help="where the ledgers are written (default: the system's temporary directory)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument("--plain", action="store_true", help="store content in plain text: [ledger] seal = false")
     parser.add_argument("--memory", action="store_true", help="turns read and write long-term memory")
     parser.add_argument("--lines", type=int, default=2, help="with --memory: lines known of each subject (default 2)")
     return parser.parse_args(arguments)

@@ -166,7 +166,8 @@ async def test_the_page_of_entries_lists_what_is_written(tmp_path: Path) -> None
             await supervisor.end_session(session_id)
             entries = {"HO1m": await read_all(ledgers.ho1m), "HO2m": await read_all(ledgers.ho2m)}
             assert await read_all(ledgers.context) == []
-            sources = [each async for each in ledgers.ho2m.read(entry_type=events.SOURCE_RECORDED)]
+            own = (events.SOURCE_RECORDED, events.SEALING_CHANGED)
+            sources = [each async for each in ledgers.ho2m.read(entry_type=own)]
     written = checked(entries) | checked({"HO2m": sources})
     assert all((each.payload["session_id"], each.payload["subject_id"]) == (session_id, "ada") for each in entries["HO2m"])
     later = {
@@ -191,7 +192,7 @@ async def test_the_page_of_entries_lists_what_an_import_writes(tmp_path: Path) -
         await import_session(tmp_path / session_id, config=scripted_config(second, **config))
     lines = (second / "HO2" / "ADMIN" / "ho2m.jsonl").read_text(encoding="utf-8").splitlines()
     written = checked({"HO2m": [SimpleNamespace(**json.loads(line)["entry"]) for line in lines]})
-    assert written == {("HO2m", each) for each in (events.SESSION_IMPORTED, *events.IMPORTED_TYPES)}
+    assert written == {("HO2m", each) for each in (events.SEALING_CHANGED, events.SESSION_IMPORTED, *events.IMPORTED_TYPES)}
 
 
 async def test_the_page_of_entries_lists_what_memory_and_intents_write(tmp_path: Path) -> None:

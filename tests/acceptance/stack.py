@@ -21,7 +21,7 @@ from kitchener.config import HO2Config, LedgerConfig, LimitsConfig, ProviderConf
 from kitchener.ids import path_part
 from kitchener.ledger import LedgerClient, Ledgers, StoredEntry, open_ledgers
 from kitchener.ledger.disk.file_ops import FileOps
-from kitchener.records.events import SOURCE_RECORDED, index_keys
+from kitchener.records.events import SEALING_CHANGED, SOURCE_RECORDED, index_keys
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.turn import TurnResult
 from kitchener.records.work_order import Cost, WorkOrder
@@ -32,6 +32,7 @@ QUESTION: Mapping[str, Any] = {"speech_act": "question", "ambiguity": "low", "la
 AT = "2026-01-01T00:00:00.000000+00:00"
 COST = Cost(input_tokens=7, output_tokens=3, llm_calls=1)
 
+ROOTS_OWN = (SEALING_CHANGED, SOURCE_RECORDED)
 QUICK = LedgerConfig(durability="os", linger_ms=0)
 """Commits that do not wait for company: most of these tests have one caller at a time."""
 
@@ -254,7 +255,7 @@ async def open_scripted(
 
 async def read_all(ledger: LedgerClient, **filters: Any) -> list[StoredEntry]:
     """The entries of a ledger that match, in order, without those that only say what is configured."""
-    return [entry async for entry in ledger.read(**filters) if entry.entry_type != SOURCE_RECORDED]
+    return [entry async for entry in ledger.read(**filters) if entry.entry_type not in ROOTS_OWN]
 
 
 def portrait(session: SessionManager) -> dict[str, Any]:

@@ -56,7 +56,8 @@ def write_messages(path: Path, *messages: tuple[str, str]) -> Path:
 def read_lines(path: Path) -> list[Any]:
     """A file of JSON lines; those of a ledger with what the keys beside its root open."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    keys = Path(f"{path.parents[2]}.keys")
+    root = (path.absolute() / "../../..").resolve()
+    keys = root.with_name(f"{root.name}.keys")
     sealer = Sealer(Keyring(keys), SEALED_FIELDS)
     for line in lines if keys.is_dir() else ():
         if isinstance(line, dict) and "ledger_id" in line:

@@ -26,6 +26,7 @@ from kitchener.records import events
 from kitchener.records.entries import ImportedPayload, SessionImportedPayload
 from kitchener.records.ref import Ref
 from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName, index_dir, ledger_paths, sealer_of, settings_of
+from kitchener.runtime.sealed_root import record_sealing
 from kitchener.runtime.session_folder import FORMAT, LEDGERS, FolderEntry, SessionFolder, read_folder
 from kitchener.sealing import Sealer
 
@@ -97,6 +98,7 @@ async def import_session(
         for name in (*found.parts, *_empty_memory(found)):
             await stack.enter_async_context(target.open(name, settings, sealer, clock or SystemClock()))
         was_there = await target.has_session()
+        await target.record_sealing(sealer)
         is_readable = await anyio.to_thread.run_sync(_install_key, found, sealer)
         await target.record_sources()
         for name in LEDGERS:
@@ -196,6 +198,10 @@ class _Target:
             if kid is not None and entry.payload.get("key_id") == kid:
                 raise SubjectErased(self._subject_id, self._session_id)
         return bool(there)
+
+    async def record_sealing(self, sealer: Sealer | None) -> None:
+        """Records that content is sealed from here on, if it is news; raises SealingError if the root's keys are lost."""
+        await record_sealing(self._ledgers["ho2m"], sealer)
 
     async def record_sources(self) -> None:
         """Records what shaped the requests of the folder's turns, without what is on record here."""

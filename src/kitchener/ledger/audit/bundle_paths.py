@@ -11,7 +11,7 @@ import orjson
 
 from kitchener.ledger.audit.bundle_parts import references
 from kitchener.ledger.disk.file_ops import FileOps
-from kitchener.ledger.disk.trees import Segment, lines_of, raw_lines, root_of, segments_up_to
+from kitchener.ledger.disk.trees import SegmentSpan, lines_of, raw_lines, root_of, segments_up_to
 from kitchener.ledger.disk.volume import Volume, open_volume
 from kitchener.ledger.format.lines import BadLine, EntryBody, Line, shown, split_line
 from kitchener.ledger.format.tree import Peaks, hash_text, leaf_of_segment, root_between, tree_hash
@@ -134,7 +134,7 @@ def _lines(file: Path, seqs: Sequence[int]) -> Iterator[Line]:
                     yield _split(volume, seq, raw)
 
 
-def _between(seqs: Sequence[int], segment: Segment) -> Collection[int]:
+def _between(seqs: Sequence[int], segment: SegmentSpan) -> Collection[int]:
     """The numbers that are a segment's."""
     return {seq for seq in seqs if segment.first <= seq <= segment.last}
 

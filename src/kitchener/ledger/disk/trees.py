@@ -11,7 +11,7 @@ from kitchener.ledger.format.lines import NO_END, NO_HASH, START, BadLine, Mark,
 from kitchener.ledger.format.tree import LedgerTree, Peaks, hash_bytes, leaf_of_line
 
 
-class Segment(NamedTuple):
+class SegmentSpan(NamedTuple):
     """The entries of one file of a ledger, as a tree holds them."""
 
     first: int
@@ -26,19 +26,19 @@ class Segment(NamedTuple):
     """The seal of a finished segment; None: the current file."""
 
 
-def segments_up_to(volume: Volume, seq: int) -> list[Segment]:
+def segments_up_to(volume: Volume, seq: int) -> list[SegmentSpan]:
     """The files of a ledger whose last entry would be `seq`."""
-    found, base, before = list[Segment](), 0, NO_HASH
+    found, base, before = list[SegmentSpan](), 0, NO_HASH
     for seal in volume.seals:
         if seal.first_seq > seq:
             return found
-        found.append(Segment(seal.first_seq, min(seal.last_seq, seq), base, before, seal))
+        found.append(SegmentSpan(seal.first_seq, min(seal.last_seq, seq), base, before, seal))
         base, before = base + seal.length, seal.last_chain_hash.removeprefix("sha256:")
     first = volume.sealed_seq + 1
-    return [*found, Segment(first, seq, base, before, None)] if first <= seq else found
+    return [*found, SegmentSpan(first, seq, base, before, None)] if first <= seq else found
 
 
-def raw_lines(volume: Volume, segment: Segment) -> Iterator[bytes]:
+def raw_lines(volume: Volume, segment: SegmentSpan) -> Iterator[bytes]:
     """The lines of a segment, without their LF.
 
     Raises:
@@ -55,7 +55,7 @@ def raw_lines(volume: Volume, segment: Segment) -> Iterator[bytes]:
     raise volume.damage(seq, offset, BadLine("framing", f"entry {seq}", "nothing"))
 
 
-def lines_of(volume: Volume, ledger_id: str, segment: Segment) -> Iterator[tuple[bytes, bytes]]:
+def lines_of(volume: Volume, ledger_id: str, segment: SegmentSpan) -> Iterator[tuple[bytes, bytes]]:
     """The lines of a segment, without their LF, each with its leaf. Checks their chain, and no bodies.
 
     Raises:
@@ -71,7 +71,7 @@ def lines_of(volume: Volume, ledger_id: str, segment: Segment) -> Iterator[tuple
         offset += len(line) + 1
 
 
-def root_of(volume: Volume, ledger_id: str, segment: Segment) -> bytes:
+def root_of(volume: Volume, ledger_id: str, segment: SegmentSpan) -> bytes:
     """The root over a segment's lines: from its seal where that has it, else from the lines."""
     seal = segment.seal
     if seal is not None and seal.tree is not None and seal.last_seq == segment.last:
@@ -83,11 +83,11 @@ def root_of(volume: Volume, ledger_id: str, segment: Segment) -> bytes:
 
 
 def tree_of(volume: Volume, ledger_id: str, seq: int) -> LedgerTree:
-    """The tree of a ledger whose last entry would be `seq`; takes the roots in seals for right."""
+    """The tree of a verified ledger whose last entry would be `seq`; takes the roots in its seals for right."""
     tree, segments = LedgerTree(ledger_id), segments_up_to(volume, seq)
     for segment in segments[:-1]:
         tree.add_segment(segment.last, root_of(volume, ledger_id, segment))
-    tree.add_lines(leaf for _, leaf in lines_of(volume, ledger_id, segments[-1]))
+    tree.add_lines(map(leaf_of_line, raw_lines(volume, segments[-1])))
     return tree
 
 

@@ -26,7 +26,7 @@ def leaf_of_line(line: bytes) -> bytes:
     mark = line.find(AFTER_BATCH)
     if mark < 0:
         raise BadLine("framing", "a line of a ledger", shown(line))
-    return leaf_of(line[: mark + _TO_ENTRY] + b"}")
+    return sha256(b"%b%b}" % (_LEAF, line[: mark + _TO_ENTRY])).digest()
 
 
 def leaf_of(data: bytes) -> bytes:
