@@ -16,6 +16,7 @@ LEAVES = [
     "chat",
     "run",
     "doctor",
+    "completion",
     "session list",
     "session show",
     "session end",
@@ -102,3 +103,39 @@ def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
     os.close(write)
     outcome = finish(process)
     assert (outcome.code, outcome.err) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("session list --agnt x", "Did you mean --agent? (kitchener session list --help)"),
+        ("session lst", "(kitchener session --help)"),
+        ("session show", "SESSION is missing (kitchener session show --help)"),
+        ("run", "IN.jsonl is missing (kitchener run --help)"),
+        ("nope", "(kitchener --help)"),
+    ],
+)
+def test_a_mistake_names_the_help_of_its_subcommand(cli: Cli, arguments: str, words: str) -> None:
+    outcome = cli(*arguments.split())
+    assert outcome.code == 2
+    assert outcome.err.endswith(f"{words}\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"), [("session l", "list"), ("session list --g", "--grep"), ("completion ", "bash zsh fish")]
+)
+def test_bash_completes_commands_options_and_values(cli: Cli, tmp_path: Path, typed: str, expected: str) -> None:
+    script = tmp_path / "completion.bash"
+    script.write_text(cli("completion", "bash").out)
+    words = ["kitchener", *typed.split(" ")]
+    program = f'source {script}; COMP_CWORD={len(words) - 1}; COMP_WORDS=("$@"); _kitchener; echo "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", program, "bash", *words], capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == (expected, "")
+
+
+@pytest.mark.parametrize(("shell", "words"), [("zsh", "#compdef kitchener"), ("fish", "complete -c kitchener")])
+def test_scripts_of_other_shells_name_every_command(cli: Cli, shell: str, words: str) -> None:
+    outcome = cli("completion", shell)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert words in outcome.out
+    assert all(command.split()[-1] in outcome.out for command in LEAVES)
