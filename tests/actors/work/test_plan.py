@@ -179,8 +179,9 @@ def test_a_summary_has_every_work_order_in_order() -> None:
 def test_a_cost_on_record_reads_back_as_the_same_cost() -> None:
     for wo in CHAIN:
         assert TypeAdapter(Cost).validate_python(cost_mapping(wo.cost)) == wo.cost
-    assert cost_mapping(Cost(input_tokens=2, cached_tokens=1)).keys() == vars(Cost()).keys()
-    assert cost_mapping(Cost()).keys() == vars(Cost()).keys() - {"cached_tokens"}
+    whole = Cost(input_tokens=2, cached_tokens=1, nested=Cost())
+    assert cost_mapping(whole).keys() == vars(Cost()).keys()
+    assert cost_mapping(Cost()).keys() == vars(Cost()).keys() - {"cached_tokens", "nested"}
 
 
 def ended(wo_type: WorkOrderType, *tools: str, failed: bool = False, number: int = 1) -> WorkOrder:
@@ -295,7 +296,7 @@ def test_each_type_gets_its_tag_and_the_model_of_its_class() -> None:
     """Tags of the class come first, none stands twice, and a type without a choice is left to the routes."""
     models: Any = {"consolidation": {"provider": "local", "model": "small"}, "synthesis": {"model": "large"}}
     config = HO2Config.model_validate({"domain_tags": ["night", "synthesis"], "models": models})
-    found = {wo_type: constraints_for(config, wo_type, contract_id=None, token_budget=7) for wo_type in TYPE_TAGS}
+    found = {wo_type: constraints_for(config, wo_type, contract_id="PRC-ANY-001", token_budget=7) for wo_type in TYPE_TAGS}
     assert {wo_type: each.domain_tags[2:] for wo_type, each in found.items()} == {
         "classify": ("classification",),
         "tool_call": ("tool",),
