@@ -5,6 +5,7 @@ ledger. `docs/work-orders.md` lists the recorded entries.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, cast
@@ -21,7 +22,7 @@ from kitchener.actors.tools.toolsets import Toolset
 from kitchener.actors.work.plan import cost_json
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, loop_clock
-from kitchener.errors import EntryRefused, EntryTooLarge, ExecutorError, Overloaded, ProviderError
+from kitchener.errors import EntryRefused, EntryTooLarge, ExecutorError, LedgerError, Overloaded, ProviderError
 from kitchener.ids import tool_idempotency_key
 from kitchener.ledger import LedgerEntry, LedgerGroup
 from kitchener.records import events
@@ -69,6 +70,8 @@ class ExecutionServices:
     tools: ToolRegistry
     clock: Clock
     turn_deadline_s: float
+    abort_grace_s: float
+    """How long a call that is cut off may take to record that, seconds."""
     now: Callable[[], float] = field(default_factory=loop_clock)
     """The event loop's clock, seconds."""
 
@@ -85,6 +88,7 @@ class Execution:
     """
 
     __slots__ = (
+        "_attempt",
         "_base",
         "_deadline",
         "_input_tokens",
@@ -139,6 +143,8 @@ class Execution:
         planned = work_order.planned_ref
         self._parts: list[orjson.Fragment] = [planned.as_json()] if planned else []
         self._output_ref: orjson.Fragment | None = None
+        self._attempt: Attempt | None = None
+        """The attempt that has begun and has no outcome on record yet."""
         self._model_calls_begun, self._llm_calls, self._tool_calls_begun = direct_after or 0, 0, 0
         self._input_tokens = self._output_tokens = 0
         self._tool_ids: list[str] = []
@@ -183,7 +189,7 @@ class Execution:
     async def call_model(
         self, contract: CompiledContract, variables: Mapping[str, object], messages: Sequence[Message], tools: Toolset
     ) -> PromptResponse:
-        """Makes and records one model call.
+        """Makes and records one model call, and each attempt of it with its outcome, or as cut off.
 
         Raises:
             WorkOrderFailed: no tokens are left, the provider failed or was overloaded, or its answer cannot be stored
@@ -204,20 +210,20 @@ class Execution:
                 response = await self._streamed(request, reply)
             else:
                 response = await self._surroundings.gateway.complete(request, on_attempt=self.on_attempt)
-        except ProviderError as error:
-            late = error.reason == "timeout" and anyio.current_time() >= self._deadline
-            raise WorkOrderFailed("TIMEOUT" if late else "PROVIDER", storable(str(error)), error.reason) from error
-        except Overloaded as error:  # a turn is cut off first; this is the end of a call with a shorter deadline
-            raise WorkOrderFailed("PROVIDER", str(error), "overloaded") from error
-        self._llm_calls += 1
-        usage = response.usage
-        self._input_tokens += usage.input_tokens
-        self._output_tokens += usage.output_tokens
-        try:
-            ref = await self.record(events.LLM_CALL, self._call_fields(request, request_hash, response))
-        except (EntryRefused, EntryTooLarge) as error:
-            detail = f"the answer of {response.provider_id!r} cannot be stored: {error}"
-            raise WorkOrderFailed("PROVIDER", storable(detail), "malformed") from error
+            self._llm_calls += 1
+            usage = response.usage
+            self._input_tokens += usage.input_tokens
+            self._output_tokens += usage.output_tokens
+            ref = await self._record_answer(request, request_hash, response)
+        except BaseException as error:
+            await self._record_cut_off()
+            if isinstance(error, ProviderError):
+                late = error.reason == "timeout" and anyio.current_time() >= self._deadline
+                raise WorkOrderFailed("TIMEOUT" if late else "PROVIDER", storable(str(error)), error.reason) from error
+            if isinstance(error, Overloaded):  # a turn is cut off first; this is the end of a call with a shorter deadline
+                raise WorkOrderFailed("PROVIDER", str(error), "overloaded") from error
+            raise
+        self._attempt = None
         self._keep(ref)
         return response
 
@@ -255,17 +261,12 @@ class Execution:
             await self._reply.tool_ran(tool_id, is_error=outcome.error is not None)
         return outcome
 
-    def on_attempt(self, attempt: Attempt) -> Awaitable[Ref]:
-        """Records the start or the failure of an attempt of the gateway."""
+    async def on_attempt(self, attempt: Attempt) -> None:
+        """Keeps an attempt that begins, for the entry of its outcome; records one that failed."""
         if attempt.state == "started":
-            started: AttemptStartedPayload = {
-                "call": attempt.call,
-                "attempt": attempt.attempt,
-                "provider_id": attempt.provider_id,
-                "model_id": attempt.model_id,
-                "route_reason": attempt.route_reason,
-            }
-            return self.record(events.ATTEMPT_STARTED, started)
+            self._attempt = attempt
+            return
+        self._attempt = None
         failed: AttemptFailedPayload = {
             "call": attempt.call,
             "attempt": attempt.attempt,
@@ -277,7 +278,29 @@ class Execution:
         }
         if attempt.detail is not None:
             failed["detail"] = storable(attempt.detail)
-        return self.record(events.ATTEMPT_FAILED, failed)
+        await self.record(events.ATTEMPT_FAILED, failed)
+
+    async def _record_cut_off(self) -> None:
+        """Records the attempt that has no outcome. A cancellation waits for this, for at most `abort_grace_s`."""
+        attempt, self._attempt = self._attempt, None
+        if attempt is None:
+            return
+        with anyio.move_on_after(self._surroundings.abort_grace_s, shield=True), suppress(LedgerError):
+            started: AttemptStartedPayload = {
+                "call": attempt.call,
+                "attempt": attempt.attempt,
+                "provider_id": attempt.provider_id,
+                "model_id": attempt.model_id,
+                "route_reason": attempt.route_reason,
+            }
+            await self.record(events.ATTEMPT_STARTED, started)
+
+    async def _record_answer(self, request: PromptRequest, request_hash: str, response: PromptResponse) -> Ref:
+        try:
+            return await self.record(events.LLM_CALL, self._call_fields(request, request_hash, response))
+        except (EntryRefused, EntryTooLarge) as error:
+            detail = f"the answer of {response.provider_id!r} cannot be stored: {error}"
+            raise WorkOrderFailed("PROVIDER", storable(detail), "malformed") from error
 
     def _request(
         self,
@@ -340,7 +363,7 @@ class Execution:
             answer["structured"] = response.structured
         if response.served_model is not None:
             answer["served_model"] = response.served_model
-        return {
+        fields: ModelCallPayload = {
             "call": request.call,
             "request_hash": request_hash,
             "prompt_pack_version": request.prompt_pack_version,
@@ -353,6 +376,12 @@ class Execution:
             "latency_ms": response.latency_ms,
             "finish_reason": response.finish_reason,
         }
+        attempt = self._attempt
+        if attempt is not None:
+            fields["attempt"] = attempt.attempt
+            if attempt.model_id != response.model_id:
+                fields["requested_model_id"] = attempt.model_id
+        return fields
 
     async def _record_tool(self, call: int, tool_id: str, outcome: ToolOutcome) -> ToolOutcome:
         # A name that is not allowed is text by the model. It is recorded only in the error, which may be sealed.
