@@ -214,7 +214,11 @@ class Execution:
             usage = response.usage
             self._input_tokens += usage.input_tokens
             self._output_tokens += usage.output_tokens
-            ref = await self._record_answer(request, request_hash, response)
+            try:
+                ref = await self.record(events.LLM_CALL, self._call_fields(request, request_hash, response))
+            except (EntryRefused, EntryTooLarge) as error:
+                detail = f"the answer of {response.provider_id!r} cannot be stored: {error}"
+                raise WorkOrderFailed("PROVIDER", storable(detail), "malformed") from error
         except BaseException as error:
             await self._record_cut_off()
             if isinstance(error, ProviderError):
@@ -294,13 +298,6 @@ class Execution:
                 "route_reason": attempt.route_reason,
             }
             await self.record(events.ATTEMPT_STARTED, started)
-
-    async def _record_answer(self, request: PromptRequest, request_hash: str, response: PromptResponse) -> Ref:
-        try:
-            return await self.record(events.LLM_CALL, self._call_fields(request, request_hash, response))
-        except (EntryRefused, EntryTooLarge) as error:
-            detail = f"the answer of {response.provider_id!r} cannot be stored: {error}"
-            raise WorkOrderFailed("PROVIDER", storable(detail), "malformed") from error
 
     def _request(
         self,
