@@ -12,8 +12,11 @@ const NAME = '"[ !#-[\\]-{}~]+"', ID = 'E-\\d{4}-\\d\\d-\\d\\d-(\\d{12,16})', KE
 const form = (fields) => RegExp(`^{${Object.entries(fields).map(([name, value]) => `"${name}":${value}`).join()}}$`)
 const LINK = form({ ledger_id: NAME, seq: NUM, entry_id: `"${ID}"`, batch: BATCH, entry_hash: HASH, chain_hash: HASH })
 const BEFORE = form({ batch: BATCH, chain_hash: HASH, seq: NUM })
-const VOUCHER = { public_key: KEY, seq: NUM, sig: '"[0-9a-f]{128}"', signer: NAME, timestamp: NAME }
-const HEADS = [{}, { commits: HASH }].map((more) => form({ chain_hash: HASH, ...more, ledger_id: NAME, ...VOUCHER }))
+const HEAD = { chain_hash: HASH, ledger_id: NAME, seq: NUM }, TREE = { segments: NUM, tree: HASH }
+const sorted = (fields) => Object.fromEntries(Object.entries(fields).sort())
+const VOUCHER = { public_key: KEY, sig: '"[0-9a-f]{128}"', signer: NAME, timestamp: NAME }
+const HEADS = [{}, { commits: HASH }, { commits: HASH, ...TREE }].map((more) => form(sorted({ ...HEAD, ...VOUCHER, ...more })))
+const UNSIGNED = form(sorted({ ...HEAD, ...TREE })), PATH = RegExp(`^\\[(?:${HASH}(?:,${HASH})*)?]$`), BOUNDS = RegExp(`^\\[${BATCH}(?:,${BATCH})*]$`)
 const NAMED = RegExp(`^(${ID})(?:\\.\\d\\d)?$`) // a reference may name a piece of an entry
 // Which fields of which entries hold references; what looks like one anywhere else is somebody's words.
 const REFS = new Map(Object.entries({
@@ -54,6 +57,7 @@ function parse (bytes, where, end) { // what equals its own re-rendering has no 
 function entryOf (where, text, body) {
   demand(where, 'framing', 'a line of a ledger, with its LF', lineOf(text), LINK.test(text))
   const link = { ...JSON.parse(text), where }, day = link.entry_id.slice(2, 12)
+  link.leaf = leafOf(text)
   if (!body) return link
   same(where, { entry_hash: link.entry_hash }, { entry_hash: hash(body) })
   const entry = parse(body, where, ''), time = String(entry.timestamp)
@@ -64,17 +68,38 @@ function entryOf (where, text, body) {
   return { ...link, ...entry, body }
 }
 // All that a link says, but for its day, its entry hash and the size of a new commit, follows from the link before it.
+function checkLink (link, before) {
+  const { where, entry_id, entry_hash } = link, ledger_id = before.ledger_id ?? link.ledger_id, seq = before.seq + 1
+  const [number, place, size] = before.batch, id = entry_id.slice(0, 13) + String(seq).padStart(12, '0')
+  const batch = place === size ? [number + 1, 1, link.batch[2]] : [number, place + 1, size]
+  const chain_hash = hash(`kitchener/1|${before.chain_hash}|${ledger_id}|${seq}|${entry_id}|${entry_hash}`)
+  same(where, { ledger_id, seq, entry_id: id, batch, chain_hash }, link)
+  return link
+}
 function checkChain (links, before, each) {
-  for (const link of links) {
-    const { where, entry_id, entry_hash } = link, ledger_id = before.ledger_id ?? link.ledger_id, seq = before.seq + 1
-    const [number, place, size] = before.batch, id = entry_id.slice(0, 13) + String(seq).padStart(12, '0')
-    const batch = place === size ? [number + 1, 1, link.batch[2]] : [number, place + 1, size]
-    const chain_hash = hash(`kitchener/1|${before.chain_hash}|${ledger_id}|${seq}|${entry_id}|${entry_hash}`)
-    same(where, { ledger_id, seq, entry_id: id, batch, chain_hash }, link)
-    each(before = link)
-  }
+  for (const link of links) each(before = checkLink(link, before))
   demand(before.where, 'batch', 'the end of a commit', before.batch, before.batch[1] === before.batch[2])
   return before
+}
+// Merkle trees as in RFC 6962: leaves and nodes are hashed apart, and a node without a neighbour goes up as it is. The leaves of
+// a ledger's tree are its segments with their bounds, each the root of a tree of which the leaves are its lines without bodies.
+const sha = (...parts) => createHash('sha256').update(Buffer.concat(parts)).digest()
+const leafOf = (text) => sha(Buffer.of(0), Buffer.from(text)), nodeOf = (left, right) => sha(Buffer.of(1), left, right)
+const textOf = (root) => `sha256:${root.toString('hex')}`
+const segmentOf = (id, first, last, root) => leafOf(`kitchener/1/segment|${id}|${first}|${last}|${textOf(root)}`)
+function push (peaks, leaf) { // the roots of the full subtrees, each with its size, the largest first
+  let size = 1
+  for (; peaks.at(-1)?.[0] === size; size *= 2) leaf = nodeOf(peaks.pop()[1], leaf)
+  return [...peaks, [size, leaf]]
+}
+const rootOf = (peaks) => peaks.map(([, root]) => root).reduceRight((right, left) => nodeOf(left, right))
+function rootBetween (low, high, known, given, leaf) { // the root over leaves of which some are known
+  if (!known.length) return given()
+  if (high - low === 1) return leaf(low)
+  let size = 1
+  while (size * 2 < high - low) size *= 2
+  const left = rootBetween(low, low + size, known.filter((n) => n < low + size), given, leaf)
+  return nodeOf(left, rootBetween(low + size, high, known.filter((n) => n >= low + size), given, leaf))
 }
 const signerOf = (publicKey) => `ed25519:${hash(Buffer.from(publicKey, 'hex')).slice(7, 23)}`
 function isSigned (publicKey, data, sig) {
@@ -83,14 +108,15 @@ function isSigned (publicKey, data, sig) {
 }
 function checkHead (where, head, link, given) { // `link` is the one that it vouches for
   demand(where, 'form', 'a signed head', other(JSON.stringify(head)), HEADS.some((each) => each.test(JSON.stringify(head))))
-  const { ledger_id, seq, chain_hash, timestamp, public_key, commits } = head
+  const { ledger_id, seq, chain_hash, timestamp, public_key, commits, segments, tree } = head
   demand(where, 'end', `at least ${seq} entries, as the signed head says`, 'fewer', link !== undefined)
   same(link.where, { ledger_id, seq, chain_hash, batch: [link.batch[0], link.batch[2], link.batch[2]] }, link)
-  demand(link.where, 'commits', link.commits, commits, !commits || !link.commits || commits === link.commits)
+  const told = { commits, segments, tree }
+  for (const name in told) demand(link.where, name, link[name], told[name], [link[name], undefined].includes(told[name]) || !link[name])
   const signer = signerOf(public_key)
   same(where, { signer, public_key: given ?? public_key }, head)
-  const signed = [ledger_id, seq, chain_hash, timestamp, ...(commits ? [commits] : [])].join('|')
-  const data = Buffer.from(`kitchener/${commits ? 2 : 1}/head|${signed}`)
+  const signed = [ledger_id, seq, chain_hash, timestamp, commits, segments, tree].filter((each) => each !== undefined).join('|')
+  const data = Buffer.from(`kitchener/${tree ? 3 : commits ? 2 : 1}/head|${signed}`)
   demand(where, 'sig', `a signature by ${signer} over this`, head.sig, isSigned(public_key, data, head.sig))
   return `signed by ${signer} (${given ? 'the given key' : 'a key it names itself'}), on ${timestamp}`
 }
@@ -106,42 +132,107 @@ function * entriesOf (path) {
       end = data.indexOf('\n', at) + 1 || data.length
       const where = `${isOwn ? '' : `${name} `}line ${line} (byte ${at})`, text = data.toString('latin1', at, end)
       const [, link, body] = /^({.*?),"entry":({.*})}\n$/s.exec(text) ?? ['', text, '']
-      yield entryOf(where, `${link}}`, Buffer.from(body, 'latin1'))
+      yield { ...entryOf(where, `${link}}`, Buffer.from(body, 'latin1')), number }
     }
   }
 }
 function verifyLedger (path, given) {
-  const side = `${path}.checkpoint`, head = fs.existsSync(side) ? parse(fs.readFileSync(side), side, '\n') : undefined
-  let vouched, commits = START.chain_hash
+  const side = `${path}.checkpoint`, isSigned = fs.existsSync(side)
+  const { frontier, ...head } = isSigned ? parse(fs.readFileSync(side), side, '\n') : {}
+  let vouched, commits = START.chain_hash, segments = [], lines = [], first, before, count = 0
   const last = checkChain(entriesOf(path), START, (link) => {
     if (link.batch[1] === link.batch[2]) commits = hash(`kitchener/1/commits|${commits}|${link.seq}`)
-    if (link.seq === head?.seq) vouched = { ...link, commits }
+    if (vouched || !isSigned) return
+    const { ledger_id, seq, number, leaf } = link
+    if (before && before.number !== number) {
+      segments = push(segments, segmentOf(ledger_id, first, before.seq, rootOf(lines)))
+      lines = []
+      count += 1
+    }
+    if (!lines.length) first = seq
+    lines = push(lines, leaf)
+    before = link
+    if (seq !== head.seq) return
+    const tree = textOf(rootOf(push([...segments], segmentOf(ledger_id, first, seq, rootOf(lines)))))
+    vouched = { ...link, commits, segments: count + 1, tree, frontier: [...segments, ...lines].map(([, root]) => textOf(root)) }
   })
   const told = `${last.seq} entries, head ${last.chain_hash}`
-  if (head !== undefined) return `${told}; entry ${head?.seq} ${checkHead(side, head, vouched, given)}`
+  const by = isSigned && checkHead(side, head, vouched, given)
+  if (frontier !== undefined) same(side, { frontier: head.tree && vouched.frontier }, { frontier }) // from which the tree grows on
+  if (by) return `${told}; entry ${head.seq} ${by}`
   demand(path, 'checkpoint', 'a signed head', 'none', !given || !last.seq)
   return `${told}; no signed head, so a cut end or a chain made anew would not show`
 }
 
-// The evidence of one turn. Of each ledger: the chain up to a head, with the bodies of the turn's entries.
-function checkPart (part, given, links) {
-  const { ledger_id, before, rows, head } = part, where = `${ledger_id} head`
-  same(ledger_id, { fields: ['before', 'head', 'ledger_id', 'rows'] }, { fields: Object.keys(part) })
-  demand(ledger_id, 'before', 'batch, chain_hash, seq', before, before === null || BEFORE.test(JSON.stringify(before)))
-  demand(ledger_id, 'rows', 'the chain up to the head', rows, rows?.length > 0)
-  const chain = rows.map((row) => {
+// The evidence of one turn. Of each ledger: the bodies of the turn's entries, and what leads from them to a head, which is the
+// chain, or the hashes beside their paths in the head's tree.
+function rowsOf ({ ledger_id, rows }) {
+  demand(ledger_id, 'rows', 'rows of entries', rows, rows?.length > 0)
+  return rows.map((row) => {
     const [seq, entry_id, batch, entry_hash, chain_hash, ...body] = row, where = `${ledger_id} entry ${seq}`
     demand(where, 'row', 'a link, and a body as text', row, body.every((text, n) => typeof text === 'string' && !n))
     const link = JSON.stringify({ ledger_id, seq, entry_id, batch, entry_hash, chain_hash })
     return entryOf(where, link, ...body.map((text) => Buffer.from(text)))
   })
-  const last = checkChain(chain, before ?? START, (link) => links.set(`${ledger_id} ${link.seq}`, link))
+}
+function checkPath (part, rows) {
+  const { ledger_id, head, path, segments } = part, where = `${ledger_id} head`, seqs = rows.map((link) => link.seq)
+  const last = rows.reduce((before, link) => {
+    if (link.seq === before.seq + 1) return checkLink(link, before)
+    const id = link.entry_id.slice(0, 13) + String(link.seq).padStart(12, '0')
+    demand(link.where, 'batch', 'a place in its commit', link.batch, link.batch[1] <= link.batch[2])
+    demand(link.where, 'seq', `more than ${before.seq}`, link.seq, link.seq > before.seq)
+    return same(link.where, { entry_id: id }, link) ?? link
+  }, START)
+  const due = { fields: ['head', 'ledger_id', 'path', 'rows', 'segments'] }, text = JSON.stringify(head)
+  same(ledger_id, due, { fields: Object.keys(part) })
+  demand(ledger_id, 'path', 'hashes, and the bounds of segments', path, PATH.test(JSON.stringify(path)) && BOUNDS.test(JSON.stringify(segments)))
+  demand(where, 'form', 'a head with a tree', other(text), HEADS[2].test(text) || UNSIGNED.test(text))
+  let used = 0, taken = 0, at = [0, 0, 0]
+  const next = () => Buffer.from(path[used++].slice(7), 'hex'), bounds = new Map()
+  const leaves = new Map(rows.map((link) => [link.seq, link.leaf]))
+  for (const [number, first, end] of segments) { // the first begins with entry 1, the last ends with the head's, neighbours meet
+    const isNext = number === at[0] + 1, isLast = number === head.segments, begins = isNext ? first === at[2] + 1 : first > at[2] + 1
+    const fits = number > at[0] && number <= head.segments && first <= end && end <= head.seq && (end === head.seq) === isLast && begins
+    demand(ledger_id, 'segments', 'segments in order', [number, first, end], fits)
+    at = [number, first, end]
+    bounds.set(number, at)
+  }
+  const root = rootBetween(1, head.segments + 1, [...bounds.keys()], next, (number) => {
+    const [, first, end] = bounds.get(number), known = []
+    while (seqs[taken] >= first && seqs[taken] <= end) known.push(seqs[taken++])
+    demand(ledger_id, 'segments', 'segments with rows', `segment ${number} without`, known.length > 0)
+    return segmentOf(ledger_id, first, end, rootBetween(first, end + 1, known, next, (seq) => leaves.get(seq)))
+  })
+  same(ledger_id, { rows: rows.length, path: path.length }, { rows: taken, path: used })
+  same(where, { tree: head.tree }, { tree: textOf(root) })
+  return { ...(last.seq === head.seq ? last : { ...head, where, batch: [1, 1, 1] }), ledger_id, shown: last.seq }
+}
+function checkPart (part, given, links, isEarlier) {
+  const { ledger_id, before, head } = part, where = `${ledger_id} head`, isTree = part.path !== undefined && !isEarlier
+  const chain = rowsOf(part), keep = (link) => links.set(`${ledger_id} ${link.seq}`, link)
+  let last
+  if (isTree) {
+    last = checkPath(part, chain)
+    chain.forEach(keep)
+    demand(where, 'batch', 'the end of a commit', last.batch, last.batch[1] === last.batch[2])
+    demand(where, 'seq', `at least ${last.shown}`, head.seq, head.seq >= last.shown)
+  } else {
+    same(ledger_id, { fields: ['before', 'head', 'ledger_id', 'rows'] }, { fields: Object.keys(part) })
+    demand(ledger_id, 'before', 'batch, chain_hash, seq', before, before === null || BEFORE.test(JSON.stringify(before)))
+    last = checkChain(chain, before ?? START, keep)
+  }
   // Of entries that are not shown nobody can tell whose they are: their ids are told, those of neighbours as first and last.
   const edge = (step) => chain.filter((link, n) => !link.body && (!chain[n + step] || chain[n + step].body))
-  const lasts = edge(1), runs = edge(-1).map((first, n) => [...new Set([first.entry_id, lasts[n].entry_id])].join(' to '))
+  const lasts = edge(1), named = edge(-1).map((first, n) => [first.entry_id, lasts[n].entry_id])
+  // Where there are rows of some only, it is told by their numbers which ones are not shown.
+  const shownSeqs = [chain[0].seq - 1, ...chain.filter((link) => link.body).map((link) => link.seq), last.seq + 1]
+  const gaps = shownSeqs.slice(1).map((seq, n) => [shownSeqs[n] + 1, seq - 1]).filter(([from, to]) => from <= to)
+  const runs = (isTree ? gaps : named).map((run) => [...new Set(run)].join(' to '))
   const told = `${ledger_id}: withheld: ${runs.join(', ') || 'nothing'}; vouched for up to entry ${last.seq}`
   if (given || head?.sig) return `${told}: ${checkHead(where, head, last, given)}`
-  same(where, { head: { chain_hash: last.chain_hash, ledger_id, seq: last.seq } }, part)
+  const more = isTree ? { segments: head.segments, tree: head.tree } : {}
+  same(where, { head: sorted({ chain_hash: last.chain_hash, ledger_id, seq: last.seq, ...more }) }, part)
   return `${told}: nobody, its head is not signed`
 }
 function * refsIn (value, name) { // each reference, and the field that it stands in
@@ -162,12 +253,14 @@ function checkProjections (entries, keys, isDue) {
     demand(where, 'authority.sig', `a signature by ${signer} over this payload`, sig, isRight)
   }
 }
+const coverOf = ({ ledger_id, rows, head }) => ({ ledger_id, first: rows[0][0], end: head.seq })
 function verifyBundle (path, given) {
   demand('bundle', 'size', 'at most 1 GiB', 'more', fs.statSync(path).size <= 2 ** 30)
   const bundle = parse(fs.readFileSync(path), 'bundle', '\n'), { ledgers, session_id, turn_id } = bundle
-  const links = new Map(), told = ledgers.map((part) => checkPart(part, given, links))
+  const isEarlier = bundle.format === 'kitchener-proof/1', links = new Map()
+  const told = ledgers.map((part) => checkPart(part, given, links, isEarlier)), covers = ledgers.map(coverOf)
   const entries = [...links.values()].filter((link) => link.body), ids = ledgers.map((part) => part.ledger_id)
-  const format = `kitchener-proof/${bundle.format === 'kitchener-proof/1' ? 1 : 2}`
+  const format = `kitchener-proof/${isEarlier ? 1 : 2}`
   const due = { fields: 5, entries: entries.length, format, ledgers: [...new Set(ids)] }
   same('bundle', due, { ...bundle, fields: Object.keys(bundle).length, ledgers: ids })
   // It begins in its session and ends, and the executor's entries are those that its trace hash was taken over.
@@ -184,7 +277,8 @@ function verifyBundle (path, given) {
     for (const [name, { ledger_id, entry_hash, entry_id: id }] of refs) {
       const [, entry_id = id, seq] = NAMED.exec(id) ?? []
       const link = links.get(`${ledger_id} ${+seq}`), isDue = /^(projection|user_message|output)_ref$/.test(name)
-      demand(where, name, `${ledger_id} ${entry_id} in the bundle`, 'not there', link?.body || !isDue)
+      const isHere = covers.some((each) => each.ledger_id === ledger_id && each.first <= +seq && +seq <= each.end)
+      demand(where, name, `${ledger_id} ${entry_id} in the bundle`, 'not there', isDue ? link?.body : link || !isHere)
       if (link) same(where, { [name]: [link.entry_id, link.entry_hash] }, { [name]: [entry_id, entry_hash] })
     }
   }

@@ -11,9 +11,10 @@ import json
 import os
 import threading
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -43,7 +44,7 @@ def is_sealed(value: object) -> bool:
 
 
 class Cipher(Protocol):
-    """The interface of AES-256-GCM. The library is imported only when a keyring is opened, because most programs have none."""
+    """The interface of AES-256-GCM. The library is imported with the first key, because most commands need none."""
 
     def encrypt(self, nonce: bytes, data: bytes, associated_data: bytes) -> bytes:
         """The encrypted data, followed by their tag."""
@@ -90,20 +91,10 @@ class Keyring:
 
     Args:
         directory: created with the first key
-
-    Raises:
-        SealingError: `cryptography` cannot be imported
     """
 
     def __init__(self, directory: Path | str) -> None:
-        try:
-            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-        except ImportError as error:
-            raise SealingError(
-                "a keyring is configured, but `cryptography` cannot be imported: pip install --force-reinstall cryptography"
-            ) from error
-        self._cipher: Callable[[bytes], Cipher] = AESGCM
-        self._directory = Path(directory)
+        self.directory = Path(directory)
         self._recent: dict[str, SubjectKey] = {}
         self._older: dict[str, SubjectKey] = {}
         # A thread that reads a key file must not cache the key after another thread has destroyed it.
@@ -186,7 +177,7 @@ class Keyring:
                 write_private(draft, text.encode(), replaces=True)
                 draft.replace(path)
                 sync_directory(path.parent)
-                sync_directory(self._directory)  # the subdirectory of notes may be new
+                sync_directory(self.directory)  # the subdirectory of notes may be new
             self._forget(subject_id)
             return begun
 
@@ -203,7 +194,7 @@ class Keyring:
 
     def erasures(self) -> list[Erasure]:
         """The unfinished erasures, oldest first."""
-        directory = self._directory / _ERASURES
+        directory = self.directory / _ERASURES
         with _os_errors(directory):
             found = [self._noted(path) for path in directory.glob("*.json")] if directory.is_dir() else []
         return sorted(found, key=lambda each: (each.begun_at, each.subject_id))
@@ -223,8 +214,8 @@ class Keyring:
             with _os_errors(path):
                 if path.exists():
                     _shred(path)
-                if self._directory.is_dir():
-                    sync_directory(self._directory)
+                if self.directory.is_dir():
+                    sync_directory(self.directory)
         return pending.kid if pending is not None else key.kid if key is not None else None
 
     def end_erasure(self, subject_id: str) -> None:
@@ -259,11 +250,11 @@ class Keyring:
         return noted
 
     def _note_path(self, subject_id: str) -> Path:
-        return self._directory / _ERASURES / f"{self._path(subject_id).stem}.json"
+        return self.directory / _ERASURES / f"{self._path(subject_id).stem}.json"
 
     def _path(self, subject_id: str) -> Path:
         # Hashed, because a subject id may contain any character, and other users may see file names.
-        return self._directory / f"{hashlib.sha256(subject_id.encode()).hexdigest()}.key"
+        return self.directory / f"{hashlib.sha256(subject_id.encode()).hexdigest()}.key"
 
     def _keep(self, subject_id: str, key: SubjectKey | None) -> SubjectKey | None:
         if key is not None:
@@ -296,16 +287,18 @@ class Keyring:
             return f"is not a key file ({type(error).__name__}); restore it from a backup"
         if len(secret) != _KEY_BYTES:
             return f"holds a key of {len(secret)} bytes instead of {_KEY_BYTES}; restore it from a backup"
-        return SubjectKey(kid, self._cipher(secret), hmac.digest(secret, b"kitchener/1 content digest", "sha256"))
+        return SubjectKey(kid, _cipher(secret), hmac.digest(secret, b"kitchener/1 content digest", "sha256"))
 
     def _make(self, subject_id: str, content: bytes | None) -> None:
         """Creates a key file atomically; does nothing if another process has created one meanwhile."""
         kid = os.urandom(16).hex()
         text = json.dumps({"v": _VERSION, "kid": kid, "key": _encoded(os.urandom(_KEY_BYTES))}).encode()
         path = self._path(subject_id)
-        draft = self._directory / f".{kid}.new"
+        draft = self.directory / f".{kid}.new"
         with _os_errors(path):
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self.directory.exists():
+                self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                sync_directory(self.directory.parent)
             write_private(draft, text if content is None else content)
             try:
                 os.link(draft, path)  # unlike rename, never replaces a key
@@ -313,7 +306,7 @@ class Keyring:
                 pass
             finally:
                 draft.unlink()
-            sync_directory(self._directory)
+            sync_directory(self.directory)
 
 
 class Sealer:
@@ -322,16 +315,17 @@ class Sealer:
     Args:
         keyring: the subjects' keys
         sealed_fields: entry type to the names of the fields to encrypt
+        seals: whether new entries are sealed; False: sealed ones are opened, and new ones stay in plain text
     """
 
-    def __init__(self, keyring: Keyring, sealed_fields: Mapping[str, tuple[str, ...]]) -> None:
-        self.keyring = keyring
+    def __init__(self, keyring: Keyring, sealed_fields: Mapping[str, tuple[str, ...]], *, seals: bool = True) -> None:
+        self.keyring, self.seals = keyring, seals
         self._fields = sealed_fields
 
     def is_ready(self, entry_type: str, payload: Mapping[str, object]) -> bool:
         """Whether sealing this payload does not block: the key is cached, or no field needs one."""
         subject_id = payload.get("subject_id")
-        if not isinstance(subject_id, str) or self.keyring.has(subject_id):
+        if not self.seals or not isinstance(subject_id, str) or self.keyring.has(subject_id):
             return True
         return all(payload.get(field) is None for field in self._fields.get(entry_type, ()))
 
@@ -349,7 +343,7 @@ class Sealer:
             EntryRefused: a value has no canonical form
         """
         fields = [field for field in self._fields.get(entry_type, ()) if payload.get(field) is not None]
-        if not fields:
+        if not fields or not self.seals:
             return payload
         subject_id = payload.get("subject_id")
         if not isinstance(subject_id, str):
@@ -412,6 +406,18 @@ def _unsealed(key: SubjectKey, sealed: Mapping[str, object], ledger_id: str, ent
         ) from error
 
 
+def _cipher(secret: bytes) -> Cipher:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError as error:
+        raise SealingError(
+            "content is sealed, but `cryptography`, a part of the installation, cannot be imported:"
+            " pip install --force-reinstall cryptography"
+        ) from error
+    return AESGCM(secret)
+
+
+@lru_cache(maxsize=1_024)
 def _bound_to(ledger_id: str, entry_type: str, field: str) -> bytes:
     return canonical_bytes([ledger_id, entry_type, field])
 

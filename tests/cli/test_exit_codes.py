@@ -32,6 +32,7 @@ TABLE = [
     # Turns: of a session that is not known, beyond the last one of a session that is, and what is no turn id.
     *((command, 1, NO_TURN) for command in (
         "context explain --turn {}", "context diff {} {}", "ledger proof {}", "memory bisect --bad {}",
+        "context explain {} --html",
     )),
     *((command, 1, "{turn}") for command in (
         "context explain --turn {}", "context diff {} {}", "ledger proof {}", "memory bisect --bad {}",

@@ -37,8 +37,9 @@ from kitchener.actors.executor.replies import ReplyText
 from kitchener.actors.sessions import requests
 from kitchener.actors.tools import schema as tool_schema
 from kitchener.actors.tools.registry import Tool
+from kitchener.cli.context.page.request_rows import diff_lines
 from kitchener.cli.terminal.output import harmless, table_lines
-from kitchener.config import LimitsConfig, RouterConfig, RuntimeConfig, shown
+from kitchener.config import HO2Config, LimitsConfig, RouterConfig, RuntimeConfig, shown
 from kitchener.config.settings import parse_settings
 from kitchener.context import ToolResult, choose_thread, estimator, result_item
 from kitchener.context.fold import tool_results
@@ -61,7 +62,8 @@ from kitchener.memory import learned_lines, signals, timestamps
 from kitchener.records.entries.work_orders import WorkOrderType
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolSpec, Usage
 from kitchener.records.ref import Ref
-from kitchener.replaying.recorded_sources import line_diff
+from kitchener.replaying.line_diff import line_diff
+from kitchener.runtime.loading import check_is_configured
 from tests.hostile import wire
 
 _REQUESTS: Final = requests.RequestChecks(LimitsConfig(max_message_chars=10**9))
@@ -234,6 +236,13 @@ def _as_file(suffix: str, read: Callable[[Path], object]) -> Callable[[str], obj
     return written
 
 
+def _closest_class(text: str) -> object:
+    classes = {name: HO2Config() for name in ("ADMIN", "RESIDENT", "x" * 64)}
+    with contextlib.suppress(KitchenerError):
+        check_is_configured(RuntimeConfig(agents=classes), text)
+    return classes
+
+
 def _as_router(field: str) -> Callable[[str], object]:
     def check(text: str) -> None:
         provider = {"kind": "openai_compatible", "base_url": "http://127.0.0.1", field: text, "model": "m"}
@@ -347,6 +356,8 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("output", lambda text: harmless(text)),
         Scan("a table", lambda text: [*table_lines(["a"], [{"a": text}])]),
         Scan("output as JSON", wire.shown_as_json),
+        Scan("an agent class", _closest_class),
+        Scan("requests side by side", lambda text: diff_lines(text, f"{text[1:]}\n{text[:-1]}")),
         Scan("messages", lambda text: _MESSAGES(wire.message_line(text))),
         Scan("a file of messages", _MESSAGES),
     ),

@@ -17,7 +17,8 @@ TAKES_MORE_THAN_IT_SEEMS = {
     "kitchener.config.settings": ("difflib", "settings"),
     "kitchener.context.lexical.words": ("unicodedata", "words"),
     "kitchener.memory.learned_lines": ("unicodedata", "tidy a line"),
-    "kitchener.replaying.recorded_sources": ("difflib", "diff of sources"),
+    "kitchener.replaying.line_diff": ("difflib", "diff of sources"),
+    "kitchener.runtime.loading": ("difflib", "an agent class"),
 }
 """Modules of libraries whose work may grow with the square of a text, who uses them, and the scan that measures it."""
 

@@ -50,6 +50,7 @@ def make_everything(cli: Cli, directory: Path) -> None:  # noqa: F811
     assert cli("ledger", "checkpoint").code == 0
     assert cli("ledger", "proof", turn, "-o", "bundle.json").code == 0
     assert cli("ledger", "proof", turn).code == 0
+    assert cli("context", "explain", turn, "--html").code == 0
     assert cli("memory", "export", "-o", "learned.jsonl").code == 0
     assert cli("memory", "import", "learned.jsonl").code == 0
     cli("replay", "--all")

@@ -199,6 +199,10 @@ def test_the_signers_are_found_by_being_some() -> None:
     assert events.index_keys(events.SIGNER_DECLARED, {"signer": None, "public_key": None}) == (events.SIGNERS_KEY,)
 
 
+def test_where_sealing_starts_is_found_without_a_scan() -> None:
+    assert events.index_keys(events.SEALING_CHANGED, {"is_sealed": True, "key_id": "0a"}) == (events.SEALING_KEY,)
+
+
 def test_a_source_is_found_by_its_hash() -> None:
     payload = {"subject_id": OPERATOR, "hash": "sha256:00", "text": "Be kind."}
     assert events.index_keys(events.SOURCE_RECORDED, payload) == (events.source_index_key("sha256:00"),)
@@ -210,6 +214,7 @@ def test_an_erasure_is_found_by_its_subject() -> None:
 
 
 KEYED = {
+    "SEALING_CHANGED",
     "SIGNER_DECLARED",
     "SOURCE_RECORDED",
     "SESSION_START",

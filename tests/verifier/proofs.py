@@ -67,9 +67,9 @@ async def _talk(directory: Path) -> list[str]:
     return turns
 
 
-def bundle(proven: Proven, turn_id: str, path: Path) -> Path:
-    """The bundle of a turn."""
-    assert invoke(["ledger", "proof", turn_id, "-o", str(path), *proven.options()]) == 0
+def bundle(proven: Proven, turn_id: str, path: Path, *more: str) -> Path:
+    """The bundle of a turn; with `--chain`, every entry up to the heads has a row."""
+    assert invoke(["ledger", "proof", turn_id, "-o", str(path), *more, *proven.options()]) == 0
     return path
 
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Final, NoReturn, TextIO, cast
 
 import structlog
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, MissingArgumentError
 
 from kitchener.cli.exits import DAMAGED, INTERRUPTED, INVALID, LOCKED, NEGATIVE, OK, USAGE
 from kitchener.cli.terminal.log_lines import show_logs
@@ -100,9 +100,15 @@ def invoke(tokens: Sequence[str]) -> int:
     """Runs one command line and returns its exit code. A user's mistake gives one line on standard error."""
     try:
         app = build_app(is_listing=not tokens or tokens[0] in ("--help", "-h"))
-        code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        command, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
+        if "last" in bound.arguments.values():
+            # Imported here because it leads to the ledgers, which a help text and a version need not load.
+            from kitchener.cli.options import fill_in_last
+
+            fill_in_last(command, bound.arguments)
+        code = command(*bound.args, **bound.kwargs)
     except CycloptsError as error:
-        return _fail(USAGE, f"{' '.join(str(error).split())} (kitchener --help)")
+        return _fail(USAGE, _usage(error))
     except KeyboardInterrupt:
         return _fail(INTERRUPTED, "interrupted")
     except BrokenPipeError:
@@ -112,6 +118,16 @@ def invoke(tokens: Sequence[str]) -> int:
     except (KitchenerError, OSError, ExceptionGroup) as error:
         return _told(error)
     return code if isinstance(code, int) else OK
+
+
+def _usage(error: CycloptsError) -> str:
+    """What is wrong with a command line, and where the right one is explained."""
+    text = " ".join(str(error).split())
+    argument = error.argument
+    if isinstance(error, MissingArgumentError) and argument is not None and argument.field_info.is_positional:
+        is_option_too = argument.name.startswith("-")
+        text = f"{argument.field_info.name.upper() if is_option_too else argument.name} is missing"
+    return f"{text} (kitchener {''.join(f'{each} ' for each in error.command_chain or ())}--help)"
 
 
 def _told(error: Exception) -> int:

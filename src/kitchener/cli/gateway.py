@@ -11,7 +11,7 @@ import anyio.to_thread
 from cyclopts import App, Parameter
 
 from kitchener.cli.exits import OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionChoice
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text
 from kitchener.cli.terminal.progress import progress_bar
@@ -40,10 +40,10 @@ _EVERYTHING = Options()
 
 @app.command(name="what-if")
 def what_if(
+    session: Annotated[SessionChoice, Parameter(help="Only this session, of any agent class. `last`: the newest one.")] = None,
     *,
     options: Options = _EVERYTHING,
     with_config: Annotated[Path, Parameter(help="Settings file with the other [router] and [agents].")],
-    session: Annotated[str | None, Parameter(help="Only this session, of any agent class.")] = None,
     changed: Annotated[bool, Parameter(negative="", help="List each call that would have gone elsewhere.")] = False,
     json: JsonFlag = False,
 ) -> int:
@@ -54,7 +54,7 @@ def what_if(
     For example:
 
         kitchener gateway what-if --with-config other.toml
-        kitchener gateway what-if --with-config other.toml --session SES-0a1b2c3d --changed
+        kitchener gateway what-if SES-0a1b2c3d --with-config other.toml --changed
         kitchener gateway what-if --with-config other.toml --json
     """
 

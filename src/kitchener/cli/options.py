@@ -1,23 +1,33 @@
-"""The options that all commands share, and what they lead to: the settings, the ledger files, the agent class of a session."""
+"""The options and ids that all commands share, and what they lead to: settings, ledgers, agent classes, the newest turn.
+
+An id is a position of the command line and an option too: `session show SES-…` is `session show --session SES-…`.
+"""
 
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, Literal, NamedTuple, get_args, get_type_hints
 from urllib.parse import unquote
 
+import anyio
 from cyclopts import Parameter
 
 from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
-from kitchener.errors import ConfigError
+from kitchener.errors import ConfigError, NotOnRecord
 from kitchener.ids import AGENT_CLASS_FORM, is_agent_class
-from kitchener.ledger import LedgerReader
+from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.records import events
+from kitchener.records.entries import CommonPayload, payload_as
 from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName, agent_of, class_of, index_dir, ledger_paths, sealer_of
 from kitchener.runtime.loading import DEFAULT_FILE, LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import memory_config
 from kitchener.sealing import Sealer
+
+_DEFAULT_AGENT: Final = "ADMIN"
+_WINDOWS: Final = (64, 4_096)
+"""Newest entries of a ledger that are searched for a turn, before all of them are."""
 
 
 @Parameter(name="*", group="Common options")
@@ -30,7 +40,14 @@ class Options:
         Path | None,
         Parameter(help=f"Settings file. Default: `./{DEFAULT_FILE}` if it exists, else the built-in defaults."),
     ] = None
-    agent: Annotated[str, Parameter(help="Agent class, as `[agents.<class>]` names it.")] = "ADMIN"
+    named_agent: Annotated[
+        str | None, Parameter(name="--agent", help="Agent class, as `[agents.<class>]` names it. Default: ADMIN.")
+    ] = None
+
+    @property
+    def agent(self) -> str:
+        """The agent class that is meant."""
+        return self.named_agent if self.named_agent is not None else _DEFAULT_AGENT
 
     def load(self) -> LoadedConfig:
         """The settings these options mean.
@@ -64,6 +81,20 @@ class Options:
         return text + (f" --config {self.config}" if self.config else "")
 
 
+LAST: Final = "last"
+"""Stands for the newest session or turn of `--agent`, or of all agent classes, wherever a command expects an id of one."""
+
+
+class MayBeLast(NamedTuple):
+    """Marks a parameter that takes the id of a session or turn, or `last`."""
+
+    what: Literal["session", "turn"]
+
+
+SessionArgument = Annotated[str, Parameter(help="A session id, such as SES-0a1b2c3d, or `last`."), MayBeLast("session")]
+SessionChoice = Annotated[str | None, Parameter(help="Only this session. `last`: the newest one."), MayBeLast("session")]
+TurnArgument = Annotated[str, Parameter(help="A turn id, such as T-0a1b2c3d-000002, or `last`."), MayBeLast("turn")]
+TurnChoice = Annotated[str | None, Parameter(help="A turn id, such as T-0a1b2c3d-000002, or `last`."), MayBeLast("turn")]
 JsonFlag = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON value and nothing else.")]
 ReasonOption = Annotated[str, Parameter(name="--reason", help="The reason. It is recorded.")]
 
@@ -92,7 +123,7 @@ class LedgerPaths:
 
     def sealer(self) -> Sealer | None:
         """Encrypts and decrypts what subjects said; None: it is stored in plain text."""
-        return sealer_of(self.config.ledger)
+        return sealer_of(self.config)
 
     @asynccontextmanager
     async def reader(self, agent_class: str, name: LedgerName = "ho2m") -> AsyncIterator[LedgerReader | None]:
@@ -132,3 +163,51 @@ class LedgerPaths:
         """
         others = (name for name in self.agent_classes() if name != preferred)
         return await class_of(self.config, session_id, (preferred, *others))
+
+    async def newest(self, what: Literal["session", "turn"], agent_class: str | None) -> str:
+        """The id of the session that spoke or began last, or of the turn that began last.
+
+        Args:
+            what: what is wanted
+            agent_class: of which agent class; None: of all
+
+        Raises:
+            NotOnRecord: there is none yet
+        """
+        kinds = (events.TURN_STARTED,) if what == "turn" else (events.TURN_STARTED, events.SESSION_START)
+        found: list[StoredEntry] = []
+        for name in {_DEFAULT_AGENT, *self.agent_classes()} if agent_class is None else [agent_class]:
+            async with self.reader(name) as reader:
+                entry = None if reader is None else await _newest(reader, kinds)
+                found += [entry] if entry is not None else []
+        if not found:
+            whose = "" if agent_class is None else f" of {agent_class}"
+            raise NotOnRecord(f"{LAST}: no {what}{whose} is on record yet; `kitchener chat` begins one")
+        newest = max(found, key=lambda each: (each.timestamp, each.entity_id))
+        return newest.entity_id if what == "turn" else payload_as(CommonPayload, newest.payload)["session_id"]
+
+
+async def _newest(reader: LedgerReader, kinds: tuple[str, ...]) -> StoredEntry | None:
+    """The newest entry of these types."""
+    for count in (*_WINDOWS, max(1, reader.position)):
+        for entry in reversed(await reader.last(limit=count)):
+            if entry.entry_type in kinds:
+                return entry
+    return None
+
+
+def fill_in_last(command: Callable[..., object], arguments: dict[str, object]) -> None:
+    """Puts ids in the place of `last`, in the arguments by name that a command is about to be called with.
+
+    Raises:
+        ConfigError: the settings or the agent class are wrong
+        NotOnRecord: there is no session or turn yet
+    """
+    named = [name for name, value in arguments.items() if value == LAST]
+    hints = get_type_hints(command, include_extras=True) if named else {}
+    for name in named:
+        marks = [each for each in get_args(hints.get(name)) if isinstance(each, MayBeLast)]
+        if marks:
+            options = arguments.get("options", Options())
+            assert isinstance(options, Options)
+            arguments[name] = anyio.run(options.paths().newest, marks[0].what, options.named_agent)

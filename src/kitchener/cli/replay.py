@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from kitchener.actors.tools.registry import load_tools
 from kitchener.cli.exits import DIVERGED, OK
-from kitchener.cli.options import JsonFlag, Options
+from kitchener.cli.options import JsonFlag, Options, SessionChoice
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import counted, print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
@@ -34,9 +34,9 @@ _EVERYTHING = Options()
 
 
 def replay(
+    session: Annotated[SessionChoice, Parameter(help="Replay this session, of any agent class. `last`: the newest.")] = None,
     *,
     options: Options = _EVERYTHING,
-    session: Annotated[str | None, Parameter(help="Replay this session, of any agent class.")] = None,
     is_all: Annotated[bool, Parameter(name="--all", negative="", help="Replay every session of every agent class.")] = False,
     tools: Tools = (),
     same_policy: Annotated[
@@ -57,13 +57,13 @@ def replay(
 
     For example:
 
-        kitchener replay --session SES-0a1b2c3d
+        kitchener replay last
         kitchener replay --all --json
         kitchener replay --all --same-policy
         kitchener replay --all --with-config other.toml
     """
     if (session is None) != is_all:
-        raise CallerError("replay: expected either --session SES-… or --all")
+        raise CallerError("replay: expected either SESSION (SES-… or `last`) or --all")
     if with_config is not None:
         if same_policy:
             raise CallerError(

@@ -59,8 +59,12 @@ class LedgerConfig(Settings):
     repair only."""
     verify_on_open: Literal["checkpoint", "full"] = "checkpoint"
     """What is verified when a ledger opens. `checkpoint`: the entries after the last write of the index. `full`: every hash."""
+    seal: bool = True
+    """Whether what subjects say, and what is answered and learned, is stored encrypted under a key per subject, so that a
+    subject can be erased. False: in plain text, for good. What was sealed before stays readable."""
     keyring: str | None = None
-    """Directory of one key per subject. With it, content is stored encrypted and a subject can be erased. None: plain text."""
+    """Directory of the subjects' keys. Back it up, apart from the ledgers: without it, what is sealed is unreadable. None:
+    beside `plane_root`, with `.keys` after its name."""
     signing_key: str | None = None
     """File of the Ed25519 key that signs the heads of ledgers and projections; `kitchener ledger key --new PATH` makes one.
     None: nothing is signed."""
@@ -325,14 +329,9 @@ class LearningConfig(Settings):
     """Wait after a failed consolidation, seconds. It doubles with each further failure of the signal, up to 60 times this."""
 
 
-class ContextConfig(Settings):
-    """Context: which intents are live, and what of a session's past the model sees."""
+class IntentConfig(Settings):
+    """Intents: which are live, and what becomes of one."""
 
-    context_mode: Literal["off", "shadow", "enforce"] = "off"
-    """Who decides what the model sees. `off`: attention alone. `enforce`: the Context Authority, by intents and a token budget.
-    `shadow`: attention, while the Authority records what it would have shown."""
-    context_budget: TokenCount = 2_400
-    """Tokens of context that the Authority shows in one turn."""
     intent_mode: Literal["bridge", "classified"] = "bridge"
     """`bridge`: one intent for each session. `classified`: messages continue, switch or close intents, as their
     classification suggests."""
@@ -354,6 +353,16 @@ class ContextConfig(Settings):
     invalid_lifecycle_policy: Literal["ignore_event", "block"] = "ignore_event"
     """What to do with an impossible life-cycle event. `ignore_event`: leave it out and flag it. `block`: show nothing until the
     event is voided."""
+
+
+class ContextConfig(Settings):
+    """Context: what of a session's past the model sees."""
+
+    context_mode: Literal["off", "shadow", "enforce"] = "off"
+    """Who decides what the model sees. `off`: attention alone. `enforce`: the Context Authority, by intents and a token budget.
+    `shadow`: attention, while the Authority records what it would have shown."""
+    context_budget: TokenCount = 2_400
+    """Tokens of context that the Authority shows in one turn."""
     recall_scope: Literal["intent", "session", "subject"] = "intent"
     """Where recalled turns may come from. `intent`: none are recalled. `session`: other intents of the session. `subject`: also
     other sessions of the subject."""
@@ -370,7 +379,9 @@ class ContextConfig(Settings):
 
 
 # The last base comes first in the order of fields.
-class HO2Config(ContextConfig, LearningConfig, AttentionConfig, SessionConfig, TurnConfig, ModelsConfig, PersonaConfig):
+class HO2Config(
+    IntentConfig, ContextConfig, LearningConfig, AttentionConfig, SessionConfig, TurnConfig, ModelsConfig, PersonaConfig
+):
     """`[agents.<class>]`: one agent class, its persona, tools, budgets and policies."""
 
     gone_keys: ClassVar[Mapping[str, str]] = {

@@ -55,6 +55,7 @@ SESSION_IMPORTED: Final = "SESSION_IMPORTED"
 ENTRY_IMPORTED: Final = "ENTRY_IMPORTED"
 CONTEXT_IMPORTED: Final = "CONTEXT_IMPORTED"
 SOURCE_RECORDED: Final = "SOURCE_RECORDED"
+SEALING_CHANGED: Final = "SEALING_CHANGED"
 PROJECTION_COMPUTED: Final = "PROJECTION_COMPUTED"
 CONFLICT_FLAG: Final = "CONFLICT_FLAG"
 INTENT_SHADOW_DECISION: Final = "INTENT_SHADOW_DECISION"
@@ -67,7 +68,7 @@ HO3_QUARANTINED: Final = "HO3_QUARANTINED"
 OF_MODEL_CALLS: Final = (ATTEMPT_STARTED, ATTEMPT_FAILED, LLM_CALL)
 """The entries of HO1m about a model call. Every call that went out has at least one, unless the process ended first."""
 
-OF_NO_SESSION: Final = frozenset((SUBJECT_ERASED, SIGNER_DECLARED, SOURCE_RECORDED))
+OF_NO_SESSION: Final = frozenset((SUBJECT_ERASED, SIGNER_DECLARED, SEALING_CHANGED, SOURCE_RECORDED))
 """Entries of HO2m that belong to no session. Another program's entry without a session may belong to the one that is read."""
 
 SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -119,6 +120,9 @@ CONSOLIDATIONS_KEY: Final = "consolidations"
 """The index key of every planned consolidation."""
 SIGNERS_KEY: Final = "signers"
 """The index key of every declared signer of projections."""
+SEALING_KEY: Final = "sealing"
+"""The index key of every entry from which on content is sealed, or is not."""
+_KEYS_OF_ROOT: Final[Mapping[str, tuple[str, ...]]] = {SIGNER_DECLARED: (SIGNERS_KEY,), SEALING_CHANGED: (SEALING_KEY,)}
 
 POLICY_VERSION: Final = 2
 """The version of the rules that turns follow, recorded in `TURN_STARTED`; an absent field means 1. A replay follows it.
@@ -224,8 +228,8 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
         return ("sessions", external_index_key(None if is_anonymous else subject_id, str(external)))
     if entry_type == SUBJECT_ERASED:
         return (erased_index_key(str(subject_id)),)
-    if entry_type == SIGNER_DECLARED:
-        return (SIGNERS_KEY,)
+    if entry_type in _KEYS_OF_ROOT:
+        return _KEYS_OF_ROOT[entry_type]
     if entry_type == SOURCE_RECORDED:
         return (source_index_key(str(payload.get("hash"))),)
     if entry_type in _OF_SHARED_INTENTS:
@@ -265,6 +269,7 @@ _KEYED_TYPES: Final = frozenset(
         WO_PLANNED,
         SUBJECT_ERASED,
         SIGNER_DECLARED,
+        SEALING_CHANGED,
         SESSION_END,
         *_OF_SHARED_INTENTS,
         *IMPORTED_TYPES,

@@ -67,7 +67,7 @@ class ConsolidationTape(Tape):
     def begin(self, turn: TurnTape | None) -> None:
         """Moves to the start of a consolidation."""
         assert isinstance(turn, Consolidation)
-        self.turn = turn
+        self.turn, self.is_sealed = turn, turn.is_sealed
         self._left = {ledger_id: deque(entries) for ledger_id, entries in turn.entries.items()}
         self.positions = {SIGNALS: turn.about["signals_position"]}
         self.seen = {SIGNALS: self.positions[SIGNALS], self.ho2m: turn.started.seq - 1}

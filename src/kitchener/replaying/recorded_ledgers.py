@@ -49,7 +49,7 @@ async def open_recorded(config: RuntimeConfig, agent_class: str) -> AsyncIterato
         LedgerDamaged: earlier data does not verify
         LedgerPathError: a file cannot be read
     """
-    part, sealer = path_part(agent_class), sealer_of(config.ledger)
+    part, sealer = path_part(agent_class), sealer_of(config)
     ids: Mapping[LedgerName, str] = {
         "ho1m": f"HO1M:{part}",
         "ho2m": f"HO2M:{part}",

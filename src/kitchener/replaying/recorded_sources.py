@@ -4,7 +4,6 @@
 with what an agent class is configured with now.
 """
 
-import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,9 +29,8 @@ from kitchener.records.entries import (
     payload_as,
 )
 from kitchener.records.prompt import ToolSpec
+from kitchener.replaying.line_diff import line_diff
 
-_MOST_LINES: Final = 1_000
-"""Longest text that is compared line by line; comparing takes up to the square of it."""
 _KINDS: Final[Mapping[SourceKind, str]] = {
     "prompt_pack": "prompt pack",
     "contract": "contract",
@@ -279,10 +277,3 @@ def _as_lines(value: object) -> list[str]:
     if value is None:
         return []
     return (value if isinstance(value, str) else json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)).splitlines()
-
-
-def line_diff(before: list[str], after: list[str]) -> str:
-    """Returns a unified diff of two texts, given as lines; for long texts only how long they are."""
-    if len(before) > _MOST_LINES or len(after) > _MOST_LINES:
-        return f"{len(before):,} lines as recorded, {len(after):,} lines now; too many to compare line by line"
-    return "\n".join(difflib.unified_diff(before, after, "as recorded", "now", lineterm=""))

@@ -34,11 +34,18 @@ class ReplayLedger:
     def __init__(
         self, ledger_id: str, reader: LedgerReader | None, tape: Tape, config: LedgerConfig, sealer: Sealer | None
     ) -> None:
-        self.ledger_id, self.config = ledger_id, config
+        self.ledger_id, self._config = ledger_id, config
         self._reader, self._tape, self._sealer = reader, tape, sealer
         self._watchers: list[list[StoredEntry]] = []
         self.last_timestamp = _NO_TIME
         """ISO time of the last entry written."""
+
+    @property
+    def config(self) -> LedgerConfig:
+        """Limits of an entry; whether content is sealed is taken from the record."""
+        if self._config.seal == self._tape.is_sealed:
+            return self._config
+        return self._config.model_copy(update={"seal": self._tape.is_sealed})
 
     @property
     def position(self) -> int:
@@ -111,7 +118,7 @@ class ReplayLedger:
 
     def content_digest(self, subject_id: str, data: bytes, opening: Opening = NOTHING) -> str:
         """The digest of some content, as the recorded ledger computes it."""
-        if self._sealer is None:
+        if self._sealer is None or not self._tape.is_sealed:
             return opening.digest(data)
         return self._sealer.content_digest(subject_id, opening.data + data)
 

@@ -87,6 +87,13 @@ class TurnTape:
         return not isinstance(self.start.get("user_message"), str)
 
     @property
+    def is_sealed(self) -> bool:
+        """Whether its content was sealed when it ran; then its digests are keyed."""
+        payloads = (each.payload for each in self.of_type(events.WO_PLANNED, events.LLM_CALL))
+        hashes = (each.get("input_hash") or each.get("request_hash") for each in payloads)
+        return next((str(each).startswith("hmac-") for each in hashes if each), False)
+
+    @property
     def is_replayable(self) -> bool:
         """Whether it completed and its text can be read."""
         return self.end is not None and self.end.entry_type == events.TURN_COMPLETED and not self.is_erased
@@ -137,6 +144,8 @@ class Tape:
         """The positions of the ledgers that the turn reads now, by ledger id."""
         self.seen: dict[str, int] = {}
         """Number of the last visible entry, by ledger id."""
+        self.is_sealed = False
+        """Whether content was sealed when the current turn ran."""
         self.policy_differs = False
         self.compares = True
         """Whether payloads are compared, or only what each entry is about."""
@@ -165,6 +174,8 @@ class Tape:
     def begin(self, turn: TurnTape | None) -> None:
         """Moves to the start of a turn, or with None to the start of the session."""
         self.turn = turn
+        first = turn if turn is not None or not self.turns else self.turns[0]
+        self.is_sealed = first is not None and first.is_sealed
         if turn is None:
             self._left = {self.ho2m: deque(self.opening)}
             self.seen = dict.fromkeys(self.entries, 0)

@@ -37,6 +37,7 @@ from kitchener.memory import HO3Memory
 from kitchener.records.prompt import Provider
 from kitchener.runtime.ledger_paths import index_dir, ledger_paths
 from kitchener.runtime.memories import memory_of
+from kitchener.runtime.sealed_root import record_sealing
 from kitchener.sealing import Sealer
 from kitchener.signing import Signer
 
@@ -176,6 +177,7 @@ class Agent:
         try:
             with ends_when_told(what):
                 async with self._open_ledgers() as opened:
+                    await record_sealing(opened.ho2m, self._shared.sealer)
                     self.ledgers.attach(opened)
                     await self.supervisor.recover()
                     async with self.mailbox.open():

@@ -26,6 +26,7 @@ from kitchener.ledger import LedgerClient, LedgerEntry, StoredEntry
 from kitchener.memory import HO3Memory
 from kitchener.records import events
 from kitchener.runtime.ledger_paths import index_dir, memories, sealer_of, settings_of, supervisors_ledgers
+from kitchener.runtime.sealed_root import check_keyring
 from kitchener.sealing import MARK, Erasure, Keyring, Sealer, is_sealed
 
 
@@ -46,7 +47,7 @@ class ErasureReport:
     turns: int = 0
     """Number of turns in those sessions."""
     plain_turns: int = 0
-    """Number of those turns that were stored before there was a keyring; they cannot be erased and stay readable."""
+    """Number of those turns that were stored in plain text; they cannot be erased and stay readable."""
     artifacts: int = 0
     """Number of deactivated artifacts that had the subject as a source."""
 
@@ -72,9 +73,10 @@ def keyring_of(sealer: Sealer | None) -> Keyring:
     """
     if sealer is None:
         expected = (
-            "is not set, so everything is stored in plain text, and ledgers never lose an entry: no subject can be erased"
+            "is off, and there are no keys: everything is stored in plain text, and ledgers never lose an entry, so no subject"
+            " can be erased; with seal = true, what is said from then on can be"
         )
-        raise ConfigError("[ledger]", "keyring", "", expected)
+        raise ConfigError("[ledger]", "seal", "false", expected)
     return sealer.keyring
 
 
@@ -184,7 +186,7 @@ async def erase_subject(
     """
     check_erasable(subject_id)
     settings, clock = await anyio.to_thread.run_sync(settings_of, config, root), clock or SystemClock()
-    async with open_stores(settings, clock=clock, sealer=sealer_of(settings.ledger)) as stores:
+    async with open_stores(settings, clock=clock, sealer=sealer_of(settings)) as stores:
         return await erase(subject_id, stores, clock)
 
 
@@ -204,6 +206,8 @@ async def erase(subject_id: str, stores: Stores, clock: Clock) -> ErasureReport:
         LedgerWriteError: the key is destroyed, but the record could not be written; call again
     """
     check_erasable(subject_id)
+    for ho2m in stores.supervisors.values():
+        await check_keyring(ho2m, stores.keyring)
     lost_kid = None
     if await anyio.to_thread.run_sync(stores.keyring.kid_of, subject_id) is None:
         lost_kid = await _find_lost_kid(subject_id, stores)
@@ -335,7 +339,7 @@ async def _why_unknown(subject_id: str, stores: Stores) -> str:
     for ho2m in stores.supervisors.values():
         async for start in ho2m.read(key="sessions", entry_type=events.SESSION_START):
             if start.payload.get("subject_id") == subject_id:
-                return "has no key: the entries about this subject were stored in plain text, before a keyring was configured"
+                return "has no key: the entries about this subject were stored in plain text, so they cannot be erased"
     return "is not known: there is no key, no session and no erasure of this subject"
 
 

@@ -1,12 +1,13 @@
 """Turns a configuration into the paths of its agent classes' ledgers and of its memories, and finds the class of a session."""
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import unquote
 
 from kitchener.actors.sessions.fresh_ids import check_session_id
-from kitchener.config import INHERITED, HO2Config, HO3MemoryConfig, LedgerConfig, RuntimeConfig
+from kitchener.config import INHERITED, HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.errors import UnknownSession
 from kitchener.ids import is_agent_class, path_part
 from kitchener.ledger import LedgerReader
@@ -34,9 +35,15 @@ def settings_of(config: RuntimeConfig | str | Path | None, root: str | Path | No
     return config.model_copy(update={"plane_root": str(where), "agents": named})
 
 
-def sealer_of(config: LedgerConfig) -> Sealer | None:
-    """Encrypts and decrypts what subjects said; None: it is stored in plain text."""
-    return Sealer(Keyring(Path(config.keyring)), SEALED_FIELDS) if config.keyring else None
+def keyring_dir(config: RuntimeConfig) -> Path:
+    """The directory of the subjects' keys, whether it exists or not. By default a copy of the root has no key."""
+    return Path(config.ledger.keyring or f"{os.path.abspath(config.plane_root)}.keys")
+
+
+def sealer_of(config: RuntimeConfig) -> Sealer | None:
+    """Encrypts and decrypts what subjects said; None: it is stored in plain text, and nothing was ever sealed."""
+    directory, seals = keyring_dir(config), config.ledger.seal
+    return Sealer(Keyring(directory), SEALED_FIELDS, seals=seals) if seals or directory.exists() else None
 
 
 def agent_of(config: RuntimeConfig, agent_class: str) -> HO2Config:

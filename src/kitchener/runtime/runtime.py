@@ -38,6 +38,7 @@ from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyri
 from kitchener.runtime.ledger_paths import agent_of, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.loading import LoadedConfig, check_config, check_is_configured, load_config
 from kitchener.runtime.memories import memory_of, open_memories
+from kitchener.runtime.sealed_root import check_place
 from kitchener.signing import load_signer
 
 _log = get_logger(__name__)
@@ -263,7 +264,8 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
     with anyio.CancelScope(shield=True) as scope:
         async with build_providers(config.router, given=tuple(injected.providers)) as known:
             gateway = LLMGateway(config.router, {**known, **injected.providers}, queue=limits.gateway_queue)
-            sealer, key = sealer_of(config.ledger), config.ledger.signing_key
+            await anyio.to_thread.run_sync(check_place, config)
+            sealer, key = sealer_of(config), config.ledger.signing_key
             signer = await anyio.to_thread.run_sync(load_signer, key) if key is not None else None
             async with (
                 open_memories(config, clock=injected.clock, sealer=sealer) as memories,

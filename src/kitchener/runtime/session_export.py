@@ -130,7 +130,7 @@ async def export_session(
 
 
 def _key(config: RuntimeConfig, chosen: "_Selection") -> bytes:
-    sealer = sealer_of(config.ledger)
+    sealer = sealer_of(config)
     found = sealer.keyring.key_file(chosen.subject_id) if sealer is not None else None
     if found is None:
         raise SealingError(

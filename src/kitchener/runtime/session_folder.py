@@ -21,7 +21,8 @@ from kitchener.canonical import canonical_bytes, canonical_digest, digest
 from kitchener.errors import CallerError, EntryRefused, FolderDamaged
 from kitchener.ids import check_recorded_subject, is_agent_class, memory_namespace, path_part
 from kitchener.ledger.audit.bundle import MAX_BUNDLE_BYTES, BundleSelection, write_part
-from kitchener.ledger.audit.bundle_check import BundleFault, VerifiedPart, read_part
+from kitchener.ledger.audit.bundle_check import VerifiedPart, read_part
+from kitchener.ledger.audit.bundle_parts import BundleFault
 from kitchener.ledger.format.imported import innermost
 from kitchener.ledger.format.lines import BadLine, Line, make_entry
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS

@@ -88,7 +88,7 @@ async def import_session(
     """
     settings = await anyio.to_thread.run_sync(partial(settings_of, config, root))
     found = await anyio.to_thread.run_sync(partial(read_folder, Path(folder), public_key=public_key))
-    sealer, manifest = sealer_of(settings.ledger), found.manifest
+    sealer, manifest = sealer_of(settings), found.manifest
     _check_sizes(found, settings.ledger.max_entry_bytes)
     await anyio.to_thread.run_sync(_check_key, found, sealer)
     async with AsyncExitStack() as stack:  # all ledgers are locked before the first is written

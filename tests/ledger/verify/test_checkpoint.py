@@ -65,10 +65,10 @@ async def test_checkpoint_signs_the_durable_head_of_all_that_was_written(
         assert head.seq == 3
         assert (head.signer, head.public_key) == (signer.signer, signer.public_key)
         assert head.timestamp == "2026-02-18T11:00:00.000000+00:00"
-        text = f"kitchener/2/head|{LEDGER}|3|{head.chain_hash}|{head.timestamp}|{head.commits}"
+        text = f"kitchener/3/head|{LEDGER}|3|{head.chain_hash}|{head.timestamp}|{head.commits}|1|{head.tree}"
         assert is_signed(head.public_key, text.encode(), head.sig)
     stored = checkpoint_path(path)
-    assert json.loads(stored.read_bytes()) == head._asdict()
+    assert json.loads(stored.read_bytes()) == {**head._asdict(), "frontier": list(head.frontier or ())}
     assert stat.S_IMODE(stored.stat().st_mode) == 0o600
     assert not list(path.parent.glob(".*"))
 

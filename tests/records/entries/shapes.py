@@ -49,6 +49,7 @@ _EVERYWHERE: Final[dict[str, Shape]] = {
     events.LIFECYCLE_VOIDED: entries.LifecycleVoidedPayload,
     events.SUBJECT_ERASED: entries.SubjectErasedPayload,
     events.SIGNER_DECLARED: entries.SignerDeclaredPayload,
+    events.SEALING_CHANGED: entries.SealingChangedPayload,
     events.SESSION_IMPORTED: entries.SessionImportedPayload,
     events.ENTRY_IMPORTED: entries.ImportedPayload,
     events.CONTEXT_IMPORTED: entries.ImportedPayload,

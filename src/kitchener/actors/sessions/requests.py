@@ -201,7 +201,7 @@ def fits_entry(text: str, ledger: LedgerConfig) -> bool:
     if len(text) * 16 <= ledger.max_entry_bytes:  # six bytes a character at most; at least three eighths of an entry are left
         return True
     limit = ledger.max_entry_bytes - min(_BESIDE_THE_TEXT, ledger.max_entry_bytes // 2)
-    if ledger.keyring:  # sealed text is written in base64
+    if ledger.seal:  # sealed text is written in base64
         limit = limit * 3 // 4
     return len(canonical_bytes(text)) <= limit
 

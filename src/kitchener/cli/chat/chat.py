@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.cli.chat.slash_commands import ChatContext, ChatMemory, is_about_context
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
-from kitchener.cli.options import LedgerPaths, Options
+from kitchener.cli.options import LedgerPaths, Options, SessionChoice
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
 from kitchener.cli.terminal.output import counted, is_interactive, print_text, say
@@ -37,9 +37,11 @@ _EVERYTHING = Options()
 
 
 def chat(
+    session: Annotated[
+        SessionChoice, Parameter(help="Go on with this session. `last`: the newest. Default: a new one.")
+    ] = None,
     *,
     options: Options = _EVERYTHING,
-    session: Annotated[str | None, Parameter(help="Continue this session. Default: a new one.")] = None,
     subject: Annotated[str | None, Parameter(help="The subject. Default: anonymous.")] = None,
     log_level: LogLevel = None,
 ) -> int:
@@ -53,7 +55,8 @@ def chat(
         kitchener chat
         kitchener chat --subject ada --root ./ledgers
         echo "hello" | kitchener chat
-        kitchener chat --session SES-0a1b2c3d
+        kitchener chat last
+        kitchener chat SES-0a1b2c3d
     """
     with terminal_kept(), logged_from(log_level):
         return anyio.run(_chat, options, session, subject)

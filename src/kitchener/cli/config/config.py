@@ -1,7 +1,6 @@
 """`kitchener config`: is it right, what is in force, what is there to set."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -38,8 +37,8 @@ def check(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     try:
         loaded = options.load_checked()
         check_tools(loaded.config, loaded.source)
-        if options != replace(options, agent=_EVERYTHING.agent):
-            check_is_configured(loaded.config, options.agent)
+        if options.named_agent is not None:
+            check_is_configured(loaded.config, options.named_agent)
     except ConfigError as error:
         if not json:
             raise

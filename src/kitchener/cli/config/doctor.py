@@ -28,8 +28,9 @@ from kitchener.ledger.disk.file_ops import FileOps, locked_by
 from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.plain_names import shown_path
 from kitchener.records import events
-from kitchener.runtime.ledger_paths import LedgerName
+from kitchener.runtime.ledger_paths import LedgerName, keyring_dir, supervisors_ledgers
 from kitchener.runtime.loading import DEFAULT_FILE, EMBEDDED, LoadedConfig, check_config
+from kitchener.runtime.sealed_root import check_keyring, check_place
 
 _SYNCS: Final = 11
 """Writes whose syncs are timed; odd, so that the median is one of them."""
@@ -78,9 +79,9 @@ def doctor(
 ) -> int:
     """Say whether this machine, the settings and the ledgers are in order.
 
-    Looks at versions, settings, keys, the file system under the root (locks, and how long a sync takes), at each ledger's
-    head and holder, and at how many of the newest turns met a full queue. Takes no lock, changes nothing but a temporary
-    file, and calls providers only with `--probe`. Exits with 1 where something fails.
+    Looks at versions, settings, API keys, the subjects' keys, the file system under the root (locks, and how long a sync
+    takes), at each ledger's head and holder, and at how many of the newest turns met a full queue. Takes no lock, changes
+    nothing but a temporary file, and calls providers only with `--probe`. Exits with 1 where something fails.
 
     For example:
 
@@ -97,7 +98,7 @@ def doctor(
         config = loaded.config
         findings += [*_settings(loaded), *_root(Path(config.plane_root))]
         is_checked = all(each.state == "ok" for each in findings if each.what == "references")
-        findings += [*_providers(config, is_checked=is_checked), *anyio.run(_ledgers, config)]
+        findings += [*_providers(config, is_checked=is_checked), anyio.run(_keys, config), *anyio.run(_ledgers, config)]
         if probe and is_checked:
             findings += [
                 Finding(f"probe {each.provider_id}", "ok" if each.problem is None else "fail", each.detail)
@@ -189,6 +190,28 @@ def _providers(config: RuntimeConfig, *, is_checked: bool) -> Iterator[Finding]:
         if provider_id == router.default_provider:
             facts.append("default")
         yield Finding(f"provider {described_key(provider_id)}", "ok", ", ".join(fact for fact in facts if fact))
+
+
+async def _keys(config: RuntimeConfig) -> Finding:
+    """Where the subjects' keys are, and whether they are those of this root."""
+    places, directory = LedgerPaths(config), keyring_dir(config)
+    where, sealer = shown_path(str(directory)), places.sealer()
+    if sealer is None:
+        return Finding("keys", "warn", "none: seal is off, so everything is stored in plain text and nobody can be erased")
+    try:
+        await anyio.to_thread.run_sync(check_place, config)
+        for agent_class in supervisors_ledgers(config):
+            async with places.reader(agent_class) as reader:
+                if reader is not None:
+                    await check_keyring(reader, sealer.keyring)
+    except KitchenerError as error:
+        return Finding("keys", "fail", str(error))
+    if not directory.is_dir():
+        return Finding("keys", "ok", f"will be made in {where}; back them up, apart from the ledgers")
+    detail = f"{len(list(directory.glob('*.key'))):,} in {where}; back them up, apart from the ledgers"
+    if directory.stat().st_mode & 0o077:
+        return Finding("keys", "warn", f"{detail}; others may enter the directory: chmod 700 {where}")
+    return Finding("keys", "ok", f"{detail}{'' if sealer.seals else '; seal is off, so new content is stored in plain text'}")
 
 
 async def _ledgers(config: RuntimeConfig) -> list[Finding]:

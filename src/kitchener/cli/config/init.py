@@ -73,6 +73,7 @@ def init(
         raise ConfigError(str(path), "", "", "is there already; `kitchener init --force` overwrites it")
     write_whole(path, lambda file: file.write(text.encode()))
     print_text(f"wrote {path}")
+    print_text(f"what people say is sealed under keys in {directory / '.kitchener.keys'}; back them up, apart from the ledgers")
     if provider in _KEYS:
         print_text(f"put the key of {provider} into the environment variable {_KEYS[provider]}")
     if provider is not None and importlib.util.find_spec("pydantic_ai") is None:
@@ -116,7 +117,8 @@ def settings_text(provider: tuple[str, str] | None = None) -> str:
         _HEAD,
         *_setting(RuntimeConfig, "plane_root", ".kitchener"),
         "[ledger]",
-        *_setting(LedgerConfig, "keyring", example="keys"),
+        *_setting(LedgerConfig, "seal"),
+        *_setting(LedgerConfig, "keyring", example=".kitchener.keys"),
         "[router]",
         *_setting(RouterConfig, "default_provider", chosen),
         *_comment(RouterConfig, "providers"),

@@ -102,7 +102,7 @@ def _call_json(number: int, prompt: RecordedPrompt) -> dict[str, object]:
         "contract_id": request.contract_id,
         "prompt_pack_version": request.prompt_pack_version,
         "messages": [each.as_mapping() for each in request.messages],
-        "tools": _tools(request),
+        "tools": offered_tools(request),
         "answer_schema": request.output_schema,
         "model_id": request.model_id,
         "temperature": request.temperature,
@@ -127,43 +127,69 @@ def prompt_lines(prompts: TurnPrompts, number: int | None = None) -> Iterator[st
         yield from _call_lines(f"request {place} of {len(prompts.calls)}", each)
     if prompts.problem is not None:
         yield ""
-        for entry in prompts.missing:
-            yield f"not shown: call {entry.payload.get('call')} of {entry.entity_id}, {entry.payload.get('request_hash')}"
+        yield from missing_lines(prompts)
         yield f"why: {prompts.problem}"
 
 
+def missing_lines(prompts: TurnPrompts) -> Iterator[str]:
+    """The requests that could not be rebuilt."""
+    for entry in prompts.missing:
+        yield f"not shown: call {entry.payload.get('call')} of {entry.entity_id}, {entry.payload.get('request_hash')}"
+
+
 def _call_lines(title: str, prompt: RecordedPrompt) -> Iterator[str]:
-    request, answer = prompt.request, prompt.answer
+    request = prompt.request
     yield f"{title}: {request.wo_type}, call {request.call} of {request.wo_id}"
     yield f"  contract    {request.contract_id}, prompt pack {request.prompt_pack_version}"
-    limits = f"temperature {request.temperature:g}, at most {request.max_tokens:,} tokens"
-    if answer is not None:
-        yield f"  asked       {answer['model_id']} of {answer['provider_id']}, {limits}"
-    else:
-        yield f"  asked       {limits}; no provider answered"
-    yield f"  hash        {prompt.request_hash}, {_verdict(prompt)}"
-    yield f"  tokens      {prompt.tokens:,} estimated{_usage_words(prompt.usage)}"
+    yield f"  asked       {asked_words(prompt)}"
+    yield f"  hash        {prompt.request_hash}, {hash_verdict(prompt)}"
+    yield f"  tokens      {prompt.tokens:,} estimated{usage_words(prompt.usage)}"
     for line in table_lines(("tokens", "part"), [{"tokens": each.tokens, "part": each.name} for each in prompt.parts]):
         yield f"    {line}"
+    yield from request_lines(request)
+
+
+def asked_words(prompt: RecordedPrompt) -> str:
+    """Which model answered a request, under which limits."""
+    limits = f"temperature {prompt.request.temperature:g}, at most {prompt.request.max_tokens:,} tokens"
+    if prompt.answer is None:
+        return f"{limits}; no provider answered"
+    return f"{prompt.answer['model_id']} of {prompt.answer['provider_id']}, {limits}"
+
+
+def request_lines(request: PromptRequest) -> Iterator[str]:
+    """What a model read, word for word: messages, tools and the schema of the answer, each below a line that names it."""
     for message in request.messages:
-        yield from _message_lines(message)
-    for tool in _tools(request):
+        yield f"--- {message_title(message)}"
+        yield from message_lines(message)
+    for tool in offered_tools(request):
         yield f"--- tool offered: {tool['tool_id']}"
-        yield json.dumps(tool, ensure_ascii=False, indent=2)
+        yield as_readable(tool)
     if request.output_schema is not None:
         yield "--- schema of the answer"
-        yield json.dumps(request.output_schema, ensure_ascii=False, indent=2)
+        yield as_readable(request.output_schema)
 
 
-def _message_lines(message: Message) -> Iterator[str]:
-    yield f"--- {message.role}" + (f", result of {message.tool_id}" if message.tool_id is not None else "")
+def as_readable(value: object) -> str:
+    """A JSON value, each of its parts on a line."""
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def message_title(message: Message) -> str:
+    """Whose message it is."""
+    return message.role + (f", result of {message.tool_id}" if message.tool_id is not None else "")
+
+
+def message_lines(message: Message) -> Iterator[str]:
+    """The text of a message, and the tools that it asks for."""
     if message.content:
         yield message.content
     for use in message.tool_uses:
         yield f"asks for {use.tool_id} {canonical_bytes(use.arguments).decode()}"
 
 
-def _verdict(prompt: RecordedPrompt) -> str:
+def hash_verdict(prompt: RecordedPrompt) -> str:
+    """Whether a request has the recorded hash, for a reader."""
     if prompt.is_verified is None:
         return "of which none is on record"
     if prompt.is_verified or prompt.answer is None:
@@ -171,14 +197,16 @@ def _verdict(prompt: RecordedPrompt) -> str:
     return f"NOT the recorded {prompt.answer['request_hash']}: this is not what was asked"
 
 
-def _usage_words(usage: UsageMapping | None) -> str:
+def usage_words(usage: UsageMapping | None) -> str:
+    """What the provider counted, to follow an estimate."""
     if usage is None:
         return ""
     cached = f" ({usage['cached_tokens']:,} of them from its cache)" if usage.get("cached_tokens") else ""
     return f"; the provider counted {usage['input_tokens']:,} in{cached}, {usage['output_tokens']:,} out"
 
 
-def _tools(request: PromptRequest) -> list[dict[str, object]]:
+def offered_tools(request: PromptRequest) -> list[dict[str, object]]:
+    """The tools that a model may ask for, as it sees them."""
     return [
         {"tool_id": each.tool_id, "description": each.description, "parameters": dict(each.parameters)}
         for each in request.tools

@@ -1,13 +1,17 @@
 """`kitchener context`: shows what the model sees or saw, and why. Only `project` writes, and only its decisions."""
 
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
 import anyio
+import anyio.to_thread
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from kitchener.cli.context.asked import prompt_lines, prompts_json
+from kitchener.cli.context.page.page_file import write_page
+from kitchener.cli.context.page.turn_page import read_page
 from kitchener.cli.context.project import ProjectionPreview, ProjectOptions, project_session, record
 from kitchener.cli.context.recorded_session import find_past, read_past
 from kitchener.cli.context.recorded_turn import TurnView, read_turn
@@ -15,8 +19,9 @@ from kitchener.cli.context.shadow import read_shadow
 from kitchener.cli.context.text import conflict_lines, flag_lines, invalid_lines, projected_lines
 from kitchener.cli.context.why import diff_json, diff_lines, entry_lines, turn_lines, view_json
 from kitchener.cli.exits import BLOCKED, INVALID, NEGATIVE, OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionChoice, TurnArgument
 from kitchener.cli.terminal.output import print_json, print_text, say
+from kitchener.cli.terminal.written_files import check_output
 from kitchener.context.ruleset import ConflictPolicy
 from kitchener.errors import CallerError, LedgerLocked
 from kitchener.memory.timestamps import iso_of, us_of
@@ -24,18 +29,16 @@ from kitchener.replaying import read_prompts
 
 app = App(name="context", help="Show what the model sees, and why.")
 
-TurnArgument = Annotated[str, Parameter(help="A turn id, such as T-0a1b2c3d-000002.")]
-
 _EVERYTHING = Options()
 
 
 @app.command
 def project(  # noqa: PLR0913  options of a command, all by keyword
+    session: Annotated[
+        SessionChoice, Parameter(help="A session id, or `last`. Default: the session that declared `--intent`.")
+    ] = None,
     *,
     options: Options = _EVERYTHING,
-    session: Annotated[
-        str | None, Parameter(help="A session id, such as SES-0a1b2c3d. Default: the session that declared `--intent`.")
-    ] = None,
     intent: Annotated[str | None, Parameter(help="Project this intent in place of the active one.")] = None,
     budget: Annotated[int | None, Parameter(validator=Number(gte=0), help="Tokens. Overrides `context_budget`.")] = None,
     as_of: Annotated[str | None, Parameter(help="Use only what was on record at this time: ISO time with a zone.")] = None,
@@ -59,26 +62,31 @@ def project(  # noqa: PLR0913  options of a command, all by keyword
 
     For example:
 
-        kitchener context project --session SES-0a1b2c3d
+        kitchener context project last
         kitchener context project --intent INT-0a1b2c3d4e5f6071 --budget 2400
-        kitchener context project --session SES-0a1b2c3d --budget 300 --dry-run --json
-        kitchener context project --session SES-0a1b2c3d --as-of 2026-02-18T10:30:00+00:00
+        kitchener context project SES-0a1b2c3d --budget 300 --dry-run --json
+        kitchener context project SES-0a1b2c3d --as-of 2026-02-18T10:30:00+00:00
     """
     if session is None and intent is None:
-        raise CallerError("expected --session or --intent: name the session, or an intent that it declared")
+        raise CallerError("expected SESSION or --intent: name the session, or an intent that it declared")
     moment = iso_of(us_of(as_of, "--as-of")) if as_of is not None else None
     chosen = ProjectOptions(intent, budget, conflict_policy, message)
     return anyio.run(_project, options, session, ledger, moment, chosen, dry_run, json)
 
 
 @app.command
-def explain(
+def explain(  # noqa: PLR0913  options of a command, all by keyword
     turn: TurnArgument,
     *,
     options: Options = _EVERYTHING,
     entry: Annotated[str | None, Parameter(help="Only this entry, intent, work order, turn, rule or learned line.")] = None,
     prompt: Annotated[bool, Parameter(negative="", help="Show what the models were asked, word for word.")] = False,
     call: Annotated[int | None, Parameter(help="With --prompt: only this request of the turn, from 1.")] = None,
+    html: Annotated[bool, Parameter(negative="", help="Write all of it, and what changed since, as one HTML file.")] = False,
+    output: Annotated[
+        Path | None, Parameter(name=("--out", "--output", "-o"), help="With --html: the file; else `./<turn>.html`.")
+    ] = None,
+    open_: Annotated[bool, Parameter(name="--open", negative="", help="With --html: show the file in a browser.")] = False,
     json: JsonFlag = False,
 ) -> int:
     """Explain why items were visible, suppressed, unreachable or not live in a turn. Takes no lock.
@@ -87,26 +95,37 @@ def explain(
     The requests are rebuilt from the ledgers, under the recorded settings, and checked by their recorded hashes. TURN may then
     also be the work order of a consolidation. Exits with 1 if a request cannot be shown or has another hash.
 
+    With --html, write one file that needs nothing else: the turn, its budget, what was shown and left out and why, the requests
+    word for word, tools, learned lines, and the differences from the turn before. Only its owner can read the file.
+
     For example:
 
+        kitchener context explain last --html
+        kitchener context explain T-0a1b2c3d-000002 --html --out turn.html --open
         kitchener context explain T-0a1b2c3d-000002 --prompt
         kitchener context explain T-0a1b2c3d-000002 --prompt --call 2 --json
-        kitchener context explain --turn T-0a1b2c3d-000002
-        kitchener context explain --turn T-0a1b2c3d-000002 --entry T-0a1b2c3d-000001
-        kitchener context explain --turn T-0a1b2c3d-000002 --entry E-2026-02-18-000000000007 --json
+        kitchener context explain last
+        kitchener context explain T-0a1b2c3d-000002 --entry T-0a1b2c3d-000001
+        kitchener context explain T-0a1b2c3d-000002 --entry E-2026-02-18-000000000007 --json
     """
 
     if call is not None and not prompt:
         raise CallerError("--call: expected --prompt too, which shows the requests of a turn")
     if prompt and entry is not None:
         raise CallerError("--prompt shows whole requests and --entry one item; leave one out")
+    if html and (prompt or entry is not None):
+        raise CallerError("--html writes everything; leave out --prompt and --entry")
+    if not html and (output is not None or open_):
+        raise CallerError("--out and --open: expected --html too, which writes a file")
+    if html:
+        return anyio.run(_html, options, turn, output, open_, json)
     return anyio.run(_prompt, options, turn, call, json) if prompt else anyio.run(_explain, options, turn, entry, json)
 
 
 @app.command
 def diff(
-    before: Annotated[str, Parameter(name="BEFORE", help="A turn id.")],
-    after: Annotated[str, Parameter(name="AFTER", help="Another turn id.")],
+    before: Annotated[TurnArgument, Parameter(name="BEFORE")],
+    after: Annotated[TurnArgument, Parameter(name="AFTER", help="Another turn id, or `last`.")],
     /,
     *,
     options: Options = _EVERYTHING,
@@ -116,7 +135,7 @@ def diff(
 
     For example:
 
-        kitchener context diff T-0a1b2c3d-000001 T-0a1b2c3d-000002
+        kitchener context diff T-0a1b2c3d-000001 last
     """
 
     async def work() -> int:
@@ -132,9 +151,9 @@ def diff(
 
 @app.command
 def shadow(
+    session: Annotated[SessionChoice, Parameter(help="Only this session, or `last`. Default: all of the agent class.")] = None,
     *,
     options: Options = _EVERYTHING,
-    session: Annotated[str | None, Parameter(help="Only this session. Default: all of the agent class.")] = None,
     json: JsonFlag = False,
 ) -> int:
     """Compare what `context_mode = "shadow"` would have shown with what attention showed. Takes no lock.
@@ -144,7 +163,7 @@ def shadow(
 
     For example:
 
-        kitchener context shadow --session SES-0a1b2c3d
+        kitchener context shadow SES-0a1b2c3d
         kitchener context shadow --json
     """
 
@@ -162,7 +181,23 @@ def shadow(
 
 
 async def _view(options: Options, turn: str) -> TurnView:
-    return await read_turn(options.paths(), options.agent, turn)
+    paths = options.paths()
+    return await read_turn(paths, options.agent, turn)
+
+
+async def _html(options: Options, turn: str, output: Path | None, is_opened: bool, is_json: bool) -> int:
+    paths = options.paths()
+    page = await read_page(paths, options.agent, turn)
+    path = output if output is not None else Path(f"{turn}.html")
+    check_output(path, paths.root)
+    size = await anyio.to_thread.run_sync(write_page, page, path)
+    if is_json:
+        print_json({"turn_id": turn, "path": str(path), "bytes": size, "problem": page.prompts.problem})
+    else:
+        print_text(f"wrote {path}, {size:,} bytes")
+    if is_opened and not await anyio.to_thread.run_sync(webbrowser.open, path.absolute().as_uri()):
+        say(f"kitchener: no browser was found; open {path} in one")
+    return OK
 
 
 async def _explain(options: Options, turn: str, entry: str | None, is_json: bool) -> int:
@@ -181,7 +216,8 @@ async def _explain(options: Options, turn: str, entry: str | None, is_json: bool
 
 
 async def _prompt(options: Options, turn: str, call: int | None, is_json: bool) -> int:
-    found = await read_prompts(turn, config=options.load().config)
+    paths = options.paths()
+    found = await read_prompts(turn, config=paths.config)
     if is_json:
         print_json(prompts_json(found, call))
     else:

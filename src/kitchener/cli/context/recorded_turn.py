@@ -109,7 +109,9 @@ class TurnView:
                 f"--entry {name!r}: no entry, intent, work order, turn, rule or learned line of session"
                 f" {self.past.session_id}; `kitchener context explain --turn {self.turn_id}` lists what there is"
             )
-        if known in self.later:
+        if name == self.turn_id:
+            text = f"{name} is the turn itself, which is shown only what was there before it"
+        elif known in self.later:
             text = f"{name} was not there yet: {known.entry_type} in {known.entry_id} came after the context was decided"
         else:
             text = f"{name} is a {known.entry_type}, which says nothing about context"

@@ -14,6 +14,8 @@ from kitchener.errors import CallerError, NotOnRecord
 
 _WIDTH: Final = 96
 _CONTEXT_LINES: Final = 4
+INEXACT: Final = "settings have changed since, or something was erased; what was shown is as recorded, sizes are today's"
+"""What a projection says that could not be made again as it was."""
 
 
 def explanation_json(found: Explanation) -> dict[str, object]:
@@ -58,7 +60,7 @@ def head_lines(view: TurnView) -> Iterator[str]:
     if view.projection is not None:
         yield f"  intent {intent_words(view.state, view.projection.intent_id)}"
     if not view.is_exact:
-        yield "  settings have changed since, or something was erased; what was shown is as recorded, sizes are today's"
+        yield f"  {INEXACT}"
 
 
 def nothing_lines(view: TurnView) -> Iterator[str]:
@@ -174,7 +176,7 @@ def _ended_intent(view: TurnView, name: str) -> str | None:
 
 def diff_json(before: TurnView, after: TurnView) -> dict[str, object]:
     """What `context diff --json` prints."""
-    came_in, went_out, notes = _changes(before, after)
+    came_in, went_out, notes = visibility_changes(before, after)
     return {
         "before": before.turn_id,
         "after": after.turn_id,
@@ -190,7 +192,7 @@ def diff_lines(before: TurnView, after: TurnView) -> Iterator[str]:
         lines = [*head_lines(view), *(nothing_lines(view) if view.projection is None else ())]
         yield f"{sign} {lines[0]}"
         yield from (f"  {line}" for line in lines[1:])
-    came_in, went_out, notes = _changes(before, after)
+    came_in, went_out, notes = visibility_changes(before, after)
     yield ""
     yield f"came in: {len(came_in)}"
     for each, why in came_in:
@@ -202,7 +204,7 @@ def diff_lines(before: TurnView, after: TurnView) -> Iterator[str]:
         yield f"also: {note}"
 
 
-def _changes(
+def visibility_changes(
     before: TurnView, after: TurnView
 ) -> tuple[list[tuple[VisibilityChange, str]], list[tuple[VisibilityChange, str]], list[str]]:
     """What came in and went out, each with what was or is the matter with it in the other turn."""
@@ -216,7 +218,7 @@ def _changes(
     found = diff_projections(before.projection, after.projection, state=after.state)
     notes = [*found.notes]
     if not (before.is_exact and after.is_exact):
-        notes.append("settings have changed since, or something was erased; what was shown is as recorded, sizes are today's")
+        notes.append(INEXACT)
     came_in = [(each, f"before: {_why(before, each)}") for each in found.came_in]
     went_out = [(each, f"after: {_why(after, each)}") for each in found.went_out]
     return came_in, went_out, notes

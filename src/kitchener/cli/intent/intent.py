@@ -13,7 +13,7 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.cli.context.recorded_session import fold_entries, read_past, state_of
 from kitchener.cli.context.text import conflict_lines, invalid_lines
 from kitchener.cli.exits import OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options, ReasonOption
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options, ReasonOption, SessionArgument, SessionChoice
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import one_line, print_json, print_table, print_text
 from kitchener.config import HO2Config
@@ -26,9 +26,9 @@ from kitchener.runtime import open_runtime
 
 app = App(name="intent", help="List and change the intents of sessions.")
 
-IntentArgument = Annotated[str, Parameter(name="INTENT", help="An intent id, such as INT-0a1b2c3d4e5f6071.")]
+IntentArgument = Annotated[str, Parameter(help="An intent id, such as INT-0a1b2c3d4e5f6071.")]
 SessionOf = Annotated[
-    str | None, Parameter(name="--session", help="The intent's session. Default: found by a search of the whole ledger.")
+    SessionChoice, Parameter(help="The intent's session, or `last`. Default: found by a search of the whole ledger.")
 ]
 
 _EVERYTHING = Options()
@@ -63,16 +63,18 @@ _IntentMethod = Callable[[HO2Supervisor, str, str, str], Awaitable[None]]
 
 @app.command(name="list")
 def list_(
+    session: Annotated[
+        SessionChoice, Parameter(help="Only intents of this session, or `last`. Default: those of all sessions.")
+    ] = None,
     *,
     options: Options = _EVERYTHING,
-    session: Annotated[str | None, Parameter(help="Only intents of this session. Default: those of all sessions.")] = None,
     json: JsonFlag = False,
 ) -> int:
     """List intents and their status, in the order of declaration. Takes no lock.
 
     For example:
 
-        kitchener intent list --session SES-0a1b2c3d
+        kitchener intent list last
         kitchener intent list --json
     """
     threads: list[SessionThreads] = anyio.run(read_threads, options.paths(), options.agent, session)
@@ -92,11 +94,10 @@ def list_(
 
 @app.command
 def declare(
-    objective: Annotated[str, Parameter(name="OBJECTIVE", help="The goal, in a sentence.")],
-    /,
+    objective: Annotated[str, Parameter(help="The goal, in a sentence.")],
+    session: SessionArgument,
     *,
     options: Options = _EVERYTHING,
-    session: Annotated[str, Parameter(help="A session id, such as SES-0a1b2c3d.")],
     parent: Annotated[str | None, Parameter(help="The parent intent. What belongs to the parent stays visible.")] = None,
     scope: Annotated[IntentScope, Parameter(help="Who shares it: the session only, or a wider scope.")] = "SESSION",
     target: Annotated[tuple[str, ...], Parameter(negative="", help="What it works on. May be repeated.")] = (),
@@ -106,8 +107,8 @@ def declare(
 
     For example:
 
-        kitchener intent declare "find a hotel in Graz" --session SES-0a1b2c3d
-        kitchener intent declare "compare prices" --session SES-0a1b2c3d --parent INT-0a1b2c3d4e5f6071
+        kitchener intent declare "find a hotel in Graz" last
+        kitchener intent declare "compare prices" SES-0a1b2c3d --parent INT-0a1b2c3d4e5f6071
     """
 
     async def call(supervisor: HO2Supervisor, session_id: str) -> _IntentOutcome:
@@ -119,7 +120,7 @@ def declare(
 
 @app.command
 def fork(
-    intent: IntentArgument,
+    intent: Annotated[IntentArgument, Parameter(name="INTENT")],
     objectives: Annotated[tuple[str, ...], Parameter(name="OBJECTIVE", help="The goal of one child. May be repeated.")],
     /,
     *,
@@ -150,10 +151,9 @@ def fork(
 @app.command
 def close(
     intent: IntentArgument,
-    /,
+    session: SessionOf = None,
     *,
     options: Options = _EVERYTHING,
-    session: SessionOf = None,
     outcome: Annotated[str, Parameter(help="The outcome. It is recorded.")] = "done",
     json: JsonFlag = False,
 ) -> int:
@@ -169,10 +169,9 @@ def close(
 @app.command
 def abandon(
     intent: IntentArgument,
-    /,
+    session: SessionOf = None,
     *,
     options: Options = _EVERYTHING,
-    session: SessionOf = None,
     reason: ReasonOption,
     json: JsonFlag = False,
 ) -> int:
@@ -188,10 +187,9 @@ def abandon(
 @app.command
 def reopen(
     intent: IntentArgument,
-    /,
+    session: SessionOf = None,
     *,
     options: Options = _EVERYTHING,
-    session: SessionOf = None,
     reason: ReasonOption,
     json: JsonFlag = False,
 ) -> int:

@@ -3,12 +3,14 @@
 `proof.py` has the commands that sign and prove.
 """
 
+import difflib
 import os
 import sys
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, get_args
 
 import anyio
 import anyio.from_thread
@@ -18,17 +20,18 @@ from cyclopts.validators import Number
 
 from kitchener.cli.exits import DAMAGED, NEGATIVE, OK
 from kitchener.cli.ledger.proof import PublicKey, checkpoint, is_bundle, key, proof, public_key_of, verify_proof
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionChoice
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import one_line, print_json, print_text, say_instead
+from kitchener.cli.terminal.output import json_text, one_line, print_json, print_text, say, say_instead
 from kitchener.clock import SystemClock, iso
-from kitchener.errors import CallerError, KitchenerError, LedgerDamaged, LedgerPathError
+from kitchener.errors import CallerError, KitchenerError, LedgerDamaged, LedgerPathError, NotOnRecord
 from kitchener.ledger import Checkpoint, StoredEntry, VerifyReport, verify_ledger
 from kitchener.ledger.audit.accept_head import AcceptedHead
 from kitchener.ledger.audit.accept_head import accept_head as accept_head_of
 from kitchener.ledger.reader import index_dirs_of
 from kitchener.ledger.verify.checkpoint import sign_ledger
 from kitchener.ledger.verify.verification import unreadable
+from kitchener.records import events
 from kitchener.runtime.ledger_paths import LedgerName
 from kitchener.signing import load_signer
 
@@ -38,6 +41,7 @@ for command in (checkpoint, key, proof):
 
 _EVERYTHING = Options()
 _PAYLOAD_WIDTH = 90
+_TYPE_CHARS: Final = 80
 _ENTRY_FIELDS = ("seq", "entry_id", "entry_hash", "entry_type", "entity_id", "timestamp", "payload")
 
 
@@ -70,12 +74,16 @@ def verify(
 
 @app.command
 def tail(
+    session: Annotated[
+        SessionChoice, Parameter(help="Only entries of this session, whatever its agent class. `last`: the newest session.")
+    ] = None,
     *,
     options: Options = _EVERYTHING,
     ledger: Annotated[LedgerName, Parameter(help="Which ledger of the agent class.")] = "ho2m",
     lines: Annotated[int, Parameter(name=("--lines", "-n"), validator=Number(gte=1), help="How many entries.")] = 10,
-    session: Annotated[str | None, Parameter(help="Only entries of this session, whatever its agent class.")] = None,
-    entry_type: Annotated[str | None, Parameter(name="--type", help="Only entries of this type, e.g. TURN_COMPLETED.")] = None,
+    entry_type: Annotated[
+        str | None, Parameter(name="--type", help="Only entries of this type, such as turn_completed.")
+    ] = None,
     json: JsonFlag = False,
 ) -> int:
     """Print the newest entries of a ledger, oldest first.
@@ -83,8 +91,8 @@ def tail(
     For example:
 
         kitchener ledger tail
-        kitchener ledger tail --ledger ho1m -n 3 --type LLM_CALL --json
-        kitchener ledger tail --session SES-0a1b2c3d
+        kitchener ledger tail --ledger ho1m -n 3 --type llm_call --json
+        kitchener ledger tail last
     """
     entries = anyio.run(_newest, options, ledger, lines, session, entry_type)
     if json:
@@ -95,6 +103,27 @@ def tail(
             print_text(f"{entry.seq:>8}  {entry.timestamp[:23]}  {entry.entry_type:<17}  {entry.entity_id}")
             print_text(f"          {one_line(str(payload), _PAYLOAD_WIDTH)}")
     return OK
+
+
+@app.command
+def show(
+    entry: Annotated[str, Parameter(help="An entry id, such as E-2026-02-18-000000000007.")],
+    *,
+    options: Options = _EVERYTHING,
+    ledger: Annotated[LedgerName | None, Parameter(help="Only this ledger of the agent class. Default: all.")] = None,
+    json: JsonFlag = False,
+) -> int:
+    """Show whole entries by their id. Takes no lock.
+
+    Ledgers number their entries on their own, so several may have an entry with this id. Without --agent, looks into the
+    ledgers of all agent classes.
+
+    For example:
+
+        kitchener ledger show E-2026-02-18-000000000007
+        kitchener ledger show E-2026-02-18-000000000007 --ledger ho1m --json
+    """
+    return run_to_end(partial(_show, options, entry, ledger, is_json=json))
 
 
 @app.command
@@ -228,6 +257,56 @@ class _Progress:
             say_instead("")
 
 
+async def _show(options: Options, entry_id: str, ledger: LedgerName | None, *, is_json: bool) -> int:
+    digits = entry_id.rpartition("-")[2]
+    if not (entry_id.startswith("E-") and digits.isascii() and digits.isdigit()):
+        raise CallerError(f"{entry_id[:80]!r} is not an entry id: expected one such as E-2026-02-18-000000000007")
+    found = await _entries(options, entry_id, int(digits), ledger)
+    if not found:
+        raise NotOnRecord(f"entry {entry_id!r} is in no ledger here; `kitchener ledger tail` shows the newest entries")
+    if is_json:
+        print_json([{"ledger_id": each.ledger_id, **_as_json(each)} for each in found])
+    else:
+        print_text("\n\n".join("\n".join(_entry_lines(each)) for each in found))
+    return OK
+
+
+async def _entries(options: Options, entry_id: str, number: int, ledger: LedgerName | None) -> list[StoredEntry]:
+    """The entries of this id. Ledgers number their entries on their own, so several ledgers may have one."""
+    paths, seen, found = options.paths(), set[Path](), list[StoredEntry]()
+    classes = [options.agent] if options.named_agent is not None else sorted({options.agent, *paths.agent_classes()})
+    names: tuple[LedgerName, ...] = get_args(LedgerName) if ledger is None else (ledger,)
+    for agent_class, name in ((agent_class, name) for agent_class in classes for name in names):
+        path = paths.ledger(agent_class, name)
+        if path in seen:  # agent classes may share a memory
+            continue
+        seen.add(path)
+        async with paths.reader(agent_class, name) as reader:
+            entry = await reader.get(number) if reader is not None else None
+            found += [entry] if entry is not None and entry.entry_id == entry_id else []
+    return found
+
+
+def _entry_lines(entry: StoredEntry) -> Iterator[str]:
+    yield f"{entry.ledger_id}  {entry.entry_id}  {entry.entry_type} of {entry.entity_id}  {entry.timestamp}"
+    yield f"  hash {entry.entry_hash}"
+    for line in json_text(entry.payload).splitlines():
+        yield f"  {line}"
+
+
+def _types(given: str) -> tuple[str, ...]:
+    """The type as it was typed, and as Kitchener writes types: another program's ledger may have others."""
+    return given, given.upper().replace("-", "_")
+
+
+def _check_type(given: str) -> None:
+    """Says on standard error that there is no such type, and which one is like it."""
+    known = [value for name, value in vars(events).items() if name == value]
+    if _types(given)[1] not in known:
+        closest = difflib.get_close_matches(_types(given)[1][:_TYPE_CHARS], known, n=1, cutoff=0.0)
+        say(f"kitchener: Kitchener writes no entries of type {given[:_TYPE_CHARS]!r}; the closest type is {closest[0]}")
+
+
 async def _newest(
     options: Options, ledger: LedgerName, lines: int, session: str | None, entry_type: str | None
 ) -> list[StoredEntry]:
@@ -239,8 +318,10 @@ async def _newest(
         if entry_type is None:
             return await reader.last(session_id=session, limit=lines)
         newest: deque[StoredEntry] = deque(maxlen=lines)
-        async for entry in reader.read(session_id=session, entry_type=entry_type):
+        async for entry in reader.read(session_id=session, entry_type=_types(entry_type)):
             newest.append(entry)
+        if not newest:
+            _check_type(entry_type)
         return list(newest)
 
 

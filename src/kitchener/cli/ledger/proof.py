@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from kitchener.cli.exits import DAMAGED, OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options, TurnArgument
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.written_files import check_output, write_whole
 from kitchener.clock import SystemClock, iso
@@ -22,7 +22,8 @@ from kitchener.errors import CallerError, ConfigError, KitchenerError, LedgerDam
 from kitchener.ids import memory_namespace, session_of_turn
 from kitchener.ledger import Checkpoint, LedgerReader, StoredEntry
 from kitchener.ledger.audit.bundle import MAX_BUNDLE_BYTES, BundlePart, BundleSelection, write_bundle
-from kitchener.ledger.audit.bundle_check import BundleFault, ProofReport, verify_bundle
+from kitchener.ledger.audit.bundle_check import ProofReport, verify_bundle
+from kitchener.ledger.audit.bundle_parts import BundleFault
 from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.ledger.verify.checkpoint import read_checkpoint, sign_ledger
 from kitchener.memory.signals import event_id
@@ -101,25 +102,25 @@ def checkpoint(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int
 
 
 def proof(
-    turn: Annotated[str, Parameter(name="TURN", help="A turn id, such as T-0a1b2c3d-000001.")],
-    /,
+    turn: TurnArgument,
     *,
     options: Options = _EVERYTHING,
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="The bundle; else `./<turn>.proof.json`.")] = None,
     max_mib: Annotated[
         int, Parameter(validator=Number(gte=1, lte=MAX_BUNDLE_BYTES // _MIB), help="Largest size of the bundle, MiB.")
     ] = 64,
-    sources: Annotated[
-        bool,
-        Parameter(negative="", help="Also what shaped its requests: settings, prompts, tools. They may stand far back."),
+    sources: Annotated[bool, Parameter(negative="", help="Also what shaped its requests: settings, prompts, tools.")] = False,
+    chain: Annotated[
+        bool, Parameter(negative="", help="Link the entries to each head by all entries between, instead of by a path.")
     ] = False,
     json: JsonFlag = False,
 ) -> int:
     """Write the evidence of one turn as a bundle that anybody can verify without Kitchener and without the ledgers.
 
-    The bundle contains the turn's own entries as they are stored; sealed values stay sealed. Of all other entries up to the
-    head, it contains numbers and hashes only. The turn names its configuration by hash; --sources adds the text. If a head is
-    not signed, the bundle proves only that it is complete, and says so.
+    The bundle contains the turn's own entries as they are stored; sealed values stay sealed. Of other entries it contains
+    numbers and hashes only: of those that these refer to, and with --chain of all up to the head. The turn names its
+    configuration by hash; --sources adds the text. If a head is not signed, the bundle proves only that it is complete, and
+    says so.
 
     For example:
 
@@ -131,11 +132,11 @@ def proof(
     check_output(path)
     wanted = anyio.run(partial(evidence_of, options, turn, has_sources=sources))
     try:
-        parts = _write(path, turn, wanted, max_mib * _MIB)
+        parts = _write(path, turn, wanted, max_mib * _MIB, chain=chain)
     except BundleFault as fault:
         say(f"kitchener: {fault!s}; `kitchener ledger verify` says more, no bundle was written")
         return DAMAGED
-    _print_parts(turn, path, parts, is_json=json)
+    _print_parts(turn, path, parts, is_chain=chain, is_json=json)
     return OK
 
 
@@ -219,12 +220,12 @@ def _print_heads(signer: Signer, heads: list[tuple[Path, Checkpoint]], faults: l
         print_text("no entries yet, nothing to sign")
 
 
-def _write(path: Path, turn_id: str, selections: list[BundleSelection], max_bytes: int) -> list[BundlePart]:
+def _write(path: Path, turn_id: str, selections: list[BundleSelection], max_bytes: int, *, chain: bool) -> list[BundlePart]:
     """Writes the bundle atomically, and only if it verifies. Only its owner can read it."""
     session_id = str(session_of_turn(turn_id))
 
     def fill(file: IO[bytes]) -> list[BundlePart]:
-        parts = write_bundle(file.write, turn_id, session_id, selections, max_bytes=max_bytes)
+        parts = write_bundle(file.write, turn_id, session_id, selections, max_bytes=max_bytes, chain=chain)
         file.flush()
         report = verify_bundle(file.name)
         if report.fault is not None:
@@ -234,7 +235,7 @@ def _write(path: Path, turn_id: str, selections: list[BundleSelection], max_byte
     return write_whole(path, fill)
 
 
-def _print_parts(turn_id: str, path: Path, parts: list[BundlePart], *, is_json: bool) -> None:
+def _print_parts(turn_id: str, path: Path, parts: list[BundlePart], *, is_chain: bool, is_json: bool) -> None:
     size, entries = path.stat().st_size, sum(part.entries for part in parts)
     is_signed = all(part.checkpoint is not None for part in parts)
     if is_json:
@@ -245,6 +246,11 @@ def _print_parts(turn_id: str, path: Path, parts: list[BundlePart], *, is_json: 
     for part in parts:
         by = f"signed by {part.checkpoint.signer}" if part.checkpoint is not None else "NOT signed"
         print_text(f"  {part.ledger_id:<16} {part.entries:>4} entries from {part.first:,} on, head {part.head_seq:,} {by}")
+    if not is_chain and any(part.is_chain for part in parts):
+        print_text(
+            "Where an earlier version signed the head, every entry up to it is named: `kitchener ledger checkpoint` signs anew,"
+            " then the bundle does not grow with the ledger."
+        )
     if not is_signed:
         print_text(
             "Without a signature it proves only that it is whole: `kitchener ledger checkpoint` signs, then write it again."

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.memory.explain import TurnText, read_turn, told
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionChoice, TurnChoice
 from kitchener.cli.replay import Tools, settings_and_tools
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import counted, one_line, print_json, print_text, short_time
@@ -27,16 +27,21 @@ _EVERYTHING = Options()
 
 
 def bisect_(
+    turn: Annotated[
+        TurnChoice,
+        Parameter(
+            name=("--turn", "--bad"), help="The turn that shows the change, or `last`. Default: the last turn of --session."
+        ),
+    ] = None,
     *,
     options: Options = _EVERYTHING,
-    bad: Annotated[str | None, Parameter(help="The turn that shows the change. Default: the last turn of --session.")] = None,
     good: Annotated[
-        str | None, Parameter(help="An earlier turn of the subject without the change. Default: an empty memory.")
+        TurnChoice, Parameter(help="An earlier turn of the subject without the change. Default: an empty memory.")
     ] = None,
     item: Annotated[
         str | None, Parameter(help="The item that came or went: ART-…, T-…, or words of a learned line. Default: any item.")
     ] = None,
-    session: Annotated[str | None, Parameter(help="The session whose last turn is used without --bad.")] = None,
+    session: Annotated[SessionChoice, Parameter(help="The session whose last turn is used without TURN, or `last`.")] = None,
     is_all: Annotated[bool, Parameter(name="--all", negative="", help="Report every change, not only one.")] = False,
     tools: Tools = (),
     json: JsonFlag = False,
@@ -48,18 +53,18 @@ def bisect_(
 
     For example:
 
-        kitchener memory bisect --bad T-0a1b2c3d-000002
-        kitchener memory bisect --bad T-0a1b2c3d-000002 --good T-0a1b2c3d-000001 --item ART-0a1b2c3d4e5f
+        kitchener memory bisect last
+        kitchener memory bisect T-0a1b2c3d-000002 --good T-0a1b2c3d-000001 --item ART-0a1b2c3d4e5f
         kitchener memory bisect --session SES-0a1b2c3d --all --json
     """
-    question = _question(session, bad, good, item, every=is_all)
+    question = _question(session, turn, good, item, every=is_all)
     return run_to_end(partial(_run, options, question, tools, is_json=json))
 
 
 def _question(session: str | None, bad: str | None, good: str | None, item: str | None, *, every: bool) -> BisectQuestion:
     of_turn = _session_of("--bad", bad) or (session is None and _session_of("--good", good)) or session
     if not of_turn:
-        raise CallerError("memory bisect: expected --bad T-…, the turn that shows the change, or --session SES-…")
+        raise CallerError("memory bisect: expected TURN (T-… or `last`), the turn that shows the change, or --session SES-…")
     if session is not None and of_turn != session:
         raise CallerError(f"--bad {bad!r} is not a turn of --session {session!r}")
     return BisectQuestion(of_turn, bad, good, item, every)

@@ -27,18 +27,18 @@ app = App(name="memory", help="Show what was learned about subjects, and withdra
 app.command(tune)
 app.command(bisect_, name="bisect")
 
-Subject = Annotated[str | None, Parameter(help="The subject. Required only if there are several.")]
+SubjectChoice = Annotated[str | None, Parameter(help="The subject. Required only if there are several.")]
 AsOf = Annotated[str | None, Parameter(name="--as-of", help="What was known at this time: ISO time with a zone. Default: now.")]
-ArtifactArgument = Annotated[str, Parameter(name="ARTIFACT", help="An artifact id, such as ART-0a1b2c3d4e5f.")]
+ArtifactArgument = Annotated[str, Parameter(help="An artifact id, such as ART-0a1b2c3d4e5f.")]
 
 _EVERYTHING = Options()
 
 
 @app.command
 def signals(
+    subject: SubjectChoice = None,
     *,
     options: Options = _EVERYTHING,
-    subject: Subject = None,
     as_of: AsOf = None,
     min_count: Annotated[int, Parameter(validator=Number(gte=0), help="Only signals with at least this many events.")] = 0,
     json: JsonFlag = False,
@@ -50,7 +50,7 @@ def signals(
     For example:
 
         kitchener memory signals
-        kitchener memory signals --subject ada --min-count 2
+        kitchener memory signals ada --min-count 2
         kitchener memory signals --as-of 2026-02-18T10:30:00+00:00 --json
     """
 
@@ -73,9 +73,9 @@ def signals(
 
 @app.command
 def biases(
+    subject: SubjectChoice = None,
     *,
     options: Options = _EVERYTHING,
-    subject: Subject = None,
     all_: Annotated[bool, Parameter(name="--all", negative="", help="Also lines that are no longer shown, and why.")] = False,
     as_of: AsOf = None,
     json: JsonFlag = False,
@@ -85,7 +85,7 @@ def biases(
     For example:
 
         kitchener memory biases
-        kitchener memory biases --subject ada --all --json
+        kitchener memory biases ada --all --json
     """
 
     async def work() -> int:
@@ -109,7 +109,7 @@ def biases(
 
 @app.command
 def explain(
-    artifact: ArtifactArgument, /, *, options: Options = _EVERYTHING, subject: Subject = None, json: JsonFlag = False
+    artifact: ArtifactArgument, subject: SubjectChoice = None, *, options: Options = _EVERYTHING, json: JsonFlag = False
 ) -> int:
     """Show where an artifact comes from: its signals, events and turns, its history, and the turns that were shown it.
 
@@ -118,7 +118,7 @@ def explain(
     For example:
 
         kitchener memory explain ART-0a1b2c3d4e5f
-        kitchener memory explain ART-0a1b2c3d4e5f --subject ada --json
+        kitchener memory explain ART-0a1b2c3d4e5f ada --json
     """
 
     async def work() -> int:
@@ -131,9 +131,9 @@ def explain(
 
 @app.command
 def cost(
+    subject: Annotated[SubjectChoice, Parameter(help="Only lines about this subject. Default: all subjects.")] = None,
     *,
     options: Options = _EVERYTHING,
-    subject: Annotated[str | None, Parameter(help="Only lines about this subject. Default: all subjects.")] = None,
     json: JsonFlag = False,
 ) -> int:
     """Show what each learned line cost: the tokens to show it, the turns it influenced, and the tokens to learn it.
@@ -143,7 +143,7 @@ def cost(
     For example:
 
         kitchener memory cost
-        kitchener memory cost --subject ada --json
+        kitchener memory cost ada --json
     """
 
     async def work() -> int:
@@ -156,12 +156,11 @@ def cost(
 @app.command
 def deactivate(
     artifact: ArtifactArgument,
-    /,
+    subject: SubjectChoice = None,
     *,
     options: Options = _EVERYTHING,
     reason: ReasonOption,
     block: Annotated[bool, Parameter(negative="", help="Also never learn from its signal again.")] = False,
-    subject: Subject = None,
     json: JsonFlag = False,
 ) -> int:
     """Deactivate an artifact. Its line is no longer shown, and it stays on record.
@@ -182,12 +181,11 @@ def deactivate(
 
 @app.command
 def quarantine(
-    target: Annotated[str, Parameter(name="TARGET", help="A signal such as tool:read_file, or an event id, EVT-….")],
-    /,
+    target: Annotated[str, Parameter(help="A signal such as tool:read_file, or an event id, EVT-….")],
+    subject: SubjectChoice = None,
     *,
     options: Options = _EVERYTHING,
     reason: ReasonOption,
-    subject: Subject = None,
     json: JsonFlag = False,
 ) -> int:
     """Stop counting a signal or an event, and deactivate the artifacts that nothing else supports.
@@ -196,7 +194,7 @@ def quarantine(
 
     For example:
 
-        kitchener memory quarantine tool:read_file --reason "a test user" --subject ada
+        kitchener memory quarantine tool:read_file ada --reason "a test user"
         kitchener memory quarantine EVT-0a1b2c3d4e5f6a7b --reason "misheard"
     """
 
@@ -210,11 +208,10 @@ def quarantine(
 
 @app.command(name="import")
 def import_(
-    file: Annotated[Path, Parameter(name="FILE", help="JSON lines: an export, or overlays in the older flat format.")],
-    /,
+    file: Annotated[Path, Parameter(help="JSON lines: an export, or overlays in the older flat format.")],
+    subject: Annotated[SubjectChoice, Parameter(help="The subject of lines that name none.")] = None,
     *,
     options: Options = _EVERYTHING,
-    subject: Annotated[str | None, Parameter(help="The subject of lines that name none.")] = None,
     json: JsonFlag = False,
 ) -> int:
     """Import what was learned elsewhere: all lines of a file, or none.
@@ -224,7 +221,7 @@ def import_(
     For example:
 
         kitchener memory import learned.jsonl
-        kitchener memory import older.jsonl --subject ada
+        kitchener memory import older.jsonl ada
     """
 
     async def work() -> int:
@@ -246,9 +243,9 @@ def import_(
 
 @app.command
 def export(
+    subject: Annotated[SubjectChoice, Parameter(help="Only this subject. Default: all subjects of the agent class.")] = None,
     *,
     options: Options = _EVERYTHING,
-    subject: Annotated[str | None, Parameter(help="Only this subject. Default: all subjects of the agent class.")] = None,
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="File to write. Default: standard output.")] = None,
 ) -> int:
     """Write what was learned as JSON lines, with its sources and history. Takes no lock.
@@ -258,7 +255,7 @@ def export(
     For example:
 
         kitchener memory export > learned.jsonl
-        kitchener memory export --subject ada -o ada.jsonl
+        kitchener memory export ada -o ada.jsonl
     """
 
     async def work() -> int:

@@ -30,6 +30,7 @@ N = TypeVar("N", int, float)
 
 
 def tune(
+    subject: Annotated[str | None, Parameter(help="Only this subject's signals. Default: those of all subjects.")] = None,
     *,
     options: Options = _EVERYTHING,
     counts: Annotated[
@@ -45,7 +46,6 @@ def tune(
     half_lives: Annotated[
         str | None, Parameter(name="--half-life", help="Values of decay_half_life_hours. Default: as configured.")
     ] = None,
-    subject: Annotated[str | None, Parameter(help="Only this subject's signals. Default: those of all subjects.")] = None,
     json: JsonFlag = False,
 ) -> int:
     """Show what other thresholds of the gate would have learned from the recorded signals, how soon, and how steadily.
@@ -54,8 +54,8 @@ def tune(
 
     For example:
 
-        kitchener memory tune
-        kitchener memory tune --count 2..8 --sessions 1..4 --subject ada
+        kitchener memory tune ada
+        kitchener memory tune --count 2..8 --sessions 1..4
         kitchener memory tune --window 24,168 --half-life 24,336 --json
     """
 

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from kitchener.cli.exits import OK
 from kitchener.cli.ledger.proof import PublicKey, public_key_of
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionArgument
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import counted, print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
@@ -19,8 +19,7 @@ _EVERYTHING = Options()
 
 
 def export(
-    session: Annotated[str, Parameter(name="SESSION", help="A session id, such as SES-0a1b2c3d.")],
-    /,
+    session: SessionArgument,
     *,
     out: Annotated[Path, Parameter(help="The folder. It must not exist.")],
     options: Options = _EVERYTHING,

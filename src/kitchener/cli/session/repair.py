@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from kitchener.cli.context.recorded_session import RecordedSession, fold_entries, read_past
 from kitchener.cli.context.text import invalid_lines
 from kitchener.cli.exits import INVALID, OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionArgument
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.context.fold.lifecycle import InvalidEvent
@@ -23,8 +23,7 @@ _EVERYTHING = Options()
 
 
 def repair(
-    session: Annotated[str, Parameter(name="SESSION", help="A session id, such as SES-0a1b2c3d.")],
-    /,
+    session: SessionArgument,
     *,
     options: Options = _EVERYTHING,
     void: Annotated[tuple[str, ...], Parameter(negative="", help="An entry to void. May be repeated.")] = (),

@@ -1,6 +1,6 @@
 """`kitchener session`: lists and shows recorded sessions. Only `end`, `repair` and `import` write to a ledger."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, TypedDict
 
@@ -8,18 +8,27 @@ import anyio
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from kitchener.cli.exits import OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.exits import NEGATIVE, OK
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionArgument
+from kitchener.cli.session.listing import SessionRow, filter_of, found_lines, list_sessions
 from kitchener.cli.session.portable import export, import_
 from kitchener.cli.session.repair import repair
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import UNREADABLE, print_answer, print_json, print_table, print_text, short_time
+from kitchener.cli.terminal.output import (
+    UNREADABLE,
+    counted,
+    print_answer,
+    print_json,
+    print_table,
+    print_text,
+    say,
+    short_time,
+)
 from kitchener.errors import UnknownSession
-from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import (
     ERASED,
-    CommonPayload,
     CostJson,
     RejectReason,
     SealedText,
@@ -40,8 +49,6 @@ app.command(repair)
 app.command(export)
 app.command(import_, name="import")
 
-SessionArgument = Annotated[str, Parameter(name="SESSION", help="A session id, such as SES-0a1b2c3d.")]
-
 _EVERYTHING = Options()
 _WORK_ORDER_STATES = {
     events.WO_PLANNED: "planned",
@@ -60,37 +67,65 @@ _WORK_ORDER_STATES = {
 def list_(
     *,
     options: Options = _EVERYTHING,
+    subject: Annotated[str | None, Parameter(help="Only sessions of this subject.")] = None,
+    grep: Annotated[
+        str | None, Parameter(help="Only sessions with these words in a message or a reply, and the turns that have them.")
+    ] = None,
+    since: Annotated[
+        str | None, Parameter(help="Only what happened since: 30m, 12h, 7d, a day, or ISO time with a zone.")
+    ] = None,
     limit: Annotated[int | None, Parameter(validator=Number(gte=1), help="Show only this many, the newest ones.")] = None,
     json: JsonFlag = False,
 ) -> int:
     """List the sessions of an agent class, oldest first. Takes no lock.
 
+    With --subject, --grep or --since and without --agent, lists those of all agent classes, and exits with 1 if there are none.
+    --grep ignores upper and lower case and line breaks. It reads sealed texts if their keys are here.
+
     For example:
 
         kitchener session list
+        kitchener session list --grep "wrong hotel" --since 7d
+        kitchener session list --subject ada --json
         kitchener session list --agent RESIDENT:bo --limit 20 --json
     """
-    rows = anyio.run(_listed, options, limit)
+    wanted = filter_of(subject, grep, since)
+    found = anyio.run(list_sessions, options, wanted, limit)
+    if found.sealed:
+        say(f"kitchener: {counted(found.sealed, 'text')} could not be searched: erased, or sealed without the key")
     if json:
-        print_json(rows)
-    elif rows:
-        columns = ("session_id", "subject_id", "external_id", "turns", "last_at", "state")
-        print_table(
-            columns,
-            ({**row, "last_at": short_time(row["last_at"]), "state": "ended" if row["ended"] else "open"} for row in rows),
-        )
+        print_json(found.rows)
+    elif found.rows and wanted.words is not None:
+        print_text("\n".join(found_lines(found.rows, wanted.words)))
+    elif found.rows:
+        _print_rows(found.rows)
     else:
-        print_text(f"no sessions of {options.agent}")
-    return OK
+        print_text(f"no sessions of {options.agent}" if wanted.is_any else "no session is like that")
+    return OK if found.rows or wanted.is_any else NEGATIVE
+
+
+def _print_rows(rows: Sequence[SessionRow]) -> None:
+    is_of_many = len({row["agent_class"] for row in rows}) > 1
+    columns = (
+        "session_id",
+        *(("agent_class",) if is_of_many else ()),
+        "subject_id",
+        "external_id",
+        "turns",
+        "last_at",
+        "state",
+    )
+    shown = ({**row, "last_at": short_time(row["last_at"]), "state": "ended" if row["ended"] else "open"} for row in rows)
+    print_table(columns, shown)
 
 
 @app.command
-def show(session: SessionArgument, /, *, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
+def show(session: SessionArgument, *, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     """Show the turns of a session: messages, replies and work orders. Takes no lock.
 
     For example:
 
-        kitchener session show SES-0a1b2c3d
+        kitchener session show last
         kitchener session show SES-0a1b2c3d --json
     """
     history = anyio.run(_shown, options, session)
@@ -99,7 +134,7 @@ def show(session: SessionArgument, /, *, options: Options = _EVERYTHING, json: J
 
 
 @app.command
-def end(session: SessionArgument, /, *, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
+def end(session: SessionArgument, *, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     """End a session. It runs the messages that already wait and takes no more.
 
     For example:
@@ -119,58 +154,6 @@ def end(session: SessionArgument, /, *, options: Options = _EVERYTHING, json: Js
         return OK
 
     return run_to_end(work)
-
-
-class _SessionRow(TypedDict):
-    """One session of the list."""
-
-    session_id: str
-    agent_class: str
-    subject_id: str
-    external_id: str | None
-    started_at: str
-    last_at: str
-    turns: int
-    ended: bool
-
-
-async def _listed(options: Options, limit: int | None) -> list[_SessionRow]:
-    async with options.paths().reader(options.agent) as reader:
-        if reader is None:
-            return []
-        if limit is None:
-            starts = [entry async for entry in reader.read(key="sessions")]
-        else:
-            starts = list(await reader.last(key="sessions", limit=limit))
-        ended = {entry.entity_id async for entry in reader.read(key="ended")}
-        return [await _row(reader, start, is_ended=start.entity_id in ended) for start in starts]
-
-
-async def _row(reader: LedgerReader, start: StoredEntry, *, is_ended: bool) -> _SessionRow:
-    payload = payload_as(SessionStartPayload, events.read_payload(start.entry_type, start.payload))
-    session_id = start.entity_id
-    (newest,) = await reader.last(session_id=session_id)
-    return {
-        "session_id": session_id,
-        "agent_class": payload["agent_class"],
-        "subject_id": payload["subject_id"],
-        "external_id": payload.get("external_id"),
-        "started_at": start.timestamp,
-        "last_at": newest.timestamp,
-        "turns": await _count_turns(reader, newest),
-        "ended": is_ended,
-    }
-
-
-async def _count_turns(reader: LedgerReader, newest: StoredEntry) -> int:
-    """How many turns a session has begun, from its newest entry where that says so."""
-    if newest.entry_type == events.SESSION_START:
-        return 0
-    payload = payload_as(CommonPayload, newest.payload)
-    if (turn_id := payload.get("turn_id")) is not None:
-        return int(turn_id.rpartition("-")[2])
-    started = reader.read(session_id=payload["session_id"], entry_type=events.TURN_STARTED)
-    return len([entry async for entry in started])
 
 
 async def _shown(options: Options, session_id: str) -> "_History":

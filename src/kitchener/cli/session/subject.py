@@ -34,8 +34,8 @@ def erase_(
     """Erase a subject: destroy the key that decrypts what they said, in every agent class, for good.
 
     Ends their sessions, withdraws what was learned from them, and records `SUBJECT_ERASED`. Every ledger still verifies.
-    Nothing can restore the text. Requires a keyring, and ledgers that no process uses. If it is interrupted, run it again.
-    Exits with 1 if there is no such subject, or if turns that were stored without a keyring stay readable.
+    Nothing can restore the text. Requires sealed content and ledgers that no process uses. If it is interrupted, run it again.
+    Exits with 1 if there is no such subject, or if turns that were stored in plain text stay readable.
 
     For example:
 
@@ -87,6 +87,6 @@ def _lines(report: ErasureReport) -> Iterator[str]:
     yield f"erased {name}: {counts}, {lines}; key {report.key_id} is destroyed"
     if report.plain_turns:
         yield (
-            f"{counted(report.plain_turns, 'turn')} of theirs were stored before there was a keyring, and stay readable:"
-            " nothing is ever taken out of a ledger"
+            f"{counted(report.plain_turns, 'turn')} of theirs were stored in plain text, before content was sealed, and stay"
+            " readable: nothing is ever taken out of a ledger"
         )

@@ -91,11 +91,16 @@ class StandardError:
 
 def print_json(value: object) -> None:
     """Prints the one JSON value of a `--json` command. What would harm a terminal is escaped, so the value is exact."""
+    _write(sys.stdout, json_text(value) + "\n")
+
+
+def json_text(value: object) -> str:
+    """A value as indented JSON. What would harm a terminal is escaped."""
     try:
         text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
     except orjson.JSONEncodeError:  # half a character, as in the name of a file, or a number beyond 64 bits
         text = json.dumps(value, indent=2, default=str)
-    _write(sys.stdout, _escaped(text) + "\n")
+    return _escaped(text)
 
 
 def print_json_lines(values: Iterable[object]) -> None:

@@ -1,8 +1,9 @@
-"""Turns selected entries of ledgers into a bundle: one file with the entries and the chain that links them to a head.
+"""Turns selected entries of ledgers into a bundle: one file with the entries and what links them to a head.
 
-A bundle has a row of number and hashes for each entry from the first selected one up to the head. Only the rows of selected
-entries contain the stored body, so a bundle discloses no other content. The caller selects the entries; `bundle_check` verifies
-bundles. Blocks, so it runs in a worker thread. The format is explained in `docs/proof.md`.
+What links them is a Merkle path, of which the size grows with the logarithm of the ledger's length (`bundle_paths`); or, where
+no signed head has a tree, the chain: number and hashes of each entry from the first selected one up to the head. Only the rows
+of selected entries contain the stored body, so a bundle discloses no other content. The caller selects the entries;
+`bundle_check` verifies bundles. Blocks, so it runs in a worker thread. The format is explained in `docs/proof.md`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,11 +12,13 @@ from typing import Final, NamedTuple
 
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import CallerError
+from kitchener.ledger.audit.bundle_paths import Wanted, linked_entries, read_paths
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.disk.scan import read_lines
+from kitchener.ledger.disk.seals import fault_at
 from kitchener.ledger.disk.volume import Volume, open_volume
 from kitchener.ledger.format.lines import NO_END, BadLine, Line, shown, split_line
-from kitchener.ledger.verify.checkpoint import Checkpoint, read_checkpoint
+from kitchener.ledger.verify.checkpoint import Checkpoint, checkpoint_path, read_checkpoint
 
 FORMAT: Final = "kitchener-proof/2"
 EARLIER_FORMAT: Final = "kitchener-proof/1"
@@ -50,6 +53,8 @@ class BundlePart(NamedTuple):
     """Number of the head's entry, whose chain hash covers all the others."""
     checkpoint: Checkpoint | None
     """The signed head; None: the head is not signed."""
+    is_chain: bool
+    """Whether every entry up to the head has a row."""
 
     def as_json(self) -> dict[str, object]:
         """All facts as JSON types; of a signed head only its signer."""
@@ -60,11 +65,18 @@ class BundlePart(NamedTuple):
             "first": self.first,
             "head": self.head_seq,
             "signer": signer,
+            "chain": self.is_chain,
         }
 
 
 def write_bundle(
-    write: Callable[[bytes], object], turn_id: str, session_id: str, selections: Sequence[BundleSelection], *, max_bytes: int
+    write: Callable[[bytes], object],
+    turn_id: str,
+    session_id: str,
+    selections: Sequence[BundleSelection],
+    *,
+    max_bytes: int,
+    chain: bool = False,
 ) -> list[BundlePart]:
     """Writes a bundle piece by piece and returns one part for each ledger.
 
@@ -74,20 +86,25 @@ def write_bundle(
         session_id: the turn's session
         selections: the entries of each ledger, in the order of the bundle
         max_bytes: largest size of the bundle
+        chain: link the entries to the heads by the chain, even where a path can
 
     Raises:
         CallerError: the bundle would exceed `max_bytes`
-        LedgerDamaged: a line is malformed or has the wrong number
+        LedgerDamaged: a line is malformed or has the wrong number, or the lines are not those of the signed tree
         LedgerPathError: a ledger cannot be read
     """
     entries = sum(len(each.seqs) for each in selections)
     count = _Counter(write, max_bytes)
     # Written key by key, in the order of RFC 8785, so that the bundle is never in memory as a whole.
     count(b'{"entries":%d,"format":%s,"ledgers":[' % (entries, canonical_bytes(FORMAT)))
-    parts = []
+    parts, by_path = [], {} if chain else {each.ledger_id: each for each in selections if _has_path(each)}
+    linked = linked_entries([Wanted(each.path, each.ledger_id, each.seqs, _head_seq(each)) for each in by_path.values()])
     for number, each in enumerate(selections):
         count(b"," if number else b"")
-        parts.append(write_part(count, each))
+        if each.ledger_id in by_path:
+            parts.append(_write_path_part(count, each, linked.get(each.ledger_id, set())))
+        else:
+            parts.append(write_part(count, each))
     count(b'],"session_id":%s,"turn_id":%s}\n' % (canonical_bytes(session_id), canonical_bytes(turn_id)))
     return parts
 
@@ -102,14 +119,14 @@ class _Counter:
         self._size += len(data)
         if self._size > self._limit:
             raise CallerError(
-                f"the bundle would be larger than {self._limit:,} bytes, since every entry from the session's start to the head"
-                " is named in it; give --max-mib a higher number"
+                f"the bundle would be larger than {self._limit:,} bytes: give a higher --max-mib. After an earlier version"
+                " signed a head, every entry up to it is named; after `kitchener ledger checkpoint` none needs to be"
             )
         self._write(data)
 
 
 def write_part(write: Callable[[bytes], object], selection: BundleSelection) -> BundlePart:
-    """Writes the part of one ledger: a row for each entry from the first selected one up to the head.
+    """Writes the part of one ledger with its chain: a row for each entry from the first selected one up to the head.
 
     Args:
         write: receives the next bytes
@@ -119,10 +136,7 @@ def write_part(write: Callable[[bytes], object], selection: BundleSelection) -> 
         LedgerDamaged: a line is malformed or has the wrong number
         LedgerPathError: the ledger cannot be read
     """
-    path = selection.path
-    held = read_checkpoint(path)
-    if held is not None and held.seq < selection.seqs[-1]:
-        held = None  # signed before the last selected entry was written
+    path, held = selection.path, _held(selection)
     head_seq, head_hash = (held.seq, held.chain_hash) if held is not None else selection.head
     head = held.as_json() if held is not None else {"chain_hash": head_hash, "ledger_id": selection.ledger_id, "seq": head_seq}
     first, shown_seqs = selection.seqs[0], frozenset(selection.seqs)
@@ -134,7 +148,42 @@ def write_part(write: Callable[[bytes], object], selection: BundleSelection) -> 
         for number, line in enumerate(lines):
             write((b"," if number else b"") + _row(line, is_shown=line.seq in shown_seqs))
         write(b"]}")
-    return BundlePart(selection.ledger_id, len(selection.seqs), first, head_seq, held)
+    return BundlePart(selection.ledger_id, len(selection.seqs), first, head_seq, held, is_chain=True)
+
+
+def _held(selection: BundleSelection) -> Checkpoint | None:
+    """The signed head; None: there is none, or it was signed before the last selected entry was written."""
+    held = read_checkpoint(selection.path)
+    return held if held is not None and held.seq >= selection.seqs[-1] else None
+
+
+def _head_seq(selection: BundleSelection) -> int:
+    held = _held(selection)
+    return held.seq if held is not None else selection.head[0]
+
+
+def _has_path(selection: BundleSelection) -> bool:
+    """Whether entries can be linked to the head by a path: not if an earlier version signed it."""
+    held = _held(selection)
+    return held is None or held.tree is not None
+
+
+def _write_path_part(write: Callable[[bytes], object], selection: BundleSelection, linked: set[int]) -> BundlePart:
+    """Writes the part of one ledger: rows of the selected entries and of those to which they refer, and the path."""
+    held, shown_seqs = _held(selection), frozenset(selection.seqs)
+    seq = _head_seq(selection)
+    chain = held.chain_hash if held is not None else selection.head[1]
+    paths = read_paths(selection.path, selection.ledger_id, sorted(shown_seqs | linked), seq)
+    if held is not None and (held.segments, held.tree) != (paths.segments, paths.tree):
+        raise fault_at(checkpoint_path(selection.path), "tree", str(held.tree), paths.tree)
+    head = {"chain_hash": chain, "ledger_id": selection.ledger_id, "segments": paths.segments, "seq": seq, "tree": paths.tree}
+    shown_head = canonical_bytes(held.as_json() if held is not None else head)
+    write(b'{"head":%s,"ledger_id":%s' % (shown_head, canonical_bytes(selection.ledger_id)))
+    write(b',"path":%s,"rows":[' % canonical_bytes(paths.path))
+    for number, line in enumerate(paths.lines):
+        write((b"," if number else b"") + _row(line, is_shown=line.seq in shown_seqs))
+    write(b'],"segments":%s}' % canonical_bytes(paths.bounds))
+    return BundlePart(selection.ledger_id, len(selection.seqs), selection.seqs[0], seq, held, is_chain=False)
 
 
 def _before(line: Line | None) -> dict[str, object] | None:

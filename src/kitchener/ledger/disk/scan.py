@@ -7,6 +7,7 @@ from kitchener.ledger.disk.seals import Seal, fault_at, seal_path
 from kitchener.ledger.disk.volume import LedgerFile, Volume
 from kitchener.ledger.format.checks import Verifier
 from kitchener.ledger.format.lines import NO_END, OPENING, START, BadLine, Mark, shown, split_line
+from kitchener.ledger.format.tree import Peaks, hash_text, leaf_of_line
 
 ReadBytes = Callable[[int, int], bytes]
 """`(size, offset)` to the bytes at that offset; fewer at the end of the file."""
@@ -69,14 +70,19 @@ def verify_range(
         LedgerDamaged: a segment differs from its seal
     """
     for part in volume.parts(verifier.offset, end):
-        sha = sha256() if hashes_files and part.seal is not None and part.base == verifier.offset else None
+        seal = part.seal
+        sha = sha256() if hashes_files and seal is not None and part.base == verifier.offset else None
+        peaks = Peaks() if sha is not None and seal is not None and seal.tree is not None else None
         read = volume.read if sha is None else _passing_to(sha.update, volume.read)
         for block in read_blocks(read, verifier.offset, part.end):
             verifier.feed(block)
+            if peaks is not None:
+                for line in block.split(b"\n")[:-1]:
+                    peaks.push(leaf_of_line(line))
             if progress is not None:
                 progress(verifier.offset)
-        if part.seal is not None and part.end - part.base == part.seal.length:
-            _check_seal(volume, part, part.seal, verifier, sha.hexdigest() if sha is not None else None)
+        if seal is not None and part.end - part.base == seal.length:
+            _check_seal(volume, part, seal, verifier, sha.hexdigest() if sha is not None else None, peaks)
     verifier.end()
 
 
@@ -89,7 +95,9 @@ def _passing_to(take: Callable[[bytes], None], read: ReadBytes) -> ReadBytes:
     return read_on
 
 
-def _check_seal(volume: Volume, part: LedgerFile, seal: Seal, verifier: Verifier, digest: str | None) -> None:
+def _check_seal(
+    volume: Volume, part: LedgerFile, seal: Seal, verifier: Verifier, digest: str | None, peaks: Peaks | None
+) -> None:
     """Raises LedgerDamaged if a segment with verified lines differs from its seal."""
     whole = verifier.whole
     found: list[tuple[str, object, object]] = [
@@ -102,6 +110,8 @@ def _check_seal(volume: Volume, part: LedgerFile, seal: Seal, verifier: Verifier
         line = split_line(first[1]) if first is not None else None
         found.append(("first_chain_hash", f"sha256:{line.chain_hash}" if line is not None else "", seal.first_chain_hash))
         found.append(("sha256", f"sha256:{digest}", seal.sha256))
+    if peaks is not None:
+        found.append(("tree", hash_text(peaks.root), seal.tree))
     for field, expected, written in found:
         if expected != written:
             raise fault_at(seal_path(volume.path, seal.number), field, str(expected), str(written))

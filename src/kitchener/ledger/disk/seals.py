@@ -21,7 +21,9 @@ from kitchener.errors import LedgerDamaged
 from kitchener.ledger.disk.file_ops import FileOps, path_problem
 from kitchener.ledger.format.lines import is_ledger_id, other_bytes
 
-FORMAT: Final = "kitchener-seal/1"
+FORMAT: Final = "kitchener-seal/2"
+EARLIER_FORMAT: Final = "kitchener-seal/1"
+"""The format of a seal without `tree`."""
 FOLDER: Final = ".segments"
 """Suffix that turns a ledger's file name into the name of its segment folder."""
 NO_SEAL: Final = "sha256:" + "0" * 64
@@ -35,7 +37,7 @@ class Seal(NamedTuple):
     """The facts about one segment, as its seal file states them."""
 
     format: str
-    """`kitchener-seal/1`"""
+    """`kitchener-seal/2`, or `/1` of a seal without `tree`"""
     ledger_id: str
     """Name of the ledger."""
     number: int
@@ -54,11 +56,13 @@ class Seal(NamedTuple):
     """`sha256:` and 64 hex digits over the segment's file."""
     previous: str
     """`sha256:` and 64 hex digits over the file of the seal before; 64 zeros in the first seal."""
+    tree: str | None = None
+    """Root of the Merkle tree over the segment's lines (`format.tree`); None: an earlier version wrote the seal."""
 
     @property
     def text(self) -> bytes:
         """The content of the seal's file: canonical JSON and LF."""
-        return canonical_bytes(self._asdict()) + b"\n"
+        return canonical_bytes({name: value for name, value in self._asdict().items() if value is not None}) + b"\n"
 
     @property
     def hash(self) -> str:
@@ -196,13 +200,13 @@ def _parsed(data: bytes) -> Seal | None:
         fields: object = orjson.loads(data)
     except orjson.JSONDecodeError:
         return None
-    if not isinstance(fields, dict) or set(fields) != set(Seal._fields):
+    if not isinstance(fields, dict) or set(fields) | {"tree"} != set(Seal._fields):
         return None
     seal = Seal(**fields)
     numbers = (seal.number, seal.first_seq, seal.last_seq, seal.length)
-    hashes = (seal.first_chain_hash, seal.last_chain_hash, seal.sha256, seal.previous)
+    hashes = (seal.first_chain_hash, seal.last_chain_hash, seal.sha256, seal.previous, fields.get("tree", NO_SEAL))
     is_one = (
-        seal.format == FORMAT
+        seal.format == (FORMAT if "tree" in fields else EARLIER_FORMAT)
         and isinstance(seal.ledger_id, str)
         and is_ledger_id(seal.ledger_id)
         and all(type(each) is int and each > 0 for each in numbers)

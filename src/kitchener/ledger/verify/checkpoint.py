@@ -16,9 +16,11 @@ from kitchener.canonical import canonical_bytes
 from kitchener.errors import LedgerDamaged, LedgerTailMissing, LedgerWriteError
 from kitchener.ledger.disk.file_ops import FileOps, path_problem, write_whole
 from kitchener.ledger.disk.scan import find_line, ledger_id_of, verify_range
+from kitchener.ledger.disk.trees import extend, resumed, tree_of
 from kitchener.ledger.disk.volume import Volume, open_volume
 from kitchener.ledger.format.checks import Verifier
 from kitchener.ledger.format.lines import NO_HASH, START, BadLine, CommitDigest, Mark, is_ledger_id, other_bytes, split_line
+from kitchener.ledger.format.tree import LedgerTree
 from kitchener.ledger.verify.recovery import REMEDY, check_is_crash, damage
 from kitchener.signing import Signer, is_public_key, is_signed, signer_id
 from kitchener.small_files import read_regular
@@ -28,6 +30,11 @@ SUFFIX: Final = ".checkpoint"
 _MAX_BYTES: Final = 65_536
 _NO_COMMITS: Final = f"sha256:{NO_HASH}"
 _CHAIN = re.compile(r"sha256:[0-9a-f]{64}")
+
+_SIGNED: Final = {"ledger_id", "seq", "chain_hash", "timestamp", "signer", "public_key", "sig"}
+_TREE: Final = _SIGNED | {"commits", "segments", "tree"}
+_FORMS: Final = (_SIGNED, _SIGNED | {"commits"}, _TREE, _TREE | {"frontier"})
+"""The fields of a head: of earlier versions, as others are shown it, and as it stands beside its ledger."""
 
 FindStop = Callable[[int], Mark]
 """An entry's number to a position at or before the entry's end, from which verification can start."""
@@ -52,16 +59,27 @@ class Checkpoint(NamedTuple):
     """Ed25519 signature over `signed_bytes`; 128 hex digits."""
     commits: str | None = None
     """Digest over the ends of the commits up to `seq` (`CommitDigest`); None: an earlier version signed, without a digest."""
+    segments: int | None = None
+    """Number of the segments up to `seq`, which are the leaves of `tree`; None: an earlier version signed, without a tree."""
+    tree: str | None = None
+    """Root of the ledger's Merkle tree up to `seq` (`format.tree`); None: as for `segments`."""
+    frontier: tuple[str, ...] | None = None
+    """The hashes from which the tree grows on when the next head is signed; not signed itself, since `tree` covers it.
+    None: an earlier version signed, or the head is shown elsewhere than beside its ledger."""
 
     @property
     def signed_bytes(self) -> bytes:
         """The bytes that are signed: plain text, so that checking them needs no JSON library."""
         text = f"head|{self.ledger_id}|{self.seq}|{self.chain_hash}|{self.timestamp}"
-        return (f"kitchener/1/{text}" if self.commits is None else f"kitchener/2/{text}|{self.commits}").encode()
+        if self.commits is None:
+            return f"kitchener/1/{text}".encode()
+        if self.tree is None:
+            return f"kitchener/2/{text}|{self.commits}".encode()
+        return f"kitchener/3/{text}|{self.commits}|{self.segments}|{self.tree}".encode()
 
     def as_json(self) -> dict[str, object]:
-        """The fields as they are written; a `commits` of None is left out."""
-        return {name: value for name, value in self._asdict().items() if value is not None}
+        """The fields as they are shown to others: those that are signed. One of None is left out."""
+        return {name: value for name, value in self._asdict().items() if value is not None and name != "frontier"}
 
     def problem(self, public_key: str | None = None) -> BadLine | None:
         """The fault of its key or signature; None: there is none.
@@ -80,26 +98,45 @@ class Checkpoint(NamedTuple):
 
 
 def sign_head(
-    ledger_id: str, seq: int, chain_hash: str, timestamp: str, signer: Signer, commits: str | None = None
+    ledger_id: str,
+    seq: int,
+    chain_hash: str,
+    timestamp: str,
+    signer: Signer,
+    commits: str | None = None,
+    tree: LedgerTree | None = None,
 ) -> Checkpoint:
-    """Signs a head."""
+    """Signs a head; one with a tree has `commits`, too."""
     head = Checkpoint(ledger_id, seq, chain_hash, timestamp, signer.signer, signer.public_key, "", commits)
+    if tree is not None:
+        head = head._replace(segments=tree.segments, tree=tree.root, frontier=tree.frontier)
     return head._replace(sig=signer.sign(head.signed_bytes))
 
 
 def read_head(fields: object) -> Checkpoint | None:
     """Reads a signed head from its JSON object; None: the object does not have the form of one. Checks no signature."""
-    if not isinstance(fields, dict) or set(fields) | {"commits"} != set(Checkpoint._fields):
+    if not isinstance(fields, dict) or {*fields} not in _FORMS:
         return None
-    commits = fields.get("commits", _NO_COMMITS)
-    if not isinstance(commits, str) or _CHAIN.fullmatch(commits) is None:
+    frontier = fields.get("frontier", [])
+    hashes = [fields.get("commits", _NO_COMMITS), fields.get("tree", _NO_COMMITS), *_listed(frontier)]
+    segments = fields.get("segments", 1)
+    if not all(isinstance(each, str) and _CHAIN.fullmatch(each) for each in hashes) or not _is_number(segments):
         return None
-    head = Checkpoint(**fields)
+    head = Checkpoint(**{**fields, "frontier": tuple(frontier) if "frontier" in fields else None})
     texts = (head.ledger_id, head.chain_hash, head.timestamp, head.signer, head.sig)
     # The signed text separates these fields by bars, so none of them may contain a bar.
     is_one = all(isinstance(each, str) and is_ledger_id(each) for each in texts)
-    fits = is_one and type(head.seq) is int and head.seq > 0 and _CHAIN.fullmatch(head.chain_hash) is not None
+    fits = is_one and _is_number(head.seq) and _CHAIN.fullmatch(head.chain_hash) is not None
     return head if fits and is_public_key(head.public_key) else None
+
+
+def _listed(frontier: object) -> list[object]:
+    """The hashes of a frontier; of what is no list, something that is no hash."""
+    return frontier if isinstance(frontier, list) else [None]
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and value > 0
 
 
 def checkpoint_path(path: Path) -> Path:
@@ -164,6 +201,20 @@ def check_held(
     return _misfit(held, volume, ledger_id, entries, start) or check_boundaries(held, volume, boundaries)
 
 
+def check_tree(held: Checkpoint, volume: Volume) -> LedgerDamaged | None:
+    """The fault if the signed tree is not the one over a verified ledger; None: it is, or the head has no tree."""
+    if held.tree is None:
+        return None
+    tree = tree_of(volume, held.ledger_id, held.seq)
+    written: list[tuple[str, object, object]] = [("segments", tree.segments, held.segments), ("tree", tree.root, held.tree)]
+    if held.frontier is not None:
+        written.append(("frontier", tree.frontier, held.frontier))
+    for field, expected, found in written:
+        if expected != found:
+            return _fault(checkpoint_path(volume.path), field, str(expected), str(found))
+    return None
+
+
 def check_boundaries(held: Checkpoint, volume: Volume, boundaries: CommitDigest | None) -> LedgerDamaged | None:
     """The fault if commits end elsewhere than the signed head says; None: they agree, or one side has no digest."""
     if held.commits is None or boundaries is None or boundaries.digest == held.commits:
@@ -222,25 +273,42 @@ def sign_ledger(path: Path, signer: Signer, timestamp: str, find_stop: FindStop 
     ops, held = FileOps(), read_checkpoint(path)
     with open_volume(path, ops) as volume:
         ledger_id = ledger_id_of(volume.read)
-        # A head of an earlier version has no digest of commits, so the ledger is read from its start once.
-        goes_on = held is not None and held.commits is not None
-        start = find_stop(held.seq - 1) if held is not None and goes_on else START
-        boundaries = CommitDigest(held.seq, held.commits) if held is not None and held.commits is not None else CommitDigest()
+        # After a head of an earlier version, which has no tree, the ledger is read from its start once.
+        grown = _tree_at(held, volume)
+        last = held if grown is not None else None
+        start = find_stop(last.seq - 1) if last is not None else START
+        boundaries = CommitDigest(last.seq, last.commits) if last is not None and last.commits is not None else CommitDigest()
         whole = _verified(volume, ledger_id, start, boundaries)
         misfit = check_held(held, volume, ledger_id, whole.seq, start=start)
         if misfit is not None:
             raise misfit
-        if held is not None and goes_on and (held.seq, held.public_key) == (whole.seq, signer.public_key):
-            return held
+        if last is not None and (last.seq, last.public_key) == (whole.seq, signer.public_key):
+            return last
         if not ledger_id or whole.seq == 0:
             return None
-        head = sign_head(ledger_id, whole.seq, f"sha256:{whole.chain}", timestamp, signer, boundaries.digest)
+        tree = grown or LedgerTree(ledger_id)
+        extend(tree, volume, last.seq if last is not None else 0, whole.seq, start)
+        head = sign_head(ledger_id, whole.seq, f"sha256:{whole.chain}", timestamp, signer, boundaries.digest, tree)
         try:
             volume.sync()  # another process may have written these entries without syncing them yet
             write_whole(ops, checkpoint_path(path), _written(head))
         except OSError as error:
             raise LedgerWriteError(str(checkpoint_path(path)), error.strerror or str(error)) from error
         return head
+
+
+def _tree_at(held: Checkpoint | None, volume: Volume) -> LedgerTree | None:
+    """The tree that a head signed; None: there is no head, or it does not say from which hashes the tree grows on.
+
+    Raises:
+        LedgerDamaged: the head's frontier is not that of its tree
+    """
+    if held is None or held.frontier is None:
+        return None
+    tree = resumed(volume, held.ledger_id, held.seq, held.frontier)
+    if tree is None or (tree.segments, tree.root) != (held.segments, held.tree):
+        raise _fault(checkpoint_path(volume.path), "frontier", f"the hashes of the tree {held.tree}", "others")
+    return tree
 
 
 def _verified(volume: Volume, ledger_id: str, start: Mark, boundaries: CommitDigest) -> Mark:
@@ -292,4 +360,5 @@ def _fault(path: Path, field: str, expected: str, found: str, *, line: int = 1, 
 
 
 def _written(head: Checkpoint) -> bytes:
-    return canonical_bytes(head.as_json()) + b"\n"
+    frontier = {} if head.frontier is None else {"frontier": head.frontier}
+    return canonical_bytes({**head.as_json(), **frontier}) + b"\n"

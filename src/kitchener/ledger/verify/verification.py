@@ -15,7 +15,7 @@ from kitchener.ledger.disk.scan import ledger_id_of, verify_range
 from kitchener.ledger.disk.volume import Volume, open_volume
 from kitchener.ledger.format.checks import Verifier
 from kitchener.ledger.format.lines import NO_HASH, START, BadLine, CommitDigest, Mark
-from kitchener.ledger.verify.checkpoint import Checkpoint, check_held, read_checkpoint
+from kitchener.ledger.verify.checkpoint import Checkpoint, check_held, check_tree, read_checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,8 @@ class Head(NamedTuple):
         fault = self.fault or check_held(
             self.checkpoint, volume, report.ledger_id, report.entries, public_key, boundaries=boundaries
         )
+        if fault is None and self.checkpoint is not None and report.entries:
+            fault = check_tree(self.checkpoint, volume)
         return replace(report, fault=fault, checkpoint=self.checkpoint)
 
 

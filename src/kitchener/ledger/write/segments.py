@@ -17,11 +17,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
+from kitchener.errors import LedgerDamaged
 from kitchener.ledger.disk.file_ops import FileOps, ensure_directory, write_whole
 from kitchener.ledger.disk.scan import find_line
 from kitchener.ledger.disk.seals import FORMAT, NO_SEAL, Seal, fault_at, folder_of, seal_path, segment_path
+from kitchener.ledger.disk.trees import Segment, root_of
 from kitchener.ledger.disk.volume import Volume, sorted_out
 from kitchener.ledger.format.lines import START, Mark, split_line
+from kitchener.ledger.format.tree import hash_text
 from kitchener.logs import get_logger
 
 _log = get_logger(__name__)
@@ -83,6 +86,10 @@ def make_seal(volume: Volume, ledger_id: str, tip: Mark, digest: str) -> Seal:
     line = split_line(found[1]) if found is not None else None
     if line is None or line.seq != first_seq:
         raise OSError("its first line is not what was written")
+    try:
+        root = root_of(volume, Segment(first_seq, tip.seq, volume.base, None))
+    except LedgerDamaged as fault:
+        raise OSError(f"its lines are not what was written: {fault}") from fault
     return Seal(
         FORMAT,
         ledger_id,
@@ -94,6 +101,7 @@ def make_seal(volume: Volume, ledger_id: str, tip: Mark, digest: str) -> Seal:
         tip.offset - volume.base,
         digest,
         seals[-1].hash if seals else NO_SEAL,
+        hash_text(root),
     )
 
 

@@ -50,6 +50,15 @@ class SignerDeclaredPayload(CommonPayload):
     """The key that checks the signatures, 64 hex digits; None: nobody signs any more."""
 
 
+class SealingChangedPayload(CommonPayload):
+    """`SEALING_CHANGED`: whether the content of later entries is sealed, until the next such entry. Before the first, it was
+    sealed only where a keyring was configured."""
+
+    is_sealed: bool
+    key_id: str | None
+    """The key of the operator's sources, which every keyring has; None: content is not sealed any more."""
+
+
 class ImportedHead(TypedDict):
     """The end of a ledger as an export saw it."""
 

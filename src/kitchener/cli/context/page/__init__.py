@@ -1,0 +1,1 @@
+"""Draws the explanation of a turn as one HTML file."""

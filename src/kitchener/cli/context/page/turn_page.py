@@ -1,0 +1,123 @@
+"""Gathers what the page about a turn shows: its explanation, its requests, its tools, and those of the turn before.
+
+All of it is what `context explain`, `--prompt` and `context diff` print. `sections.py` arranges it, `page_file.py` draws it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kitchener.cli.context.recorded_turn import TurnView, read_turn
+from kitchener.cli.options import LedgerPaths
+from kitchener.errors import KitchenerError, LedgerError
+from kitchener.ledger import StoredEntry
+from kitchener.records import events
+from kitchener.records.entries import (
+    TurnAbortedPayload,
+    TurnCompletedPayload,
+    payload_as,
+)
+from kitchener.replaying import TurnPrompts, read_prompts
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTool:
+    """One call of a tool, as its entries say."""
+
+    wo_id: str
+    tool_id: str
+    arguments: object
+    """Sealed where the key is gone; None: the call was refused before it started."""
+    outcome: Mapping[str, object] | None
+    """The payload of its `TOOL_CALL`; None: the tool had not ended when the turn did."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPage:
+    """Everything that the page shows."""
+
+    view: TurnView
+    prompts: TurnPrompts
+    tools: tuple[RecordedTool, ...]
+    before: "TurnPage | None"
+    """The turn before in the session, itself without one; None: it is the first, or is not to be compared."""
+
+    @property
+    def entries(self) -> list[StoredEntry]:
+        """The turn's own entries in the supervisor's ledger, in order."""
+        return [each for each in self.view.past.entries if each.payload.get("turn_id") == self.view.turn_id]
+
+    @property
+    def end(self) -> StoredEntry | None:
+        """Its `TURN_COMPLETED` or `TURN_ABORTED`; None: it has not ended."""
+        ends = (events.TURN_COMPLETED, events.TURN_ABORTED)
+        mine = [each for each in self.view.past.entries if each.entity_id == self.view.turn_id and each.entry_type in ends]
+        return mine[-1] if mine else None
+
+    @property
+    def completed(self) -> TurnCompletedPayload | None:
+        """What it came to; None: it was aborted, or has not ended."""
+        end = self.end
+        is_completed = end is not None and end.entry_type == events.TURN_COMPLETED
+        return payload_as(TurnCompletedPayload, current(end)) if end is not None and is_completed else None
+
+    @property
+    def aborted(self) -> TurnAbortedPayload | None:
+        """Why it was aborted; None: it was not."""
+        end = self.end
+        is_aborted = end is not None and end.entry_type == events.TURN_ABORTED
+        return payload_as(TurnAbortedPayload, current(end)) if end is not None and is_aborted else None
+
+
+def current(entry: StoredEntry) -> Mapping[str, object]:
+    """A payload in its current shape; as it stands where another program wrote it."""
+    is_ours = isinstance(entry.payload.get("v", 1), int)
+    return events.read_payload(entry.entry_type, entry.payload) if is_ours else entry.payload
+
+
+async def read_page(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnPage:
+    """Everything that is on record about a turn, and the turn before it to compare. Takes no lock.
+
+    Raises:
+        CallerError: it is no turn id
+        UnknownSession, NotOnRecord: no ledger knows the turn
+        LedgerDamaged: a line is not what was written
+    """
+    page = await _read(paths, preferred, turn_id)
+    started = [each.entity_id for each in page.view.past.entries if each.entry_type == events.TURN_STARTED]
+    place = started.index(turn_id)
+    before = await _read(paths, page.view.past.agent_class, started[place - 1]) if place else None
+    return TurnPage(page.view, page.prompts, page.tools, before)
+
+
+async def _read(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnPage:
+    view = await read_turn(paths, preferred, turn_id)
+    return TurnPage(view, await _prompts(paths, view), tuple(await _tools(paths, view)), None)
+
+
+async def _prompts(paths: LedgerPaths, view: TurnView) -> TurnPrompts:
+    agent_class = view.past.agent_class
+    try:
+        return await read_prompts(view.turn_id, config=paths.config, agent_class=agent_class)
+    except LedgerError:
+        raise
+    except KitchenerError as error:  # another program's session has no requests that could be rebuilt
+        return TurnPrompts(view.turn_id, agent_class, "", (), problem=str(error))
+
+
+async def _tools(paths: LedgerPaths, view: TurnView) -> list[RecordedTool]:
+    """The tools that the turn called, in order."""
+    async with paths.reader(view.past.agent_class, "ho1m") as ho1m:
+        if ho1m is None:
+            return []
+        read = ho1m.read(session_id=view.past.session_id, entry_type=(events.TOOL_STARTED, events.TOOL_CALL))
+        found = [each async for each in read if each.payload.get("turn_id") == view.turn_id]
+    calls: dict[tuple[str, object], RecordedTool] = {}
+    for entry in found:
+        payload = current(entry)
+        key, tool_id = (entry.entity_id, payload.get("call")), str(payload.get("tool_id"))
+        if entry.entry_type == events.TOOL_STARTED:
+            calls[key] = RecordedTool(entry.entity_id, tool_id, payload.get("arguments"), None)
+        else:
+            started = calls.get(key)
+            calls[key] = RecordedTool(entry.entity_id, tool_id, started.arguments if started is not None else None, payload)
+    return list(calls.values())

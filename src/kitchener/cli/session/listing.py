@@ -1,0 +1,232 @@
+"""Finds sessions by subject, time and words, and the turns in which the words were said. Takes no lock."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, Literal, NotRequired, TypedDict
+
+from kitchener.cli.options import LedgerPaths, Options
+from kitchener.cli.terminal.output import counted, one_line, short_time
+from kitchener.clock import SystemClock
+from kitchener.errors import CallerError, InvalidTimestamp
+from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.memory.timestamps import iso_of, us_of
+from kitchener.records import events
+from kitchener.records.entries import (
+    CommonPayload,
+    SessionStartPayload,
+    TurnCompletedPayload,
+    TurnStartedPayload,
+    is_sealed,
+    payload_as,
+)
+
+_AGO = re.compile(r"([0-9]{1,6})([mhd])", re.ASCII)
+_UNITS_US: Final = {"m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
+_DAY: Final = len("2026-02-18")
+_EXCERPT: Final = 90
+"""Characters of a text that a reader is shown around the words."""
+_BEFORE: Final = 30
+_AT_MOST: Final = 5
+"""Turns of one session that a reader is shown; JSON has them all."""
+
+
+class FoundTurn(TypedDict):
+    """A message or a reply with the words that were looked for."""
+
+    turn_id: str
+    at: str
+    speaker: Literal["user", "agent"]
+    text: str
+
+
+class SessionRow(TypedDict):
+    """One session of the list."""
+
+    session_id: str
+    agent_class: str
+    subject_id: str
+    external_id: str | None
+    started_at: str
+    last_at: str
+    turns: int
+    ended: bool
+    found: NotRequired[list[FoundTurn]]
+    """Where words were looked for: the turns that have them, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFilter:
+    """Which sessions are wanted."""
+
+    subject_id: str | None = None
+    words: str | None = None
+    """Words of a message or a reply, as `folded` makes them; None: any."""
+    since: str | None = None
+    """Only what happened from then on: ISO time as ledgers write it; None: ever."""
+
+    @property
+    def is_any(self) -> bool:
+        """Whether every session is wanted."""
+        return self == SessionFilter()
+
+
+@dataclass(slots=True)
+class SessionList:
+    """Sessions, oldest first."""
+
+    rows: list[SessionRow] = field(default_factory=list)
+    sealed: int = 0
+    """Messages and replies that could not be searched, because their key is gone or not here."""
+
+
+def folded(text: str) -> str:
+    """A text without regard to upper and lower case, line breaks and repeated blanks."""
+    return " ".join(text.split()).casefold()
+
+
+def moment_of(text: str, now_us: int) -> str:
+    """The moment that `--since` names, as ledgers write it.
+
+    Args:
+        text: `30m`, `12h` or `7d` ago, a day (UTC), or an ISO time with a zone
+        now_us: the time now, microseconds since the epoch
+
+    Raises:
+        CallerError: it is none of these
+    """
+    try:
+        if ago := _AGO.fullmatch(text):
+            return iso_of(now_us - int(ago[1]) * _UNITS_US[ago[2]])
+        return iso_of(us_of(f"{text}T00:00:00+00:00" if len(text) == _DAY else text, "--since"))
+    except (InvalidTimestamp, ValueError, OverflowError) as error:
+        expected = "30m, 12h, 7d, a day such as 2026-02-18, or an ISO time with a zone"
+        raise CallerError(f"--since {text[:80]!r}: expected {expected}") from error
+
+
+def filter_of(subject: str | None, words: str | None, since: str | None) -> SessionFilter:
+    """The filter that a command's options mean.
+
+    Raises:
+        CallerError: there are no words to look for, or the time is malformed
+    """
+    wanted = None if words is None else folded(words)
+    if wanted == "":
+        raise CallerError("--grep: expected words to look for")
+    return SessionFilter(subject, wanted, None if since is None else moment_of(since, SystemClock().time_us()))
+
+
+async def list_sessions(options: Options, wanted: SessionFilter, limit: int | None) -> SessionList:
+    """The newest `limit` sessions that are wanted: of the agent class, and where none is named and some are wanted, of all."""
+    paths, found = options.paths(), SessionList()
+    is_of_one = wanted.is_any or options.named_agent is not None
+    for agent_class in [options.agent] if is_of_one else sorted({options.agent, *paths.agent_classes()}):
+        await _add(found, paths, agent_class, wanted, limit)
+    found.rows.sort(key=lambda row: (row["started_at"], row["session_id"]))
+    found.rows = found.rows[-limit:] if limit is not None else found.rows
+    return found
+
+
+async def _add(found: SessionList, paths: LedgerPaths, agent_class: str, wanted: SessionFilter, limit: int | None) -> None:
+    """Adds the wanted sessions of an agent class."""
+    async with paths.reader(agent_class) as reader:
+        if reader is None:
+            return
+        said = await _said(reader, wanted, found) if wanted.words is not None else None
+        if limit is not None and wanted.is_any:
+            starts = await reader.last(key="sessions", limit=limit)
+        else:
+            starts = [entry async for entry in reader.read(key="sessions")]
+        ended = {entry.entity_id async for entry in reader.read(key="ended")}
+        for start in starts:
+            if wanted.subject_id not in (None, start.payload.get("subject_id")):
+                continue
+            if said is not None and start.entity_id not in said:
+                continue
+            row = await _row(reader, start, is_ended=start.entity_id in ended)
+            if said is not None:
+                row["found"] = said[start.entity_id]
+            if wanted.since is None or row["last_at"] >= wanted.since:
+                found.rows.append(row)
+
+
+async def _said(reader: LedgerReader, wanted: SessionFilter, found: SessionList) -> dict[str, list[FoundTurn]]:
+    """The messages and replies with the wanted words, by session. Reads the whole ledger, each text once."""
+    said: dict[str, list[FoundTurn]] = defaultdict(list)
+    async for entry in reader.read(entry_type=(events.TURN_STARTED, events.TURN_COMPLETED)):
+        if wanted.since is not None and entry.timestamp < wanted.since:
+            continue
+        payload = events.read_payload(entry.entry_type, entry.payload)
+        if wanted.subject_id not in (None, payload.get("subject_id")):
+            continue
+        is_message = entry.entry_type == events.TURN_STARTED
+        text = (
+            payload_as(TurnStartedPayload, payload)["user_message"]
+            if is_message
+            else payload_as(TurnCompletedPayload, payload)["response"]
+        )
+        if is_sealed(text):
+            found.sealed += 1
+        elif isinstance(text, str) and wanted.words is not None and wanted.words in folded(text):
+            turn: FoundTurn = {
+                "turn_id": entry.entity_id,
+                "at": entry.timestamp,
+                "speaker": "user" if is_message else "agent",
+                "text": text,
+            }
+            said[payload_as(CommonPayload, payload)["session_id"]].append(turn)
+    return said
+
+
+async def _row(reader: LedgerReader, start: StoredEntry, *, is_ended: bool) -> SessionRow:
+    payload = payload_as(SessionStartPayload, events.read_payload(start.entry_type, start.payload))
+    session_id = start.entity_id
+    (newest,) = await reader.last(session_id=session_id)
+    return {
+        "session_id": session_id,
+        "agent_class": payload["agent_class"],
+        "subject_id": payload["subject_id"],
+        "external_id": payload.get("external_id"),
+        "started_at": start.timestamp,
+        "last_at": newest.timestamp,
+        "turns": await _count_turns(reader, newest),
+        "ended": is_ended,
+    }
+
+
+async def _count_turns(reader: LedgerReader, newest: StoredEntry) -> int:
+    """How many turns a session has begun, from its newest entry where that says so."""
+    if newest.entry_type == events.SESSION_START:
+        return 0
+    payload = payload_as(CommonPayload, newest.payload)
+    if (turn_id := payload.get("turn_id")) is not None:
+        return int(turn_id.rpartition("-")[2])
+    started = reader.read(session_id=payload["session_id"], entry_type=events.TURN_STARTED)
+    return len([entry async for entry in started])
+
+
+def found_lines(rows: list[SessionRow], words: str) -> Iterator[str]:
+    """Sessions with the turns in which the words were said, and how to see why.
+
+    Args:
+        rows: the sessions
+        words: what was looked for, folded
+    """
+    newest = ""
+    for row in rows:
+        turns = row.get("found", [])
+        newest = turns[-1]["turn_id"]
+        yield f"{row['session_id']} of {row['subject_id']} ({row['agent_class']}), {counted(row['turns'], 'turn')}"
+        for each in turns[:_AT_MOST]:
+            yield f"  {each['turn_id']}  {short_time(each['at'])}  {each['speaker']}: {_excerpt(each['text'], words)}"
+        if len(turns) > _AT_MOST:
+            yield f"  and {len(turns) - _AT_MOST} more; --json has them all"
+    yield f"= what the model saw in one of them, and why: kitchener context explain {newest}"
+
+
+def _excerpt(text: str, words: str) -> str:
+    """A piece of the text around the words. A text that folding makes longer may be cut a little beside them."""
+    flat = " ".join(text.split())
+    begins = max(0, flat.casefold().find(words) - _BEFORE)
+    return one_line(("…" if begins else "") + flat[begins:], _EXCERPT)

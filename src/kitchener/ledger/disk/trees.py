@@ -1,0 +1,123 @@
+"""Turns a ledger's files into its Merkle tree (`format.tree`). Blocks, so it runs in a worker thread."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from kitchener.ledger.disk.scan import read_lines
+from kitchener.ledger.disk.seals import Seal
+from kitchener.ledger.disk.volume import Volume
+from kitchener.ledger.format.lines import NO_END, START, BadLine, Mark, shown
+from kitchener.ledger.format.tree import LedgerTree, Peaks, hash_bytes, leaf_of_line
+
+_TO_SEQ: Final = 1_100
+"""Bytes at a line's begin that hold its number: the ledger's name before it has at most 1,024."""
+
+
+class Segment(NamedTuple):
+    """The entries of one file of a ledger, as a tree holds them."""
+
+    first: int
+    """Number of the first entry."""
+    last: int
+    """Number of the last entry in the tree; the file may have more."""
+    base: int
+    """Where the file begins, bytes from the ledger's start."""
+    seal: Seal | None
+    """The seal of a finished segment; None: the current file."""
+
+
+def segments_up_to(volume: Volume, seq: int) -> list[Segment]:
+    """The files of a ledger whose last entry would be `seq`."""
+    found, base = list[Segment](), 0
+    for seal in volume.seals:
+        if seal.first_seq > seq:
+            return found
+        found.append(Segment(seal.first_seq, min(seal.last_seq, seq), base, seal))
+        base += seal.length
+    first = volume.sealed_seq + 1
+    return [*found, Segment(first, seq, base, None)] if first <= seq else found
+
+
+def raw_lines(volume: Volume, segment: Segment) -> Iterator[bytes]:
+    """The lines of a segment, without their LF.
+
+    Raises:
+        LedgerDamaged: a line is missing
+    """
+    left, offset = segment.last - segment.first + 1, segment.base
+    for lines in read_lines(volume.read, segment.base, NO_END):
+        yield from lines[:left]
+        left -= len(lines)
+        offset += sum(map(len, lines)) + len(lines)
+        if left <= 0:
+            return
+    seq = segment.last - left + 1
+    raise volume.damage(seq, offset, BadLine("framing", f"entry {seq}", "nothing"))
+
+
+def lines_of(volume: Volume, segment: Segment) -> Iterator[tuple[bytes, bytes]]:
+    """The lines of a segment, without their LF, each with its leaf.
+
+    Raises:
+        LedgerDamaged: a line is missing, has no envelope or has the wrong number
+    """
+    offset = segment.base
+    for seq, line in enumerate(raw_lines(volume, segment), segment.first):
+        if b'","seq":%d,"' % seq not in line[:_TO_SEQ]:
+            raise volume.damage(seq, offset, BadLine("framing", f"entry {seq}", shown(line)))
+        try:
+            yield line, leaf_of_line(line)
+        except BadLine as fault:
+            raise volume.damage(seq, offset, fault) from fault
+        offset += len(line) + 1
+
+
+def root_of(volume: Volume, segment: Segment) -> bytes:
+    """The root over a segment's lines: from its seal where that has it, else from the lines."""
+    seal = segment.seal
+    if seal is not None and seal.tree is not None and seal.last_seq == segment.last:
+        return hash_bytes(seal.tree)
+    peaks = Peaks()
+    for _, leaf in lines_of(volume, segment):
+        peaks.push(leaf)
+    return peaks.root
+
+
+def tree_of(volume: Volume, ledger_id: str, seq: int) -> LedgerTree:
+    """The tree of a ledger whose last entry would be `seq`; takes the roots in seals for right."""
+    tree, segments = LedgerTree(ledger_id), segments_up_to(volume, seq)
+    for segment in segments[:-1]:
+        tree.add_segment(segment.last, root_of(volume, segment))
+    tree.add_lines(leaf for _, leaf in lines_of(volume, segments[-1]))
+    return tree
+
+
+def resumed(volume: Volume, ledger_id: str, seq: int, frontier: Sequence[str]) -> LedgerTree | None:
+    """The tree of a ledger whose last entry was `seq`, from its frontier; None: the frontier has the wrong number of hashes."""
+    segments = segments_up_to(volume, seq)
+    if not segments:
+        return None
+    before, lines = len(segments) - 1, seq - segments[-1].first + 1
+    hashes, cut = [hash_bytes(each) for each in frontier], before.bit_count()
+    if len(hashes) != cut + lines.bit_count():
+        return None
+    return LedgerTree(ledger_id, segments[-1].first, Peaks(before, hashes[:cut]), Peaks(lines, hashes[cut:]))
+
+
+def extend(tree: LedgerTree, volume: Volume, after: int, to: int, start: Mark = START) -> None:
+    """Adds the lines of the entries from `after` + 1 to `to`. Reads the lines only, no roots in seals.
+
+    Args:
+        tree: has the lines up to `after`
+        volume: the ledger's files
+        after: number of the last entry in the tree
+        to: number of the last entry to add
+        start: a position before entry `after` + 1
+    """
+    ends = {seal.last_seq for seal in volume.seals}
+    numbered = enumerate((line for lines in read_lines(volume.read, start.offset, NO_END) for line in lines), start.seq + 1)
+    for seq, line in islice(numbered, after - start.seq, to - start.seq):
+        if seq - 1 in ends:
+            tree.finish_segment()
+        tree.add_lines((leaf_of_line(line),))

@@ -1,0 +1,147 @@
+"""Merkle trees over a ledger, in the form of RFC 6962, so that a proof of a few entries does not grow with the ledger.
+
+A leaf covers all of a line but its body, which the line's entry hash covers. The lines of a segment form a tree. The roots of
+the segments, each with its segment's bounds, are the leaves of the ledger's tree; its last leaf is the segment that still
+grows. Leaves and inner nodes are hashed with different first bytes, so that neither can be shown as the other, and a node
+without a neighbour goes up unchanged. Pure. Explained in `docs/proof.md`.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
+from typing import Final
+
+from kitchener.ledger.format.lines import AFTER_BATCH, TO_BODY, BadLine, shown
+
+_LEAF: Final = b"\0"
+_NODE: Final = b"\1"
+_TO_ENTRY: Final = TO_BODY - len(',"entry":')
+
+
+def leaf_of_line(line: bytes) -> bytes:
+    """The leaf of a line (without its LF): a hash over the line as if it had no field `entry`.
+
+    Raises:
+        BadLine: the bytes have no envelope
+    """
+    mark = line.find(AFTER_BATCH)
+    if mark < 0:
+        raise BadLine("framing", "a line of a ledger", shown(line))
+    return leaf_of(line[: mark + _TO_ENTRY] + b"}")
+
+
+def leaf_of(data: bytes) -> bytes:
+    """The hash of a leaf."""
+    return sha256(_LEAF + data).digest()
+
+
+def leaf_of_segment(ledger_id: str, first: int, last: int, root: bytes) -> bytes:
+    """The leaf of a segment in the ledger's tree: a hash over the numbers of its first and last entry and its root."""
+    return leaf_of(f"kitchener/1/segment|{ledger_id}|{first}|{last}|{hash_text(root)}".encode())
+
+
+def hash_text(value: bytes) -> str:
+    """`sha256:` and the hex digits of a hash."""
+    return f"sha256:{value.hex()}"
+
+
+def hash_bytes(text: str) -> bytes:
+    """The bytes of a hash, given as `hash_text` writes it."""
+    return bytes.fromhex(text.removeprefix("sha256:"))
+
+
+class Peaks:
+    """A tree that grows at its right end, of which only the roots of the full subtrees are kept: at most 53 hashes.
+
+    Args:
+        size: number of leaves
+        hashes: the roots of its full subtrees, the largest first; as many as `size` has binary ones
+    """
+
+    def __init__(self, size: int = 0, hashes: Sequence[bytes] = ()) -> None:
+        self.size, self.hashes = size, [*hashes]
+
+    def push(self, leaf: bytes) -> None:
+        """Adds a leaf."""
+        hashes, size = self.hashes, self.size
+        while size & 1:
+            leaf = sha256(_NODE + hashes.pop() + leaf).digest()
+            size >>= 1
+        hashes.append(leaf)
+        self.size += 1
+
+    @property
+    def root(self) -> bytes:
+        """The root of the tree; a tree has at least one leaf."""
+        root = self.hashes[-1]
+        for left in reversed(self.hashes[:-1]):
+            root = sha256(_NODE + left + root).digest()
+        return root
+
+
+class LedgerTree:
+    """The tree of a whole ledger, which grows line by line.
+
+    Args:
+        ledger_id: the ledger's name
+        first: number of the first entry of the segment that grows
+        segments: the tree over the segments before it; None: there are none
+        lines: the tree over the lines of the segment that grows; None: it has none yet
+    """
+
+    def __init__(self, ledger_id: str, first: int = 1, segments: Peaks | None = None, lines: Peaks | None = None) -> None:
+        self._ledger_id, self._first = ledger_id, first
+        self._segments, self._lines = segments or Peaks(), lines or Peaks()
+
+    def add_lines(self, leaves: Iterable[bytes]) -> None:
+        """Adds lines to the segment that grows, given by their leaves."""
+        for leaf in leaves:
+            self._lines.push(leaf)
+
+    def add_segment(self, last: int, root: bytes) -> None:
+        """Adds a whole segment, given by the number of its last entry; the one that grows has no lines yet."""
+        self._segments.push(leaf_of_segment(self._ledger_id, self._first, last, root))
+        self._first, self._lines = last + 1, Peaks()
+
+    def finish_segment(self) -> None:
+        """Lets the next line begin a segment."""
+        self.add_segment(self._first + self._lines.size - 1, self._lines.root)
+
+    @property
+    def segments(self) -> int:
+        """Number of segments, the growing one included."""
+        return self._segments.size + 1
+
+    @property
+    def root(self) -> str:
+        """The root of the ledger's tree."""
+        last = self._first + self._lines.size - 1
+        peaks = Peaks(self._segments.size, self._segments.hashes)
+        peaks.push(leaf_of_segment(self._ledger_id, self._first, last, self._lines.root))
+        return hash_text(peaks.root)
+
+    @property
+    def frontier(self) -> tuple[str, ...]:
+        """The hashes from which the tree can grow on: of the segments before, then of the lines of the one that grows."""
+        return tuple(hash_text(each) for each in (*self._segments.hashes, *self._lines.hashes))
+
+
+def root_between(
+    low: int, high: int, known: Sequence[int], given: Callable[[int, int], bytes], leaf: Callable[[int], bytes]
+) -> bytes:
+    """The root of the subtree over the leaves `low` to `high` - 1, from some of its leaves and the hashes beside their paths.
+
+    Args:
+        low: number of the first leaf
+        high: number after the last leaf
+        known: numbers of the known leaves between them, ascending
+        given: the root of a largest subtree without a known leaf; called from left to right
+        leaf: the hash of a known leaf; called from left to right
+    """
+    if not known:
+        return given(low, high)
+    if high - low == 1:
+        return leaf(low)
+    middle = low + (1 << (high - low - 1).bit_length() - 1)
+    before, after = [each for each in known if each < middle], [each for each in known if each >= middle]
+    left = root_between(low, middle, before, given, leaf)
+    return sha256(_NODE + left + root_between(middle, high, after, given, leaf)).digest()

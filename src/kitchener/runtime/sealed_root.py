@@ -1,0 +1,80 @@
+"""Records from which entry on the content of a root is sealed, and refuses a keyring that is not the recorded one.
+
+Each agent class's HO2m names the key of the operator's sources in `SEALING_CHANGED`. The operator's key is the first of a
+keyring, so a keyring without it is lost, incomplete or another root's. Explained in `docs/erasure.md`.
+"""
+
+from pathlib import Path
+
+import anyio.to_thread
+
+from kitchener.config import RuntimeConfig
+from kitchener.errors import ConfigError, SealingError
+from kitchener.ids import OPERATOR
+from kitchener.ledger import Ledger, LedgerEntry, StoredEntry
+from kitchener.ledger.reads import LedgerReads
+from kitchener.records import events
+from kitchener.records.entries import SealingChangedPayload, payload_as
+from kitchener.runtime.ledger_paths import keyring_dir
+from kitchener.sealing import Keyring, Sealer
+
+
+def check_place(config: RuntimeConfig) -> None:
+    """Raises ConfigError if new keys would stand on another file system than the root, because the root is a mount point."""
+    root, keys = Path(config.plane_root), keyring_dir(config)
+    if not config.ledger.seal or config.ledger.keyring or keys.exists() or not root.exists():
+        return
+    if root.stat().st_dev != root.parent.stat().st_dev:
+        expected = (
+            f"is not set, and {root} is a file system of its own: keys in {keys} would be on another one. Name a directory that"
+            " lasts, for example beside plane_root in a common directory"
+        )
+        raise ConfigError("[ledger]", "keyring", "", expected)
+
+
+async def record_sealing(ho2m: Ledger, sealer: Sealer | None) -> None:
+    """Writes `SEALING_CHANGED` if the last one says something else. The key that it names is on disk before.
+
+    Args:
+        ho2m: the ledger of an agent class's supervisor
+        sealer: seals new entries; None: they stay in plain text
+
+    Raises:
+        SealingError: the keyring is not the one on record, or a key cannot be made
+    """
+    recorded, now = _key_id(await _last_change(ho2m)), None
+    if sealer is not None and sealer.seals:
+        await check_keyring(ho2m, sealer.keyring)
+        try:
+            now = (await anyio.to_thread.run_sync(sealer.keyring.get, OPERATOR)).kid
+        except SealingError as error:
+            if not isinstance(error.__cause__, OSError):
+                raise
+            remedy = "set keyring in [ledger] to a directory for the keys, or seal = false to store everything in plain text"
+            raise SealingError(f"{error}; {remedy}") from error.__cause__
+    if now != recorded:
+        fields: SealingChangedPayload = {"v": events.VERSION, "is_sealed": now is not None, "key_id": now}
+        await ho2m.write(LedgerEntry(events.SEALING_CHANGED, now or "nothing", dict(fields)))
+        await ho2m.commit()
+
+
+async def check_keyring(ho2m: Ledger | LedgerReads, keyring: Keyring) -> None:
+    """Raises SealingError if the keyring lacks the key that the last `SEALING_CHANGED` names. Nothing is written."""
+    change = await _last_change(ho2m)
+    recorded = _key_id(change)
+    if change is None or recorded is None or await anyio.to_thread.run_sync(keyring.kid_of, OPERATOR) == recorded:
+        return
+    raise SealingError(
+        f"{keyring.directory}: these are not the keys of this root: key {recorded[:8]}… of entry {change.entry_id} is not here."
+        " Restore the directory from its backup, or set keyring in [ledger] to where the keys are. Without them the ledgers can"
+        " be verified, and everything but the words can be read. To go on without the words, start once with seal = false"
+    )
+
+
+async def _last_change(ho2m: Ledger | LedgerReads) -> StoredEntry | None:
+    last = await ho2m.last(key=events.SEALING_KEY)
+    return last[-1] if last else None
+
+
+def _key_id(change: StoredEntry | None) -> str | None:
+    return None if change is None else payload_as(SealingChangedPayload, change.payload)["key_id"]
