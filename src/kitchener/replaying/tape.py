@@ -19,7 +19,7 @@ from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.memory.subject_cache import SIGNALS
 from kitchener.records import events
-from kitchener.records.attempts import attempt_of
+from kitchener.records.attempt_record import attempt_of
 from kitchener.records.entries import (
     AttemptStartedPayload,
     ProjectionPayload,

@@ -10,7 +10,7 @@ from typing import Final
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
-from kitchener.records.attempts import attempt_of
+from kitchener.records.attempt_record import attempt_of
 from kitchener.records.entries import (
     AttemptStartedPayload,
     CommonPayload,

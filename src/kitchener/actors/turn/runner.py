@@ -28,7 +28,7 @@ from kitchener.errors import (
 )
 from kitchener.lanes.askers import WAITING_TURN, WaitingTurn
 from kitchener.records import events
-from kitchener.records.attempts import attempt_of
+from kitchener.records.attempt_record import attempt_of
 from kitchener.records.entries import AbortReason
 from kitchener.records.turn import TurnCall, UpdateListener
 
