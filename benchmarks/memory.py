@@ -22,7 +22,9 @@ from typing import Any, NamedTuple
 import anyio
 import psutil
 
-from kitchener import HO3Memory, LedgerClient, LedgerConfig, LedgerEntry
+from kitchener import HO3Memory
+from kitchener.config import LedgerConfig
+from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.memory.reader import SIGNALS_FILE
 from kitchener.memory.signals import event_id
 from kitchener.memory.subject_cache import SIGNALS, signal_keys

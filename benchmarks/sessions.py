@@ -36,18 +36,10 @@ from typing import Any
 import anyio
 import psutil
 
-from kitchener import (
-    HO2Config,
-    HO2Supervisor,
-    HO3Memory,
-    LedgerConfig,
-    PromptResponse,
-    RouterConfig,
-    RuntimeConfig,
-    Usage,
-    open_runtime,
-    tune_gc,
-)
+from kitchener import HO2Config, HO2Supervisor, HO3Memory, RuntimeConfig, open_runtime
+from kitchener.config import LedgerConfig, RouterConfig
+from kitchener.gateway import PromptResponse, Usage
+from kitchener.runtime import tune_gc
 from kitchener.testing import ScriptedProvider
 
 MESSAGES = (

@@ -23,7 +23,9 @@ from examples.companion_bot.main import (
     settings,
     shortened,
 )
-from kitchener import GateResult, LedgerClient, LedgerDamaged, Overlay, Runtime, RuntimeConfig, open_runtime
+from kitchener import LedgerDamaged, Runtime, RuntimeConfig, open_runtime
+from kitchener.ledger import LedgerClient
+from kitchener.memory import GateResult, Overlay
 
 WATCHED = (TOMATOES, CALENDAR, "domain:roses")
 BAR, INDENT, WIDTH = 20, 14, 110
@@ -130,9 +132,9 @@ async def verify(ledgers: tuple[LedgerClient, ...]) -> None:
 
 
 async def tamper(config: RuntimeConfig, path: Path) -> None:
-    """Part five: somebody edits one word of the past."""
+    """Part five: somebody edits one word of the past: whose session it was. What was said is sealed."""
     ledger = anyio.Path(path)
-    await ledger.write_bytes((await ledger.read_bytes()).replace(b"about tomatoes", b"about potatoes", 1))
+    await ledger.write_bytes((await ledger.read_bytes()).replace(b'"ada"', b'"eva"', 1))
     strict = config.model_copy(update={"ledger": config.ledger.model_copy(update={"verify_on_open": "full"})})
     try:
         async with open_runtime(strict, tools=[garden_calendar], providers={"overheard": Overheard()}):

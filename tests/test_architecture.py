@@ -5,6 +5,8 @@ The import contracts stand in `pyproject.toml` and are checked by `lint-imports`
 
 import ast
 import importlib
+import importlib.metadata
+import inspect
 import os
 import re
 import subprocess
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import kitchener
+from kitchener import errors
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -46,88 +49,66 @@ SAME_MODULE_NAMES = {
 """File names that several folders have, each with what they have in common."""
 
 PUBLIC_STUB = ROOT / "src" / "kitchener" / "__init__.pyi"
-PUBLIC_NAMES = [
-    "AttentionContext",
-    "AttentionRetriever",
-    "CallerError",
-    "ConfigError",
-    "ContextFragment",
-    "ContextProvider",
-    "DegradedCall",
-    "ErasureReport",
-    "GateResult",
-    "HO1Executor",
-    "HO1ExecutorProtocol",
-    "HO2Config",
-    "HO2Supervisor",
-    "HO3Memory",
-    "HO3MemoryConfig",
-    "InvalidLifecycle",
-    "InvalidSignal",
-    "InvalidTimestamp",
-    "KitchenerError",
-    "LLMGateway",
-    "LedgerClient",
-    "LedgerConfig",
-    "LedgerDamaged",
-    "LedgerEntry",
-    "LedgerError",
-    "LedgerLocked",
-    "Ledgers",
-    "LimitsConfig",
-    "Overlay",
-    "OverlayRefused",
-    "Overloaded",
-    "PromptGateway",
-    "PromptRequest",
-    "PromptResponse",
-    "ProvenanceError",
-    "Provider",
-    "ProviderConfig",
-    "ProviderError",
-    "QualityGate",
-    "QualityGateResult",
-    "Ref",
-    "ReplayDivergence",
-    "ReplayReport",
-    "Route",
-    "RouterConfig",
-    "Runtime",
-    "RuntimeConfig",
-    "SessionBusy",
-    "SessionEnded",
-    "SessionManager",
-    "SessionMismatch",
-    "SignalAccumulator",
-    "SubjectErased",
-    "TextDelta",
-    "TextRetracted",
-    "TokenBudgeter",
-    "ToolCall",
-    "ToolRan",
-    "TurnCompleted",
-    "TurnError",
-    "TurnReplaced",
-    "TurnResult",
-    "TurnTimeout",
-    "TurnUpdate",
-    "UnknownArtifact",
-    "UnknownSession",
-    "UnknownSubject",
-    "Usage",
-    "WorkOrder",
-    "WorkOrderFinished",
-    "WorkOrderPlanned",
-    "compute_artifact_id",
-    "compute_trace_hash",
-    "erase_subject",
-    "open_runtime",
-    "replay_session",
-    "select_biases",
-    "tool",
-    "tune_gc",
-]
-"""What `kitchener` exports. A name is added or removed here in the same change, with a line in the changelog."""
+PUBLIC_NAMES = {
+    "ActorStopped": "a part of the runtime failed for good",
+    "CallerError": "the call itself is wrong; the root of the errors below it",
+    "ConfigError": "a setting is wrong",
+    "Exchange": "a turn of a session's history",
+    "HO2Config": "the settings of an agent class",
+    "HO2Supervisor": "the client of an agent class, with `handle_turn`",
+    "HO3Memory": "the long-term memory of subjects",
+    "IdempotencyConflict": "the key was used with another message",
+    "InvalidLifecycle": "an intent cannot be changed like this now",
+    "InvalidMessage": "the message is empty, no text or too long",
+    "InvalidSignal": "raised by the memory",
+    "InvalidTimestamp": "raised by the memory",
+    "KitchenerError": "the root of all errors",
+    "LedgerDamaged": "stored bytes do not verify",
+    "LedgerError": "a record could not be made or read",
+    "LedgerLocked": "another process has the ledgers",
+    "NotOnRecord": "the ledgers do not have what was asked for",
+    "OutcomeUnknown": "a tool's effect may have happened; decide before sending again",
+    "OverlayRefused": "raised by the memory",
+    "Overloaded": "a bounded queue was full; try again later",
+    "PromptError": "a prompt file is missing or wrong",
+    "ProvenanceError": "raised by the memory",
+    "ProviderError": "what a custom provider raises",
+    "ReentrantTurn": "a tool called back into its own session",
+    "Runtime": "what `open_runtime` gives",
+    "RuntimeClosed": "the runtime is shutting down",
+    "RuntimeConfig": "all settings",
+    "SealingError": "encrypted content cannot be opened",
+    "SessionBusy": "a turn runs and the policy is to refuse",
+    "SessionEnded": "the session takes no more turns",
+    "SessionInfo": "one session of a list",
+    "SessionMismatch": "the session is another subject's or agent class's",
+    "SigningError": "the signing key cannot be used",
+    "SubjectErased": "the subject was erased",
+    "SyncRuntime": "what `open_sync` gives",
+    "TextDelta": "an update of a stream",
+    "TextRetracted": "an update of a stream",
+    "ToolCall": "what a tool may learn about its call",
+    "ToolError": "a tool is declared wrongly",
+    "ToolRan": "an update of a stream",
+    "ToolStarted": "an update of a stream",
+    "TurnCompleted": "an update of a stream",
+    "TurnError": "why a turn could not do what was asked",
+    "TurnReplaced": "a newer message replaced the turn",
+    "TurnResult": "what `handle_turn` returns",
+    "TurnTimeout": "the turn passed its deadline",
+    "TurnUpdate": "any update of a stream",
+    "UnknownArtifact": "raised by the memory",
+    "UnknownSession": "there is no such session",
+    "UnknownSubject": "there is no such subject",
+    "WorkOrderFinished": "an update of a stream",
+    "WorkOrderPlanned": "an update of a stream",
+    "open_runtime": "the start of every program",
+    "open_sync": "the same for scripts without an event loop",
+    "replay_session": "runs a recorded session again",
+    "tool": "makes a function a tool",
+}
+"""What `kitchener` exports and why an application needs it. A name comes or goes here in the same change, with a line in the
+changelog. All others are under their packages."""
 
 TESTED_ELSEWHERE = {
     "actors/turn": "a turn is seen from outside: tests/acceptance",
@@ -211,6 +192,57 @@ def test_type_checkers_are_told_the_same_names_as_programs() -> None:
         assert getattr(kitchener, name) is getattr(importlib.import_module(module), name)
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
         kitchener.Nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+def raised_by(documented: object) -> set[str]:
+    """The errors in the section `Raises:` of a docstring."""
+    text = inspect.getdoc(documented) or ""
+    section = re.search(r"^Raises:\n((?: {4}.*\n?)+)", text, re.MULTILINE)
+    named = re.findall(r"^ {4}([\w, ]+):", section[1], re.MULTILINE) if section else []
+    return {each.strip() for names in named for each in names.split(",")}
+
+
+def test_every_error_that_an_exported_name_says_it_raises_is_exported_too() -> None:
+    """A caller catches errors from where the call came from."""
+    missing = {}
+    for name in kitchener.__all__:
+        exported = getattr(kitchener, name)
+        methods = [each for key, each in vars(exported).items() if key[0] != "_"] if inspect.isclass(exported) else []
+        for each in (exported, *methods):
+            raised = {found for found in raised_by(each) if hasattr(errors, found)}
+            if lost := raised - set(kitchener.__all__):
+                missing[f"{name}.{getattr(each, '__name__', '')}"] = lost
+    assert missing == {}
+
+
+def test_a_name_that_has_moved_still_works_and_tells_its_new_place() -> None:
+    moved = {name: package for package, names in kitchener._MOVED_TO.items() for name in names.split()}  # type: ignore[attr-defined]
+    assert len(moved) == 39
+    assert moved.keys().isdisjoint(kitchener.__all__)
+    for name, package in moved.items():
+        with pytest.warns(DeprecationWarning, match=f"write `from {package} import {name}`"):
+            found = getattr(kitchener, name)
+        assert found is getattr(importlib.import_module(package), name)
+        assert name in importlib.import_module(package).__all__
+
+
+def test_no_file_of_the_repository_imports_a_name_from_where_it_was() -> None:
+    """The warning is not an error in the tests of other programs; here it would be, if a file did."""
+    top = set(kitchener.__all__) | {"__version__"}
+    modules_of_top = {path.stem for path in (ROOT / "src" / "kitchener").iterdir()}
+    found = []
+    for path in repository_files():
+        if path.suffix not in (".py", ".md") or path.name == "CHANGELOG.md":
+            continue
+        text = path.read_text(encoding="utf-8")
+        for names in re.findall(r"^\s*from kitchener import (?:\(([^)]*)\)|([^\n(]+))$", text, re.MULTILINE):
+            listed = {each.split(" as ")[0].split("#")[0].strip() for each in "".join(names).split(",")} - {""}
+            found += [f"{relative(path)}: {each}" for each in sorted(listed - top - modules_of_top)]
+    assert found == []
+
+
+def test_the_package_tells_its_version() -> None:
+    assert kitchener.__version__ == importlib.metadata.version("kitchener")
 
 
 @pytest.mark.parametrize("what", FORBIDDEN)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kitchener import RouterConfig, RuntimeConfig, open_runtime
-from kitchener.config import ProviderConfig
+from kitchener import RuntimeConfig, open_runtime
+from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError
 from kitchener.logs import get_logger
 from kitchener.records.prompt import PromptRequest
@@ -22,7 +22,8 @@ from tests.replay.recording import TOOLS
 SOURCES = Path(__file__).parents[1] / "src" / "kitchener"
 FAILING = """
 import anyio
-from kitchener import RouterConfig, RuntimeConfig, open_runtime
+from kitchener import RuntimeConfig, open_runtime
+from kitchener.config import RouterConfig
 
 class Broken:
     async def complete(self, request):

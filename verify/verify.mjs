@@ -86,6 +86,7 @@ function checkChain (links, before, each) {
 const sha = (...parts) => createHash('sha256').update(Buffer.concat(parts)).digest()
 const leafOf = (text) => sha(Buffer.of(0), Buffer.from(text)), nodeOf = (left, right) => sha(Buffer.of(1), left, right)
 const textOf = (root) => `sha256:${root.toString('hex')}`
+const treeOf = (head, root) => textOf(leafOf(['kitchener/1/tree', head.ledger_id, head.seq, head.chain_hash, head.segments, textOf(root)].join('|')))
 const segmentOf = (id, first, last, root) => leafOf(`kitchener/1/segment|${id}|${first}|${last}|${textOf(root)}`)
 function push (peaks, leaf) { // the roots of the full subtrees, each with its size, the largest first
   let size = 1
@@ -153,7 +154,8 @@ function verifyLedger (path, given) {
     lines = push(lines, leaf)
     before = link
     if (seq !== head.seq) return
-    const tree = textOf(rootOf(push([...segments], segmentOf(ledger_id, first, seq, rootOf(lines)))))
+    const root = rootOf(push([...segments], segmentOf(ledger_id, first, seq, rootOf(lines))))
+    const tree = treeOf({ ...link, segments: count + 1 }, root)
     vouched = { ...link, commits, segments: count + 1, tree, frontier: [...segments, ...lines].map(([, root]) => textOf(root)) }
   })
   const told = `${last.seq} entries, head ${last.chain_hash}`
@@ -205,7 +207,7 @@ function checkPath (part, rows) {
     return segmentOf(ledger_id, first, end, rootBetween(first, end + 1, known, next, (seq) => leaves.get(seq)))
   })
   same(ledger_id, { rows: rows.length, path: path.length }, { rows: taken, path: used })
-  same(where, { tree: head.tree }, { tree: textOf(root) })
+  same(where, { tree: treeOf({ ...head, ledger_id }, root) }, head)
   return { ...(last.seq === head.seq ? last : { ...head, where, batch: [1, 1, 1] }), ledger_id, shown: last.seq }
 }
 function checkPart (part, given, links, isEarlier) {

@@ -13,19 +13,9 @@ from typing import Annotated
 import anyio
 from pydantic import Field
 
-from kitchener import (
-    HO2Config,
-    HO2Supervisor,
-    HO3MemoryConfig,
-    PromptRequest,
-    PromptResponse,
-    RouterConfig,
-    Runtime,
-    RuntimeConfig,
-    open_runtime,
-    tool,
-)
-from kitchener.config import GateThresholds
+from kitchener import HO2Config, HO2Supervisor, Runtime, RuntimeConfig, open_runtime, tool
+from kitchener.config import GateThresholds, HO3MemoryConfig, RouterConfig
+from kitchener.gateway import PromptRequest, PromptResponse
 from kitchener.gateway.providers.offline import OfflineProvider
 
 EVENINGS = (
@@ -126,7 +116,9 @@ async def main(root: str) -> None:
         print()
         assert (signals[TOMATOES].count, len(signals[TOMATOES].session_ids)) == (5, 3)
         assert (signals[CALENDAR].count, len(signals[CALENDAR].session_ids)) == (3, 3)
-        assert sorted(opened) == sorted(each.signal_id for each in learned) == [TOMATOES, CALENDAR], "one artifact a gate"
+        assert sorted(each.signal_id for each in learned) == [TOMATOES, CALENDAR], "one artifact a gate"
+        # A turn names what a gate learned from by its stored id, which says nothing to whoever has no key.
+        assert set(opened) == {memory.stored_id(each, namespace=ADA) for each in (TOMATOES, CALENDAR)}
         assert all(set(each.source_event_ids) <= set(signals[each.signal_id].event_ids) for each in learned)
 
         reply, lines = await ask(supervisor, overheard, "ada", QUESTION)

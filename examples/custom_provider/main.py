@@ -10,7 +10,9 @@ import tempfile
 
 import anyio
 
-from kitchener import HO2Config, PromptRequest, PromptResponse, RouterConfig, RuntimeConfig, Usage, open_runtime
+from kitchener import HO2Config, RuntimeConfig, open_runtime
+from kitchener.config import RouterConfig
+from kitchener.gateway import PromptRequest, PromptResponse, Usage
 from kitchener.gateway.providers.offline import OfflineProvider
 
 

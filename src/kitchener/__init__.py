@@ -4,25 +4,49 @@ async with open_runtime() as runtime:
     supervisor = runtime.supervisor("ADMIN")
     result = await supervisor.handle_turn("hello")
     print(result.response)
+
+Here is what an application uses; the rest is in the packages `kitchener.actors`, `config`, `gateway`, `ledger`, `memory`,
+`replaying`, `runtime` and `testing`. `docs/tutorial.md` begins at the beginning.
 """
 
-import ast
 import importlib
-from pathlib import Path
-from typing import Any
+import warnings
+from typing import Any, Final
+
+from kitchener.lazy_names import homes_in
 
 # Imported when they are first asked for: all of Kitchener takes long enough for a command's user to press Ctrl-C meanwhile.
-_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-_HOMES = {name.name: str(each.module) for each in _STUB.body if isinstance(each, ast.ImportFrom) for name in each.names}
+_HOMES = homes_in(__file__)
+_VERSION: Final = "__version__"
 __all__ = sorted(_HOMES, key=lambda name: (not name[0].isupper(), name))
+
+_MOVED_TO: Final = {
+    "kitchener.actors": "AttentionContext AttentionRetriever ContextFragment ContextProvider DegradedCall HO1Executor"
+    " HO1ExecutorProtocol QualityGate QualityGateResult SessionManager TokenBudgeter WorkOrder",
+    "kitchener.config": "HO3MemoryConfig LedgerConfig LimitsConfig ProviderConfig Route RouterConfig",
+    "kitchener.gateway": "LLMGateway PromptGateway PromptRequest PromptResponse Provider Usage",
+    "kitchener.ledger": "LedgerClient LedgerEntry Ledgers Ref compute_trace_hash",
+    "kitchener.memory": "GateResult Overlay SignalAccumulator compute_artifact_id select_biases",
+    "kitchener.replaying": "ReplayDivergence ReplayReport",
+    "kitchener.runtime": "ErasureReport erase_subject tune_gc",
+}
+"""Names that were here once, by the package that has them now. They still work, with a warning; version 0.2 drops them."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
-    return value
+    if name in _HOMES:
+        value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+        return value
+    if name == _VERSION:
+        value = globals()[name] = importlib.import_module("importlib.metadata").version("kitchener")
+        return value
+    for package, names in _MOVED_TO.items():
+        if name in names.split():
+            text = f"kitchener.{name} has moved: write `from {package} import {name}`"
+            warnings.warn(text, DeprecationWarning, stacklevel=2)
+            return getattr(importlib.import_module(package), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, _VERSION})

@@ -8,32 +8,22 @@ from pathlib import Path
 import pytest
 
 from kitchener import (
-    AttentionRetriever,
     CallerError,
-    ContextFragment,
     HO2Config,
     HO2Supervisor,
     HO3Memory,
-    HO3MemoryConfig,
     InvalidSignal,
-    LedgerClient,
-    LedgerConfig,
-    LedgerEntry,
-    QualityGate,
-    RouterConfig,
     RuntimeConfig,
-    TokenBudgeter,
-    WorkOrder,
-    compute_artifact_id,
-    compute_trace_hash,
     open_runtime,
     replay_session,
-    select_biases,
     tool,
 )
+from kitchener.actors import AttentionRetriever, ContextFragment, QualityGate, TokenBudgeter, WorkOrder
+from kitchener.config import HO3MemoryConfig, LedgerConfig, RouterConfig
 from kitchener.context import Ruleset, SessionIntents, resolve_intent_transition
 from kitchener.ids import EntryId
-from kitchener.ledger import open_ledgers
+from kitchener.ledger import LedgerClient, LedgerEntry, compute_trace_hash, open_ledgers
+from kitchener.memory import compute_artifact_id, select_biases
 from kitchener.records.turn import ConsolidationCandidate, ConsolidationCandidates
 from kitchener.records.work_order import Cost
 from kitchener.testing import FakeClock

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from kitchener import HO2Config, QualityGate, tool
+from kitchener import HO2Config, tool
+from kitchener.actors import QualityGate
 from kitchener.actors.work.quality import QualityGateResult
 from kitchener.errors import CallerError, ToolError
 from kitchener.records import events

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kitchener.records.events import SEALED_FIELDS
+from kitchener.sealing import Keyring, Sealer
+
 COMMAND = (sys.executable, "-m", "kitchener")
 
 
@@ -51,5 +54,12 @@ def write_messages(path: Path, *messages: tuple[str, str]) -> Path:
 
 
 def read_lines(path: Path) -> list[Any]:
-    """A file of JSON lines."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    """A file of JSON lines; those of a ledger with what the keys beside its root open."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    keys = Path(f"{path.parents[2]}.keys")
+    sealer = Sealer(Keyring(keys), SEALED_FIELDS)
+    for line in lines if keys.is_dir() else ():
+        if isinstance(line, dict) and "ledger_id" in line:
+            entry = line["entry"]
+            entry["payload"] = sealer.open(line["ledger_id"], entry["entry_type"], entry["payload"])
+    return lines

@@ -13,7 +13,8 @@ import anyio
 import anyio.lowlevel
 import trio.testing
 
-from kitchener import AttentionContext, ContextFragment, tool
+from kitchener import tool
+from kitchener.actors import AttentionContext, ContextFragment
 from kitchener.config import HO3MemoryConfig, LimitsConfig, RuntimeConfig
 from kitchener.errors import ActorStopped, ConfigError, KitchenerError, Overloaded, ProviderError
 from kitchener.records.prompt import PromptRequest
@@ -393,7 +394,7 @@ async def memory_of(root: Path, **settings: Any) -> Hashable:
 
 
 async def files(root: Path, place: str = "", **config: Any) -> Hashable:
-    """Which ledgers there are after a turn, and whether one holds the user's words; `{}` in a value is the place."""
+    """Which ledgers and keyrings there are after a turn, and whether the words are readable; `{}` in a value is the place."""
 
     def placed(settings: Any) -> Any:
         if isinstance(settings, dict):
@@ -406,7 +407,8 @@ async def files(root: Path, place: str = "", **config: Any) -> Hashable:
         await runtime.supervisor().handle_turn("a word of mine")
     found = sorted(root.rglob("*.jsonl"))
     spoken = any("a word of mine" in path.read_text() for path in found)
-    return tuple(str(path.relative_to(root)) for path in found), spoken
+    keyrings = sorted({path.parent for path in root.rglob("*.key")})
+    return tuple(str(path.relative_to(root)) for path in (*found, *keyrings)), spoken
 
 
 Observer = Callable[[Path, Any], Awaitable[Hashable]]

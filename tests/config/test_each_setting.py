@@ -68,6 +68,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "ledger.max_clock_jump_s": Seen(3_600.0, 86_400.0, with_settings(parts.late_entry, "max_clock_jump_s")),
     "ledger.accept_clock_jump": Seen(False, True, with_settings(parts.late_entry, "accept_clock_jump")),
     "ledger.verify_on_open": Seen("checkpoint", "full", with_settings(parts.reopened, "verify_on_open")),
+    "ledger.seal": Seen(True, False, lambda root, value: turns.files(root, ledger={"durability": "os", "seal": value})),
     "ledger.keyring": ledger_place("ledger", "keyring", durability="os"),
     "ledger.signing_key": Seen(None, "key.pem", parts.signed),
     "limits.max_running_turns": Seen(1, 8, with_settings(turns.crowd, "max_running_turns")),

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import anyio
 
-from kitchener import erase_subject
+from kitchener.runtime import erase_subject
 from kitchener.ledger import LedgerReader, verify_file
 from kitchener.records import events
 from tests.erasure.kit import ADA, BO, config, found, key_files, running, sealer

@@ -31,9 +31,9 @@ async def test_a_whole_conversation_leaves_no_plain_word(tmp_path: Path) -> None
     assert [word for word in MARKS if word not in text] == [], "with the key all of it is there, so the test means something"
 
 
-async def test_the_same_conversation_without_a_keyring_is_plain(tmp_path: Path) -> None:
+async def test_the_same_conversation_without_sealing_is_plain(tmp_path: Path) -> None:
     """What the look for words finds where nothing is sealed: every one of them."""
-    await fill(tmp_path, keyring=None)
+    await fill(tmp_path, seal=False)
     assert {each.partition(" ")[0] for each in found(tmp_path)} == set(MARKS)
 
 

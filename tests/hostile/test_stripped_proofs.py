@@ -69,8 +69,11 @@ def test_a_bundle_without_the_turns_end_is_refused(good: Path, proven: Proven, t
     assert ": trace_hash: expected " in told[2]
 
 
-def test_what_is_withheld_is_named(good: Path, proven: Proven, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("form", ["path", "chain"])
+def test_what_is_withheld_is_named(form: str, proven: Proven, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An entry that nothing refers to may be left out; of which type it was nobody can tell, but that it stood there."""
+    good = bundle(proven, proven.turns[-1], tmp_path / "good.json", *(["--chain"] if form == "chain" else []))
+    capsys.readouterr()
     stripped = strip(good, tmp_path / "stripped.json", "HO3_SIGNAL", "WO_QUALITY_GATE")
     assert refused([stripped], proven.signer.public_key) == []
     before, after = verify_bundle(good), verify_bundle(stripped)
@@ -79,6 +82,7 @@ def test_what_is_withheld_is_named(good: Path, proven: Proven, tmp_path: Path, c
     assert after.withheld_entries == before.withheld_entries + missing
     hidden = _hidden_ids(stripped)
     assert {ledger_id: [*_all_ids(runs)] for ledger_id, runs in after.withheld.items()} == hidden
+    assert sum(map(len, hidden.values())) == after.withheld_entries
     assert invoke(["ledger", "verify", str(stripped)]) == 0
     by_python = capsys.readouterr().out
     assert NODE is not None
@@ -93,13 +97,17 @@ def test_what_is_withheld_is_named(good: Path, proven: Proven, tmp_path: Path, c
 
 def _hidden_ids(path: Path) -> dict[str, list[str]]:
     parts = orjson.loads(path.read_bytes())["ledgers"]
-    found = {part["ledger_id"]: [row[1] for row in part["rows"] if len(row) == 5] for part in parts}
+    found = {}
+    for part in parts:
+        ids = {row[0]: row[1] for row in part["rows"]}
+        hidden = {*range(part["rows"][0][0], part["head"]["seq"] + 1)} - {row[0] for row in shown_rows(part)}
+        found[part["ledger_id"]] = [str(seq) if "path" in part else ids[seq] for seq in sorted(hidden)]
     return {ledger_id: ids for ledger_id, ids in found.items() if ids}
 
 
 def _all_ids(runs: list[tuple[str, str]]) -> list[str]:
     return [
-        f"{first[:13]}{seq:012d}"
+        f"{first[:13]}{seq:012d}" if first.startswith("E-") else str(seq)
         for first, last in runs
         for seq in range(int(first.rpartition("-")[2]), int(last.rpartition("-")[2]) + 1)
     ]
@@ -187,7 +195,7 @@ def test_no_value_of_another_type_anywhere_in_a_bundle_crashes_a_verifier(good: 
     for part in content["ledgers"][:2]:
         for key in [*part]:
             put(part, key)
-        for holder in (part["head"], part["before"] or {}, part["rows"][0], part["rows"]):
+        for holder in (part["head"], part["path"], part["segments"][0], part["rows"][0], part["rows"]):
             for key in [*holder] if isinstance(holder, dict) else range(min(6, len(holder))):
                 put(holder, key)
     assert refused(paths) == paths

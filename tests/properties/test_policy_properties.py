@@ -13,7 +13,8 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kitchener import AttentionRetriever, ContextFragment, HO2Config, QualityGate, TokenBudgeter
+from kitchener import HO2Config
+from kitchener.actors import AttentionRetriever, ContextFragment, QualityGate, TokenBudgeter
 from kitchener.actors.attention.templates import AttentionTemplate
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.state import MAX_FAILED_KEPT, SessionState, fold

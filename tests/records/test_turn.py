@@ -8,9 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitchener import Ref, TextDelta, TextRetracted, ToolRan, TurnCompleted, TurnResult, WorkOrderFinished, WorkOrderPlanned
 from kitchener.canonical import canonical_bytes
-from kitchener.records.turn import TurnCall, TurnError, TurnUpdate
+from kitchener.records.ref import Ref
+from kitchener.records.turn import (
+    TextDelta,
+    TextRetracted,
+    ToolRan,
+    ToolStarted,
+    TurnCall,
+    TurnCompleted,
+    TurnError,
+    TurnResult,
+    TurnUpdate,
+    WorkOrderFinished,
+    WorkOrderPlanned,
+)
 
 SUMMARY: dict[str, Any] = {
     "wo_id": "WO-SES-00000001-001",
@@ -93,7 +105,7 @@ def test_records_of_a_turn_do_not_change() -> None:
 
 
 def test_the_updates_of_a_stream_can_be_told_apart_by_their_class() -> None:
-    updates = [WorkOrderPlanned, WorkOrderFinished, ToolRan, TextDelta, TextRetracted, TurnCompleted]
+    updates = [WorkOrderPlanned, WorkOrderFinished, ToolStarted, ToolRan, TextDelta, TextRetracted, TurnCompleted]
     assert set(get_args(TurnUpdate)) == set(updates)
 
 

@@ -2,8 +2,8 @@
 
     python -m tests.replay.golden_roots            records this version's root anew (until it is released, policy may change)
 
-A root is kept as `golden/<version>.tar.xz`: settings and ledgers, without the index, which is derived. `0.1.0` was recorded
-before a policy had one identity, `0.1.0-identity` after; both replay identical, the first as recorded under another policy.
+A root is kept as `golden/<version>.tar.xz`: settings, ledgers and keys, without the index, which is derived. `0.1.0` was
+recorded before a policy had one identity, `0.1.0-identity` after; both replay identical, the first as recorded under another policy.
 `0.1.0-signed` has signed projections, and the public key on record; the private key is not kept. `0.1.0-version-1` was recorded
 when turns followed version 1 of the policy, and has turns which version 2 decides otherwise.
 """
@@ -43,7 +43,7 @@ def unpacked(archive: Path, to: Path) -> Path:
 def pack(root: Path, archive: Path) -> None:
     """Packs a root; the same files give the same bytes."""
     with tarfile.open(archive, "w:xz", preset=9) as packed:
-        for path in sorted([*root.glob("*.toml"), *root.rglob("*.jsonl")]):
+        for path in sorted([*root.glob("*.toml"), *root.glob("keys/*.key"), *root.rglob("*.jsonl")]):
             data = path.read_bytes()
             about = tarfile.TarInfo(path.relative_to(root).as_posix())
             about.size = len(data)

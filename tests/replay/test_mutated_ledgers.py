@@ -118,7 +118,7 @@ def forged(entry: StoredEntry, path: Sequence[str], signer: Signer) -> StoredEnt
 
     A projection is signed again with its own key, so that something else than the signature must tell.
     """
-    text = json.loads(entry.body)
+    text = {**json.loads(entry.body), "payload": json.loads(json.dumps(entry.payload))}  # opened, as the copy has no key
     holder = text["payload"]
     for key in path[:-1]:
         holder = holder[key]

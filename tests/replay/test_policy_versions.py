@@ -45,6 +45,7 @@ async def poor(root: Path, version: int | None = None, *turns: int) -> list[Repl
 def saying(started: StoredEntry, version: int) -> StoredEntry:
     """A `TURN_STARTED` with another version, and the hash that it had."""
     entry = json.loads(started.body)
+    entry["payload"] = {**started.payload}  # in plain text, since the copy has no key
     entry["payload"].pop("policy_version", None)
     entry["payload"].update({"policy_version": version} if version > 1 else {})
     what = (started.entry_type, started.entity_id, started.timestamp, json.dumps(entry).encode())

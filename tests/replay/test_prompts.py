@@ -55,7 +55,7 @@ async def asked_of(settings: RuntimeConfig, agent_class: str) -> list[TurnPrompt
 @pytest.mark.parametrize("agent_class", CLASSES)
 def test_every_call_of_a_varied_corpus_is_rebuilt_byte_for_byte(recorded_root: Path, agent_class: str) -> None:
     """Tools, retries, failed criteria, judged replies, lessons, direct calls, cut-off turns: the hash proves each request."""
-    settings = elsewhere(recorded_root)
+    settings = elsewhere(recorded_root, keyring=str(recorded_root / "keys"))
     answered = len(anyio.run(entries, settings, agent_class, "ho1m", events.LLM_CALL))
     prompts = anyio.run(asked_of, settings, agent_class)
     calls = [call for each in prompts for call in each.calls]
@@ -67,7 +67,7 @@ def test_every_call_of_a_varied_corpus_is_rebuilt_byte_for_byte(recorded_root: P
 
 def test_the_corpus_has_every_kind_of_call(recorded_root: Path) -> None:
     """So that the test above says something."""
-    settings = elsewhere(recorded_root)
+    settings = elsewhere(recorded_root, keyring=str(recorded_root / "keys"))
     calls = [
         call
         for name in ("ADMIN", "RESIDENT:off", "RESIDENT:ask")

@@ -91,7 +91,7 @@ def untamper(demo: Path) -> None:
     ledger = demo / "HO2" / "ADMIN" / "ho2m.jsonl"
     code, _, err = process("kitchener", "replay", "--all", "--config", demo / programs.SETTINGS)
     assert (code, "ho2m.jsonl: line " in err) == (6, True)
-    ledger.write_bytes(ledger.read_bytes().replace(b"about potatoes", b"about tomatoes", 1))
+    ledger.write_bytes(ledger.read_bytes().replace(b'"eva"', b'"ada"', 1))
 
 
 TURNS: Final = {

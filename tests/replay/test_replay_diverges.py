@@ -16,11 +16,14 @@ from kitchener.config import RuntimeConfig
 from kitchener.errors import LedgerDamaged, PromptError, UnknownSession
 from kitchener.ledger.format.lines import StoredEntry, render_batch
 from kitchener.replaying import ReplayReport, replay_session
+from tests.acceptance.stack import QUICK
 from tests.replay.recording import TOOLS, record
 from tests.replay.tools import break_down
 
 ENFORCE: dict[str, Any] = {"context_mode": "enforce", "intent_mode": "classified"}
 LEARNING: dict[str, Any] = {"ho3_enabled": True, "ho3_gate_count_threshold": 3, "ho3_gate_session_threshold": 1}
+PLAIN = QUICK.model_copy(update={"seal": False})
+"""Words that somebody without a key can forge."""
 HO1M, HO2M, CONTEXT = Path("HO1/ADMIN/ho1m.jsonl"), Path("HO2/ADMIN/ho2m.jsonl"), Path("HO2/ADMIN/context.jsonl")
 
 
@@ -157,7 +160,7 @@ FORGED: dict[str, tuple[Path, Callable[[dict[str, Any]], None], tuple[str, str, 
 async def test_forged_record_is_caught(tmp_path: Path, name: str) -> None:
     """What a ledger says that nobody decided so, though all its hashes are right."""
     ledger, change, expected = FORGED[name]
-    config, (session_id,) = await record(tmp_path, **ENFORCE, **LEARNING)
+    config, (session_id,) = await record(tmp_path, ledger=PLAIN, **ENFORCE, **LEARNING)
     forge(tmp_path, ledger, change)
     report = await replay_session(session_id, config=config, tools=TOOLS)
     assert found_in(report) == expected
@@ -171,7 +174,7 @@ async def test_forged_tool_result_is_caught(tmp_path: Path) -> None:
         if entry["entry_type"] == "TOOL_CALL":
             entry["payload"]["result"] = ["nothing"]
 
-    config, (session_id,) = await record(tmp_path, ("hello", "tool please"))
+    config, (session_id,) = await record(tmp_path, ("hello", "tool please"), ledger=PLAIN)
     forge(tmp_path, HO1M, other_result)
     report = await replay_session(session_id, config=config, tools=TOOLS)
     assert found_in(report) == ("LLM_CALL", "request_hash", 2)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kitchener import HO2Config, RouterConfig, RuntimeConfig, open_runtime
-from kitchener.config import ModelChoice
+from kitchener import HO2Config, RuntimeConfig, open_runtime
+from kitchener.config import ModelChoice, RouterConfig
 from kitchener.errors import CallerError, ConfigError
 from kitchener.replaying import replay_session
 from kitchener.runtime.loading import check_config, load_config

@@ -143,7 +143,12 @@ class TestErrors:
             ("[ledger]\ndurabilty = 'os'", "ledger.durabilty", "", "unknown key; the closest known one is 'durability'"),
             ("[leger]", "leger", "", "unknown key; the closest known one is 'ledger'"),
             ("[ledger]\ndurability = 'disk'", "ledger.durability", '"disk"', "must be 'fsync', 'os' or 'none'"),
-            ("[limits]\nsession_queue = 1", "limits.session_queue", "", "unknown key; the closest known one is "),
+            (
+                "[limits]\nsession_queue = 1",
+                "limits.session_queue",
+                "",
+                "unknown key; 'session_queue' is a setting of [agents.<name>]",
+            ),
             ("[limits]\nexecutor_queue = 0", "limits.executor_queue", "0", "must be greater than or equal to 1"),
             ("[limits]\nexecutor_queue = true", "limits.executor_queue", "true", "must be a valid integer"),
             ("[limits]\nexecutor_queue = '9'", "limits.executor_queue", '"9"', "must be a valid integer"),

@@ -94,7 +94,7 @@ async def test_a_damaged_ledger_is_opened_when_it_was_put_right(tmp_path: Path) 
         await said(runtime, "before")
         await said(runtime, "after")
     good = path.read_bytes()
-    path.write_bytes(good.replace(b"before", b"BEFORE", 1))
+    path.write_bytes(good.replace(b'"ada"', b'"eda"', 1))
     for index in (tmp_path / "index").iterdir():
         index.unlink()
     async with opened(tmp_path) as runtime:

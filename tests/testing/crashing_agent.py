@@ -7,7 +7,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from kitchener import HO2Config, HO3MemoryConfig, LedgerConfig, RouterConfig, Runtime, RuntimeConfig, open_runtime, tool
+from kitchener import HO2Config, Runtime, RuntimeConfig, open_runtime, tool
+from kitchener.config import HO3MemoryConfig, LedgerConfig, RouterConfig
 from kitchener.records.prompt import PromptRequest
 from kitchener.testing import CrashRoot, ScriptedProvider, use_tool
 from tests.acceptance.memory.remembering import LESSON

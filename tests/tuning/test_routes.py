@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kitchener import LLMGateway
 from kitchener.config import HO2Config, ModelChoice, ModelPrice, ProviderConfig, Route, RouterConfig, RuntimeConfig
 from kitchener.errors import ProviderError, ProviderReason
+from kitchener.gateway import LLMGateway
 from kitchener.records.prompt import Attempt
 from kitchener.replaying.recorded_ledgers import open_recorded
 from kitchener.runtime import open_runtime

@@ -1,5 +1,7 @@
 """A root whose heads are signed, with a turn to prove: it was shown learned lines, and its context was decided on record."""
 
+import dataclasses
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,12 @@ def bundle(proven: Proven, turn_id: str, path: Path, *more: str) -> Path:
     """The bundle of a turn; with `--chain`, every entry up to the heads has a row."""
     assert invoke(["ledger", "proof", turn_id, "-o", str(path), *more, *proven.options()]) == 0
     return path
+
+
+def unsigned_heads(proven: Proven, to: Path) -> Proven:
+    """A copy of a root whose heads are not signed."""
+    shutil.copytree(proven.directory, to, ignore=shutil.ignore_patterns("*.checkpoint", "*.json"))
+    return dataclasses.replace(proven, directory=to)
 
 
 def types_in(path: Path) -> dict[str, list[str]]:

@@ -1,9 +1,7 @@
 """Bundles, right and wrong in every way: Kitchener and the Node script say the same, but for what docs/proof.md lists."""
 
-import dataclasses
 import hashlib
 import random
-import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from tests.replay.test_replay_diverges import HO2M, forge
 from tests.replay.test_replay_signed import without_declaration
 from tests.verifier.bundle_changes import CHANGES, MOMENT, ZEROS, Bundle, part, row_of, unsign
 from tests.verifier.kit import needs_node, node, python, refused
-from tests.verifier.proofs import Proven, bundle, fill, types_in
+from tests.verifier.proofs import Proven, bundle, fill, types_in, unsigned_heads
 
 pytestmark = needs_node
 
@@ -46,12 +44,18 @@ def good(proven: Proven) -> Path:
     return bundle(proven, proven.turns[-1], proven.directory / "good.json")
 
 
-@pytest.fixture
-def change(good: Path, tmp_path: Path) -> Callable[[Callable[[Bundle], object]], Path]:
-    """Writes a changed copy of the good bundle."""
+@pytest.fixture(scope="module")
+def chained(proven: Proven) -> Path:
+    """The bundle of the same turn, with a row for every entry up to the heads."""
+    return bundle(proven, proven.turns[-1], proven.directory / "chained.json", "--chain")
 
-    def write(how: Callable[[Bundle], object], name: str = "changed.json") -> Path:
-        content = orjson.loads(good.read_bytes())
+
+@pytest.fixture
+def change(chained: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Writes a changed copy of the bundle with the chain, or of another one."""
+
+    def write(how: Callable[[Bundle], object], name: str = "changed.json", of: Path = chained) -> Path:
+        content = orjson.loads(of.read_bytes())
         how(content)
         path = tmp_path / name
         path.write_bytes(canonical_bytes(content) + b"\n")
@@ -62,6 +66,18 @@ def change(good: Path, tmp_path: Path) -> Callable[[Callable[[Bundle], object]],
 
 def test_a_good_bundle_holds_the_evidence_of_its_turn_and_is_right(proven: Proven, good: Path) -> None:
     assert refused([good]) == refused([good], proven.signer.public_key) == []
+    _has_evidence(good)
+
+
+def test_so_does_a_bundle_with_the_chain(proven: Proven, good: Path, chained: Path) -> None:
+    assert refused([chained]) == refused([chained], proven.signer.public_key) == []
+    _has_evidence(chained)
+    assert types_in(chained) == types_in(good)
+    parts = orjson.loads(chained.read_bytes())["ledgers"]
+    assert all([row[0] for row in each["rows"]] == [*range(each["rows"][0][0], each["head"]["seq"] + 1)] for each in parts)
+
+
+def _has_evidence(good: Path) -> None:
     found = types_in(good)
     assert list(found) == ["HO2M:ADMIN", "HO1M:ADMIN", "CONTEXT:ADMIN", "SIGNALS", "OVERLAYS"]
     assert found["HO2M:ADMIN"][0] == "SESSION_START"
@@ -103,6 +119,16 @@ def test_no_bit_of_a_bundle_can_be_flipped(good: Path, tmp_path: Path) -> None:
 
 def test_a_changed_bundle_is_refused(proven: Proven, change: Callable[..., Path]) -> None:
     paths = [change(how, f"{what}.json") for what, how in CHANGES.items()]
+    assert refused(paths) == refused(paths, proven.signer.public_key) == paths
+
+
+def test_a_changed_bundle_with_paths_is_refused(proven: Proven, good: Path, change: Callable[..., Path]) -> None:
+    """All changes but those of the entry before the first row, which it does not have."""
+    others = {what: how for what, how in CHANGES.items() if " start" not in what and what != "a field less of a ledger"}
+    assert len(others) > 90
+    paths = [change(how, f"{what}.json", good) for what, how in others.items()]
+    fields = ("path", "segments", "rows", "head")
+    paths += [change(lambda content, name=name: content["ledgers"][0].pop(name), f"no {name}.json", good) for name in fields]
     assert refused(paths) == refused(paths, proven.signer.public_key) == paths
 
 
@@ -159,7 +185,12 @@ def _forge(fields: dict[str, Any]) -> None:
 
 
 async def by_hand(
-    directory: Path, signer: Signer, sig: str, *more: tuple[str, str, dict[str, Any]], heads: Signer | None = None
+    directory: Path,
+    signer: Signer,
+    sig: str,
+    *more: tuple[str, str, dict[str, Any]],
+    heads: Signer | None = None,
+    chain: bool = False,
 ) -> Path:
     """The bundle of a turn that was aborted, whose projection has a given signature; with further entries of HO2m.
 
@@ -188,7 +219,7 @@ async def by_hand(
             await ledger.commit()
             wanted.append(BundleSelection(path, ledger_id, tuple(range(1, len(entries) + 1)), ledger.head()))
         sign_ledger(path, heads or signer, MOMENT)
-    write_bundle(pieces.append, turn, session, wanted, max_bytes=100_000)
+    write_bundle(pieces.append, turn, session, wanted, max_bytes=100_000, chain=chain)
     (directory / "bundle.json").write_bytes(b"".join(pieces))
     return directory / "bundle.json"
 
@@ -230,18 +261,12 @@ async def test_a_projection_is_signed_by_a_key_that_a_head_or_an_entry_shows(tmp
 async def test_a_bundle_in_the_earlier_format_need_not_show_who_signed_its_projections(tmp_path: Path) -> None:
     """It was written before bundles had that entry. A signature whose key is shown is checked there, too."""
     signer, heads = make_key(tmp_path / "key.pem"), make_key(tmp_path / "heads.pem")
-    nobody = await by_hand(tmp_path / "nobody", signer, signer.sign(b"something else"), heads=heads)
-    wrong = await by_hand(tmp_path / "wrong", signer, signer.sign(b"something else"))
+    nobody = await by_hand(tmp_path / "nobody", signer, signer.sign(b"something else"), heads=heads, chain=True)
+    wrong = await by_hand(tmp_path / "wrong", signer, signer.sign(b"something else"), chain=True)
     for path in (nobody, wrong):
         path.write_bytes(path.read_bytes().replace(b"kitchener-proof/2", b"kitchener-proof/1"))
     assert refused([nobody, wrong]) == [wrong]
     assert f"CONTEXT:ADMIN entry 1: signed by {signer.signer}, whose key is not known here" in verify_bundle(nobody).notes
-
-
-def unsigned_heads(proven: Proven, to: Path) -> Proven:
-    """A copy of a root whose heads are not signed."""
-    shutil.copytree(proven.directory, to, ignore=shutil.ignore_patterns("*.checkpoint", "*.json"))
-    return dataclasses.replace(proven, directory=to)
 
 
 def test_a_bundle_without_a_signed_head_shows_who_signed_its_projections(proven: Proven, tmp_path: Path) -> None:

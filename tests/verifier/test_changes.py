@@ -19,11 +19,11 @@ from kitchener.ledger.disk.seals import folder_of, seal_path, segment_path
 from kitchener.ledger.verify.checkpoint import checkpoint_path, sign_ledger
 from kitchener.signing import Signer, make_key
 from tests.verifier.kit import needs_node, node, refused, refused_by_kitchener_alone
-from tests.verifier.proofs import bundle, fill, shown_rows
+from tests.verifier.proofs import bundle, fill, shown_rows, unsigned_heads
 
 pytestmark = needs_node
 
-SEGMENTED = Path(__file__).resolve().parents[1] / "vectors" / "segmented" / "ledger.jsonl"
+SEGMENTED = Path(__file__).resolve().parents[1] / "vectors" / "segmented_with_trees" / "ledger.jsonl"
 MOMENT = "2026-02-18T12:00:00.000000+00:00"
 
 
@@ -134,6 +134,8 @@ def test_of_an_unfinished_segment_every_byte_of_the_file_is_guarded(tmp_path: Pa
     """Its seal is a draft, of which Kitchener reads the form and the place; its copy nobody reads."""
     ledger = copied(tmp_path / "ledger", signer)
     ledger.write_bytes(segment_path(ledger, 4).read_bytes() + ledger.read_bytes())
+    checkpoint_path(ledger).unlink()
+    sign_ledger(ledger, signer, MOMENT)  # as it stands now: four segments, of which the last one still grows
     torn = with_another(ledger, segment_path(ledger, 4), segment_path(ledger, 4).read_bytes()[:-9], "torn")
     gone = with_another(ledger, segment_path(ledger, 4), b"", "gone")
     segment_path(gone, 4).unlink()
@@ -167,12 +169,14 @@ def test_no_field_of_a_signed_head_or_of_a_seal_can_be_another(tmp_path: Path, s
 def test_no_field_of_a_bundle_can_be_another(tmp_path: Path) -> None:
     """All of it is written anew as canonical JSON, so that nothing but the field is wrong."""
     proven, draw, paths = fill(tmp_path / "proven"), random.Random(7), list[Path]()
-    good = bundle(proven, proven.turns[-1], tmp_path / "good.json").read_bytes()
-    plain = json.loads(good)
-    for part in plain["ledgers"]:
-        part["head"] = {key: part["head"][key] for key in ("chain_hash", "ledger_id", "seq")}
-    for content in (json.loads(good), plain):
-        for _ in range(200):
+    contents = []
+    for number, root in enumerate((proven, unsigned_heads(proven, tmp_path / "copy"))):
+        for form in ([], ["--chain"]):
+            file = bundle(root, proven.turns[-1], tmp_path / f"good{number}{len(form)}.json", *form)
+            assert refused([file]) == []
+            contents.append(json.loads(file.read_bytes()))
+    for content in contents:
+        for _ in range(150):
             paths.append(tmp_path / f"{len(paths)}.json")
             paths[-1].write_bytes(canonical_bytes(with_one_field_changed(content, draw)) + b"\n")
     assert refused(paths) == paths
@@ -181,9 +185,11 @@ def test_no_field_of_a_bundle_can_be_another(tmp_path: Path) -> None:
 def test_no_word_of_what_is_shown_can_be_another(tmp_path: Path) -> None:
     """A value within the body of an entry that a bundle shows, be it with the hash that the body has then."""
     proven, draw, paths = fill(tmp_path / "proven"), random.Random(8), list[Path]()
-    good = json.loads(bundle(proven, proven.turns[-1], tmp_path / "good.json").read_bytes())
-    for number in range(100):
-        content = copy.deepcopy(good)
+    goods = [
+        json.loads(bundle(proven, proven.turns[-1], tmp_path / "good.json", *more).read_bytes()) for more in ([], ["--chain"])
+    ]
+    for number in range(200):
+        content = copy.deepcopy(goods[number % 4 > 1])
         row = draw.choice(shown_rows(draw.choice(content["ledgers"])))
         row[5] = canonical_bytes(with_one_field_changed(json.loads(row[5]), draw)).decode()
         if number % 2:
@@ -191,4 +197,6 @@ def test_no_word_of_what_is_shown_can_be_another(tmp_path: Path) -> None:
         paths.append(tmp_path / f"{number}.json")
         paths[-1].write_bytes(canonical_bytes(content) + b"\n")
     assert refused(paths) == paths
-    assert any(": chain_hash: expected sha256:" in line for line in node(paths))
+    told = node(paths)
+    assert any(": chain_hash: expected sha256:" in line for line in told)
+    assert any(": tree: expected sha256:" in line for line in told)

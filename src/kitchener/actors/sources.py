@@ -1,4 +1,4 @@
-"""Collects what shapes an agent class's requests to models, and records each source once, by its hash.
+"""Collects what shapes an agent class's requests to models, records each source once by its hash, and reads it back.
 
 The sources are the settings, prompt contracts and packs, attention templates, and tools. Each turn names its configuration by
 `config_hash`, and the configuration names the others. So a request can be rebuilt from the ledgers after a source was edited.
@@ -6,7 +6,7 @@ Explained in `docs/prompts.md`.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -17,17 +17,21 @@ from kitchener.actors.policy_identity import LOCATIONS, settings_on_record
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.config import HO2Config, HO3MemoryConfig
-from kitchener.errors import LedgerError
+from kitchener.errors import KitchenerError, LedgerError
 from kitchener.ids import OPERATOR
-from kitchener.ledger import Ledger, LedgerEntry
+from kitchener.ledger import Ledger, LedgerEntry, LedgerReader
 from kitchener.records import events
-from kitchener.records.entries import ConfigurationSource, NamedSource, SourceKind, SourceRecordedPayload
+from kitchener.records.entries import ConfigurationSource, NamedSource, SourceKind, SourceRecordedPayload, payload_as
 
 _ENTRY_FIELDS_BYTES: Final = 900
 """Bytes of an entry that a piece of text leaves to its other fields and to the seal's."""
 _CHAR_BYTES: Final = 8
 """Most bytes of one character in an entry: six as a JSON escape, a third more under a seal."""
 _SHORTEST_PIECE: Final = 16
+
+
+class SourcesSealed(KitchenerError):
+    """The recorded sources are sealed, and their key is gone or not configured."""
 
 
 class Source(NamedTuple):
@@ -86,13 +90,57 @@ class RequestSources:
         Args:
             ho2m: the ledger of the agent class's supervisor
         """
-        keys = {events.source_index_key(each.hash): each for each in self.texts}
-        if await ho2m.known_keys([events.source_index_key(self.config_hash)]):
-            return
-        known = await ho2m.known_keys(keys)
-        limit = max(_SHORTEST_PIECE, (ho2m.config.max_entry_bytes - _ENTRY_FIELDS_BYTES) // _CHAR_BYTES)
-        new = [entry for key, each in keys.items() if key not in known for entry in _entries(each, limit)]
-        await ho2m.write_all(new)
+        if not await ho2m.known_keys([events.source_index_key(self.config_hash)]):
+            await record_sources(ho2m, self.texts)
+
+
+async def record_sources(ho2m: Ledger, sources: Iterable[Source]) -> None:
+    """Writes `SOURCE_RECORDED` for each source that the ledger lacks. A crash leaves all of them or none.
+
+    Args:
+        ho2m: the ledger of the agent class's supervisor
+        sources: with each configuration, all that it names
+    """
+    keys = {events.source_index_key(each.hash): each for each in sources}
+    known = await ho2m.known_keys(keys)
+    limit = max(_SHORTEST_PIECE, (ho2m.config.max_entry_bytes - _ENTRY_FIELDS_BYTES) // _CHAR_BYTES)
+    new = [entry for key, each in keys.items() if key not in known for entry in _entries(each, limit)]
+    await ho2m.write_all(new)
+
+
+async def read_texts(ho2m: LedgerReader, config_hash: str) -> list[Source]:
+    """Returns a configuration and all that it names, as recorded; empty where the ledger lacks one of them.
+
+    Raises:
+        SourcesSealed: they are sealed, and the key is gone or not configured
+        LedgerError: a text is not whole, or has another hash
+    """
+    whole = await _read(ho2m, "configuration", config_hash)
+    if whole is None:
+        return []
+    named = list(named_sources(json.loads(whole.text)))
+    found = [await _read(ho2m, kind, each["hash"]) for each, kind in named]
+    return [whole, *known] if len(known := [each for each in found if each is not None]) == len(named) else []
+
+
+def named_sources(configuration: ConfigurationSource) -> Iterator[tuple[NamedSource, SourceKind]]:
+    """What a configuration names, with the kind of each."""
+    yield from ((each, "prompt_pack" if each["name"].startswith("PRM-") else "contract") for each in configuration["prompts"])
+    yield from ((each, "attention_template") for each in configuration["attention_templates"])
+    yield from ((each, "tool") for each in configuration["tools"])
+
+
+async def _read(ho2m: LedgerReader, kind: SourceKind, source_hash: str) -> Source | None:
+    """A recorded source; None: it is not on record."""
+    pieces: dict[int, str] = {}
+    name, parts = "", 0
+    async for entry in ho2m.read(key=events.source_index_key(source_hash)):
+        payload = payload_as(SourceRecordedPayload, events.read_payload(entry.entry_type, entry.payload))
+        if not isinstance(payload["text"], str):
+            raise SourcesSealed(f"the source {payload['name']} ({source_hash}) is sealed, and its key is not at hand")
+        pieces[payload["part"]] = payload["text"]
+        name, parts = payload["name"], payload["parts"]
+    return Source(kind, name, _joined_text(pieces, source_hash, parts), source_hash) if pieces else None
 
 
 def _entries(source: Source, limit: int) -> Iterator[LedgerEntry]:
@@ -148,7 +196,7 @@ def _without_locations(settings: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
-def joined_text(pieces: Mapping[int, str], source_hash: str, parts: int) -> str:
+def _joined_text(pieces: Mapping[int, str], source_hash: str, parts: int) -> str:
     """Returns the text of a source from its recorded pieces by number.
 
     Raises:

@@ -80,6 +80,7 @@ _COMMANDS: Final = (
     ("replay", "replay:replay", "Run recorded turns again and report differences."),
     ("config", "config.config:app", "Check and show settings."),
     ("doctor", "config.doctor:doctor", "Say whether this machine, the settings and the ledgers are in order."),
+    ("completion", "completion:completion", "Print a script with which a shell completes commands and options."),
 )
 
 

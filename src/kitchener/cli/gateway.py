@@ -1,6 +1,5 @@
 """`kitchener gateway`: where other settings would have routed the recorded model calls. Explained in `docs/gateway.md`."""
 
-import math
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from cyclopts import App, Parameter
 from kitchener.cli.exits import OK
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionChoice
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import print_json, print_table, print_text
+from kitchener.cli.terminal.output import amount_of_money, print_json, print_table, print_text
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import RouterConfig
 from kitchener.errors import NotOnRecord
@@ -172,7 +171,8 @@ class RerouteReport:
         if found["assumed_to_answer"]:
             yield f"{found['assumed_to_answer']:,} calls go to where nothing is on record of them: taken to be answered"
         if self.knows_prices:
-            yield f"cost {_money(cost['recorded'])} → {_money(cost['other'])} ({_money(cost['difference'], signed=True)})"
+            before, after = amount_of_money(cost["recorded"]), amount_of_money(cost["other"])
+            yield f"cost {before} → {after} ({amount_of_money(cost['difference'], signed=True)})"
         if cost["unpriced_calls"] and self.knows_prices:
             yield f'without a known price, and in neither sum: {cost["unpriced_calls"]:,} calls; see [router.prices."<model>"]'
 
@@ -186,8 +186,8 @@ def _row(pair: RoutePair) -> dict[str, object]:
         "calls": pair.calls,
         "input tokens": pair.input_tokens,
         "output tokens": pair.output_tokens,
-        "cost": _money(pair.recorded_cost) if is_priced else None,
-        "would cost": _money(pair.other_cost) if is_priced else None,
+        "cost": amount_of_money(pair.recorded_cost) if is_priced else None,
+        "would cost": amount_of_money(pair.other_cost) if is_priced else None,
     }
 
 
@@ -202,9 +202,3 @@ def _told(found: Rerouted) -> str:
     why = "".join(f" ({each.failure})" for each in (found.other,) if each.failure is not None)
     where = call.turn_id or call.session_id
     return f"  {where}  {call.wo_id} {call.wo_type} {call.call}: {_name(found.recorded)} → {_name(found.other)}{why}"
-
-
-def _money(amount: float, *, signed: bool = False) -> str:
-    """An amount with two decimals, or with as many as show two digits of it."""
-    digits = 2 if amount == 0 or abs(amount) >= 1 else min(8, 1 - math.floor(math.log10(abs(amount))))
-    return f"{amount:{'+' if signed else ''},.{digits}f}"

@@ -231,6 +231,8 @@ class TurnConfig(Settings):
     """Retries of a rejected reply before the turn escalates."""
     tool_turn_limit: Annotated[int, Field(ge=0, le=100)] = 8
     """Rounds of tool calls in one reply."""
+    parallel_tools: Annotated[int, Field(ge=1, le=32)] = 4
+    """Tools that run side by side, where the model calls several read-only tools one after another. 1: one by one."""
     tool_timeout_s: Seconds = 30.0
     """Longest run of a tool that sets no limit of its own, seconds."""
     tool_result_max_bytes: Positive = 65_536

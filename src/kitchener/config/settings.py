@@ -1,6 +1,5 @@
 """Turns JSON types into settings, or raises an error that names the source, the wrong key and the expected value."""
 
-import difflib
 import json
 import re
 import tomllib
@@ -11,6 +10,7 @@ from typing import Any, ClassVar, Final, Self, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
+from kitchener.config.known_keys import meant_key
 from kitchener.config.shown import described, described_key, shown_settings
 from kitchener.errors import ConfigError
 from kitchener.plain_names import shown_path
@@ -44,7 +44,6 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _SECRET_KEY = re.compile(r"key|token|secret|password", re.IGNORECASE)
 _SUBJECT_OF_MESSAGE = re.compile(r"^\w+ should\b")
 _UNQUOTED_AGENT = re.compile(r"^[ \t]*+\[agents\.RESIDENT:", re.MULTILINE)
-_SHOWN_KEY_CHARS: Final = 64
 MAX_SETTINGS_BYTES: Final = 1_048_576
 """Largest settings file, bytes."""
 MAX_SETTINGS_DEPTH: Final = 32
@@ -209,11 +208,7 @@ def _expected(error: ErrorDetails, model: type[Settings], at: SettingPath) -> st
     if error["type"] == "extra_forbidden":
         if (instead := replacement_of(model, at)) is not None:
             return instead
-        table = _table_at(model, at[:-1])
-        known = list(table.model_fields) if table is not None else []
-        # Comparing takes time in proportion to the product of the lengths, and no key is longer than this.
-        closest = difflib.get_close_matches(str(at[-1])[:_SHOWN_KEY_CHARS], known, n=1, cutoff=0.0)
-        return f"unknown key; the closest known one is {closest[0]!r}" if closest else "unknown key"
+        return meant_key(str(at[-1]), _table_at(model, at[:-1]), model)
     if error["type"] == "literal_error":
         return f"must be {error.get('ctx', {}).get('expected', '')}"
     if error["type"] == "missing":

@@ -11,6 +11,7 @@ from kitchener.ledger.ledgers import LateLedgers, Ledgers, open_ledgers
 from kitchener.ledger.reader import LedgerReader
 from kitchener.ledger.verify.checkpoint import Checkpoint
 from kitchener.ledger.verify.verification import VerifyReport, verify_file
+from kitchener.records.ref import Ref
 
 __all__ = [
     "Checkpoint",
@@ -22,6 +23,7 @@ __all__ = [
     "LedgerReader",
     "Ledgers",
     "ReadableLedger",
+    "Ref",
     "StoredEntry",
     "VerifyReport",
     "compute_trace_hash",

@@ -1,9 +1,9 @@
-"""Reads the attempts at model calls from the entries of HO1m that tell about them."""
+"""Turns attempts at model calls into the payloads of HO1m that tell about them, and those into attempts."""
 
 from collections.abc import Mapping
 
 from kitchener.records import events
-from kitchener.records.entries import AttemptFailedPayload, ModelCallPayload, opened, payload_as
+from kitchener.records.entries import AttemptFailedPayload, AttemptStartedPayload, ModelCallPayload, opened, payload_as
 from kitchener.records.prompt import Attempt
 
 
@@ -31,3 +31,27 @@ def attempt_of(entry_type: str, payload: Mapping[str, object]) -> Attempt | None
         opened(told.get("detail")),
         told.get("output_begun", False),
     )
+
+
+def started_fields(attempt: Attempt) -> AttemptStartedPayload:
+    """The fields of `ATTEMPT_STARTED` besides those that all payloads carry."""
+    return {
+        "call": attempt.call,
+        "attempt": attempt.attempt,
+        "provider_id": attempt.provider_id,
+        "model_id": attempt.model_id,
+        "route_reason": attempt.route_reason,
+    }
+
+
+def failed_fields(attempt: Attempt) -> AttemptFailedPayload:
+    """The fields of `ATTEMPT_FAILED`, besides those that all payloads carry and the `detail`, which may quote the provider."""
+    return {
+        "call": attempt.call,
+        "attempt": attempt.attempt,
+        "provider_id": attempt.provider_id,
+        "model_id": attempt.model_id,
+        "route_reason": attempt.route_reason,
+        "reason": attempt.reason,
+        "output_begun": attempt.output_begun,
+    }

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Self, cast
+from typing import Any, Final, NamedTuple, Self, cast
 
 from kitchener.ids import memory_namespace
 from kitchener.records.entries.common import opened, payload_as, text_of
@@ -187,12 +187,36 @@ class WorkOrderFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolRan:
-    """A tool call ended, with a result or an error."""
+class ToolStarted:
+    """A tool is about to run. Its `ToolRan` has the same `wo_id` and `call`. A call that is refused has no `ToolStarted`."""
 
     wo_id: str
     tool_id: str
-    is_error: bool
+    call: int
+    """Number of the tool call within the work order, from 1."""
+    arguments: Mapping[str, object]
+    """The arguments as the model gave them; read only."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRan:
+    """A tool call ended, with a result or an error. Those of calls that ran side by side come in the order of the calls."""
+
+    wo_id: str
+    tool_id: str
+    call: int
+    """Number of the tool call within the work order, from 1."""
+    arguments: Mapping[str, object]
+    """The arguments as the model gave them; read only."""
+    result: Any = None  # any JSON value
+    """The result as a JSON value of at most `tool_result_max_bytes` bytes; meaningless if there is an error. Read only."""
+    error: str | None = None
+    """What went wrong, as the model is told; None: no error."""
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the call was refused or failed."""
+        return self.error is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +242,7 @@ class TurnCompleted:
     result: TurnResult
 
 
-TurnUpdate = WorkOrderPlanned | WorkOrderFinished | ToolRan | TextDelta | TextRetracted | TurnCompleted
+TurnUpdate = WorkOrderPlanned | WorkOrderFinished | ToolStarted | ToolRan | TextDelta | TextRetracted | TurnCompleted
 """One update of `stream_turn`."""
 
 UpdateListener = Callable[[TurnUpdate], Awaitable[None]]

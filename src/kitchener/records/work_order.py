@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from kitchener.errors import InvalidTransition
 from kitchener.ids import SubjectId, WorkOrderId, anonymous_subject, work_order_id
-from kitchener.records.entries.work_orders import FailureReason, WorkOrderState, WorkOrderType
+from kitchener.records.entries.work_orders import FailureReason, NestedCost, WorkOrderState, WorkOrderType
 from kitchener.records.ref import Ref
 
 TRANSITIONS: dict[WorkOrderState, frozenset[WorkOrderState]] = {
@@ -64,6 +64,8 @@ class Constraints(_Replaceable):
     """Most tokens of this work order, input and output together."""
     turn_limit: Annotated[int, Field(ge=0)] = 0
     """Most rounds of tool use."""
+    parallel_tools: Annotated[int, Field(ge=1)] = 1
+    """Most read-only tools that run side by side in one round."""
     timeout_ms: Annotated[int, Field(ge=1)] | None = None
     """Longest execution, milliseconds; None: only the turn's deadline applies."""
     domain_tags: tuple[str, ...] = ()
@@ -96,6 +98,29 @@ class Cost(_Replaceable):
     """The tool id of each call, in order."""
     elapsed_ms: int = 0
     """Duration, milliseconds."""
+    nested: "Cost | None" = None
+    """What turns used that its tools ran in other sessions; not part of the fields above. None: its tools ran none."""
+
+    @classmethod
+    def of(cls, counts: NestedCost) -> Self:
+        """A cost with the counts of a summary."""
+        return cls(
+            input_tokens=counts["input_tokens"],
+            output_tokens=counts["output_tokens"],
+            llm_calls=counts["llm_calls"],
+            tool_calls=counts["tool_calls"],
+        )
+
+    def plus(self, other: "Cost | None") -> "Cost":
+        """The tokens and calls of both."""
+        if other is None:
+            return self
+        return self.replaced(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            llm_calls=self.llm_calls + other.llm_calls,
+            tool_calls=self.tool_calls + other.tool_calls,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)

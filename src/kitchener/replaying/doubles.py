@@ -22,7 +22,7 @@ from kitchener.memory.subject import SubjectMemory
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
-from kitchener.records.entries import Json
+from kitchener.records.entries import Json, WorkOrderPlannedPayload, payload_as
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
 from kitchener.records.work_order import Cost, DirectCall, DirectReply, HO1ExecutorProtocol, WorkOrder
@@ -168,7 +168,9 @@ class RecordedTools(ToolRegistry):
         for entry in own:
             if entry.entry_type == events.TOOL_CALL and entry.payload["call"] in numbers:
                 payload = entry.payload
-                return ToolOutcome(result=payload.get("result"), error=payload.get("error"))
+                nested = payload.get("nested_cost")
+                cost = Cost.of(nested) if nested is not None else None
+                return ToolOutcome(result=payload.get("result"), error=payload.get("error"), nested_cost=cost)
         return ToolOutcome(error="the call has no recorded result")
 
 
@@ -180,6 +182,7 @@ class RecordedExecutor:
 
     async def execute(self, work_order: WorkOrder) -> WorkOrder:
         """The finished work order; raises the recorded error where HO1 failed."""
+        work_order = self._as_recorded(work_order)
         broken = self._breakdown(work_order.wo_id)
         if broken is None:
             return self._with_cost(await self._executor.execute(work_order))
@@ -191,6 +194,14 @@ class RecordedExecutor:
                 break  # of the direct call, which is made again
             self._ho1m.keep(self._tape.pass_over(self._ho1m.ledger_id))
         raise broken
+
+    def _as_recorded(self, work_order: WorkOrder) -> WorkOrder:
+        """The work order with as many tools side by side as were recorded; an older version ran them one by one."""
+        for entry in self._tape.of_turn(events.WO_PLANNED):
+            if entry.entity_id == work_order.wo_id:
+                at_once = payload_as(WorkOrderPlannedPayload, entry.payload)["constraints"].get("parallel_tools", 1)
+                return work_order.replaced(constraints=work_order.constraints.replaced(parallel_tools=at_once))
+        return work_order
 
     def _with_cost(self, done: WorkOrder) -> WorkOrder:
         """Adds the recorded cost of an answer that was paid for but could not be stored."""

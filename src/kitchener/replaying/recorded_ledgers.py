@@ -27,6 +27,8 @@ class RecordedLedgers:
     """Ledger ids."""
     readers: Mapping[str, LedgerReader]
     sealer: Sealer | None
+    sources: LedgerReader | None
+    """The ledger with the sources of requests: HO2m of this root, also where `readers` are those before an import."""
 
     async def sessions(self) -> list[str]:
         """The recorded sessions, oldest first."""
@@ -71,4 +73,5 @@ async def open_recorded(config: RuntimeConfig, agent_class: str) -> AsyncIterato
                 )
                 readers[ledger_id] = await stack.enter_async_context(opened)
         memory = memory_of(config, agent)
-        yield RecordedLedgers(agent, memory, ids["ho1m"], ids["ho2m"], ids["context"], readers, sealer)
+        ho2m = readers.get(ids["ho2m"])
+        yield RecordedLedgers(agent, memory, ids["ho1m"], ids["ho2m"], ids["context"], readers, sealer, ho2m)

@@ -12,22 +12,14 @@ from typing import Any, Final
 from kitchener.actors.attention.templates import AttentionTemplate
 from kitchener.actors.executor.prompts import PromptLibrary, PromptSource
 from kitchener.actors.policy_identity import NOT_POLICY
-from kitchener.actors.sources import RequestSources, joined_text
+from kitchener.actors.sources import RequestSources, read_texts
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.toolsets import Toolset, toolset_of
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.config import HO2Config, HO3MemoryConfig
-from kitchener.errors import KitchenerError
 from kitchener.ledger import LedgerReader
 from kitchener.records import events
-from kitchener.records.entries import (
-    ConfigurationSource,
-    NamedSource,
-    SourceKind,
-    SourceRecordedPayload,
-    ToolDefinition,
-    payload_as,
-)
+from kitchener.records.entries import ConfigurationSource, SourceKind, ToolDefinition
 from kitchener.records.prompt import ToolSpec
 from kitchener.replaying.line_diff import line_diff
 
@@ -37,10 +29,6 @@ _KINDS: Final[Mapping[SourceKind, str]] = {
     "attention_template": "attention template",
     "tool": "tool",
 }
-
-
-class SourcesSealed(KitchenerError):
-    """The recorded sources are sealed, and their key is gone or not configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,18 +143,17 @@ async def read_sources(ho2m: LedgerReader | None, config_hash: str) -> RecordedS
         SourcesSealed: they are sealed, and the key is gone or not configured
         LedgerError: a text is not whole, or has another hash
     """
-    whole = await _read(ho2m, config_hash) if ho2m is not None else None
-    if ho2m is None or whole is None:
+    found = await read_texts(ho2m, config_hash) if ho2m is not None else []
+    if not found:
         return None
-    agent_class, text = whole
-    configuration: ConfigurationSource = json.loads(text)
-    texts, hashes = dict[tuple[SourceKind, str], str](), dict[tuple[SourceKind, str], str]()
-    for named, kind in _named(configuration):
-        found = await _read(ho2m, named["hash"])
-        if found is None:
-            return None
-        texts[kind, named["name"]], hashes[kind, named["name"]] = found[1], named["hash"]
-    return RecordedSources(config_hash, agent_class, configuration["settings"], texts, hashes)
+    whole, *others = found
+    return RecordedSources(
+        config_hash,
+        whole.name,
+        json.loads(whole.text)["settings"],
+        {(each.kind, each.name): each.text for each in others},
+        {(each.kind, each.name): each.hash for each in others},
+    )
 
 
 async def entries_of_sources(ho2m: LedgerReader, config_hash: str) -> set[int]:
@@ -175,31 +162,8 @@ async def entries_of_sources(ho2m: LedgerReader, config_hash: str) -> set[int]:
     Raises:
         SourcesSealed: they are sealed, and the key is gone or not configured
     """
-    whole = await _read(ho2m, config_hash)
-    if whole is None:
-        return set()
-    hashes = [config_hash, *[named["hash"] for named, _ in _named(json.loads(whole[1]))]]
-    keys = [events.source_index_key(each) for each in hashes]
-    return {entry.seq for key in keys async for entry in ho2m.read(key=key)}
-
-
-def _named(configuration: ConfigurationSource) -> Iterator[tuple[NamedSource, SourceKind]]:
-    yield from ((each, "prompt_pack" if each["name"].startswith("PRM-") else "contract") for each in configuration["prompts"])
-    yield from ((each, "attention_template") for each in configuration["attention_templates"])
-    yield from ((each, "tool") for each in configuration["tools"])
-
-
-async def _read(ho2m: LedgerReader, source_hash: str) -> tuple[str, str] | None:
-    """The name and the text of a source; None: it is not on record."""
-    pieces: dict[int, str] = {}
-    name, parts = "", 0
-    async for entry in ho2m.read(key=events.source_index_key(source_hash)):
-        payload = payload_as(SourceRecordedPayload, events.read_payload(entry.entry_type, entry.payload))
-        if not isinstance(payload["text"], str):
-            raise SourcesSealed(f"the source {payload['name']} ({source_hash}) is sealed, and its key is not at hand")
-        pieces[payload["part"]] = payload["text"]
-        name, parts = payload["name"], payload["parts"]
-    return (name, joined_text(pieces, source_hash, parts)) if pieces else None
+    keys = {events.source_index_key(each.hash) for each in await read_texts(ho2m, config_hash)}
+    return {entry.seq for key in sorted(keys) async for entry in ho2m.read(key=key)}
 
 
 class PresentSources:

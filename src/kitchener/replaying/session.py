@@ -18,7 +18,7 @@ from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.actors.sessions.item_tool import ContextItems
-from kitchener.actors.sources import RequestSources
+from kitchener.actors.sources import RequestSources, SourcesSealed
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import Tool, ToolRegistry
 from kitchener.actors.turn_memory import LongTermMemory
@@ -47,7 +47,7 @@ from kitchener.replaying.doubles import (
 )
 from kitchener.replaying.recorded_ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded_routes import Routes
-from kitchener.replaying.recorded_sources import PresentSources, SourceChange, SourcesSealed
+from kitchener.replaying.recorded_sources import PresentSources, SourceChange
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.signatures import RecordedSigners
@@ -465,9 +465,10 @@ class _Replay:
     async def _note_changes(self, turn: TurnTape) -> None:
         if not self._changes:
             recorded = self._replays.recorded
-            ho2m, config_hash = recorded.readers.get(recorded.ho2m), turn.start.get("config_hash", "")
             with suppress(SourcesSealed):
-                self._changes = await self._replays.sources.changes_since(ho2m, config_hash, self._memory)
+                self._changes = await self._replays.sources.changes_since(
+                    recorded.sources, turn.start.get("config_hash", ""), self._memory
+                )
 
     def _note_policy(self, turn: TurnTape | None) -> None:
         recorded = turn.start.get("ruleset_hash") if turn is not None else None

@@ -377,11 +377,12 @@ class Tape:
 
 
 def _as_planned(now: WorkOrderPlannedPayload, recorded: WorkOrderPlannedPayload) -> Mapping[str, object]:
-    """A plan as the recording version wrote it: an earlier one left out the tag of the type."""
-    tags = [TYPE_TAGS[now["wo_type"]]]
-    if "domain_tags" in recorded["constraints"] or now["constraints"].get("domain_tags") != tags:
-        return now
-    return {**now, "constraints": {key: value for key, value in now["constraints"].items() if key != "domain_tags"}}
+    """A plan as the recording version wrote it: an earlier one left out the tag of the type, and ran tools one by one."""
+    left_out = {"parallel_tools"}
+    if now["constraints"].get("domain_tags") == [TYPE_TAGS[now["wo_type"]]]:
+        left_out.add("domain_tags")
+    left_out -= recorded["constraints"].keys()
+    return {**now, "constraints": {key: value for key, value in now["constraints"].items() if key not in left_out}}
 
 
 def is_tagged(tape: Tape, wo_id: str) -> bool:

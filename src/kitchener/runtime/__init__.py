@@ -5,6 +5,8 @@ from kitchener.runtime.loading import LoadedConfig, load_config
 from kitchener.runtime.runtime import Runtime, open_runtime, tune_gc
 from kitchener.runtime.session_export import SessionExport, export_session
 from kitchener.runtime.session_import import SessionImport, import_session
+from kitchener.runtime.session_list import SessionInfo
+from kitchener.runtime.synchronous import SyncRuntime, open_sync
 
 __all__ = [
     "ErasureReport",
@@ -12,10 +14,13 @@ __all__ = [
     "Runtime",
     "SessionExport",
     "SessionImport",
+    "SessionInfo",
+    "SyncRuntime",
     "erase_subject",
     "export_session",
     "import_session",
     "load_config",
     "open_runtime",
+    "open_sync",
     "tune_gc",
 ]

@@ -39,6 +39,7 @@ from kitchener.runtime.ledger_paths import agent_of, sealer_of, settings_of, sup
 from kitchener.runtime.loading import LoadedConfig, check_config, check_is_configured, load_config
 from kitchener.runtime.memories import memory_of, open_memories
 from kitchener.runtime.sealed_root import check_place
+from kitchener.runtime.session_list import SessionInfo, list_sessions
 from kitchener.signing import load_signer
 
 _log = get_logger(__name__)
@@ -81,6 +82,27 @@ class Runtime:
         if memory is None:
             raise CallerError(f"agent class {quoted(agent_class)} has no long-term memory; set ho3_enabled in its settings")
         return memory
+
+    async def sessions(
+        self, agent_class: str = "ADMIN", *, subject_id: str | None = None, limit: int = 100
+    ) -> list[SessionInfo]:
+        """The sessions of an agent class that began last, newest first. Their turns: `supervisor.session(id)`.
+
+        Args:
+            agent_class: the agent class
+            subject_id: only this subject's sessions; None: everyone's
+            limit: most sessions, at least 1
+
+        Raises:
+            CallerError: `agent_class` is unknown, `subject_id` is no text, or `limit` is below 1
+        """
+        if limit < 1:
+            raise CallerError(f"limit = {limit}: expected at least 1")
+        if subject_id is not None:
+            check_is_text("subject_id", subject_id)
+        agent = self._agent(agent_class)
+        await agent.ready()
+        return await list_sessions(agent.ledgers.ho2m, subject_id=subject_id, limit=limit)
 
     async def drain(self) -> None:
         """Returns when no turn runs and no consolidation is pending. New ones are still admitted.

@@ -53,7 +53,12 @@ async def record_sealing(ho2m: Ledger, sealer: Sealer | None) -> None:
             remedy = "set keyring in [ledger] to a directory for the keys, or seal = false to store everything in plain text"
             raise SealingError(f"{error}; {remedy}") from error.__cause__
     if now != recorded:
-        fields: SealingChangedPayload = {"v": events.VERSION, "is_sealed": now is not None, "key_id": now}
+        fields: SealingChangedPayload = {
+            "v": events.VERSION,
+            "subject_id": OPERATOR,
+            "is_sealed": now is not None,
+            "key_id": now,
+        }
         await ho2m.write(LedgerEntry(events.SEALING_CHANGED, now or "nothing", dict(fields)))
         await ho2m.commit()
 

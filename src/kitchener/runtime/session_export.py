@@ -33,7 +33,8 @@ from kitchener.runtime.ledger_paths import (
     sealer_of,
     settings_of,
 )
-from kitchener.runtime.session_folder import LEDGERS, Manifest, kids_in, write_folder
+from kitchener.runtime.session_folder import KEY, LEDGERS, Manifest, kids_in, write_folder
+from kitchener.runtime.session_sources import SOURCES, named_configurations, sources_to_export
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,8 @@ class SessionExport:
     """Kid of the key under which content is sealed; None: it is plain."""
     has_key: bool
     """Whether the folder contains the key."""
+    has_sources: bool
+    """Whether the folder contains what shaped the requests of its turns, so that they can be rebuilt elsewhere."""
     is_signed: bool
     """Whether every ledger's head is signed, so that the folder proves who vouches for it."""
 
@@ -108,13 +111,15 @@ async def export_session(
         chosen = _Selection(session_id, found, readers, is_recalling=agent_of(settings, found).recall_scope == "subject")
         await chosen.select(on_step)
         key_file = await anyio.to_thread.run_sync(_key, settings, chosen) if with_key else None
+        sources = await _sources(settings, chosen, with_key=with_key)
+        extra = {name: data for name, data in ((KEY, key_file), (SOURCES, sources)) if data is not None}
         exported_at = iso((clock or SystemClock()).time_us())
 
         def manifest(files: Mapping[str, str]) -> Manifest:
             kid = next(iter(sorted(chosen.kids)), None)
             return Manifest(session_id, chosen.subject_id, found, exported_at, chosen.turns, kid, files)
 
-        folder = await anyio.to_thread.run_sync(write_folder, Path(out), manifest, chosen.selections(), key_file, on_step)
+        folder = await anyio.to_thread.run_sync(write_folder, Path(out), manifest, chosen.selections(), extra, on_step)
     return SessionExport(
         session_id=session_id,
         subject_id=chosen.subject_id,
@@ -125,6 +130,7 @@ async def export_session(
         context_entries=folder.count - chosen.own,
         key_id=folder.manifest.key_id,
         has_key=folder.key_file is not None,
+        has_sources=bool(folder.sources),
         is_signed=folder.is_signed,
     )
 
@@ -135,9 +141,18 @@ def _key(config: RuntimeConfig, chosen: "_Selection") -> bytes:
     if found is None:
         raise SealingError(
             f"subject {chosen.subject_id!r} has no key here, so none can be exported; leave out --with-keys"
-            " if their entries are plain, else set keyring in [ledger]"
+            " if their entries are plain, else set keyring in [ledger] to where it is"
         )
     return found
+
+
+async def _sources(config: RuntimeConfig, chosen: "_Selection", *, with_key: bool) -> bytes | None:
+    """What shaped the requests, as plain text: sealed sources only together with the key to what they shaped."""
+    path = ledger_paths(config, chosen.agent_class)["ho2m"]
+    sealer = sealer_of(config) if with_key else None
+    opened = LedgerReader.open(path, index_dir=index_dir(config), index_keys=INDEX_KEYS["ho2m"], sealer=sealer)
+    async with opened as ho2m:
+        return await sources_to_export(ho2m, chosen.config_hashes)
 
 
 class _Selection:
@@ -146,7 +161,7 @@ class _Selection:
     def __init__(
         self, session_id: str, agent_class: str, readers: Mapping[LedgerName, LedgerReader], *, is_recalling: bool
     ) -> None:
-        self.session_id, self._agent_class, self._readers = session_id, agent_class, readers
+        self.session_id, self.agent_class, self._readers = session_id, agent_class, readers
         self._is_recalling = is_recalling
         self._chosen: dict[LedgerName, dict[int, StoredEntry]] = {name: {} for name in LEDGERS}
         self._heads: dict[LedgerName, tuple[int, str]] = {}
@@ -155,6 +170,8 @@ class _Selection:
         self.subject_id = ""
         self.turns = self.own = 0
         self.kids: set[str] = set()
+        self.config_hashes: set[str] = set()
+        """The configurations that the session's turns name."""
 
     async def select(self, on_step: Callable[[], object]) -> None:
         """Verifies each ledger and selects from it. HO2m first, because all that it names is then in the others."""
@@ -192,6 +209,7 @@ class _Selection:
         if events.ends_by_erasure(entry.entry_type, entry.payload):
             raise SubjectErased(self.subject_id, self.session_id)
         self.turns += entry.entry_type == events.TURN_COMPLETED
+        self.config_hashes |= named_configurations(entry.payload)
         for ledger_id, seq in payload_as(TurnCompletedPayload, entry.payload).get("read_positions", {}).items():
             self._read_to[ledger_id] = max(seq, self._read_to.get(ledger_id, 0))
 
@@ -216,7 +234,7 @@ class _Selection:
         await self._add_memory("overlays", reader, self._heads["overlays"][0] if OVERLAYS in self._read_to else 0)
 
     async def _add_memory(self, name: LedgerName, reader: LedgerReader, up_to: int) -> None:
-        namespace = memory_namespace(self._agent_class, self.subject_id)
+        namespace = memory_namespace(self.agent_class, self.subject_id)
         found = [entry async for entry in reader.read(key=f"in:{namespace}", up_to_seq=up_to)]
         erased = max((entry.seq for entry in found if entry.entry_type == events.SUBJECT_ERASED), default=0)
         for entry in found:

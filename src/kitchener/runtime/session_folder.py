@@ -1,8 +1,9 @@
 """Writes one session as a folder, and reads and verifies such a folder.
 
-The folder has `manifest.json` and a file for each ledger with entries, and the subject's key if that was asked for. A ledger's
-file has the same form as a part of a bundle (`docs/proof.md`): the entries as they are stored, and the chain that links them to
-the ledger's head. Everything here blocks. What belongs into a folder is decided in `session_export.py`.
+The folder has `manifest.json`, a file for each ledger with entries, `sources.json` with what shaped the requests of its turns
+(`session_sources.py`), and the subject's key if that was asked for. A ledger's file has the same form as a part of a bundle
+(`docs/proof.md`): the entries as they are stored, and the chain that links them to the ledger's head. Everything here blocks.
+What belongs into a folder is decided in `session_export.py`.
 """
 
 import json
@@ -17,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from kitchener.actors.sources import Source
 from kitchener.canonical import canonical_bytes, canonical_digest, digest
 from kitchener.errors import CallerError, EntryRefused, FolderDamaged
 from kitchener.ids import check_recorded_subject, is_agent_class, memory_namespace, path_part
@@ -30,6 +32,7 @@ from kitchener.records.entries import Payload
 from kitchener.records.events import CONTEXT_IMPORTED, SEALED_FIELDS, SIGNER_DECLARED
 from kitchener.records.ref import Ref
 from kitchener.runtime.ledger_paths import LedgerName
+from kitchener.runtime.session_sources import SOURCES, imported_sources, named_configurations
 from kitchener.sealing import MARK, is_sealed
 from kitchener.small_files import read_regular, sync_directory, write_private
 
@@ -37,7 +40,8 @@ FORMAT: Final = "kitchener-session/1"
 LEDGERS: Final[tuple[LedgerName, ...]] = ("ho1m", "context", "signals", "overlays", "ho2m")
 """The ledgers in the order in which an import writes them: HO2m is the commit record, so it is last."""
 _MANIFEST: Final = "manifest.json"
-_KEY: Final = "subject.key"
+KEY: Final = "subject.key"
+"""The file with the subject's key."""
 _MAX_SMALL_BYTES: Final = 65_536
 
 
@@ -101,6 +105,8 @@ class SessionFolder:
     """The chain of each ledger with entries."""
     key_file: bytes | None
     """The subject's key, a secret; None: the folder has none."""
+    sources: tuple[Source, ...]
+    """What shaped the requests of its turns, with each configuration all that it names; empty: the folder has none."""
 
     def __repr__(self) -> str:
         return f"<SessionFolder {self.manifest.session_id}>"  # never the key
@@ -125,7 +131,7 @@ def write_folder(
     out: Path,
     manifest: Callable[[Mapping[str, str]], Manifest],
     selections: Mapping[LedgerName, BundleSelection],
-    key_file: bytes | None,
+    extra: Mapping[str, bytes],
     on_step: Callable[[], object],
 ) -> SessionFolder:
     """Writes a folder, verifies it, and gives it its name. If anything fails, nothing has that name.
@@ -134,7 +140,7 @@ def write_folder(
         out: the folder; it must not exist
         manifest: makes the manifest from the hashes of the files
         selections: the entries of each ledger
-        key_file: the subject's key; None: leave it out
+        extra: the other files by name: `KEY`, `SOURCES`
         on_step: called after each ledger
 
     Raises:
@@ -148,8 +154,8 @@ def write_folder(
             write_part(chunks.extend, selection)
             files[f"{name}.json"] = _put(draft / f"{name}.json", bytes(chunks) + b"\n")
             on_step()
-        if key_file is not None:
-            files[_KEY] = _put(draft / _KEY, key_file)
+        for file, data in extra.items():
+            files[file] = _put(draft / file, data)
         facts = asdict(manifest(files))
         _put(draft / _MANIFEST, canonical_bytes({**facts, "digest": canonical_digest(facts)}) + b"\n")
         sync_directory(draft)
@@ -188,10 +194,17 @@ def read_folder(path: Path, *, public_key: str | None = None) -> SessionFolder:
         for entry in entries:
             _check_owner(file, manifest, entry)
     _same(path / _MANIFEST, "files", "ho2m.json", "ho2m.json" if "ho2m" in parts else "none")
-    key_file = _checked(path / _KEY, manifest, _MAX_SMALL_BYTES) if _KEY in manifest.files else None
+    key_file = _checked(path / KEY, manifest, _MAX_SMALL_BYTES) if KEY in manifest.files else None
     if key_file is not None:
-        _same(path / _KEY, "kid", str(manifest.key_id), _kid(path / _KEY, key_file))
-    return SessionFolder(manifest, digest(stored), parts, key_file)
+        _same(path / KEY, "kid", str(manifest.key_id), _kid(path / KEY, key_file))
+    return SessionFolder(manifest, digest(stored), parts, key_file, _sources(path / SOURCES, manifest, parts["ho2m"]))
+
+
+def _sources(file: Path, manifest: Manifest, ho2m: VerifiedPart) -> tuple[Source, ...]:
+    if SOURCES not in manifest.files:
+        return ()
+    named = set[str]().union(*(named_configurations(_entry(line).payload) for line in ho2m.lines))
+    return imported_sources(str(file), _checked(file, manifest, MAX_BUNDLE_BYTES), named, manifest.agent_class)
 
 
 def kids_in(entry_type: str, payload: Payload) -> set[str]:

@@ -14,6 +14,7 @@ from typing import Final
 
 import anyio.to_thread
 
+from kitchener.actors.sources import record_sources
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import RuntimeConfig
 from kitchener.errors import ConfigError, EntryTooLarge, SealingError, SessionExists, SubjectErased
@@ -82,7 +83,7 @@ async def import_session(
         SessionExists: the session is here, and lacks entries of the folder
         SubjectErased: the subject was erased here, and the folder holds what was erased
         SealingError: the subject has another key here
-        ConfigError: a setting is wrong, or the folder has a key and no keyring is configured
+        ConfigError: a setting is wrong, or the folder has a key and this root has no keyring
         EntryTooLarge: an entry does not fit `max_entry_bytes` here
         LedgerLocked: a process has the ledgers open
     """
@@ -97,6 +98,7 @@ async def import_session(
             await stack.enter_async_context(target.open(name, settings, sealer, clock or SystemClock()))
         was_there = await target.has_session()
         is_readable = await anyio.to_thread.run_sync(_install_key, found, sealer)
+        await target.record_sources()
         for name in LEDGERS:
             if name in found.parts and not was_there:
                 await target.write(name)
@@ -132,8 +134,8 @@ def _check_key(folder: SessionFolder, sealer: Sealer | None) -> None:
     """Refuses a key that this root cannot keep."""
     kid, subject_id = folder.manifest.key_id, folder.manifest.subject_id
     if sealer is None and folder.key_file is not None:
-        expected = "is not set, but the folder has the key of its subject, which belongs into a keyring; nothing was imported"
-        raise ConfigError("[ledger]", "keyring", "", expected)
+        expected = "is off, but the folder has the key of its subject, which belongs into a keyring; nothing was imported"
+        raise ConfigError("[ledger]", "seal", "false", expected)
     known = sealer.keyring.kid_of(subject_id) if sealer is not None else None
     if None not in (kid, known) and known != kid:
         raise SealingError(
@@ -194,6 +196,11 @@ class _Target:
             if kid is not None and entry.payload.get("key_id") == kid:
                 raise SubjectErased(self._subject_id, self._session_id)
         return bool(there)
+
+    async def record_sources(self) -> None:
+        """Records what shaped the requests of the folder's turns, without what is on record here."""
+        await record_sources(self._ledgers["ho2m"], self._folder.sources)
+        await self._ledgers["ho2m"].commit()
 
     async def write(self, name: LedgerName) -> None:
         """Appends the entries of one ledger in one commit, without those that an earlier import brought."""

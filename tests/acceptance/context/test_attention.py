@@ -6,7 +6,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from kitchener import AttentionContext, AttentionRetriever, ContextFragment, HO2Config
+from kitchener import HO2Config
+from kitchener.actors import AttentionContext, AttentionRetriever, ContextFragment
 from kitchener.actors.attention.templates import load_templates, resolve_template
 from kitchener.canonical import digest
 from kitchener.errors import ConfigError

@@ -9,7 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener import AttentionContext, AttentionRetriever, ContextFragment, HO2Config
+from kitchener import HO2Config
+from kitchener.actors import AttentionContext, AttentionRetriever, ContextFragment
 from kitchener.actors.attention.retriever import (
     EMPTY_HASH,
     STANDING_RULE,

@@ -15,7 +15,7 @@ from kitchener.actors.executor.replies import ReplyText
 from kitchener.actors.tools.registry import ToolRegistry, tool
 from kitchener.errors import ExecutorError, ProviderError
 from kitchener.records.prompt import StreamItem, ToolUse
-from kitchener.records.turn import TextDelta, TextRetracted, ToolRan, TurnUpdate
+from kitchener.records.turn import TextDelta, TextRetracted, ToolRan, ToolStarted, TurnUpdate
 from tests.actors.executor.executor_kit import Answer, Streamed, open_bench, response, work_order
 
 WO_ID = "WO-SES-0000000a-001"
@@ -83,7 +83,8 @@ async def test_text_before_a_tool_is_no_reply(tmp_path: Path) -> None:
     assert done.output_result == {"response_text": "Seen."}
     assert updates == [
         TextDelta(WO_ID, 1, "Let me look."),
-        ToolRan(WO_ID, "look", False),
+        ToolStarted(WO_ID, "look", 1, {}),
+        ToolRan(WO_ID, "look", 1, {}, "seen"),
         TextRetracted(WO_ID),
         TextDelta(WO_ID, 1, "Seen."),
     ]
@@ -91,7 +92,8 @@ async def test_text_before_a_tool_is_no_reply(tmp_path: Path) -> None:
 
 async def test_a_failed_tool_is_told_as_such(tmp_path: Path) -> None:
     _, updates, _ = await watch(tmp_path, ToolUse("u1", "nope", {}), "Hi.", allowed_tools=("look",), turn_limit=1)
-    assert updates == [ToolRan(WO_ID, "nope", True), TextDelta(WO_ID, 1, "Hi.")]
+    refusal = "tool 'nope' is not allowed here; allowed are ['look']"
+    assert updates == [ToolRan(WO_ID, "nope", 1, {}, None, refusal), TextDelta(WO_ID, 1, "Hi.")]
 
 
 async def test_a_repaired_answer_replaces_the_first(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kitchener import TokenBudgeter
+from kitchener.actors import TokenBudgeter
 from kitchener.actors.work.budget import Allocation, Budget
 from kitchener.records.work_order import Cost
 

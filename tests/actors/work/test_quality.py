@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from kitchener import HO2Config, QualityGate, QualityGateResult
+from kitchener import HO2Config
+from kitchener.actors import QualityGate, QualityGateResult
 
 GATE = QualityGate(HO2Config())
 WO = "WO-SES-00000001-003"

@@ -8,11 +8,11 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener import LedgerClient, LedgerEntry
-from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.ledger import LedgerClient, LedgerEntry, LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.runtime import open_runtime
 from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName
+from kitchener.sealing import Keyring, Sealer
 from tests.cli.conftest import Cli
 
 SETTINGS = """
@@ -63,11 +63,16 @@ def audited(cli: Cli, two_subjects: Path, tmp_path: Path) -> Cli:
     return cli
 
 
+def sealer_of(root: Path) -> Sealer:
+    """Opens and seals with the keys beside the root."""
+    return Sealer(Keyring(f"{root}.keys"), events.SEALED_FIELDS)
+
+
 def newest(root: Path, ledger: LedgerName, entry_type: str, subject: str, has: str = "") -> StoredEntry:
     """The last entry of a type about a subject of ADMIN, with some field."""
 
     async def read() -> StoredEntry:
-        async with LedgerReader.open(root / PLACES[ledger]) as reader:
+        async with LedgerReader.open(root / PLACES[ledger], sealer=sealer_of(root)) as reader:
             found = [
                 entry
                 async for entry in reader.read(entry_type=entry_type)
@@ -84,7 +89,13 @@ def append(root: Path, ledger: LedgerName, like: StoredEntry, **fields: Any) -> 
 
     async def write() -> None:
         path = root / PLACES[ledger]
-        opened = LedgerClient.open(path, ledger_id=like.ledger_id, index_dir=root / "index", index_keys=INDEX_KEYS.get(ledger))
+        opened = LedgerClient.open(
+            path,
+            ledger_id=like.ledger_id,
+            index_dir=root / "index",
+            index_keys=INDEX_KEYS.get(ledger),
+            sealer=sealer_of(root),
+        )
         async with opened as client:
             await client.write(LedgerEntry(like.entry_type, like.entity_id, {**like.payload, **fields}))
             await client.commit()

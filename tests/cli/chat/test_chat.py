@@ -1,10 +1,13 @@
 """`kitchener chat`, through a pipe and on a terminal (docs/commands.md)."""
 
 import contextlib
+import fcntl
 import os
 import pty
 import signal
+import struct
 import subprocess
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,10 +116,17 @@ class TestPipe:
 class Terminal:
     """A chat on a terminal of its own."""
 
-    def __init__(self, cwd: Path) -> None:
+    def __init__(self, cwd: Path, columns: int = 80, **variables: str) -> None:
         self._main, other = pty.openpty()
+        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         self.process = subprocess.Popen(
-            [*COMMAND, "chat"], cwd=cwd, env=environment(), stdin=other, stdout=other, stderr=other, start_new_session=True
+            [*COMMAND, "chat"],
+            cwd=cwd,
+            env={name: value for name, value in environment(**variables).items() if name not in ("COLUMNS", "LINES")},
+            stdin=other,
+            stdout=other,
+            stderr=other,
+            start_new_session=True,
         )
         os.close(other)
         self.seen = ""
@@ -206,3 +216,105 @@ class TestTerminal:
         terminal.read_until("Ctrl-C again leaves")
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.finish() == 130
+
+
+@pytest.fixture
+def colourful(gate: Gate, tmp_path: Path) -> Iterator[Terminal]:
+    """A terminal of 40 columns that can rewrite a line and has colours."""
+    terminal = Terminal(tmp_path, columns=40, TERM="xterm")
+    yield terminal
+    terminal.close()
+
+
+class TestColourfulTerminal:
+    def test_the_first_lines_say_who_answers_where_it_is_recorded_and_how_to_get_help(
+        self, colourful: Terminal, tmp_path: Path
+    ) -> None:
+        banner = colourful.read_until("you> ")
+        for words in ("agent ADMIN", "model offline-rules-1 of offline", str(tmp_path / ".kitchener"), "/help lists"):
+            assert words in banner
+        assert "kitchener init --provider" in banner
+
+    def test_the_work_order_and_the_seconds_are_shown_until_there_is_text(self, colourful: Terminal, gate: Gate) -> None:
+        colourful.read_until("you> ")
+        colourful.type(ASK)
+        gate.wait_until_reached(colourful.process)
+        colourful.read_until("using a tool (tool_call)")
+        colourful.read_until(" · 1 s")
+        gate.let_pass()
+        colourful.read_until("writing the reply (synthesize)")
+        # The status line is gone before the speaker's name stands in its place.
+        assert colourful.read_until("ADMIN> ").endswith("\r\x1b[K\x1b[1;32m")
+        colourful.type("/quit")
+        assert colourful.finish() == 0
+
+    def test_speakers_have_names_and_colours_and_long_lines_break_at_blanks(self, colourful: Terminal) -> None:
+        assert colourful.read_until("you> ").endswith("\x1b[1;36m")
+        colourful.type("hello")
+        colourful.read_until("ADMIN> \x1b[0m")
+        reply = colourful.read_until("\x1b[2m").splitlines()
+        assert len(reply) > 2
+        assert len("ADMIN> ") + len(reply[0]) <= 40
+        assert all(len(line) <= 40 for line in reply)
+        assert " ".join(reply).split()[-4:] == ["provider", "for", "real", "answers."]
+
+    def test_a_cancelled_turn_and_its_calls_are_part_of_the_cost(self, colourful: Terminal, gate: Gate) -> None:
+        colourful.read_until("you> ")
+        colourful.type(ASK)
+        gate.wait_until_reached(colourful.process)
+        colourful.process.send_signal(signal.SIGINT)
+        colourful.read_until("(turn cancelled)")
+        gate.let_pass()
+        colourful.type("/cost")
+        colourful.read_until("1 turn in this chat, 1 cancelled: ")
+        assert not colourful.read_until(" tokens in").startswith("0")
+        colourful.read_until("cost 0.00")
+        colourful.type("/quit")
+        assert colourful.finish() == 0
+
+    def test_no_color_leaves_names_and_wrapping_without_colours(self, gate: Gate, tmp_path: Path) -> None:
+        terminal = Terminal(tmp_path, columns=40, TERM="xterm", NO_COLOR="1")
+        try:
+            terminal.read_until("you> ")
+            terminal.type("hello")
+            terminal.read_until("ADMIN> ")
+            terminal.read_until("2 model calls")
+            terminal.type("/quit")
+            assert terminal.finish() == 0
+            assert "\x1b[1;" not in terminal.seen
+        finally:
+            terminal.close()
+
+    def test_escapes_in_a_reply_are_text_also_where_colours_are_shown(self, colourful: Terminal) -> None:
+        colourful.read_until("you> ")
+        colourful.type("hello \x1b\x07there 🏴")
+        colourful.read_until("ADMIN> \x1b[0m")
+        assert "\x07" not in colourful.read_until("model calls")
+
+
+def test_a_dumb_terminal_gets_neither_colours_nor_rewritten_lines(terminal: Terminal) -> None:
+    before = terminal.read_until("you> ")
+    terminal.type("hello")
+    before += terminal.read_until("model calls")
+    assert "\x1b" not in before
+    assert "ADMIN> Hello! I am" in before
+
+
+def test_cost_counts_money_by_the_configured_prices(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "kitchener.toml").write_text(
+        "[router.prices.offline-rules-1]\ninput_per_million = 1000000.0\noutput_per_million = 0.0\n"
+    )
+    outcome = cli("chat", stdin=b"hello\n/cost\n")
+    assert outcome.code == 0
+    used = outcome.out.splitlines()[-1]
+    tokens = used.partition(": ")[2].partition(" tokens in")[0]
+    assert used.endswith(f"; cost {tokens}.00")
+
+
+@pytest.mark.parametrize(
+    ("question", "setting"), [("/why", "context_mode"), ("/intents", "context_mode"), ("/memory", "ho3_enabled")]
+)
+def test_what_is_off_says_how_it_is_turned_on(cli: Cli, question: str, setting: str) -> None:
+    answer = cli("chat", stdin=f"hello\n{question}\n".encode()).out
+    assert f"`{setting} = " in answer
+    assert "as `kitchener init` writes it" in answer

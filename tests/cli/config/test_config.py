@@ -34,7 +34,7 @@ def test_init_writes_settings_that_are_right_and_turn_memory_and_the_context_aut
     assert config == RuntimeConfig(plane_root=str(tmp_path / ".kitchener"), agents={"ADMIN": agent})
 
 
-def test_init_shows_ten_settings_each_with_a_comment_and_its_default(tmp_path: Path) -> None:
+def test_init_shows_eleven_settings_each_with_a_comment_and_its_default(tmp_path: Path) -> None:
     text = re.sub(r"^# (?=\[|\w+ = )", "", settings_text(), flags=re.MULTILINE)
     path = tmp_path / "kitchener.toml"
     path.write_text(text, encoding="utf-8")
@@ -43,7 +43,7 @@ def test_init_shows_ten_settings_each_with_a_comment_and_its_default(tmp_path: P
     tables = {"": RuntimeConfig(), "ledger": LedgerConfig(), "router": RouterConfig(), "agents": HO2Config()}
     rows = [("", "plane_root"), *(("ledger", key) for key in shown["ledger"]), *(("router", key) for key in shown["router"])]
     rows += [("agents", key) for key in shown["agents"]["ADMIN"]]
-    assert len(rows) == 10
+    assert len(rows) == 11
     lines = text.splitlines()
     for table, key in rows:
         if key == "providers":

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.commands import read_lines
 from tests.cli.conftest import Cli
 from tests.cli.context.contexts import configure, talk, turn
 
@@ -19,9 +20,10 @@ def session(cli: Cli) -> str:
 
 
 def test_the_instructions_are_in_the_root_as_the_readme_promises(session: str) -> None:
-    """They are searched for as a person would: with grep. A sealed root is tested in `tests/replay/test_prompts.py`."""
-    holding = [path for path in Path(".kitchener").rglob("*.jsonl") if WORDS in path.read_text(encoding="utf-8")]
-    assert [path.name for path in holding] == ["ho2m.jsonl"]
+    """In the ledger, under the key of what is configured. A root that is not sealed shows them to grep."""
+    recorded = [json.dumps(line) for line in read_lines(Path(".kitchener/HO2/ADMIN/ho2m.jsonl"))]
+    assert any(WORDS in line for line in recorded)
+    assert not [path for path in Path(".kitchener").rglob("*.jsonl") if WORDS in path.read_text(encoding="utf-8")]
 
 
 def test_each_request_is_shown_word_for_word_after_the_instructions_were_edited(cli: Cli, session: str) -> None:

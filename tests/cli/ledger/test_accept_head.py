@@ -60,7 +60,7 @@ def test_it_wants_a_reason_and_a_ledger(restored: Cli, tmp_path: Path) -> None:
 
 def test_what_is_damaged_is_not_accepted(restored: Cli, tmp_path: Path) -> None:
     path = tmp_path / HO2M
-    path.write_bytes(path.read_bytes().replace(b"hello", b"hallo", 1))
+    path.write_bytes(path.read_bytes().replace(b"SESSION_START", b"SESSION_STERT", 1))
     outcome = restored("ledger", "accept-head", *REASON)
     assert outcome.code == 6
     assert outcome.out.startswith(f"damaged   {path}: line ")

@@ -50,8 +50,8 @@ def test_verify_names_where_a_ledger_was_changed_and_by_what(filled: Cli, tmp_pa
     """Exit code 6: file, line, byte offset, field, and what was expected and found."""
     path = tmp_path / HO2M
     lines = path.read_bytes().splitlines(keepends=True)
-    number = next(n for n, line in enumerate(lines) if b'"user_message":"hello"' in line)
-    lines[number] = lines[number].replace(b'"user_message":"hello"', b'"user_message":"hallo"')
+    number = next(n for n, line in enumerate(lines) if b'"entry_type":"TURN_STARTED"' in line)
+    lines[number] = lines[number].replace(b'"entry_type":"TURN_STARTED"', b'"entry_type":"TURN_STERTED"')
     path.write_bytes(b"".join(lines))
     outcome = filled("ledger", "verify", path, "--json")
     assert outcome.code == 6

@@ -12,7 +12,8 @@ from kitchener.canonical import digest
 from kitchener.errors import CallerError
 from kitchener.ledger.audit.bundle import BundleSelection, write_bundle
 from kitchener.ledger.verify.checkpoint import checkpoint_path
-from kitchener.sealing import Keyring
+from kitchener.records.events import SEALED_FIELDS
+from kitchener.sealing import Keyring, Sealer
 from kitchener.signing import load_signer
 from tests.cli.commands import read_lines, write_messages
 from tests.cli.conftest import Cli
@@ -119,9 +120,13 @@ def test_a_bundle_can_hold_what_shaped_the_requests(filled: Cli, tmp_path: Path)
 
 
 def _shown(path: Path) -> list[dict[str, Any]]:
-    """The entries of a bundle that have a body."""
-    rows = [row for part in json.loads(path.read_bytes())["ledgers"] for row in part["rows"]]
-    return [json.loads(row[5]) for row in rows if len(row) == 6]
+    """The entries of a bundle that have a body, opened with the keys of the root."""
+    sealer, found = Sealer(Keyring(".kitchener.keys"), SEALED_FIELDS), list[dict[str, Any]]()
+    for part in json.loads(path.read_bytes())["ledgers"]:
+        for entry in (json.loads(row[5]) for row in part["rows"] if len(row) == 6):
+            entry["payload"] = sealer.open(part["ledger_id"], entry["entry_type"], entry["payload"])
+            found.append(entry)
+    return found
 
 
 def test_proof_writes_a_bundle_that_verify_takes(filled: Cli, tmp_path: Path) -> None:
@@ -139,7 +144,7 @@ def test_proof_writes_a_bundle_that_verify_takes(filled: Cli, tmp_path: Path) ->
     assert (verified.code, verified.json["ok"], verified.json["turn_id"]) == (0, True, turn)
     assert verified.json["entries"] == outcome.json["entries"]
     assert all("(the given key)" in head for head in verified.json["heads"])
-    path.write_bytes(path.read_bytes().replace(b"hello", b"hallo", 1))
+    path.write_bytes(path.read_bytes().replace(b"TURN_STARTED", b"TURN_STERTED", 1))
     damaged = filled("ledger", "verify", path)
     assert damaged.code == 6
     assert damaged.out.startswith(f"damaged  {path}: ")
@@ -225,14 +230,13 @@ def test_what_cannot_be_proven_is_told(filled: Cli, tmp_path: Path, turn: str, m
 
 
 def test_a_bundle_that_grows_too_large_is_not_written(filled: Cli, tmp_path: Path) -> None:
-    """A turn of long ago has every later entry's hashes in its bundle."""
     path, pieces = tmp_path / HO2M, list[bytes]()
     last = read_lines(path)[-1]
     wanted = BundleSelection(path, "HO2M:ADMIN", (1, 2), (last["seq"], last["chain_hash"]))
     write_bundle(pieces.append, "T-1", "SES-1", [wanted], max_bytes=100_000)
     size = sum(map(len, pieces))
     write_bundle(pieces.append, "T-1", "SES-1", [wanted], max_bytes=size)
-    with pytest.raises(CallerError, match=r"larger than .* bytes, .*--max-mib"):
+    with pytest.raises(CallerError, match=r"larger than .* bytes: give a higher --max-mib"):
         write_bundle(pieces.append, "T-1", "SES-1", [wanted], max_bytes=size - 1)
     assert is_one_line(filled("ledger", "proof", turn_ids(tmp_path)[0], "--max-mib", "0"), 2)
 

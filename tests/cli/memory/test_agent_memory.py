@@ -20,7 +20,8 @@ class TestAnyRoot:
             assert (outcome.code, outcome.err) == (0, "")
             assert outcome.out == (
                 "nothing learned yet by ADMIN\n"
-                "long-term memory of ADMIN is off; `ho3_enabled = true` below [agents.ADMIN] of kitchener.toml turns it on\n"
+                "long-term memory of ADMIN is off; `ho3_enabled = true` below [agents.ADMIN] of kitchener.toml turns it on, as"
+                " `kitchener init` writes it\n"
             )
             found = cli("memory", command, "--subject", "ada", "--json").json
             assert (found["enabled"], found["subject_id"], found[command], found["as_of"]) == (False, "ada", [], None)
@@ -103,12 +104,13 @@ class TestBeside:
         assert signals == ["  intent:greeting  ██░░░░░░ 1/5 events, 1/3 sessions"]
         assert (title, last) == ("what was learned:", "  nothing yet")
 
-    def test_the_chat_says_how_memory_is_turned_on(self, taught: Cli) -> None:
+    def test_the_chat_says_how_memory_is_turned_on(self, taught: Cli, tmp_path: Path) -> None:
+        with (tmp_path / "kitchener.toml").open("a", encoding="utf-8") as settings:
+            settings.write('\n[agents."RESIDENT:other"]\ncontext_budget = 2000\n')
         outcome = taught("chat", "--agent", "RESIDENT:other", stdin=b"/memory\n")
         table = '[agents."RESIDENT:other"]'
-        expected = (
-            f"long-term memory of RESIDENT:other is off; `ho3_enabled = true` below {table} of kitchener.toml turns it on\n"
-        )
+        setting = f"`ho3_enabled = true` below {table} of kitchener.toml"
+        expected = f"long-term memory of RESIDENT:other is off; {setting} turns it on, as `kitchener init` writes it\n"
         assert (outcome.code, outcome.out) == (0, expected)
 
     def test_verify_and_doctor_look_at_the_memorys_ledgers(self, taught: Cli, tmp_path: Path) -> None:
@@ -122,7 +124,7 @@ class TestBeside:
             assert f"{len(lines):,} entries" in found[f"{name} ADMIN"]["detail"]
         assert "signals RESIDENT:solo" not in found
         path = tmp_path / OVERLAYS
-        path.write_bytes(path.read_bytes().replace(b"Often talks about", b"Never talks about"))
+        path.write_bytes(path.read_bytes().replace(b"topic_affinity", b"topic_infinity"))
         outcome = taught("ledger", "verify")
         assert outcome.code == 6
         assert f"damaged  {path}: line " in outcome.out

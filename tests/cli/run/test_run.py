@@ -77,7 +77,7 @@ class TestResults:
         cli("run", path, "-o", "out")
         assert len(read_lines(tmp_path / "out")) == 1
         assert (tmp_path / "out").stat().st_mode & 0o777 == 0o600
-        assert sorted(each.name for each in tmp_path.iterdir()) == [".kitchener", "in", "out"]
+        assert sorted(each.name for each in tmp_path.iterdir()) == [".kitchener", ".kitchener.keys", "in", "out"]
 
     def test_a_subject_may_be_left_out_and_blank_lines_are_passed_over(self, cli: Cli, tmp_path: Path) -> None:
         (tmp_path / "in").write_text('\n{"conversation": "a", "message": "hello"}\n\n{"conversation": "a", "message": "bye"}')

@@ -18,7 +18,7 @@ def session_id(cli: Cli, tmp_path: Path) -> str:
 
 
 def test_a_session_moves_and_every_command_knows_it_there(cli: Cli, session_id: str) -> None:
-    made = cli("session", "export", session_id, "--out", "folder", "--json")
+    made = cli("session", "export", session_id, "--out", "folder", "--with-keys", "--json")
     assert (made.code, made.json["turns"], made.json["path"]) == (0, 2, "folder")
     there = ("--root", "there")
     taken = cli("session", "import", "folder", *there)
@@ -55,7 +55,10 @@ def test_what_cannot_be_right_is_refused(cli: Cli, session_id: str, tmp_path: Pa
     assert (unknown.code, "not known" in unknown.err) == (1, True)
     there = cli("session", "export", session_id, "--out", "in")
     assert (there.code, "exists already" in there.err) == (2, True)
-    keyless = cli("session", "export", session_id, "--out", "folder", "--with-keys")
+    (tmp_path / "kitchener.toml").write_text("[ledger]\nseal = false\n", encoding="utf-8")
+    cli("run", "in", "--root", "plain")
+    (plain, *_) = cli("session", "list", "--root", "plain", "--json").json
+    keyless = cli("session", "export", plain["session_id"], "--root", "plain", "--out", "folder", "--with-keys")
     assert keyless.code == 1
     assert "no key" in keyless.err
     assert not (tmp_path / "folder").exists()

@@ -100,7 +100,7 @@ def test_a_session_that_is_nowhere_is_said_to_be_unknown(cli: Cli, command: str,
 
 
 def test_a_turn_that_did_not_finish_is_shown_with_what_it_had_planned(cli: Cli, tmp_path: Path) -> None:
-    settings = "[agents.ADMIN]\nturn_deadline_s = 1e-9\n"
+    settings = "[ledger]\nseal = false\n[agents.ADMIN]\nturn_deadline_s = 1e-9\n"  # no wait for a key before it begins
     (tmp_path / "kitchener.toml").write_text(settings, encoding="utf-8")
     outcome = cli("run", write_messages(tmp_path / "in", ("a", "hello")), "-o", "out")
     assert outcome.code == 1

@@ -100,11 +100,11 @@ def test_who_is_not_known_gives_1(cli: Cli, sessions: dict[str, list[str]]) -> N
     assert "'eve': is not known: there is no key, no session and no erasure of this subject; nothing was erased" in outcome.err
 
 
-def test_without_a_keyring_it_says_why_not(cli: Cli) -> None:
-    Path("kitchener.toml").write_text('plane_root = "plane"\n', encoding="utf-8")
+def test_without_sealing_it_says_why_not(cli: Cli) -> None:
+    Path("kitchener.toml").write_text('plane_root = "plane"\n[ledger]\nseal = false\n', encoding="utf-8")
     outcome = cli(*ERASE)
     assert is_one_line(outcome, 2)
-    assert "keyring: is not set, so everything is stored in plain text" in outcome.err
+    assert "seal = false: is off, and there are no keys: everything is stored in plain text" in outcome.err
 
 
 def test_it_is_not_done_unasked(cli: Cli, sessions: dict[str, list[str]], tmp_path: Path) -> None:
@@ -164,15 +164,15 @@ def test_a_ledger_in_use_gives_7_and_the_holder(cli: Cli, sessions: dict[str, li
 
 def test_what_was_stored_before_the_keyring_gives_1(cli: Cli, tmp_path: Path) -> None:
     async def talk() -> None:
-        for keyring in (None, str(tmp_path / "keys")):
-            async with running(tmp_path, keyring=keyring) as runtime:
+        for seal in (False, True):
+            async with running(tmp_path, seal=seal) as runtime:
                 await runtime.supervisor().handle_turn(TALK[0], subject_id=ADA)
 
     anyio.run(talk)
     Path("kitchener.toml").write_text(SETTINGS, encoding="utf-8")
     outcome = cli(*ERASE)
     assert outcome.code == 1
-    assert "1 turn of theirs were stored before there was a keyring, and stay readable" in outcome.out
+    assert "1 turn of theirs were stored in plain text, before content was sealed, and stay readable" in outcome.out
 
 
 def test_every_reading_command_works_on_who_was_erased(cli: Cli, sessions: dict[str, list[str]], tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ SMALL = segments_of(1_000, durability="os")
 COMMITS = (3, 3, 3, 3, 2)
 """Four segments and two entries more."""
 GOLDEN = Path(__file__).resolve().parents[2] / "vectors" / "segmented" / "ledger.jsonl"
+"""Written by a version whose seals had no tree."""
+WITH_TREES = GOLDEN.parents[1] / "segmented_with_trees" / "ledger.jsonl"
 MOMENT = "2026-02-18T12:00:00.000000+00:00"
 
 
@@ -52,6 +54,21 @@ async def path(tmp_path: Path) -> Path:
     """A ledger of four segments."""
     await fill(tmp_path / "l.jsonl", COMMITS, config=SMALL)
     return tmp_path / "l.jsonl"
+
+
+def envelope(line: bytes) -> bytes:
+    """All of a line but its body."""
+    return line.partition(b',"entry":')[0] + b"}"
+
+
+def merkle_root(leaves: list[bytes]) -> bytes:
+    """As RFC 6962 defines it, by halves; written down again, to compare with."""
+    if len(leaves) == 1:
+        return hashlib.sha256(b"\0" + leaves[0]).digest()
+    half = 1
+    while half * 2 < len(leaves):
+        half *= 2
+    return hashlib.sha256(b"\1" + merkle_root(leaves[:half]) + merkle_root(leaves[half:])).digest()
 
 
 def read_back(path: Path) -> list[bytes]:
@@ -69,7 +86,7 @@ async def test_a_file_that_grew_long_is_put_aside_with_a_seal(path: Path) -> Non
         assert lines[0] is not None
         assert lines[-1] is not None
         assert json.loads(text) == {
-            "format": "kitchener-seal/1",
+            "format": "kitchener-seal/2",
             "ledger_id": LEDGER,
             "number": number,
             "first_seq": seq + 1,
@@ -79,6 +96,7 @@ async def test_a_file_that_grew_long_is_put_aside_with_a_seal(path: Path) -> Non
             "length": len(data),
             "sha256": f"sha256:{hashlib.sha256(data).hexdigest()}",
             "previous": before,
+            "tree": f"sha256:{merkle_root([envelope(line) for line in data.splitlines()]).hex()}",
         }
         assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":")).encode() + b"\n"
         before, seq = f"sha256:{hashlib.sha256(text).hexdigest()}", seq + 3
@@ -188,32 +206,50 @@ async def test_a_head_is_signed_and_held_across_segments(path: Path, tmp_path: P
     assert verify_file(path, public_key=signer.public_key).ok
 
 
-async def test_evidence_is_taken_from_several_segments(path: Path) -> None:
+@pytest.mark.parametrize("chain", [False, True])
+async def test_evidence_is_taken_from_several_segments(path: Path, chain: bool) -> None:
     head = verify_file(path).head
     pieces: list[bytes] = []
-    write_bundle(pieces.append, "T-1", "SES-1", [BundleSelection(path, LEDGER, (2, 8, 14), (14, head))], max_bytes=1 << 20)
+    wanted = [BundleSelection(path, LEDGER, (2, 8, 14), (14, head))]
+    write_bundle(pieces.append, "T-1", "SES-1", wanted, max_bytes=1 << 20, chain=chain)
     part = json.loads(b"".join(pieces))["ledgers"][0]
     bodies = [line.partition(b',"entry":')[2][:-2].decode() for line in read_back(path)]
     assert [row[5] for row in part["rows"] if len(row) == 6] == [bodies[1], bodies[7], bodies[13]]
-    assert [row[0] for row in part["rows"]] == [*range(2, 15)]
+    assert [row[0] for row in part["rows"]] == ([*range(2, 15)] if chain else [2, 8, 14])
+    assert chain or part["segments"] == [[1, 1, 3], [3, 7, 9], [5, 13, 14]]
 
 
-async def test_the_golden_ledger_is_written_read_and_verified_as_ever(tmp_path: Path) -> None:
-    """Checked in: what one version wrote, all later ones read, and write again byte for byte."""
-    path = tmp_path / GOLDEN.name
-    shutil.copytree(GOLDEN.parent, tmp_path, dirs_exist_ok=True)
-    assert verify_file(GOLDEN).entries == 14
+@pytest.mark.parametrize("golden", [GOLDEN, WITH_TREES])
+async def test_the_golden_ledgers_are_written_read_and_verified_as_ever(golden: Path, tmp_path: Path) -> None:
+    """Checked in: what one version wrote, all later ones read, and write again byte for byte, but for the seals' format."""
+    path = tmp_path / golden.name
+    shutil.copytree(golden.parent, tmp_path, dirs_exist_ok=True)
+    assert verify_file(golden).entries == 14
     async with open_ledger(path, config=SMALL) as ledger:
         assert [entry.payload["n"] async for entry in ledger.read()] == [*range(1, 15)]
-    again = tmp_path / "again" / GOLDEN.name
+    again = tmp_path / "again" / golden.name
     await fill(again, COMMITS, config=SMALL)
-    for file in (GOLDEN, *sorted(folder_of(GOLDEN).iterdir())):
-        assert (again.parent / file.relative_to(GOLDEN.parent)).read_bytes() == file.read_bytes()
+    for file in (golden, *sorted(folder_of(golden).iterdir())):
+        if file.suffix != ".seal" or golden == WITH_TREES:
+            assert (again.parent / file.relative_to(golden.parent)).read_bytes() == file.read_bytes()
+
+
+async def test_a_ledger_with_seals_of_an_earlier_version_gets_trees_from_then_on(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN.parent, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / GOLDEN.name
+    await fill(path, [3, 3, 1], config=SMALL)
+    seals = [json.loads(seal_path(path, number).read_bytes()) for number in range(1, 7)]
+    assert [(seal["format"], "tree" in seal) for seal in seals] == [("kitchener-seal/1", False)] * 4 + [
+        ("kitchener-seal/2", True)
+    ] * 2
+    signer = make_key(tmp_path / "signing.pem")
+    assert sign_ledger(path, signer, MOMENT) is not None
+    assert verify_file(path, public_key=signer.public_key).ok
 
 
 @needs_node
-def test_the_golden_ledger_is_right_to_the_other_verifier_too() -> None:
-    assert refused([GOLDEN]) == []
+def test_the_golden_ledgers_are_right_to_the_other_verifier_too() -> None:
+    assert refused([GOLDEN, WITH_TREES]) == []
 
 
 async def test_what_a_session_costs_does_not_depend_on_the_ledgers_length(tmp_path: Path) -> None:

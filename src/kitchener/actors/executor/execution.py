@@ -6,9 +6,9 @@ ledger. `docs/work-orders.md` lists the recorded entries.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import anyio
 import orjson
@@ -18,16 +18,17 @@ from kitchener.actors.executor.prompts import CompiledContract
 from kitchener.actors.executor.replies import ReplyStream
 from kitchener.actors.tools.registry import ToolCall, ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome, storable
+from kitchener.actors.tools.side_by_side import ToolRequested, groups_of, run_all
 from kitchener.actors.tools.toolsets import Toolset
-from kitchener.actors.work.plan import cost_json
+from kitchener.actors.work.plan import cost_json, nested_mapping
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, loop_clock
 from kitchener.errors import EntryRefused, EntryTooLarge, ExecutorError, LedgerError, Overloaded, ProviderError
 from kitchener.ids import tool_idempotency_key
 from kitchener.ledger import LedgerEntry, LedgerGroup
 from kitchener.records import events
+from kitchener.records.attempt_record import failed_fields, started_fields
 from kitchener.records.entries import (
-    AttemptFailedPayload,
     AttemptStartedPayload,
     CommonPayload,
     ExecutionCompletedPayload,
@@ -96,6 +97,7 @@ class Execution:
         "_limits",
         "_llm_calls",
         "_model_calls_begun",
+        "_nested",
         "_output_ref",
         "_output_tokens",
         "_parts",
@@ -148,6 +150,7 @@ class Execution:
         self._model_calls_begun, self._llm_calls, self._tool_calls_begun = direct_after or 0, 0, 0
         self._input_tokens = self._output_tokens = 0
         self._tool_ids: list[str] = []
+        self._nested: Cost | None = None
 
     def record(self, entry_type: str, fields: CommonPayload) -> Awaitable[Ref]:
         """Writes one entry about this work order and returns its reference when awaited.
@@ -184,6 +187,7 @@ class Execution:
             tool_calls=len(self._tool_ids),
             tool_ids_used=tuple(self._tool_ids),
             elapsed_ms=max(0, (now_us - self._started_us) // 1_000),
+            nested=self._nested,
         )
 
     async def call_model(
@@ -231,8 +235,21 @@ class Execution:
         self._keep(ref)
         return response
 
-    async def run_tool(self, tool_id: str, arguments: Mapping[str, object]) -> ToolOutcome:
-        """Makes and records one tool call. Any failure of the tool is part of its outcome, never an exception."""
+    async def run_tools(self, uses: Sequence[ToolRequested]) -> list[ToolOutcome]:
+        """Makes and records tool calls, each given as tool id and arguments, and returns their outcomes in the same order.
+
+        Read-only calls that follow each other run side by side, at most `parallel_tools` at a time. Their starts and then their
+        outcomes are recorded in the order of the calls. Any failure of a tool is part of its outcome, never an exception.
+        """
+        outcomes = list[ToolOutcome]()
+        for group in groups_of(uses, self._limits.parallel_tools, self._surroundings.tools.is_read_only):
+            begun = [await self._begin_tool(tool_id, arguments) for tool_id, arguments in group]
+            for call, outcome in zip(begun, await run_all([each.run for each in begun]), strict=True):
+                outcomes.append(await self._end_tool(call, outcome))
+        return outcomes
+
+    async def _begin_tool(self, tool_id: str, arguments: Mapping[str, object]) -> "_BegunCall":
+        """Records the start of a tool call, durably if the tool has effects. A call that is refused has no start."""
         self._tool_calls_begun += 1
         call, tools = self._tool_calls_begun, self._surroundings.tools
         problem = self._tool_problem(tool_id, arguments)
@@ -252,17 +269,30 @@ class Execution:
                 await self.record(events.TOOL_STARTED, started)
             except EntryTooLarge as error:
                 problem = f"its arguments are too large to be recorded: {error}"
-        if problem is None:
-            if not read_only:
-                # After a crash, only this entry shows that the tool may have had its effect.
-                await self._surroundings.ledgers.commit()
-            self._tool_ids.append(tool_id)
-            outcome = await tools.run(tool_id, arguments, self._tool_call(key))
-        else:
-            outcome = ToolOutcome(error=storable(problem))
-        outcome = await self._record_tool(call, tool_id, outcome)
+        if problem is not None:
+            return _BegunCall(call, tool_id, arguments, partial(_refused, problem))
+        if not read_only:
+            # After a crash, only this entry shows that the tool may have had its effect.
+            await self._surroundings.ledgers.commit()
+        self._tool_ids.append(tool_id)
         if self._reply is not None:
-            await self._reply.tool_ran(tool_id, is_error=outcome.error is not None)
+            await self._reply.tool_started(tool_id, call, arguments)
+        return _BegunCall(call, tool_id, arguments, partial(tools.run, tool_id, arguments, self._tool_call(key)))
+
+    async def _end_tool(self, begun: "_BegunCall", outcome: ToolOutcome) -> ToolOutcome:
+        """Records the outcome of a tool call and returns it, or an error if the outcome is too large to be recorded."""
+        # A name that is not allowed is text by the model. It is recorded only in the error, which may be sealed.
+        named = begun.tool_id if begun.tool_id in self._limits.allowed_tools else NO_TOOL
+        try:
+            ref = await self.record(events.TOOL_CALL, _tool_call_fields(begun.call, named, outcome))
+        except EntryTooLarge as error:
+            outcome = replace(outcome, error=f"the tool has run, but its result is too large to be stored: {error}")
+            ref = await self.record(events.TOOL_CALL, _tool_call_fields(begun.call, named, outcome))
+        self._keep(ref)
+        if outcome.nested_cost is not None:
+            self._nested = outcome.nested_cost.plus(self._nested)
+        if self._reply is not None:
+            await self._reply.tool_ran(begun.tool_id, begun.call, begun.arguments, outcome)
         return outcome
 
     async def on_attempt(self, attempt: Attempt) -> None:
@@ -271,15 +301,7 @@ class Execution:
             self._attempt = attempt
             return
         self._attempt = None
-        failed: AttemptFailedPayload = {
-            "call": attempt.call,
-            "attempt": attempt.attempt,
-            "provider_id": attempt.provider_id,
-            "model_id": attempt.model_id,
-            "route_reason": attempt.route_reason,
-            "reason": attempt.reason,
-            "output_begun": attempt.output_begun,
-        }
+        failed = failed_fields(attempt)
         if attempt.detail is not None:
             failed["detail"] = storable(attempt.detail)
         await self.record(events.ATTEMPT_FAILED, failed)
@@ -290,14 +312,7 @@ class Execution:
         if attempt is None:
             return
         with anyio.move_on_after(self._surroundings.abort_grace_s, shield=True), suppress(LedgerError):
-            started: AttemptStartedPayload = {
-                "call": attempt.call,
-                "attempt": attempt.attempt,
-                "provider_id": attempt.provider_id,
-                "model_id": attempt.model_id,
-                "route_reason": attempt.route_reason,
-            }
-            await self.record(events.ATTEMPT_STARTED, started)
+            await self.record(events.ATTEMPT_STARTED, started_fields(attempt))
 
     def _request(
         self,
@@ -380,17 +395,6 @@ class Execution:
                 fields["requested_model_id"] = attempt.model_id
         return fields
 
-    async def _record_tool(self, call: int, tool_id: str, outcome: ToolOutcome) -> ToolOutcome:
-        # A name that is not allowed is text by the model. It is recorded only in the error, which may be sealed.
-        named = tool_id if tool_id in self._wo.constraints.allowed_tools else NO_TOOL
-        try:
-            ref = await self.record(events.TOOL_CALL, _tool_call_fields(call, named, outcome))
-        except EntryTooLarge as error:
-            outcome = ToolOutcome(error=f"the tool has run, but its result is too large to be stored: {error}")
-            ref = await self.record(events.TOOL_CALL, _tool_call_fields(call, named, outcome))
-        self._keep(ref)
-        return outcome
-
     def _tool_problem(self, tool_id: str, arguments: Mapping[str, object]) -> str | None:
         """Returns why this call must not run, or None."""
         allowed = self._wo.constraints.allowed_tools
@@ -419,7 +423,27 @@ class Execution:
         self._parts.append(output_ref)
 
 
+class _BegunCall(NamedTuple):
+    """A tool call of which the start is recorded, or that is refused."""
+
+    call: int
+    """Number of the tool call within the work order, from 1."""
+    tool_id: str
+    arguments: Mapping[str, object]
+    run: Callable[[], Awaitable[ToolOutcome]]
+    """Runs the tool, or returns why it is refused."""
+
+
+async def _refused(problem: str) -> ToolOutcome:
+    return ToolOutcome(error=storable(problem))
+
+
 def _tool_call_fields(call: int, tool_id: str, outcome: ToolOutcome) -> ToolCallPayload:
+    fields: ToolCallPayload = {"call": call, "tool_id": tool_id}
     if outcome.error is not None:
-        return {"call": call, "tool_id": tool_id, "error": outcome.error}
-    return {"call": call, "tool_id": tool_id, "result": outcome.result}
+        fields["error"] = outcome.error
+    else:
+        fields["result"] = outcome.result
+    if outcome.nested_cost is not None:
+        fields["nested_cost"] = nested_mapping(outcome.nested_cost)
+    return fields

@@ -106,7 +106,7 @@ class HO1Executor:
             raise WorkOrderFailed(
                 "EXECUTOR", f"a tool_call needs tool_id (text) and arguments (an object), found {sorted(wo.input_context)}"
             )
-        outcome = await run.run_tool(tool_id, arguments)
+        (outcome,) = await run.run_tools([(tool_id, arguments)])
         if outcome.error is not None:
             raise WorkOrderFailed("TOOL", outcome.error)
         output = {"tool_id": tool_id, "result": outcome.result}
@@ -169,8 +169,8 @@ class HO1Executor:
             if not response.tool_uses:
                 return response
             messages.append(Message("assistant", response.text, tool_uses=response.tool_uses))
-            for use in response.tool_uses:
-                outcome = await run.run_tool(use.tool_id, use.arguments)
+            outcomes = await run.run_tools([(use.tool_id, use.arguments) for use in response.tool_uses])
+            for use, outcome in zip(response.tool_uses, outcomes, strict=True):
                 messages.append(Message("tool", outcome.as_text(), tool_use_id=use.use_id, tool_id=use.tool_id))
         return await run.call_model(contract, variables, messages, NO_TOOLS)
 

@@ -5,12 +5,14 @@ updates are provisional. Explained in `docs/work-orders.md`.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import orjson
 
 from kitchener.actors.executor.answers import REPLY_KEY
-from kitchener.records.turn import TextDelta, TextRetracted, ToolRan, UpdateListener
+from kitchener.actors.tools.results import ToolOutcome
+from kitchener.records.turn import TextDelta, TextRetracted, ToolRan, ToolStarted, UpdateListener
 
 
 class ReplyStream:
@@ -46,9 +48,13 @@ class ReplyStream:
             await self._listener(TextDelta(self._wo_id, self._attempt, rest))
             self._text.note(rest)
 
-    async def tool_ran(self, tool_id: str, *, is_error: bool) -> None:
+    async def tool_started(self, tool_id: str, call: int, arguments: Mapping[str, object]) -> None:
+        """Sends the update for a tool that is about to run."""
+        await self._listener(ToolStarted(self._wo_id, tool_id, call, arguments))
+
+    async def tool_ran(self, tool_id: str, call: int, arguments: Mapping[str, object], outcome: ToolOutcome) -> None:
         """Sends the update for a finished tool."""
-        await self._listener(ToolRan(self._wo_id, tool_id, is_error))
+        await self._listener(ToolRan(self._wo_id, tool_id, call, arguments, outcome.result, outcome.error))
 
 
 class ReplyText:

@@ -7,15 +7,20 @@ worker, the supervisor adds sessions, the tool registry adds calls of tools. Exp
 
 from contextvars import Context, ContextVar
 
+from kitchener.records.entries import CostSummary
+from kitchener.records.work_order import Cost
+
 
 class ToolRun:
     """One call of a tool, as a link of the chain."""
 
-    __slots__ = ("has_ended",)
+    __slots__ = ("cost", "has_ended")
 
     def __init__(self) -> None:
         self.has_ended = False
         """The tool has returned, or nobody waits for it any longer."""
+        self.cost: Cost | None = None
+        """What the turns used that the tool ran so far; None: it ran none."""
 
 
 Links = tuple[str | ToolRun, ...]
@@ -38,6 +43,13 @@ def live_links() -> Links:
 def calling_chain() -> tuple[str, ...]:
     """The sessions whose turns wait for what runs here, outermost first."""
     return tuple([link for link in live_links() if isinstance(link, str)])
+
+
+def charge_tool(spent: CostSummary) -> None:
+    """Adds what the running turn used to the tool call that runs the turn, if one does and still waits."""
+    links = CALLING_CHAIN.get()
+    if len(links) > 1 and isinstance(tool := links[-2], ToolRun) and not tool.has_ended:
+        tool.cost = Cost.of(spent).plus(tool.cost)
 
 
 def enter_tool(context: Context) -> ToolRun:

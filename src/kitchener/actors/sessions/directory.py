@@ -6,7 +6,7 @@ holds the active sessions and activates others from the ledger. On activation it
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -17,6 +17,7 @@ import anyio
 from kitchener.actors.authority.authority import ContextAuthority, SessionThread
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.fresh_ids import FreshIds, check_session_id
+from kitchener.actors.sessions.history import Exchange, read_exchanges
 from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.sessions.recalled_results import SessionResults
 from kitchener.actors.sessions.state import CHANGES, PastTurn, SessionState, fold
@@ -121,6 +122,10 @@ class SessionManager:
     def history(self) -> list[tuple[str, str]]:
         """The newest turns as (user message, response), oldest first; at most `attention_window_turns`."""
         return [(past.user_message, past.response) for past in self.state.window]
+
+    def read_history(self) -> AsyncIterator[Exchange]:
+        """Yields all completed turns from the beginning, oldest first, read from the ledger."""
+        return read_exchanges(self._ho2m, self.session_id)
 
     def held_chars(self) -> int:
         """The characters that the session keeps in memory: of its newest turns, of results of tools and, with the Context

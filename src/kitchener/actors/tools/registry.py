@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, update_wrapper
 from threading import Lock, current_thread
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast, overload
@@ -284,12 +284,12 @@ class ToolRegistry:
             with anyio.CancelScope(deadline=min(anyio.current_time() + limit_s, call.deadline)):
                 if found.is_async:
                     self._in_tasks.add(job)
-                    return await job.run_async()
-                return await self._run_in_thread(job, found.tool_id)
+                    return job.with_cost(await job.run_async())
+                return job.with_cost(await self._run_in_thread(job, found.tool_id))
         finally:
             self._in_tasks.discard(job)
             job.tool_run.has_ended = True  # what it has left behind is a caller of its own from now on
-        return ToolOutcome(error=_late(found, limit_s, started=found.is_async or job.has_begun))
+        return job.with_cost(ToolOutcome(error=_late(found, limit_s, started=found.is_async or job.has_begun)))
 
     async def _run_in_thread(self, job: "_Job", tool_id: str) -> ToolOutcome:
         threads = self._threads.get(None)
@@ -343,6 +343,11 @@ class _Job:
         self.has_begun = self.has_ended = False
         self._outcome: ToolOutcome | None = None
         self._interrupt: BaseException | None = None
+
+    def with_cost(self, outcome: ToolOutcome) -> ToolOutcome:
+        """The outcome with the cost of the turns that the tool ran."""
+        cost = self.tool_run.cost
+        return outcome if cost is None else replace(outcome, nested_cost=cost)
 
     async def run_async(self) -> ToolOutcome:
         """Runs a coroutine function and returns its outcome."""

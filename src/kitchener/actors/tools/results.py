@@ -14,6 +14,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused, words_of
+from kitchener.records.work_order import Cost
 
 _MAX_ERROR_CHARS: Final = 2_000
 _CANCELLATIONS: Final = ("CancelledError", "Cancelled")
@@ -37,6 +38,8 @@ class ToolOutcome:
     """The tool's result as a JSON value; meaningless if there is an error."""
     error: str | None = None
     """What went wrong, for the model and the ledger; None: no error."""
+    nested_cost: Cost | None = None
+    """What the turns used that the tool ran in other sessions; None: it ran none."""
 
     def as_text(self) -> str:
         """The outcome as JSON text, for the model."""

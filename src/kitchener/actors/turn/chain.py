@@ -336,7 +336,7 @@ class WorkOrderChain:
         return Reply(APOLOGIES["BUDGET"], TurnError("BUDGET", message, wo.wo_id))
 
     async def _execute(self, wo: WorkOrder) -> WorkOrder | Reply:
-        listener = self._update if wo.wo_type == "synthesize" else None
+        listener = self._update if wo.wo_type in ("synthesize", "tool_call") else None
         if listener is not None:
             self._services.listeners[wo.wo_id] = listener
         try:

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from kitchener.actors.attention.retriever import AttentionContext, ContextFragment
 from kitchener.actors.authority.authority import ContextAuthority
+from kitchener.actors.mailbox.calling_chain import charge_tool
 from kitchener.actors.sessions.directory import SessionManager, close_open_turn
 from kitchener.actors.turn.authority_in_turn import TurnAuthority
 from kitchener.actors.turn.chain import WorkOrderChain
@@ -177,6 +178,7 @@ class Turn:
         if self._chain.message_ref is None or self._is_over:
             return
         self._is_over = True
+        charge_tool(total_cost(self._chain.work_orders.values()))
         self._chain.close()
         await close_open_turn(self._session, reason)
         await self._services.ledgers.commit()
@@ -389,6 +391,7 @@ class Turn:
         }
         await self._chain.write(events.TURN_COMPLETED, self.turn_id, payload)
         self._is_over = True
+        charge_tool(cost)
         self._chain.close()
         return TurnOutcome(result, gates)
 

@@ -16,6 +16,7 @@ from kitchener.records.entries import (
     ConstraintsMapping,
     CostMapping,
     CostSummary,
+    NestedCost,
     WorkOrderErrorMapping,
     WorkOrderSummary,
     WorkOrderType,
@@ -151,13 +152,26 @@ def summarize(chain: Iterable[WorkOrder]) -> tuple[WorkOrderSummary, ...]:
 
 def cost_mapping(cost: Cost) -> CostMapping:
     """A cost as JSON types."""
-    return {
+    found: CostMapping = {
         "input_tokens": cost.input_tokens,
         "output_tokens": cost.output_tokens,
         "llm_calls": cost.llm_calls,
         "tool_calls": cost.tool_calls,
         "tool_ids_used": list(cost.tool_ids_used),
         "elapsed_ms": cost.elapsed_ms,
+    }
+    if cost.nested is not None:
+        found["nested"] = nested_mapping(cost.nested)
+    return found
+
+
+def nested_mapping(cost: Cost) -> NestedCost:
+    """The cost of turns in other sessions as JSON types."""
+    return {
+        "input_tokens": cost.input_tokens,
+        "output_tokens": cost.output_tokens,
+        "llm_calls": cost.llm_calls,
+        "tool_calls": cost.tool_calls,
     }
 
 
@@ -183,14 +197,26 @@ def error_mapping(error: WorkOrderError) -> WorkOrderErrorMapping:
 
 
 def total_cost(chain: Iterable[WorkOrder]) -> CostSummary:
-    """Sums tokens and calls over the chain."""
+    """Sums tokens and calls over the chain and over the turns that its tools ran in other sessions."""
+    nested: Cost | None = None
     tokens_in = tokens_out = llm_calls = tool_calls = 0
     for wo in chain:
-        tokens_in += wo.cost.input_tokens
-        tokens_out += wo.cost.output_tokens
-        llm_calls += wo.cost.llm_calls
-        tool_calls += wo.cost.tool_calls
-    return {"input_tokens": tokens_in, "output_tokens": tokens_out, "llm_calls": llm_calls, "tool_calls": tool_calls}
+        cost = wo.cost
+        tokens_in += cost.input_tokens
+        tokens_out += cost.output_tokens
+        llm_calls += cost.llm_calls
+        tool_calls += cost.tool_calls
+        if cost.nested is not None:
+            nested = cost.nested.plus(nested)
+    total: CostSummary = {
+        "input_tokens": tokens_in,
+        "output_tokens": tokens_out,
+        "llm_calls": llm_calls,
+        "tool_calls": tool_calls,
+    }
+    if nested is None:
+        return total
+    return {**nested_mapping(nested.plus(Cost.of(total))), "nested": nested_mapping(nested)}
 
 
 Vocabulary = Mapping[str, Mapping[str, str]]

@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import sys
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
@@ -10,21 +11,25 @@ import anyio
 from cyclopts import Parameter
 
 from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.cli.chat.banner import banner_lines
+from kitchener.cli.chat.shown_turn import ShownTurn
 from kitchener.cli.chat.slash_commands import ChatContext, ChatMemory, is_about_context
+from kitchener.cli.chat.spending import Spending, read_spending, used_text
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
 from kitchener.cli.options import LedgerPaths, Options, SessionChoice
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
 from kitchener.cli.terminal.output import counted, is_interactive, print_text, say
+from kitchener.cli.terminal.status_line import StatusLine
 from kitchener.cli.terminal.typed_lines import TypedLines, terminal_kept
+from kitchener.clock import SystemClock, iso
 from kitchener.errors import KitchenerError, LedgerError, RuntimeClosed, SessionEnded, SessionMismatch, UnknownSession
-from kitchener.records.entries import CostSummary
-from kitchener.records.turn import TextDelta, TextRetracted, ToolRan, TurnCompleted, TurnResult
+from kitchener.records.turn import TurnCompleted, TurnResult
 from kitchener.runtime import open_runtime, tune_gc
 
 _HELP: Final = """\
 /memory   what recurs, how near it is to being learned, and what was learned
-/cost     what this chat has used
+/cost     what this chat has used, also in cancelled turns, and what that costs
 /session  which session this is, and how to come back to it
 /why      what the last reply saw, and what was left out
 /prompt   what the models were asked for it, word for word; `/prompt N` only the N-th request
@@ -78,6 +83,9 @@ async def _chat(options: Options, session_id: str | None, subject_id: str | None
             grace_s=loaded.config.limits.shutdown_grace_s,
             context=ChatContext(LedgerPaths(loaded.config), runtime.supervisor(agent_class)),
         )
+        if talk.is_interactive:
+            for line in banner_lines(loaded.config, agent_class):
+                print_text(line, style="pale")
         await talk.run()
     return talk.exit_code
 
@@ -98,7 +106,12 @@ class _ChatLoop:
     is_interactive: bool = field(default_factory=is_interactive)
     exit_code: int = OK
     turns: int = 0
-    cost: CostSummary = field(default_factory=lambda: CostSummary(input_tokens=0, output_tokens=0, llm_calls=0, tool_calls=0))
+    """Completed turns."""
+    cancelled: int = 0
+    """Turns that Ctrl-C cancelled."""
+    began: str = field(default_factory=lambda: iso(SystemClock().time_us()))
+    """When the chat began, ISO time as ledgers write it."""
+    status: StatusLine = field(default_factory=StatusLine)
     _everything: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _turn: anyio.CancelScope | None = None
     _was_cancelled: bool = False
@@ -106,26 +119,28 @@ class _ChatLoop:
 
     async def run(self) -> None:
         """Until the input ends, `/quit`, or an interrupt."""
-        lines = TypedLines("> " if self.is_interactive else None)
+        lines = TypedLines("you> " if self.is_interactive else None)
         with contextlib.closing(lines), self._everything:
-            async with on_signal(self._on_signal):
+            async with on_signal(self._on_signal), anyio.create_task_group() as tasks:
+                tasks.start_soon(self.status.run)
                 while not self._everything.cancel_called and (line := await lines.next()) is not None:
                     if not await self._take(line):
                         break
+                tasks.cancel_scope.cancel()
         if self.is_interactive and self.session_id is not None:
-            print_text(f"come back with: {self.resume} {self.session_id}", is_pale=True)
+            print_text(f"come back with: {self.resume} {self.session_id}", style="pale")
 
     async def _take(self, line: str) -> bool:
         """Deals with one line; False: leave."""
         word = line.strip()
         if word == "/memory":
-            await self._show_memory()
+            await self._shown(self._known())
         elif word == "/cost":
-            print_text(self._cost())
+            await self._shown(self._cost())
         elif word == "/session":
             print_text(self._session())
         elif is_about_context(word):
-            await self._show_context(word)
+            await self._shown(self.context.text(word, self.session_id))
         elif word == "/help":
             print_text(_HELP)
         elif word == "/quit":
@@ -152,81 +167,71 @@ class _ChatLoop:
             self.exit_code = self.exit_code or NEGATIVE
         finally:
             self._was_cancelled = self._turn is not None and self._turn.cancel_called
+            self.cancelled += self._was_cancelled
             self._turn = None
         if self._was_cancelled and self.is_interactive and not self._everything.cancel_called:
-            print_text("(turn cancelled)", is_pale=True)
+            print_text("(turn cancelled)", style="pale")
 
-    async def _show_memory(self) -> None:
-        """What is known of who is talking; a memory that fails does not end the chat."""
+    async def _shown(self, answer: Awaitable[str]) -> None:
+        """Shows the answer to a question of the person; one that has none does not end the chat."""
         try:
-            subject_id = self.subject_id
-            if self.session_id is not None:
-                subject_id = (await self.supervisor.session(self.session_id)).subject_id
-            print_text(await self.memory.text(subject_id))
+            print_text(await answer)
         except KitchenerError as error:
             say(f"kitchener: {error}")
             self.exit_code = self.exit_code or NEGATIVE
 
+    async def _known(self) -> str:
+        """What is known of who is talking."""
+        subject_id = self.subject_id
+        if self.session_id is not None:
+            subject_id = (await self.supervisor.session(self.session_id)).subject_id
+        return await self.memory.text(subject_id)
+
     async def _stream(self, message: str) -> TurnResult:
         """Shows the turn as it happens. A pipe gets the final reply only, since nothing can be taken back from it."""
-        shown, result = "", None
-        async for update in self.supervisor.stream_turn(message, session_id=self.session_id, subject_id=self.subject_id):
-            if isinstance(update, TurnCompleted):
-                result = update.result
-            elif not self.is_interactive:
-                continue
-            elif isinstance(update, TextDelta):
-                shown += update.text
-                print_text(update.text, end="")
-            elif isinstance(update, TextRetracted):
-                if shown:
-                    print_text("\n(taken back, another attempt follows)", is_pale=True)
-                shown = ""
-            elif isinstance(update, ToolRan):
-                print_text(f"({update.tool_id}{' failed' if update.is_error else ''})", is_pale=True)
-        if result is None:
-            raise RuntimeClosed("the turn ended without a result, because the runtime is closing")
-        self._finish(result, shown)
-        return result
-
-    def _finish(self, result: TurnResult, shown: str) -> None:
-        if not self.is_interactive:
+        result = None
+        shown = ShownTurn(self.supervisor.agent_class, self.status) if self.is_interactive else None
+        try:
+            async for update in self.supervisor.stream_turn(message, session_id=self.session_id, subject_id=self.subject_id):
+                if isinstance(update, TurnCompleted):
+                    result = update.result
+                elif shown is not None:
+                    shown.take(update)
+            if result is None:
+                raise RuntimeClosed("the turn ended without a result, because the runtime is closing")
+            if shown is not None:
+                shown.finish(result)
+        except KitchenerError:
+            if shown is not None:
+                shown.break_off()
+            raise
+        finally:
+            self.status.clear()
+        if shown is None:
             print_text(result.response)
-        elif shown.strip() == result.response.strip():
-            print_text()
-        else:
-            print_text(("\n" if shown else "") + result.response)
         if result.error is not None:
             say(f"kitchener: {result.turn_id}: {result.error.kind}: {result.error.message}")
             self.exit_code = self.exit_code or NEGATIVE
+        return result
 
     def _count(self, result: TurnResult, seconds: float) -> None:
         self.turns += 1
-        cost, total = result.cost_summary, self.cost
-        self.cost = CostSummary(
-            input_tokens=total["input_tokens"] + cost["input_tokens"],
-            output_tokens=total["output_tokens"] + cost["output_tokens"],
-            llm_calls=total["llm_calls"] + cost["llm_calls"],
-            tool_calls=total["tool_calls"] + cost["tool_calls"],
-        )
         if self.is_interactive:
-            print_text(f"{_cost_text(cost)} · {seconds:.1f} s", is_pale=True)
+            print_text(f"{used_text(result.cost_summary)} · {seconds:.1f} s", style="pale")
 
-    def _cost(self) -> str:
-        return f"{counted(self.turns, 'turn')} in this chat: {_cost_text(self.cost)}"
+    async def _cost(self) -> str:
+        turns = counted(self.turns + self.cancelled, "turn")
+        cancelled = f", {self.cancelled} cancelled" if self.cancelled else ""
+        agent_class = self.supervisor.agent_class
+        used = Spending()
+        if self.session_id is not None:
+            used = await read_spending(self.context.paths, agent_class, self.session_id, self.began)
+        return f"{turns} in this chat{cancelled}: {used.text()}"
 
     def _session(self) -> str:
         if self.session_id is None:
             return "no session yet; it starts with your first message"
         return f"{self.session_id} of {self.supervisor.agent_class}; come back with: {self.resume} {self.session_id}"
-
-    async def _show_context(self, word: str) -> None:
-        """What the last reply saw, or the threads; a question that has no answer does not end the chat."""
-        try:
-            print_text(await self.context.text(word, self.session_id))
-        except KitchenerError as error:
-            say(f"kitchener: {error}")
-            self.exit_code = self.exit_code or NEGATIVE
 
     def _on_signal(self, number: signal.Signals) -> bool:
         """Cancels the turn of a person who pressed Ctrl-C once; everything else leaves. True: more signals may come."""
@@ -239,7 +244,8 @@ class _ChatLoop:
             return False
         if self._turn is not None and self.is_interactive and not self._turn.cancel_called:
             self._turn.cancel()
-            print_text("\n(cancelling; Ctrl-C again leaves)", is_pale=True)
+            self.status.clear()
+            print_text("\n(cancelling; Ctrl-C again leaves)", style="pale")
             return True
         if self._turn is not None or self._was_cancelled or not self.is_interactive:
             self.exit_code = INTERRUPTED
@@ -247,9 +253,3 @@ class _ChatLoop:
             print_text()
         self._everything.cancel()
         return False
-
-
-def _cost_text(cost: CostSummary) -> str:
-    calls = counted(cost["llm_calls"], "model call")
-    tools = f", {counted(cost['tool_calls'], 'tool call')}" if cost["tool_calls"] else ""
-    return f"{cost['input_tokens']:,} tokens in, {cost['output_tokens']:,} out, {calls}{tools}"

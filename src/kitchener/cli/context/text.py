@@ -36,7 +36,8 @@ def intent_words(state: ContextState, intent_id: str | None) -> str:
 def how_to_turn_on(agent_class: str) -> str:
     """What to write where, so that the Context Authority decides."""
     table = toml_key(("agents", agent_class))
-    return f'`context_mode = "enforce"` below [{table}] of kitchener.toml turns the Context Authority on'
+    setting = f'`context_mode = "enforce"` below [{table}] of kitchener.toml'
+    return f"{setting} turns the Context Authority on, as `kitchener init` writes it"
 
 
 def shown_lines(projection: Projection) -> Iterator[str]:

@@ -133,7 +133,7 @@ def proof(
     wanted = anyio.run(partial(evidence_of, options, turn, has_sources=sources))
     try:
         parts = _write(path, turn, wanted, max_mib * _MIB, chain=chain)
-    except BundleFault as fault:
+    except (BundleFault, LedgerDamaged) as fault:
         say(f"kitchener: {fault!s}; `kitchener ledger verify` says more, no bundle was written")
         return DAMAGED
     _print_parts(turn, path, parts, is_chain=chain, is_json=json)
@@ -248,8 +248,8 @@ def _print_parts(turn_id: str, path: Path, parts: list[BundlePart], *, is_chain:
         print_text(f"  {part.ledger_id:<16} {part.entries:>4} entries from {part.first:,} on, head {part.head_seq:,} {by}")
     if not is_chain and any(part.is_chain for part in parts):
         print_text(
-            "Where an earlier version signed the head, every entry up to it is named: `kitchener ledger checkpoint` signs anew,"
-            " then the bundle does not grow with the ledger."
+            "Where an earlier version signed the head, every entry up to it is named: `kitchener ledger checkpoint` signs it"
+            " anew, then the bundle does not grow with the ledger."
         )
     if not is_signed:
         print_text(

@@ -171,7 +171,8 @@ class AgentMemory:
         """What to write where, so that the class learns."""
         table = toml_key(("agents", self.agent_class))
         return (
-            f"long-term memory of {self.agent_class} is off; `ho3_enabled = true` below [{table}] of kitchener.toml turns it on"
+            f"long-term memory of {self.agent_class} is off; `ho3_enabled = true` below [{table}] of kitchener.toml turns it"
+            " on, as `kitchener init` writes it"
         )
 
 

@@ -95,6 +95,9 @@ def _exported(made: SessionExport) -> str:
         lines.append(f"The folder has the key of {made.subject_id!r}: whoever has the folder can read all that they said.")
     elif made.key_id is not None:
         lines.append("Its content is sealed, and the folder has no key: --with-keys adds it.")
+    if not made.has_sources:
+        hint = "sealed; --with-keys adds them" if made.key_id is not None and not made.has_key else "not on record"
+        lines.append(f"The instructions, prompts and tools of its turns are not in the folder: they are {hint}.")
     if not made.is_signed:
         lines.append(
             "Not every head is signed, so the folder proves only that it is whole: `kitchener ledger checkpoint` signs, then"

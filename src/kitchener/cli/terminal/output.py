@@ -6,15 +6,18 @@ text could move the cursor, overwrite earlier lines, set the clipboard, or appea
 """
 
 import json
+import math
 import os
 import re
+import shutil
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, Protocol, TextIO
+from typing import Final, Literal, Protocol, TextIO
 
 import orjson
 from pydantic.fields import FieldInfo
+from rich.cells import set_cell_size
 
 _NONE = re.compile(r"\bNone\b")
 _INVISIBLE: Final = (
@@ -31,6 +34,10 @@ _FLAG: Final = "\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000
 """A flag of a part of a country, such as Scotland: the one use of invisible letters that is shown."""
 _HARMFUL = re.compile(f"({_FLAG})|[\x00-\x08\x0b-\x1f{_INVISIBLE}]")
 _HARMFUL_IN_JSON = re.compile(f"[{_INVISIBLE}]")
+Style = Literal["plain", "pale", "user", "agent"]
+"""How text is shown: as it is, paler, or in the colour of a speaker."""
+_STYLES: Final[Mapping[Style, str]] = {"pale": "2", "user": "1;36", "agent": "1;32"}
+_STATUS_CHARS: Final = 200
 UNREADABLE: Final = "(erased, or sealed without its key)"
 """Stands for text that cannot be opened, where it is not known why."""
 _NO_VALUE: Final = "–"
@@ -46,15 +53,35 @@ def harmless(text: str) -> str:
     return _HARMFUL.sub(lambda found: found[1] or "�", text.replace("\r\n", "\n"))
 
 
-def print_text(text: str = "", *, end: str = "\n", is_pale: bool = False) -> None:
-    """Prints text for the reader on standard output, at once; `is_pale` in a paler colour.
-
-    Pale is as plain where the user asked for no colour (`NO_COLOR`) or the terminal has none.
-    """
+def print_text(text: str = "", *, end: str = "\n", style: Style = "plain") -> None:
+    """Prints text for the reader on standard output, at once, in a style where colours are shown."""
     plain = harmless(text)
-    if is_pale and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
-        plain = f"\x1b[2m{plain}\x1b[0m"
-    _write(sys.stdout, plain + end)
+    _write(sys.stdout, (f"\x1b[{_STYLES[style]}m{plain}\x1b[0m" if style != "plain" and has_colour() else plain) + end)
+
+
+def can_rewrite() -> bool:
+    """Whether standard output is a terminal whose lines can be written again."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def has_colour() -> bool:
+    """Whether colours are shown: on a terminal that has them, unless the user asked for none (`NO_COLOR`)."""
+    return can_rewrite() and not os.environ.get("NO_COLOR")
+
+
+def styled_prompt(text: str, style: Style) -> str:
+    """A prompt for `input` with `readline`, which has to know that a colour takes no room."""
+    plain = harmless(text)
+    return f"\1\x1b[{_STYLES[style]}m\2{plain}\1\x1b[0m\2" if style != "plain" and has_colour() else plain
+
+
+def show_status(text: str | None) -> None:
+    """Shows one pale line that the next output replaces; None: removes it. Only where `can_rewrite`."""
+    _write(sys.stdout, "")
+    if text is not None:
+        line = set_cell_size(one_line(text, _STATUS_CHARS), min(len(text), shutil.get_terminal_size().columns - 1)).rstrip()
+        print_text(line, end="", style="pale")
+        _status.is_shown = True
 
 
 def say(text: str) -> None:
@@ -114,7 +141,20 @@ def _escaped(text: str) -> str:
     return _HARMFUL_IN_JSON.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
+class _Status:
+    """The status line: whether the terminal's current line is one."""
+
+    is_shown = False
+
+
+_status = _Status()
+
+
 def _write(stream: TextIO, text: str) -> None:
+    if _status.is_shown:
+        _status.is_shown = False
+        sys.stdout.write("\r\x1b[K")
+        sys.stdout.flush()
     try:
         stream.write(text)
     except UnicodeEncodeError:  # the locale's encoding lacks a character
@@ -193,6 +233,12 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
         plural: the word for several; None: `noun` with an s
     """
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def amount_of_money(amount: float, *, signed: bool = False) -> str:
+    """An amount with two decimals, or with as many as show two digits of it."""
+    digits = 2 if amount == 0 or abs(amount) >= 1 else min(8, 1 - math.floor(math.log10(abs(amount))))
+    return f"{amount:{'+' if signed else ''},.{digits}f}"
 
 
 def short_time(iso: str) -> str:

@@ -15,6 +15,7 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
+from kitchener.cli.terminal.output import styled_prompt
 from kitchener.errors import CallerError
 
 try:
@@ -79,7 +80,7 @@ class TypedLines:
 def _from_terminal(prompt: str) -> Iterator[str]:
     while True:
         try:
-            yield input(prompt)
+            yield input(styled_prompt(prompt, "user") if _HAS_TERMINAL else prompt)
         except EOFError:
             return
 

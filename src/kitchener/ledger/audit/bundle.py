@@ -171,9 +171,8 @@ def _has_path(selection: BundleSelection) -> bool:
 def _write_path_part(write: Callable[[bytes], object], selection: BundleSelection, linked: set[int]) -> BundlePart:
     """Writes the part of one ledger: rows of the selected entries and of those to which they refer, and the path."""
     held, shown_seqs = _held(selection), frozenset(selection.seqs)
-    seq = _head_seq(selection)
-    chain = held.chain_hash if held is not None else selection.head[1]
-    paths = read_paths(selection.path, selection.ledger_id, sorted(shown_seqs | linked), seq)
+    seq, chain = (held.seq, held.chain_hash) if held is not None else selection.head
+    paths = read_paths(selection.path, selection.ledger_id, sorted(shown_seqs | linked), (seq, chain))
     if held is not None and (held.segments, held.tree) != (paths.segments, paths.tree):
         raise fault_at(checkpoint_path(selection.path), "tree", str(held.tree), paths.tree)
     head = {"chain_hash": chain, "ledger_id": selection.ledger_id, "segments": paths.segments, "seq": seq, "tree": paths.tree}

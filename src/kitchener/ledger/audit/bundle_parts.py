@@ -15,7 +15,7 @@ import orjson
 from kitchener.canonical import canonical_bytes
 from kitchener.ledger.format.checks import check_body, is_moment
 from kitchener.ledger.format.lines import NO_HASH, BadLine, EntryBody, Line, chain_hash, other_bytes, split_line
-from kitchener.ledger.format.tree import hash_bytes, hash_text, leaf_of, leaf_of_segment, root_between
+from kitchener.ledger.format.tree import hash_bytes, leaf_of, leaf_of_segment, root_between, tree_hash
 from kitchener.ledger.verify.checkpoint import Checkpoint, read_head
 from kitchener.records import events
 from kitchener.records.ref import Ref, refs_in
@@ -321,7 +321,8 @@ def _check_tree(part: LedgerPart, entries: Sequence[Entry]) -> None:
     root = root_between(1, _number(head["segments"]) + 1, [*bounds], given, root_of_segment)
     same(ledger_id, "segments", len(seqs), len(taken))  # each row is in one of them
     same(ledger_id, "path", used, len(path))
-    same(f"{ledger_id} head", "tree", hash_text(root), head["tree"])
+    seq, count = _number(head["seq"]), _number(head["segments"])
+    same(f"{ledger_id} head", "tree", tree_hash(ledger_id, seq, str(head["chain_hash"]), count, root), head["tree"])
 
 
 def _bounds(part: LedgerPart, ledger_id: str) -> dict[int, tuple[int, int]]:

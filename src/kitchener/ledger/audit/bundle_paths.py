@@ -14,7 +14,7 @@ from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.disk.trees import Segment, lines_of, raw_lines, root_of, segments_up_to
 from kitchener.ledger.disk.volume import Volume, open_volume
 from kitchener.ledger.format.lines import BadLine, EntryBody, Line, shown, split_line
-from kitchener.ledger.format.tree import Peaks, hash_text, leaf_of_segment, root_between
+from kitchener.ledger.format.tree import Peaks, hash_text, leaf_of_segment, root_between, tree_hash
 
 
 class Paths(NamedTuple):
@@ -29,17 +29,17 @@ class Paths(NamedTuple):
     segments: int
     """Number of segments up to the head."""
     tree: str
-    """Root of the ledger's tree up to the head."""
+    """Hash of the ledger's tree up to the head."""
 
 
-def read_paths(file: Path, ledger_id: str, seqs: Sequence[int], head_seq: int) -> Paths:
+def read_paths(file: Path, ledger_id: str, seqs: Sequence[int], head: tuple[int, str]) -> Paths:
     """Reads the segments that have the entries, and of the others only their seals, if these have a root.
 
     Args:
         file: the ledger's file
         ledger_id: name of the ledger
         seqs: numbers of the entries, ascending; at least one
-        head_seq: number of the head's entry; not before the last of them
+        head: number and chain hash of the head's entry; not before the last of them
 
     Raises:
         LedgerDamaged: a line is missing or malformed, or has the wrong number
@@ -55,13 +55,13 @@ def read_paths(file: Path, ledger_id: str, seqs: Sequence[int], head_seq: int) -
         return peaks.root
 
     with open_volume(file, FileOps()) as volume:
-        segments = segments_up_to(volume, head_seq)
+        segments = segments_up_to(volume, head[0])
 
         def leaf_at(number: int) -> bytes:
             segment, leaves = segments[number - 1], list[bytes]()
             first, last = segment.first, segment.last
             wanted = _between(seqs, segment)
-            for seq, (raw, leaf) in enumerate(lines_of(volume, segment), first):
+            for seq, (raw, leaf) in enumerate(lines_of(volume, ledger_id, segment), first):
                 leaves.append(leaf)
                 if seq in wanted:
                     found.append(_split(volume, seq, raw))
@@ -76,12 +76,14 @@ def read_paths(file: Path, ledger_id: str, seqs: Sequence[int], head_seq: int) -
 
         def roots(low: int, high: int) -> bytes:
             others = segments[low - 1 : high - 1]
-            return given([leaf_of_segment(ledger_id, each.first, each.last, root_of(volume, each)) for each in others])
+            return given(
+                [leaf_of_segment(ledger_id, each.first, each.last, root_of(volume, ledger_id, each)) for each in others]
+            )
 
         numbers = [number for number, segment in enumerate(segments, 1) if _between(seqs, segment)]
         root = root_between(1, len(segments) + 1, numbers, roots, leaf_at)
     bounds = [(number, segments[number - 1].first, segments[number - 1].last) for number in numbers]
-    return Paths(found, path, bounds, len(segments), hash_text(root))
+    return Paths(found, path, bounds, len(segments), tree_hash(ledger_id, *head, len(segments), root))
 
 
 class Wanted(NamedTuple):

@@ -2,16 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from kitchener.ledger.disk.scan import read_lines
 from kitchener.ledger.disk.seals import Seal
 from kitchener.ledger.disk.volume import Volume
-from kitchener.ledger.format.lines import NO_END, START, BadLine, Mark, shown
+from kitchener.ledger.format.lines import NO_END, NO_HASH, START, BadLine, Mark, follow
 from kitchener.ledger.format.tree import LedgerTree, Peaks, hash_bytes, leaf_of_line
-
-_TO_SEQ: Final = 1_100
-"""Bytes at a line's begin that hold its number: the ledger's name before it has at most 1,024."""
 
 
 class Segment(NamedTuple):
@@ -23,20 +20,22 @@ class Segment(NamedTuple):
     """Number of the last entry in the tree; the file may have more."""
     base: int
     """Where the file begins, bytes from the ledger's start."""
+    before: str
+    """Chain hash before the first entry, hex digits."""
     seal: Seal | None
     """The seal of a finished segment; None: the current file."""
 
 
 def segments_up_to(volume: Volume, seq: int) -> list[Segment]:
     """The files of a ledger whose last entry would be `seq`."""
-    found, base = list[Segment](), 0
+    found, base, before = list[Segment](), 0, NO_HASH
     for seal in volume.seals:
         if seal.first_seq > seq:
             return found
-        found.append(Segment(seal.first_seq, min(seal.last_seq, seq), base, seal))
-        base += seal.length
+        found.append(Segment(seal.first_seq, min(seal.last_seq, seq), base, before, seal))
+        base, before = base + seal.length, seal.last_chain_hash.removeprefix("sha256:")
     first = volume.sealed_seq + 1
-    return [*found, Segment(first, seq, base, None)] if first <= seq else found
+    return [*found, Segment(first, seq, base, before, None)] if first <= seq else found
 
 
 def raw_lines(volume: Volume, segment: Segment) -> Iterator[bytes]:
@@ -56,30 +55,29 @@ def raw_lines(volume: Volume, segment: Segment) -> Iterator[bytes]:
     raise volume.damage(seq, offset, BadLine("framing", f"entry {seq}", "nothing"))
 
 
-def lines_of(volume: Volume, segment: Segment) -> Iterator[tuple[bytes, bytes]]:
-    """The lines of a segment, without their LF, each with its leaf.
+def lines_of(volume: Volume, ledger_id: str, segment: Segment) -> Iterator[tuple[bytes, bytes]]:
+    """The lines of a segment, without their LF, each with its leaf. Checks their chain, and no bodies.
 
     Raises:
-        LedgerDamaged: a line is missing, has no envelope or has the wrong number
+        LedgerDamaged: a line is missing, or does not continue the chain
     """
-    offset = segment.base
+    offset, chain = segment.base, segment.before
     for seq, line in enumerate(raw_lines(volume, segment), segment.first):
-        if b'","seq":%d,"' % seq not in line[:_TO_SEQ]:
-            raise volume.damage(seq, offset, BadLine("framing", f"entry {seq}", shown(line)))
         try:
+            chain = follow(line, ledger_id, seq, chain)
             yield line, leaf_of_line(line)
         except BadLine as fault:
             raise volume.damage(seq, offset, fault) from fault
         offset += len(line) + 1
 
 
-def root_of(volume: Volume, segment: Segment) -> bytes:
+def root_of(volume: Volume, ledger_id: str, segment: Segment) -> bytes:
     """The root over a segment's lines: from its seal where that has it, else from the lines."""
     seal = segment.seal
     if seal is not None and seal.tree is not None and seal.last_seq == segment.last:
         return hash_bytes(seal.tree)
     peaks = Peaks()
-    for _, leaf in lines_of(volume, segment):
+    for _, leaf in lines_of(volume, ledger_id, segment):
         peaks.push(leaf)
     return peaks.root
 
@@ -88,8 +86,8 @@ def tree_of(volume: Volume, ledger_id: str, seq: int) -> LedgerTree:
     """The tree of a ledger whose last entry would be `seq`; takes the roots in seals for right."""
     tree, segments = LedgerTree(ledger_id), segments_up_to(volume, seq)
     for segment in segments[:-1]:
-        tree.add_segment(segment.last, root_of(volume, segment))
-    tree.add_lines(leaf for _, leaf in lines_of(volume, segments[-1]))
+        tree.add_segment(segment.last, root_of(volume, ledger_id, segment))
+    tree.add_lines(leaf for _, leaf in lines_of(volume, ledger_id, segments[-1]))
     return tree
 
 

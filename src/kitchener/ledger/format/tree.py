@@ -39,6 +39,19 @@ def leaf_of_segment(ledger_id: str, first: int, last: int, root: bytes) -> bytes
     return leaf_of(f"kitchener/1/segment|{ledger_id}|{first}|{last}|{hash_text(root)}".encode())
 
 
+def tree_hash(ledger_id: str, seq: int, chain_hash: str, segments: int, root: bytes) -> str:
+    """The hash of a ledger's tree, `sha256:…`: over all that a head says and the root over its segments.
+
+    Args:
+        ledger_id: name of the ledger
+        seq: number of the last entry
+        chain_hash: its chain hash, `sha256:…`
+        segments: number of segments
+        root: the root of the tree of which these are the leaves
+    """
+    return hash_text(leaf_of(f"kitchener/1/tree|{ledger_id}|{seq}|{chain_hash}|{segments}|{hash_text(root)}".encode()))
+
+
 def hash_text(value: bytes) -> str:
     """`sha256:` and the hex digits of a hash."""
     return f"sha256:{value.hex()}"
@@ -111,13 +124,12 @@ class LedgerTree:
         """Number of segments, the growing one included."""
         return self._segments.size + 1
 
-    @property
-    def root(self) -> str:
-        """The root of the ledger's tree."""
+    def hash_at(self, chain_hash: str) -> str:
+        """The tree's hash (`tree_hash`), for the chain hash of its last entry."""
         last = self._first + self._lines.size - 1
         peaks = Peaks(self._segments.size, self._segments.hashes)
         peaks.push(leaf_of_segment(self._ledger_id, self._first, last, self._lines.root))
-        return hash_text(peaks.root)
+        return tree_hash(self._ledger_id, last, chain_hash, self.segments, peaks.root)
 
     @property
     def frontier(self) -> tuple[str, ...]:

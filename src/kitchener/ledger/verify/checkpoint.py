@@ -62,7 +62,7 @@ class Checkpoint(NamedTuple):
     segments: int | None = None
     """Number of the segments up to `seq`, which are the leaves of `tree`; None: an earlier version signed, without a tree."""
     tree: str | None = None
-    """Root of the ledger's Merkle tree up to `seq` (`format.tree`); None: as for `segments`."""
+    """Hash of the ledger's Merkle tree up to `seq` (`format.tree`); None: as for `segments`."""
     frontier: tuple[str, ...] | None = None
     """The hashes from which the tree grows on when the next head is signed; not signed itself, since `tree` covers it.
     None: an earlier version signed, or the head is shown elsewhere than beside its ledger."""
@@ -109,7 +109,7 @@ def sign_head(
     """Signs a head; one with a tree has `commits`, too."""
     head = Checkpoint(ledger_id, seq, chain_hash, timestamp, signer.signer, signer.public_key, "", commits)
     if tree is not None:
-        head = head._replace(segments=tree.segments, tree=tree.root, frontier=tree.frontier)
+        head = head._replace(segments=tree.segments, tree=tree.hash_at(chain_hash), frontier=tree.frontier)
     return head._replace(sig=signer.sign(head.signed_bytes))
 
 
@@ -206,7 +206,10 @@ def check_tree(held: Checkpoint, volume: Volume) -> LedgerDamaged | None:
     if held.tree is None:
         return None
     tree = tree_of(volume, held.ledger_id, held.seq)
-    written: list[tuple[str, object, object]] = [("segments", tree.segments, held.segments), ("tree", tree.root, held.tree)]
+    written: list[tuple[str, object, object]] = [
+        ("segments", tree.segments, held.segments),
+        ("tree", tree.hash_at(held.chain_hash), held.tree),
+    ]
     if held.frontier is not None:
         written.append(("frontier", tree.frontier, held.frontier))
     for field, expected, found in written:
@@ -306,7 +309,7 @@ def _tree_at(held: Checkpoint | None, volume: Volume) -> LedgerTree | None:
     if held is None or held.frontier is None:
         return None
     tree = resumed(volume, held.ledger_id, held.seq, held.frontier)
-    if tree is None or (tree.segments, tree.root) != (held.segments, held.tree):
+    if tree is None or (tree.segments, tree.hash_at(held.chain_hash)) != (held.segments, held.tree):
         raise _fault(checkpoint_path(volume.path), "frontier", f"the hashes of the tree {held.tree}", "others")
     return tree
 

@@ -21,7 +21,7 @@ from kitchener.errors import LedgerDamaged
 from kitchener.ledger.disk.file_ops import FileOps, ensure_directory, write_whole
 from kitchener.ledger.disk.scan import find_line
 from kitchener.ledger.disk.seals import FORMAT, NO_SEAL, Seal, fault_at, folder_of, seal_path, segment_path
-from kitchener.ledger.disk.trees import Segment, root_of
+from kitchener.ledger.disk.trees import root_of, segments_up_to
 from kitchener.ledger.disk.volume import Volume, sorted_out
 from kitchener.ledger.format.lines import START, Mark, split_line
 from kitchener.ledger.format.tree import hash_text
@@ -87,7 +87,7 @@ def make_seal(volume: Volume, ledger_id: str, tip: Mark, digest: str) -> Seal:
     if line is None or line.seq != first_seq:
         raise OSError("its first line is not what was written")
     try:
-        root = root_of(volume, Segment(first_seq, tip.seq, volume.base, None))
+        root = root_of(volume, ledger_id, segments_up_to(volume, tip.seq)[-1])
     except LedgerDamaged as fault:
         raise OSError(f"its lines are not what was written: {fault}") from fault
     return Seal(

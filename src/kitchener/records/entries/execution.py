@@ -6,7 +6,7 @@ from typing import Literal, NotRequired, TypedDict
 import orjson
 
 from kitchener.records.entries.common import CommonPayload, Json, RefJson, Sealed, SealedText
-from kitchener.records.entries.work_orders import CostJson, WorkOrderErrorMapping, WorkOrderType
+from kitchener.records.entries.work_orders import CostJson, NestedCost, WorkOrderErrorMapping, WorkOrderType
 
 FinishReason = Literal["stop", "length", "tool_use", "content_filter", "other"]
 
@@ -114,6 +114,8 @@ class ToolCallPayload(CommonPayload):
     tool_id: str
     result: NotRequired[Json | Sealed]
     error: NotRequired[SealedText]
+    nested_cost: NotRequired[NestedCost]
+    """What the turns used that the tool ran in other sessions; absent: it ran none."""
 
 
 class ExecutionCompletedPayload(CommonPayload):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal, NotRequired, TypedDict
 
 from kitchener.records.entries.common import CommonPayload, ListedRef, RefJson, Sealed, SealedText
-from kitchener.records.entries.work_orders import CostJson, CostMapping, WorkOrderState, WorkOrderType
+from kitchener.records.entries.work_orders import CostJson, CostMapping, NestedCost, WorkOrderState, WorkOrderType
 
 AbortReason = Literal["cancelled", "timeout", "overloaded", "crash", "shutdown"]
 """Why a turn was aborted: by its caller, by its deadline, by an error, or by the runtime that closed."""
@@ -27,13 +27,11 @@ TurnErrorKind = Literal[
 DegradedComponent = Literal["HO1", "HO3"]
 
 
-class CostSummary(TypedDict):
-    """What a turn or a session used, summed over its work orders."""
+class CostSummary(NestedCost):
+    """What a turn or a session used, summed over its work orders and the turns that its tools ran in other sessions."""
 
-    input_tokens: int
-    output_tokens: int
-    llm_calls: int
-    tool_calls: int
+    nested: NotRequired[NestedCost]
+    """The part of the sums that turns in other sessions used; absent: its tools ran none."""
 
 
 class WorkOrderSummary(TypedDict):

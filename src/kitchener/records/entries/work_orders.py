@@ -17,6 +17,15 @@ CutReason = Literal["tokens", "queries", "time", "error"]
 """The limit that ended the gathering of context."""
 
 
+class NestedCost(TypedDict):
+    """What turns used that tools ran in other sessions. The totals of those sessions count it too."""
+
+    input_tokens: int
+    output_tokens: int
+    llm_calls: int
+    tool_calls: int
+
+
 class CostMapping(TypedDict):
     """A `Cost` as a JSON object."""
 
@@ -26,6 +35,8 @@ class CostMapping(TypedDict):
     tool_calls: int
     tool_ids_used: list[str]
     elapsed_ms: int
+    nested: NotRequired[NestedCost]
+    """Absent: its tools ran no turns."""
 
 
 CostJson = CostMapping | orjson.Fragment
@@ -46,6 +57,7 @@ class ConstraintsMapping(TypedDict, total=False):
     prompt_contract_id: str
     token_budget: int
     turn_limit: int
+    parallel_tools: int
     timeout_ms: int
     domain_tags: list[str]
     provider_id: str

@@ -14,6 +14,7 @@ from typing import Final, cast
 import anyio.to_thread
 
 from kitchener.actors.executor.prompts import PromptLibrary
+from kitchener.actors.sources import SourcesSealed
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError, KitchenerError, NotOnRecord
 from kitchener.gateway.providers.recorded import RecordedProvider
@@ -23,12 +24,13 @@ from kitchener.records import events
 from kitchener.records.entries import ModelCallPayload, UsageMapping, WorkOrderPlannedPayload, payload_as
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse
 from kitchener.records.ref import Ref
+from kitchener.replaying.before_import import ledgers_before_import
 from kitchener.replaying.consolidations import PREFIX, Consolidation, ConsolidationTape
 from kitchener.replaying.doubles import RecordedClock, RecordedGateway
 from kitchener.replaying.rebuilding.prompt_parts import RequestPart, parts_of
 from kitchener.replaying.recorded_ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded_routes import AnyRoute
-from kitchener.replaying.recorded_sources import SourcesSealed, read_sources
+from kitchener.replaying.recorded_sources import read_sources
 from kitchener.replaying.replay_ledgers import ReplayLedger
 from kitchener.replaying.session import Replays, replays_now, run_turn
 from kitchener.replaying.tape import Diverged, Tape, TurnTape
@@ -163,8 +165,7 @@ class _Rebuild:
         self._has_sources = False
 
     async def run(self) -> TurnPrompts:
-        replays = await replays_now(self._settings, self._recorded, self._tools)
-        self._tape, turn = await self._find(replays)
+        replays, self._tape, turn = await self._find()
         config_hash = _config_hash(turn)
         nothing = TurnPrompts(self._turn_id, replays.agent_class, config_hash, (), tuple(turn.of_type(events.LLM_CALL)))
         if turn.is_erased:
@@ -177,20 +178,26 @@ class _Rebuild:
         asked, stopped = await self._ask_again(replays, turn)
         return self._told(nothing, replays, turn, asked, stopped)
 
-    async def _find(self, replays: Replays) -> tuple[Tape, TurnTape]:
-        if self._session_id.startswith(PREFIX):
-            tape: Tape = await replays.consolidation_tape(self._session_id)
-        else:
-            tape = await replays.tape_of(self._session_id)
-        for turn in tape.turns:
-            if turn.turn_id == self._turn_id:
-                return tape, turn
+    async def _find(self) -> tuple[Replays, Tape, TurnTape]:
+        """The turn, and what replays it. An imported turn reads the ledgers as they were where it ran."""
+        before: RecordedLedgers | None = self._recorded
+        while before is not None:
+            self._recorded = before
+            replays = await replays_now(self._settings, self._recorded, self._tools)
+            if self._session_id.startswith(PREFIX):
+                tape: Tape = await replays.consolidation_tape(self._session_id)
+            else:
+                tape = await replays.tape_of(self._session_id)
+            for turn in tape.turns:
+                if turn.turn_id == self._turn_id:
+                    return replays, tape, turn
+            before = await ledgers_before_import(self._recorded, self._session_id)
         raise NotOnRecord(f"turn {self._turn_id!r} is not on record; `kitchener session show` lists those of its session")
 
     async def _as_recorded(self, config_hash: str) -> Replays | None:
         """What runs turns under a recorded configuration; None: it is not on record."""
         recorded = self._recorded
-        sources = await read_sources(recorded.readers.get(recorded.ho2m), config_hash) if config_hash else None
+        sources = await read_sources(recorded.sources, config_hash) if config_hash else None
         self._has_sources = sources is not None
         if sources is None:
             return None

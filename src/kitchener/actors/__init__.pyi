@@ -1,0 +1,16 @@
+"""Where each name of this package is defined: `__init__.py` reads this file, and so do type checkers."""
+
+from kitchener.actors.attention.retriever import AttentionContext as AttentionContext
+from kitchener.actors.attention.retriever import AttentionRetriever as AttentionRetriever
+from kitchener.actors.attention.retriever import ContextFragment as ContextFragment
+from kitchener.actors.attention.retriever import ContextProvider as ContextProvider
+from kitchener.actors.executor.executor import HO1Executor as HO1Executor
+from kitchener.actors.sessions.directory import SessionManager as SessionManager
+from kitchener.actors.turn.services import DegradedCall as DegradedCall
+from kitchener.actors.work.budget import TokenBudgeter as TokenBudgeter
+from kitchener.actors.work.quality import QualityGate as QualityGate
+from kitchener.actors.work.quality import QualityGateResult as QualityGateResult
+from kitchener.records.work_order import HO1ExecutorProtocol as HO1ExecutorProtocol
+from kitchener.records.work_order import WorkOrder as WorkOrder
+
+__all__: list[str]

@@ -1,0 +1,90 @@
+"""Shows a turn as it happens: what it is doing while the model is silent, then the reply under its speaker's name."""
+
+import shutil
+from collections.abc import Mapping
+from typing import Final
+
+from kitchener.cli.terminal.output import harmless, print_text
+from kitchener.cli.terminal.status_line import StatusLine
+from kitchener.cli.terminal.word_wrap import WordWrap
+from kitchener.records.entries import WorkOrderType
+from kitchener.records.turn import (
+    TextDelta,
+    TextRetracted,
+    ToolRan,
+    TurnResult,
+    TurnUpdate,
+    WorkOrderPlanned,
+)
+
+_WIDEST: Final = 100
+"""Cells of a line of a reply: longer lines are hard to read."""
+_DOING: Final[Mapping[WorkOrderType, str]] = {
+    "classify": "reading the message",
+    "tool_call": "using a tool",
+    "synthesize": "writing the reply",
+    "verify": "checking the reply",
+    "consolidate": "learning",
+}
+
+
+class ShownTurn:
+    """One turn on a terminal.
+
+    Args:
+        speaker: who replies
+        status: says what happens while there is no text
+    """
+
+    def __init__(self, speaker: str, status: StatusLine) -> None:
+        self._label, self._status = f"{speaker}> ", status
+        self._said: list[str] = []
+        self._lines: WordWrap | None = None
+        status.begin()
+        status.show("starting")
+
+    def take(self, update: TurnUpdate) -> None:
+        """Shows the next update."""
+        if isinstance(update, WorkOrderPlanned):
+            self._doing(update.wo_type)
+        elif isinstance(update, TextDelta):
+            self._say(update.text)
+        elif isinstance(update, TextRetracted):
+            if self._said:
+                self._end_line()
+                print_text("(taken back, another attempt follows)", style="pale")
+            self._said.clear()
+        elif isinstance(update, ToolRan):
+            print_text(f"({update.tool_id}{' failed' if update.is_error else ''})", style="pale")
+
+    def finish(self, result: TurnResult) -> None:
+        """Shows the reply of the completed turn, if it is not the text that is there already."""
+        self._status.clear()
+        is_shown = "".join(self._said).strip() == result.response.strip()
+        self._end_line()
+        if not is_shown:
+            self._say(result.response)
+            self._end_line()
+
+    def break_off(self) -> None:
+        """Ends the line of a turn that failed."""
+        self._status.clear()
+        self._end_line()
+
+    def _doing(self, wo_type: WorkOrderType) -> None:
+        if self._lines is None:
+            self._status.show(f"{_DOING[wo_type]} ({wo_type})")
+
+    def _say(self, text: str) -> None:
+        self._status.clear()
+        if self._lines is None:
+            self._lines = WordWrap(min(_WIDEST, shutil.get_terminal_size().columns), len(self._label))
+            print_text(self._label, end="", style="agent")
+        self._said.append(text)
+        # Harmless first: what is replaced would be counted otherwise.
+        print_text(self._lines.add(harmless(text)), end="")
+
+    def _end_line(self) -> None:
+        if self._lines is not None:
+            print_text(self._lines.end())
+        self._lines = None

@@ -1,0 +1,110 @@
+"""Runs a runtime in a thread of its own, so that a script without an event loop can use it.
+
+Everything is done by `open_runtime`; this module only waits for it. Explained in `docs/runtime.md`.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from kitchener.config import RuntimeConfig
+from kitchener.records.prompt import Provider
+from kitchener.records.turn import TurnResult
+from kitchener.runtime.runtime import Runtime, open_runtime
+
+T = TypeVar("T")
+
+
+class SyncRuntime:
+    """One conversation with one agent class, from code without `async`; made by `open_sync`. For one thread at a time."""
+
+    def __init__(self, portal: BlockingPortal, runtime: Runtime, agent_class: str, subject_id: str | None) -> None:
+        self.runtime = runtime
+        """The runtime. Call its coroutine functions by `call`."""
+        self.session_id: str | None = None
+        """The session of the conversation; None before the first message. Set it to continue another, or to None."""
+        self._portal, self._agent_class, self._subject_id = portal, agent_class, subject_id
+
+    def ask(self, message: str, *, deadline: float | None = None, idempotency_key: str | None = None) -> TurnResult:
+        """Sends a message of the conversation and returns the result when its record is durable.
+
+        Ctrl-C cancels the turn, waits until that is on record, and raises KeyboardInterrupt. The conversation stays usable.
+
+        Args:
+            message: the text
+            deadline: seconds from now for the whole call; None: the agent class's `turn_deadline_s`
+            idempotency_key: a message sent again with the same key runs one turn only
+
+        Raises:
+            CallerError, Overloaded, TurnTimeout, TurnReplaced, LedgerError, ActorStopped: as `HO2Supervisor.handle_turn`
+        """
+        supervisor = self.runtime.supervisor(self._agent_class)
+
+        async def turn() -> TurnResult:
+            if self.session_id is None:
+                self.session_id = await supervisor.start_session(subject_id=self._subject_id)
+            return await supervisor.handle_turn(
+                message,
+                session_id=self.session_id,
+                subject_id=self._subject_id,
+                deadline=deadline,
+                idempotency_key=idempotency_key,
+            )
+
+        return self.call(turn)
+
+    def call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
+        """Returns what a coroutine function returns, such as `agent.runtime.supervisor().end_session`. Ctrl-C cancels it."""
+        ended: Future[None] = Future()
+
+        async def run() -> T:
+            try:
+                return await function(*args)
+            finally:
+                ended.set_result(None)
+
+        running = self._portal.start_task_soon(run)
+        try:
+            return running.result()
+        except KeyboardInterrupt:
+            if running.cancel() or not running.done():
+                wait([ended])
+            raise
+
+
+@contextmanager
+def open_sync(
+    config: RuntimeConfig | str | Path | None = None,
+    *,
+    root: str | Path | None = None,
+    tools: Sequence[Callable[..., object]] = (),
+    providers: Mapping[str, Provider] | None = None,
+    agent_class: str = "ADMIN",
+    subject_id: str | None = None,
+    backend: Literal["asyncio", "trio"] = "asyncio",
+) -> Iterator[SyncRuntime]:
+    """Starts a Kitchener in a thread of its own and closes it when the block ends.
+
+    Args:
+        config: path of a settings file, or a `RuntimeConfig`; None: as for `open_runtime`
+        root: overrides `plane_root`
+        tools: functions marked with `@tool`
+        providers: further providers by id
+        agent_class: the agent class of the conversation
+        subject_id: the subject of the conversation; None: an anonymous subject of each session
+        backend: the event loop of the thread
+
+    Raises:
+        ConfigError, LedgerError, SigningError, ActorStopped: as `open_runtime`
+    """
+    with start_blocking_portal(backend) as portal:
+        opened = portal.wrap_async_context_manager(open_runtime(config, root=root, tools=tools, providers=providers))
+        runtime = opened.__enter__()
+        try:
+            yield SyncRuntime(portal, runtime, agent_class, subject_id)
+        finally:
+            opened.__exit__(None, None, None)  # never the error: a KeyboardInterrupt would end the other thread's event loop

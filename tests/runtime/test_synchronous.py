@@ -1,0 +1,97 @@
+"""A runtime for scripts: one conversation, no `async`, and Ctrl-C cancels the turn. See docs/runtime.md."""
+
+import signal
+import threading
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+import pytest
+
+from kitchener import Runtime, TurnTimeout, open_sync, tool
+from kitchener.errors import ConfigError
+from kitchener.records import events
+from kitchener.testing import ScriptedProvider
+from tests.acceptance.stack import QUESTION, echo, read_all, scripted_config
+
+Backend = Literal["asyncio", "trio"]
+BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+
+@BACKENDS
+def test_a_script_talks_with_an_agent_and_finds_the_session_again(tmp_path: Path, backend: Backend) -> None:
+    providers = {"scripted": ScriptedProvider(echo)}
+    config = scripted_config(tmp_path)
+    with open_sync(config, providers=providers, subject_id="ada", backend=backend) as agent:
+        first, second = agent.ask("hello"), agent.ask("again")
+        assert [first.response, second.response] == ["echo: hello", "echo: again"]
+        assert first.session_id == second.session_id == agent.session_id
+        agent.session_id = None
+        assert agent.ask("anew").session_id != first.session_id
+    with open_sync(config, providers=providers, subject_id="ada", backend=backend) as agent:
+        agent.session_id = first.session_id
+        agent.ask("later")
+        assert agent.call(history, agent.runtime, first.session_id) == ["hello", "again", "later"]
+    with open_sync(config, providers=providers, subject_id="bo", backend=backend) as agent:
+        assert [agent.ask("hi").session_id] == [each.session_id for each in agent.call(sessions_of, agent.runtime, "bo")]
+
+
+async def history(runtime: Runtime, session_id: str) -> list[str]:
+    session = await runtime.supervisor().session(session_id)
+    return [each.user_message async for each in session.read_history()]
+
+
+async def sessions_of(runtime: Runtime, subject_id: str) -> Any:
+    return await runtime.sessions(subject_id=subject_id)
+
+
+@BACKENDS
+def test_ctrl_c_cancels_the_turn_and_the_conversation_goes_on(tmp_path: Path, backend: Backend) -> None:
+    """The interrupt arrives while a tool runs: its turn is aborted on record before KeyboardInterrupt is raised."""
+    main, has_interrupted = threading.main_thread(), False
+
+    @tool(read_only=True)
+    async def wait() -> str:
+        """Waits until it is cancelled."""
+        signal.pthread_kill(main.ident or 0, signal.SIGINT)
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    def model(request: Any) -> Any:
+        if request.wo_type == "classify" and request.variables["user_message"] == "wait":
+            return {**QUESTION, "speech_act": "command", "tool_request": {"tool_id": "wait", "arguments": {}}}
+        return echo(request)
+
+    assert threading.current_thread() is main
+    config, providers = scripted_config(tmp_path), {"scripted": ScriptedProvider(model)}
+    with open_sync(config, providers=providers, tools=[wait], backend=backend) as agent:
+        try:
+            agent.ask("wait")
+        except KeyboardInterrupt:
+            has_interrupted = True
+        assert has_interrupted
+        aborted = agent.call(aborts, agent.runtime)
+        assert aborted == ["cancelled"]
+        assert agent.ask("hello").response == "echo: hello"
+
+
+async def aborts(runtime: Runtime) -> list[str]:
+    return [each.payload["reason"] for each in await read_all(runtime.ledgers().ho2m, entry_type=events.TURN_ABORTED)]
+
+
+@BACKENDS
+def test_errors_are_those_of_the_runtime(tmp_path: Path, backend: Backend) -> None:
+    with pytest.raises(ConfigError), open_sync(tmp_path / "none.toml", backend=backend):
+        raise AssertionError
+
+    async def never(_: Any) -> None:
+        await anyio.sleep_forever()
+
+    held = ScriptedProvider(echo, gate=never)
+    with (
+        open_sync(scripted_config(tmp_path), providers={"scripted": held}, backend=backend) as agent,
+        pytest.raises(TurnTimeout),
+    ):
+        agent.ask("hello", deadline=0.05)
+    with pytest.raises(ZeroDivisionError), open_sync(scripted_config(tmp_path), providers={"scripted": held}):
+        raise ZeroDivisionError
