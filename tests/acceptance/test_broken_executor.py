@@ -57,7 +57,7 @@ async def test_a_broken_ho1_answers_through_the_gateway(tmp_path: Path, answer: 
     (degradation,) = [entry.payload for entry in ho2m if entry.entry_type == events.DEGRADATION]
     assert (degradation["component"], degradation["governance_violation"]) == ("HO1", True)
     violations = [entry for entry in ho1m if entry.payload.get("governance_violation")]
-    assert [entry.entry_type for entry in violations] == [events.ATTEMPT_STARTED, events.LLM_CALL]
+    assert [entry.entry_type for entry in violations] == [events.LLM_CALL]
     assert {entry.entity_id for entry in violations} == {degradation["wo_id"]}
     completed = ho2m[-1].payload
     assert completed["direct_cost"]["llm_calls"] == 1

@@ -28,11 +28,11 @@ def settings_of(root: Path, routes: dict[str, Any] | None = None, **config: Any)
 
 
 async def turn_of(config: RuntimeConfig, agent_class: str = "ADMIN") -> tuple[list[str], list[dict[str, Any]]]:
-    """The types that the second provider was asked for in one turn, and all attempts on record; the turn replays identical."""
+    """The types that the second provider was asked for in one turn, and all answers on record; the turn replays identical."""
     providers = {"scripted": ScriptedProvider(echo), "second": ScriptedProvider(echo, provider_id="second")}
     async with open_runtime(config, providers=providers) as runtime:
         result = await runtime.supervisor(agent_class).handle_turn("hello")
-        attempts = await read_all(runtime.ledgers(agent_class).ho1m, entry_type=events.ATTEMPT_STARTED)
+        attempts = await read_all(runtime.ledgers(agent_class).ho1m, entry_type=events.LLM_CALL)
     assert result.error is None
     report = await replay_session(result.session_id, config=config, agent_class=agent_class)
     assert report.is_identical, report.text()

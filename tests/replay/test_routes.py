@@ -65,7 +65,7 @@ async def test_other_route_is_caught(tmp_path: Path, name: str) -> None:
     config, session_id = await recorded(tmp_path)
     report = await replay_session(session_id, config=config.model_copy(update={"router": OTHERS[name]}))
     turn = 2 if "fallback" in name else 1
-    assert found_in(report) == ("ATTEMPT_STARTED", "route", turn)
+    assert found_in(report) == ("LLM_CALL", "route", turn)
     assert report.divergence is not None
     assert "fallbacks" in report.divergence.stems_from
 

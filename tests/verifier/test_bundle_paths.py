@@ -107,7 +107,7 @@ def test_no_entry_on_which_the_reply_rests_can_be_left_out(proven: Proven, attac
         attack("session", without(proven, "HO2M:", "SESSION_START")),
         attack("model call", without(proven, "HO1M:", "LLM_CALL")),
         attack("answer", without(proven, "HO1M:", "WO_COMPLETED")),
-        attack("attempt", without(proven, "HO1M:", "ATTEMPT_STARTED")),
+        attack("beginning", without(proven, "HO1M:", "WO_EXECUTING")),
     ]
     assert refused(paths, proven.signer.public_key) == paths
 

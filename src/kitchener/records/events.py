@@ -65,6 +65,9 @@ HO3_OVERLAY_DEACTIVATED: Final = "HO3_OVERLAY_DEACTIVATED"
 HO3_OVERLAY_WEIGHT_UPDATED: Final = "HO3_OVERLAY_WEIGHT_UPDATED"
 HO3_QUARANTINED: Final = "HO3_QUARANTINED"
 
+OF_MODEL_CALLS: Final = (ATTEMPT_STARTED, ATTEMPT_FAILED, LLM_CALL)
+"""The entries of HO1m about a model call. Every call that went out has at least one, unless the process ended first."""
+
 OF_NO_SESSION: Final = frozenset((SUBJECT_ERASED, SIGNER_DECLARED, SEALING_CHANGED, SOURCE_RECORDED))
 """Entries of HO2m that belong to no session. Another program's entry without a session may belong to the one that is read."""
 

@@ -119,7 +119,6 @@ _TYPES: Final[Mapping[str, str]] = {
     events.WO_CHAIN_COMPLETE: "the sum of the turn's work orders",
     events.ESCALATION: "the quality gate's retries (max_retries)",
     events.DEGRADATION: "a part that failed",
-    events.ATTEMPT_STARTED: "the route of the request: default provider and model, routes by domain tag, and fallbacks",
     events.PROJECTION_COMPUTED: "the Context Authority's projection: the session's intents and turns, under the ruleset",
     events.CONFLICT_FLAG: "the Context Authority's view of the session's intents",
     events.INTENT_SHADOW_DECISION: "the classification's intent relation, under the ruleset",
@@ -136,6 +135,7 @@ _FIELDS: Final[Mapping[tuple[str, str], str]] = {
         events.TURN_STARTED,
         "policy_version",
     ): "the rules that the turn followed; a newer version of Kitchener may have recorded it",
+    (events.LLM_CALL, "route"): "the route of the request: default provider and model, routes by domain tag, and fallbacks",
     (events.WO_PLANNED, "attention"): "what was gathered for the model: the session's newest turns, rules and learned lines",
     (events.WO_PLANNED, "intent_id"): "the intent that the message serves",
 }

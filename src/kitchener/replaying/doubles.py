@@ -12,7 +12,7 @@ from kitchener.config import HO3MemoryConfig
 from kitchener.errors import KitchenerError
 from kitchener.gateway.providers.recorded import NotRecorded, RecordedProvider, RequestChanged
 from kitchener.ids import split_namespace
-from kitchener.ledger import Ledger, LedgerReader, StoredEntry
+from kitchener.ledger import Ledger, LedgerEntry, LedgerReader, StoredEntry
 from kitchener.memory.gate import GateResult
 from kitchener.memory.overlays import Overlay
 from kitchener.memory.reader import MemoryReader, TimeInput
@@ -55,12 +55,13 @@ class RecordedGateway:
 
     Args:
         tape: the session
+        ho1m: HO1's ledger, where an older version recorded each attempt as it began
         provider: returns the recorded answer to a recorded request
         routes: the present routes of requests
     """
 
-    def __init__(self, tape: Tape, provider: RecordedProvider, routes: Routes) -> None:
-        self._tape, self._provider, self._routes = tape, provider, routes
+    def __init__(self, tape: Tape, ho1m: ReplayLedger, provider: RecordedProvider, routes: Routes) -> None:
+        self._tape, self._ho1m, self._provider, self._routes = tape, ho1m, provider, routes
 
     async def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> PromptResponse:
         """The recorded answer to the request.
@@ -75,11 +76,15 @@ class RecordedGateway:
             response = await self._answer(request)
         attempts = self._tape.attempts(request.wo_id, request.call)
         as_planned = request if is_tagged(self._tape, request.wo_id) else request._replace(domain_tags=())
-        if (found := self._routes.difference(as_planned, attempts)) is not None:
-            about = (events.ATTEMPT_STARTED, request.wo_id, None)
-            self._tape.diverge("route", *found, about, payload=found[0], now=found[1])
-        for attempt in attempts:
-            await on_attempt(attempt)
+        if (found := self._routes.difference(as_planned, [attempt for _, attempt in attempts])) is not None:
+            self._tape.diverge("route", *found, self._about(request), payload=found[0], now=found[1])
+        failed = {attempt.attempt for _, attempt in attempts if attempt.state == "failed"}
+        for entry, attempt in attempts:
+            if entry.entry_type == events.ATTEMPT_STARTED and (response is not None or attempt.attempt in failed):
+                # Its outcome is on record too: an older version wrote both. HO1 would not write this one now.
+                await self._ho1m.write(LedgerEntry(entry.entry_type, entry.entity_id, entry.payload))
+            else:
+                await on_attempt(attempt)
         if response is not None:
             return response
         assert failure is not None

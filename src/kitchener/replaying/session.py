@@ -279,7 +279,8 @@ class Replays:
         # Once, a configured class that named no tools had all of them. What was offered is on record.
         tools = RecordedTools(self._unnamed_tools if _was_offered(tape, self._unnamed_tools) else self._tools, tape)
         provider = RecordedProvider(tape.recordings(), request_hash=self.hashed_by(ledgers))
-        gateway = gateway or RecordedGateway(tape, provider, Routes(self.settings.router, providers_of(tape.turns)))
+        routes = Routes(self.settings.router, providers_of(tape.turns))
+        gateway = gateway or RecordedGateway(tape, ledgers.ho1m, provider, routes)
         direct_call = GatewayDirectCall(ledgers=ledgers, gateway=gateway, prompts=self.prompts, clock=clock, config=agent)
         executor = HO1Executor(
             ledgers=ledgers,

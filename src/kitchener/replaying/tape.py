@@ -19,14 +19,13 @@ from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.memory.subject_cache import SIGNALS
 from kitchener.records import events
+from kitchener.records.attempt_record import attempt_of
 from kitchener.records.entries import (
-    AttemptFailedPayload,
     AttemptStartedPayload,
     ProjectionPayload,
     TurnCompletedPayload,
     TurnStartedPayload,
     WorkOrderPlannedPayload,
-    opened,
     payload_as,
 )
 from kitchener.records.prompt import Attempt
@@ -113,8 +112,8 @@ class TurnTape:
 
 def providers_of(turns: Iterable[TurnTape]) -> set[str]:
     """The providers of all attempts in some turns."""
-    found = (turn.of_type(events.ATTEMPT_STARTED) for turn in turns)
-    return {payload_as(AttemptStartedPayload, entry.payload)["provider_id"] for entries in found for entry in entries}
+    told = (attempt_of(each.entry_type, each.payload) for turn in turns for each in turn.of_type(*events.OF_MODEL_CALLS))
+    return {attempt.provider_id for attempt in told if attempt is not None}
 
 
 class Tape:
@@ -287,26 +286,17 @@ class Tape:
                 found[entry.entity_id, int(payload["call"])] = Recording.from_payload(payload)
         return found
 
-    def attempts(self, wo_id: str, call: int) -> list[Attempt]:
-        """The attempts of a call in this turn, in the order in which they were reported."""
-        found = []
-        for entry in self.of_turn(events.ATTEMPT_STARTED, events.ATTEMPT_FAILED):
-            each = payload_as(AttemptFailedPayload, entry.payload)  # one that started has less
-            if entry.entity_id == wo_id and each["call"] == call:
-                found.append(
-                    Attempt(
-                        "failed" if entry.entry_type == events.ATTEMPT_FAILED else "started",
-                        call,
-                        each["attempt"],
-                        each["provider_id"],
-                        each["model_id"],
-                        each["route_reason"],
-                        each.get("reason"),
-                        opened(each.get("detail")),
-                        each.get("output_begun", False),
-                    )
-                )
-        return found
+    def attempts(self, wo_id: str, call: int) -> list[tuple[StoredEntry, Attempt]]:
+        """The attempts of a call in this turn, in recorded order, each with the entry that tells of it.
+
+        An older version recorded an attempt both as it began and with its failure.
+        """
+        told = (
+            (each, attempt_of(each.entry_type, each.payload))
+            for each in self.of_turn(*events.OF_MODEL_CALLS)
+            if each.entity_id == wo_id and each.payload["call"] == call
+        )
+        return [(entry, attempt) for entry, attempt in told if attempt is not None]
 
     def visible_items(self) -> tuple[str, ...]:
         """Ids of the turns, rules, intents and learned lines that the turn showed the model, in recorded order."""
@@ -412,5 +402,5 @@ def policy_version_of(tape: Tape) -> int:
 
 def direct_calls(tape: Tape, wo_id: str) -> set[int]:
     """The numbers of the calls that the present turn made in a broken work order without HO1."""
-    attempts = [entry.payload for entry in tape.of_turn(events.ATTEMPT_STARTED) if entry.entity_id == wo_id]
-    return {payload_as(AttemptStartedPayload, each)["call"] for each in attempts if each.get("governance_violation")}
+    told = [entry.payload for entry in tape.of_turn(*events.OF_MODEL_CALLS) if entry.entity_id == wo_id]
+    return {payload_as(AttemptStartedPayload, each)["call"] for each in told if each.get("governance_violation")}

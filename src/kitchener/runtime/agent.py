@@ -116,6 +116,7 @@ class Agent:
             tools=tools,
             clock=injected.clock,
             config=config,
+            limits=limits,
             listeners=host.listeners,
         )
         self.mailbox = HostedExecutor.hosting(
@@ -138,7 +139,12 @@ class Agent:
             ho3_memory=self._memory,
             degraded_call=injected.degraded_call,
             direct_call=GatewayDirectCall(
-                ledgers=self.ledgers, gateway=shared.gateway, prompts=prompts, clock=injected.clock, config=config
+                ledgers=self.ledgers,
+                gateway=shared.gateway,
+                prompts=prompts,
+                clock=injected.clock,
+                config=config,
+                limits=limits,
             ),
             tools=tools,
             context_items=items,

@@ -10,8 +10,8 @@ from typing import Final
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
+from kitchener.records.attempt_record import attempt_of
 from kitchener.records.entries import (
-    AttemptFailedPayload,
     AttemptStartedPayload,
     CommonPayload,
     ConstraintsMapping,
@@ -20,11 +20,12 @@ from kitchener.records.entries import (
     WorkOrderPlannedPayload,
     payload_as,
 )
+from kitchener.records.prompt import Attempt
 from kitchener.tuning.routes import CallOutcome, PastAttempt, RecordedCall, Tokens
 
 OWN_MODELS: Final[Mapping[str, str]] = {"offline": str(OfflineProvider.traits.model_id)}
 """The default model of each built-in provider."""
-_OF_HO1M: Final = (events.WO_EXECUTING, events.ATTEMPT_STARTED, events.ATTEMPT_FAILED, events.LLM_CALL)
+_OF_HO1M: Final = (events.WO_EXECUTING, *events.OF_MODEL_CALLS)
 
 
 async def read_calls(
@@ -54,10 +55,11 @@ async def read_calls(
         call = calls.get((entry.entity_id, number))
         if call is None:
             call = calls[entry.entity_id, number] = _PartialCall(entry, number, types.get(entry.entity_id, "unknown"))
+        call.is_direct = "governance_violation" in payload
+        if (attempt := attempt_of(entry.entry_type, payload)) is not None:
+            call.attempt(attempt)
         if entry.entry_type == events.LLM_CALL:
             call.answer(payload_as(ModelCallPayload, payload))
-        else:
-            call.attempt(payload_as(AttemptFailedPayload, payload))
     plans: dict[str, ConstraintsMapping] = {}
     if ho2m is not None:
         async for entry in ho2m.read(session_id=session_id, entry_type=events.WO_PLANNED):
@@ -79,7 +81,8 @@ class _PartialCall:
         self.tries: dict[int, PastAttempt] = {}
         self._tokens: Tokens | None = None
         self._state: CallOutcome = "cut off"
-        self._is_direct = False
+        self.is_direct = False
+        """Whether it was made without HO1."""
 
     def answer(self, payload: ModelCallPayload) -> None:
         """A model answered."""
@@ -87,18 +90,17 @@ class _PartialCall:
         assert isinstance(usage, dict)  # a fragment only while it is written
         self._tokens = Tokens(usage["input_tokens"], usage["output_tokens"], usage.get("cached_tokens") or 0)
 
-    def attempt(self, payload: AttemptFailedPayload) -> None:
+    def attempt(self, told: Attempt) -> None:
         """An attempt began, or failed; one that only began gives no reason."""
-        reason, has_begun = payload.get("reason"), payload.get("output_begun", False)
-        provider_id, model_id, route = payload["provider_id"], payload["model_id"], payload["route_reason"]
-        self._is_direct = "governance_violation" in payload
-        self.tries[payload["attempt"]] = PastAttempt(provider_id, model_id, route, reason, has_begun)
-        self._state = "cut off" if reason is None else "failed"
+        self.tries[told.attempt] = PastAttempt(
+            told.provider_id, told.model_id, told.route_reason, told.reason, told.output_begun
+        )
+        self._state = "cut off" if told.reason is None else "failed"
 
     def made(self, constraints: ConstraintsMapping | None) -> RecordedCall:
         """The call, with what its work order asked for."""
         tries = tuple(self.tries[number] for number in sorted(self.tries))
-        asked = _implied(tries[0]) if constraints is None or self._is_direct else constraints
+        asked = _implied(tries[0]) if constraints is None or self.is_direct else constraints
         return RecordedCall(
             wo_id=self._wo_id,
             wo_type=self._wo_type,

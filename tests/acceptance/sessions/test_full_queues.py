@@ -145,7 +145,7 @@ async def test_a_turn_without_room_in_the_gateway_is_overloaded_at_its_deadline_
         (abandoned,) = await read_all(ledgers.ho2m, session_id=session_id, entry_type=events.WO_ABANDONED)
         assert aborted.entity_id == refusal.turn_id
         assert (aborted.payload["reason"], abandoned.payload["reason"]) == ("overloaded", "overloaded")
-        begun = await read_all(ledgers.ho1m, session_id=session_id, entry_type=events.ATTEMPT_STARTED)
+        begun = await read_all(ledgers.ho1m, session_id=session_id, entry_type=events.OF_MODEL_CALLS)
         assert {each.payload["turn_id"] for each in begun}.isdisjoint({aborted.entity_id})
     assert found.ends == {"TurnResult": 3}
     await assert_replays(session_id, config=config_of(tmp_path, ProviderConfig(kind="offline"), {}))

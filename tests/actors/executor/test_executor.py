@@ -64,17 +64,10 @@ async def test_the_steps_of_a_model_call_stand_in_order_with_every_field(tmp_pat
         request = bench.gateway.requests[0]
     common = {"v": 1, "session_id": SESSION, "subject_id": "ada", "turn_id": TURN}
     assert [(entry.entry_type, entry.entity_id) for entry in entries] == [
-        (entry_type, done.wo_id) for entry_type in ("WO_EXECUTING", "ATTEMPT_STARTED", "LLM_CALL", "WO_COMPLETED")
+        (entry_type, done.wo_id) for entry_type in ("WO_EXECUTING", "LLM_CALL", "WO_COMPLETED")
     ]
-    executing, started, call, completed = (entry.payload for entry in entries)
+    executing, call, completed = (entry.payload for entry in entries)
     assert executing == common | {"wo_type": "synthesize"}
-    assert started == common | {
-        "call": 1,
-        "attempt": 1,
-        "provider_id": "scripted",
-        "model_id": "m-1",
-        "route_reason": "default",
-    }
     hashed = [
         "PRC-SYNTHESIZE-001",
         request.prompt_pack_version,
@@ -97,9 +90,10 @@ async def test_the_steps_of_a_model_call_stand_in_order_with_every_field(tmp_pat
         "usage": {"input_tokens": 10, "output_tokens": 5},
         "latency_ms": 3,
         "finish_reason": "stop",
+        "attempt": 1,
     }
     assert completed == common | {
-        "output_ref": entries[2].ref.as_mapping(),
+        "output_ref": entries[1].ref.as_mapping(),
         "output_hash": digest("ada", b'{"response_text":"Hi."}'),
         "cost": {
             "input_tokens": 10,
@@ -272,7 +266,7 @@ async def test_a_failing_provider_fails_the_work_order_with_its_reason(tmp_path:
     assert done.error is not None
     assert (done.error.reason, done.error.provider_reason) == ("PROVIDER", "rate_limited")
     assert done.cost.llm_calls == 0
-    assert types == ["WO_EXECUTING", "ATTEMPT_STARTED", "ATTEMPT_FAILED", "WO_FAILED"]
+    assert types == ["WO_EXECUTING", "ATTEMPT_FAILED", "WO_FAILED"]
     assert (attempt["reason"], attempt["detail"], attempt["output_begun"]) == ("rate_limited", "slow down \\ud800", False)
     assert failed["error"] == {
         "reason": "PROVIDER",

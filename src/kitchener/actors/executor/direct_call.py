@@ -12,7 +12,7 @@ from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.toolsets import NO_TOOLS
 from kitchener.clock import Clock
-from kitchener.config import HO2Config
+from kitchener.config import HO2Config, LimitsConfig
 from kitchener.ledger import LedgerGroup
 from kitchener.records.prompt import PromptGateway
 from kitchener.records.work_order import DirectReply, WorkOrder
@@ -30,12 +30,21 @@ class GatewayDirectCall:
         prompts: holds the contract `PRC-DIRECT-001`
         clock: time of day, for `elapsed_ms`
         config: `turn_deadline_s` limits a call without `timeout_ms`
+        limits: `abort_grace_s` limits how long a call that is cut off may take to record that; None: the defaults
     """
 
     def __init__(
-        self, *, ledgers: LedgerGroup, gateway: PromptGateway, prompts: PromptLibrary, clock: Clock, config: HO2Config
+        self,
+        *,
+        ledgers: LedgerGroup,
+        gateway: PromptGateway,
+        prompts: PromptLibrary,
+        clock: Clock,
+        config: HO2Config,
+        limits: LimitsConfig | None = None,
     ) -> None:
-        self._surroundings = ExecutionServices(ledgers, gateway, ToolRegistry(), clock, config.turn_deadline_s)
+        grace_s = (limits or LimitsConfig()).abort_grace_s
+        self._surroundings = ExecutionServices(ledgers, gateway, ToolRegistry(), clock, config.turn_deadline_s, grace_s)
         self._prompts, self._clock = prompts, clock
 
     async def __call__(self, work_order: WorkOrder, *, calls_before: int) -> DirectReply:

@@ -5,6 +5,7 @@ ledger. `docs/work-orders.md` lists the recorded entries.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, NamedTuple, cast
@@ -22,12 +23,12 @@ from kitchener.actors.tools.toolsets import Toolset
 from kitchener.actors.work.plan import cost_json, nested_mapping
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, loop_clock
-from kitchener.errors import EntryRefused, EntryTooLarge, ExecutorError, Overloaded, ProviderError
+from kitchener.errors import EntryRefused, EntryTooLarge, ExecutorError, LedgerError, Overloaded, ProviderError
 from kitchener.ids import tool_idempotency_key
 from kitchener.ledger import LedgerEntry, LedgerGroup
 from kitchener.records import events
+from kitchener.records.attempt_record import failed_fields, started_fields
 from kitchener.records.entries import (
-    AttemptFailedPayload,
     AttemptStartedPayload,
     CommonPayload,
     ExecutionCompletedPayload,
@@ -71,6 +72,8 @@ class ExecutionServices:
     tools: ToolRegistry
     clock: Clock
     turn_deadline_s: float
+    abort_grace_s: float
+    """How long a call that is cut off may take to record that, seconds."""
     now: Callable[[], float] = field(default_factory=loop_clock)
     """The event loop's clock, seconds."""
 
@@ -87,6 +90,7 @@ class Execution:
     """
 
     __slots__ = (
+        "_attempt",
         "_base",
         "_cached_tokens",
         "_deadline",
@@ -146,6 +150,8 @@ class Execution:
         planned = work_order.planned_ref
         self._parts: list[orjson.Fragment] = [planned.as_json()] if planned else []
         self._output_ref: orjson.Fragment | None = None
+        self._attempt: Attempt | None = None
+        """The attempt that has begun and has no outcome on record yet."""
         self._model_calls_begun, self._llm_calls, self._tool_calls_begun = direct_after or 0, 0, 0
         self._input_tokens = self._output_tokens = self._cached_tokens = 0
         self._window_tokens = self._fresh_tokens = self._results_tokens = 0
@@ -225,7 +231,7 @@ class Execution:
     async def call_model(
         self, contract: CompiledContract, variables: Mapping[str, object], messages: Sequence[Message], tools: Toolset
     ) -> PromptResponse:
-        """Makes and records one model call.
+        """Makes and records one model call, and each attempt of it with its outcome, or as cut off.
 
         Raises:
             WorkOrderFailed: no tokens are left and there is no `reply_reserve`, the provider failed or was overloaded, or its
@@ -247,26 +253,30 @@ class Execution:
                 response = await self._streamed(request, reply)
             else:
                 response = await self._surroundings.gateway.complete(request, on_attempt=self.on_attempt)
-        except ProviderError as error:
-            late = error.reason == "timeout" and anyio.current_time() >= self._deadline
-            raise WorkOrderFailed("TIMEOUT" if late else "PROVIDER", storable(str(error)), error.reason) from error
-        except Overloaded as error:  # a turn is cut off first; this is the end of a call with a shorter deadline
-            raise WorkOrderFailed("PROVIDER", str(error), "overloaded") from error
-        self._llm_calls += 1
-        usage = response.usage
-        self._input_tokens += usage.input_tokens
-        self._output_tokens += usage.output_tokens
-        cached = 0
-        if self._limits.reply_reserve is not None and usage.cached_tokens is not None:
-            cached = min(usage.cached_tokens, usage.input_tokens)
-            self._cached_tokens += cached
-        self._window_tokens = usage.input_tokens + usage.output_tokens  # what the next call begins with
-        self._fresh_tokens = self._window_tokens - cached
-        try:
-            ref = await self.record(events.LLM_CALL, self._call_fields(request, request_hash, response))
-        except (EntryRefused, EntryTooLarge) as error:
-            detail = f"the answer of {response.provider_id!r} cannot be stored: {error}"
-            raise WorkOrderFailed("PROVIDER", storable(detail), "malformed") from error
+            self._llm_calls += 1
+            usage = response.usage
+            self._input_tokens += usage.input_tokens
+            self._output_tokens += usage.output_tokens
+            cached = 0
+            if self._limits.reply_reserve is not None and usage.cached_tokens is not None:
+                cached = min(usage.cached_tokens, usage.input_tokens)
+                self._cached_tokens += cached
+            self._window_tokens = usage.input_tokens + usage.output_tokens  # what the next call begins with
+            self._fresh_tokens = self._window_tokens - cached
+            try:
+                ref = await self.record(events.LLM_CALL, self._call_fields(request, request_hash, response))
+            except (EntryRefused, EntryTooLarge) as error:
+                detail = f"the answer of {response.provider_id!r} cannot be stored: {error}"
+                raise WorkOrderFailed("PROVIDER", storable(detail), "malformed") from error
+        except BaseException as error:
+            await self._record_cut_off()
+            if isinstance(error, ProviderError):
+                late = error.reason == "timeout" and anyio.current_time() >= self._deadline
+                raise WorkOrderFailed("TIMEOUT" if late else "PROVIDER", storable(str(error)), error.reason) from error
+            if isinstance(error, Overloaded):  # a turn is cut off first; this is the end of a call with a shorter deadline
+                raise WorkOrderFailed("PROVIDER", str(error), "overloaded") from error
+            raise
+        self._attempt = None
         self._keep(ref)
         return response
 
@@ -330,29 +340,24 @@ class Execution:
             await self._reply.tool_ran(begun.tool_id, begun.call, begun.arguments, outcome)
         return outcome
 
-    def on_attempt(self, attempt: Attempt) -> Awaitable[Ref]:
-        """Records the start or the failure of an attempt of the gateway."""
+    async def on_attempt(self, attempt: Attempt) -> None:
+        """Keeps an attempt that begins, for the entry of its outcome; records one that failed."""
         if attempt.state == "started":
-            started: AttemptStartedPayload = {
-                "call": attempt.call,
-                "attempt": attempt.attempt,
-                "provider_id": attempt.provider_id,
-                "model_id": attempt.model_id,
-                "route_reason": attempt.route_reason,
-            }
-            return self.record(events.ATTEMPT_STARTED, started)
-        failed: AttemptFailedPayload = {
-            "call": attempt.call,
-            "attempt": attempt.attempt,
-            "provider_id": attempt.provider_id,
-            "model_id": attempt.model_id,
-            "route_reason": attempt.route_reason,
-            "reason": attempt.reason,
-            "output_begun": attempt.output_begun,
-        }
+            self._attempt = attempt
+            return
+        self._attempt = None
+        failed = failed_fields(attempt)
         if attempt.detail is not None:
             failed["detail"] = storable(attempt.detail)
-        return self.record(events.ATTEMPT_FAILED, failed)
+        await self.record(events.ATTEMPT_FAILED, failed)
+
+    async def _record_cut_off(self) -> None:
+        """Records the attempt that has no outcome. A cancellation waits for this, for at most `abort_grace_s`."""
+        attempt, self._attempt = self._attempt, None
+        if attempt is None:
+            return
+        with anyio.move_on_after(self._surroundings.abort_grace_s, shield=True), suppress(LedgerError):
+            await self.record(events.ATTEMPT_STARTED, started_fields(attempt))
 
     def _request(
         self,
@@ -417,7 +422,7 @@ class Execution:
             answer["structured"] = response.structured
         if response.served_model is not None:
             answer["served_model"] = response.served_model
-        return {
+        fields: ModelCallPayload = {
             "call": request.call,
             "request_hash": request_hash,
             "prompt_pack_version": request.prompt_pack_version,
@@ -430,6 +435,12 @@ class Execution:
             "latency_ms": response.latency_ms,
             "finish_reason": response.finish_reason,
         }
+        attempt = self._attempt
+        if attempt is not None:
+            fields["attempt"] = attempt.attempt
+            if attempt.model_id != response.model_id:
+                fields["requested_model_id"] = attempt.model_id
+        return fields
 
     def _tool_problem(self, tool_id: str, arguments: Mapping[str, object]) -> str | None:
         """Returns why this call must not run, or None."""

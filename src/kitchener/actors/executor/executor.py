@@ -18,7 +18,7 @@ from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, TimestampText
-from kitchener.config import HO2Config
+from kitchener.config import HO2Config, LimitsConfig
 from kitchener.errors import EntryRefused, PromptError
 from kitchener.ledger import LedgerGroup
 from kitchener.records import events
@@ -43,6 +43,7 @@ class HO1Executor:
         tools: all tools; each work order names the tools that it may use
         clock: time of day, for `completed_at` and `elapsed_ms`
         config: `turn_deadline_s` limits a work order without its own `timeout_ms`
+        limits: `abort_grace_s` limits how long a call that is cut off may take to record that; None: the defaults
         listeners: listeners for streamed updates by `wo_id`, read when a work order starts; None: no listeners
     """
 
@@ -55,9 +56,11 @@ class HO1Executor:
         tools: ToolRegistry,
         clock: Clock,
         config: HO2Config,
+        limits: LimitsConfig | None = None,
         listeners: Mapping[str, UpdateListener] | None = None,
     ) -> None:
-        self._surroundings = ExecutionServices(ledgers, gateway, tools, clock, config.turn_deadline_s)
+        grace_s = (limits or LimitsConfig()).abort_grace_s
+        self._surroundings = ExecutionServices(ledgers, gateway, tools, clock, config.turn_deadline_s, grace_s)
         self._prompts, self._tools, self._clock = prompts, tools, clock
         self._listeners = listeners if listeners is not None else {}
         self._timestamps = TimestampText()

@@ -28,7 +28,8 @@ from kitchener.errors import (
 )
 from kitchener.lanes.askers import WAITING_TURN, WaitingTurn
 from kitchener.records import events
-from kitchener.records.entries import AbortReason, AttemptFailedPayload, AttemptStartedPayload, payload_as
+from kitchener.records.attempt_record import attempt_of
+from kitchener.records.entries import AbortReason
 from kitchener.records.turn import TurnCall, UpdateListener
 
 _SHOWN_ATTEMPTS: Final = 3
@@ -127,19 +128,14 @@ class TurnRunner:
         """The newest attempts of the model call that the turn waited for, and what came of each; "": none, or unknown."""
         found: dict[int, str] = {}
         with anyio.move_on_after(self._abort_grace_s, shield=True), suppress(LedgerError):
-            calls = (events.ATTEMPT_STARTED, events.ATTEMPT_FAILED, events.LLM_CALL)
-            async for entry in self._ledgers.ho1m.read(session_id=session_id, entry_type=calls):
+            async for entry in self._ledgers.ho1m.read(session_id=session_id, entry_type=events.OF_MODEL_CALLS):
                 if entry.payload.get("turn_id") != turn_id:
                     continue
                 if entry.entry_type == events.LLM_CALL:
                     found = {}
-                    continue
-                attempt = payload_as(AttemptStartedPayload, entry.payload)
-                outcome = "had no answer yet"
-                if entry.entry_type == events.ATTEMPT_FAILED:
-                    outcome = f"failed: {payload_as(AttemptFailedPayload, entry.payload)['reason']}"
-                number = attempt["attempt"]
-                found[number] = f"attempt {number} at provider {attempt['provider_id']!r} {outcome}"
+                elif (attempt := attempt_of(entry.entry_type, entry.payload)) is not None:
+                    outcome = "had no answer yet" if attempt.state == "started" else f"failed: {attempt.reason}"
+                    found[attempt.attempt] = f"attempt {attempt.attempt} at provider {attempt.provider_id!r} {outcome}"
         return "; ".join(list(found.values())[-_SHOWN_ATTEMPTS:])
 
     async def _abort(self, turn: Turn, reason: AbortReason) -> None:

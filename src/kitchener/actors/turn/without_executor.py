@@ -77,7 +77,7 @@ async def _ask_gateway(
     begun = [
         payload_as(AttemptStartedPayload, entry.payload)["call"]
         for entry in trace
-        if entry.entity_id == wo.wo_id and entry.entry_type == events.ATTEMPT_STARTED
+        if entry.entity_id == wo.wo_id and entry.entry_type in events.OF_MODEL_CALLS
     ]
     reply = await call(asked, calls_before=max(begun, default=0))
     return DirectReply(reply.text.strip(), reply.cost)

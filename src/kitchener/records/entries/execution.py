@@ -49,7 +49,8 @@ class ExecutingPayload(CommonPayload):
 
 
 class AttemptStartedPayload(CommonPayload):
-    """`ATTEMPT_STARTED`: written before the call goes out."""
+    """`ATTEMPT_STARTED`: an attempt that was cut off, or whose answer could not be stored. An older version wrote one for every
+    attempt, before it went out."""
 
     call: int
     """Number of the model call within the work order, from 1."""
@@ -87,6 +88,10 @@ class ModelCallPayload(CommonPayload):
     usage: UsageJson
     latency_ms: int
     finish_reason: FinishReason
+    attempt: NotRequired[int]
+    """The attempt that answered, from 1, over all providers of the call; absent: an `ATTEMPT_STARTED` tells it."""
+    requested_model_id: NotRequired[str]
+    """The model that was asked for, if the provider answered under another name."""
     governance_violation: NotRequired[Literal[True]]
     """The call was made without HO1, which was broken; absent: HO1 made it."""
 

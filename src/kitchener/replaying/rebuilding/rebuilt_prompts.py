@@ -31,6 +31,7 @@ from kitchener.replaying.rebuilding.prompt_parts import RequestPart, parts_of
 from kitchener.replaying.recorded_ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded_routes import AnyRoute
 from kitchener.replaying.recorded_sources import read_sources
+from kitchener.replaying.replay_ledgers import ReplayLedger
 from kitchener.replaying.session import Replays, replays_now, run_turn
 from kitchener.replaying.tape import Diverged, Tape, TurnTape
 from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
@@ -137,8 +138,8 @@ def _session_of(turn_id: str) -> str:
 class _AskedGateway(RecordedGateway):
     """Keeps each request, and gives its recorded answer, whatever the request is."""
 
-    def __init__(self, tape: Tape) -> None:
-        super().__init__(tape, RecordedProvider(tape.recordings()), AnyRoute())
+    def __init__(self, tape: Tape, ho1m: ReplayLedger) -> None:
+        super().__init__(tape, ho1m, RecordedProvider(tape.recordings()), AnyRoute())
         self.asked: list[PromptRequest] = []
 
     async def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> PromptResponse:
@@ -208,7 +209,8 @@ class _Rebuild:
     async def _ask_again(self, replays: Replays, turn: TurnTape) -> tuple[list[PromptRequest], str | None]:
         """The requests in order, and why the turn could not be followed to its end; None: it could, or it had none."""
         tape, clock = self._tape, RecordedClock()
-        gateway, ledgers = _AskedGateway(tape), replays.ledgers_for(tape)
+        ledgers = replays.ledgers_for(tape)
+        gateway = _AskedGateway(tape, ledgers.ho1m)
         try:
             if isinstance(tape, ConsolidationTape) and isinstance(turn, Consolidation):
                 if replays.recorded.memory is None:
