@@ -4,7 +4,8 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,12 +53,22 @@ async def asked_of(settings: RuntimeConfig, agent_class: str) -> list[TurnPrompt
     return [await read_prompts(each.entity_id, config=settings, agent_class=agent_class) for each in named]
 
 
+@pytest.fixture(scope="module")
+def asked(recorded_root: Path) -> Callable[[str], list[TurnPrompts]]:
+    """The requests of an agent class of the corpus, rebuilt once."""
+    settings = elsewhere(recorded_root, keyring=str(recorded_root / "keys"))
+    return cache(lambda agent_class: anyio.run(asked_of, settings, agent_class))
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("agent_class", CLASSES)
-def test_every_call_of_a_varied_corpus_is_rebuilt_byte_for_byte(recorded_root: Path, agent_class: str) -> None:
+def test_every_call_of_a_varied_corpus_is_rebuilt_byte_for_byte(
+    recorded_root: Path, asked: Callable[[str], list[TurnPrompts]], agent_class: str
+) -> None:
     """Tools, retries, failed criteria, judged replies, lessons, direct calls, cut-off turns: the hash proves each request."""
     settings = elsewhere(recorded_root, keyring=str(recorded_root / "keys"))
     answered = len(anyio.run(entries, settings, agent_class, "ho1m", events.LLM_CALL))
-    prompts = anyio.run(asked_of, settings, agent_class)
+    prompts = asked(agent_class)
     calls = [call for each in prompts for call in each.calls]
     assert [each.problem for each in prompts if each.problem is not None] == []
     assert Counter(call.is_verified for call in calls)[True] == answered > 20
@@ -65,15 +76,10 @@ def test_every_call_of_a_varied_corpus_is_rebuilt_byte_for_byte(recorded_root: P
     assert all(call.tokens == sum(part.tokens for part in call.parts) > 0 for call in calls)
 
 
-def test_the_corpus_has_every_kind_of_call(recorded_root: Path) -> None:
+@pytest.mark.timeout(300)
+def test_the_corpus_has_every_kind_of_call(asked: Callable[[str], list[TurnPrompts]]) -> None:
     """So that the test above says something."""
-    settings = elsewhere(recorded_root, keyring=str(recorded_root / "keys"))
-    calls = [
-        call
-        for name in ("ADMIN", "RESIDENT:off", "RESIDENT:ask")
-        for each in anyio.run(asked_of, settings, name)
-        for call in each.calls
-    ]
+    calls = [call for name in ("ADMIN", "RESIDENT:off", "RESIDENT:ask") for each in asked(name) for call in each.calls]
     assert {call.request.wo_type for call in calls} == {"classify", "synthesize", "verify", "consolidate"}
     assert any(call.request.contract_id == "PRC-DIRECT-001" for call in calls)
     assert any(call.request.tools for call in calls)
