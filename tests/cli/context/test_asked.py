@@ -78,7 +78,7 @@ def test_explain_says_what_the_models_read_in_all(cli: Cli, session: str) -> Non
     assert total > 500
     text = cli("context", "explain", turn(session, 2)).out
     assert f"  2 model calls: {total:,} tokens in, " in text
-    assert f"kitchener context explain --turn {turn(session, 2)} --prompt" in text
+    assert f"kitchener context explain {turn(session, 2)} --prompt" in text
 
 
 def test_a_chat_shows_the_requests_of_its_last_reply(cli: Cli, session: str) -> None:

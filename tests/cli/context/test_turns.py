@@ -213,7 +213,7 @@ class TestChat:
         assert "no session yet" in outcome.out
         assert "visible: 3 items, " in outcome.out
         assert "user: " not in outcome.out.split("visible: ")[1]
-        assert "= more: kitchener context explain --turn T-" in outcome.out
+        assert "= more: kitchener context explain T-" in outcome.out
 
     def test_why_says_how_to_turn_it_on(self, cli: Cli) -> None:
         outcome = cli("chat", stdin=b"hello\n/why\n/intents\n/intents keep 1\n/intents nonsense\n")

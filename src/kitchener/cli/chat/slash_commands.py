@@ -127,7 +127,7 @@ def _why_lines(view: TurnView) -> Iterator[str]:
         yield f"learned line shown: {item.entity_id}  {one_line(item.text, _WIDTH)}"
     for flag in view.flags:
         yield f"flag {flag.get('kind')}: {flag.get('detail')!s}"
-    yield f"= more: kitchener context explain --turn {view.turn_id}"
+    yield f"= more: kitchener context explain {view.turn_id}"
 
 
 def _thread_lines(state: ContextState, resolution: Resolution) -> Iterator[str]:

@@ -57,7 +57,7 @@ def totals_line(calls: Sequence[AnsweredCall], turn_id: str) -> str:
     )
     return (
         f"  {counted(len(calls), 'model call')}: {tokens_in:,} tokens in, {tokens_out:,} out, as providers counted them;"
-        f" word for word: kitchener context explain --turn {turn_id} --prompt"
+        f" word for word: kitchener context explain {turn_id} --prompt"
     )
 
 

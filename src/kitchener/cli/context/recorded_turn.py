@@ -111,7 +111,7 @@ class TurnView:
         if known is None:
             raise NotOnRecord(
                 f"--entry {name!r}: no entry, intent, work order, turn, rule or learned line of session"
-                f" {self.past.session_id}; `kitchener context explain --turn {self.turn_id}` lists what there is"
+                f" {self.past.session_id}; `kitchener context explain {self.turn_id}` lists what there is"
             )
         if name == self.turn_id:
             text = f"{name} is the turn itself, which is shown only what was there before it"

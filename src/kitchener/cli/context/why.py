@@ -108,7 +108,7 @@ def turn_lines(view: TurnView) -> Iterator[str]:
         yield f"  … and {len(told) - MOST:,} more; --json lists them all"
     if ended:
         yield f"  {len(ended):,} work orders that ended before; their results stand in their turns"
-    yield f"= one of them in full: kitchener context explain --turn {view.turn_id} --entry ID"
+    yield f"= one of them in full: kitchener context explain {view.turn_id} --entry ID"
 
 
 def entry_lines(view: TurnView, found: Explanation) -> Iterator[str]:
