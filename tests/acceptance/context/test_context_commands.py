@@ -77,7 +77,7 @@ def test_the_session_is_found_by_the_intent(cli: Cli) -> None:
     unknown = cli("context", "project", "--intent", "INT-7")
     assert (unknown.code, "INT-7" in unknown.err) == (1, True)
     neither = cli("context", "project")
-    assert (neither.code, "--session or --intent" in neither.err) == (2, True)
+    assert (neither.code, "SESSION or --intent" in neither.err) == (2, True)
     given = cli("context", "project", "--intent", "INT-1", "--ledger", bo, "--json")
     assert given.json["active_intent"] == "INT-1"
 

@@ -29,7 +29,7 @@ from tests.acceptance.context.context_kit import (
     talking,
     without_hashes,
 )
-from tests.acceptance.stack import places, read_all
+from tests.acceptance.stack import QUICK, places, read_all
 
 SCRIPT = (
     "hello",
@@ -75,6 +75,11 @@ async def test_off_runs_none_of_it(tmp_path: Path) -> None:
 # --- shadow ------------------------------------------------------------------------------------------------------------------
 
 
+def one_keyring(where: Path) -> LedgerConfig:
+    """For runs under several roots: digests of content are the same under the same key of the subject."""
+    return QUICK.model_copy(update={"keyring": str(where / "keys")})
+
+
 async def recorded(root: Path, **config: Any) -> tuple[list[Any], list[Any]]:
     """What the model was asked, and what stands in HO2m and HO1m, without hashes and places."""
     async with talking(root, **config) as ada:
@@ -87,8 +92,8 @@ async def recorded(root: Path, **config: Any) -> tuple[list[Any], list[Any]]:
 @pytest.mark.parametrize("intent_mode", ["bridge", "classified"])
 async def test_shadow_mode_changes_nothing_shown(tmp_path: Path, intent_mode: str) -> None:
     off, shadow = (
-        await recorded(tmp_path / "off"),
-        await recorded(tmp_path / "shadow", context_mode="shadow", intent_mode=intent_mode),
+        await recorded(tmp_path / "off", ledger=one_keyring(tmp_path)),
+        await recorded(tmp_path / "shadow", ledger=one_keyring(tmp_path), context_mode="shadow", intent_mode=intent_mode),
     )
     assert shadow[0] == off[0]
     assert shadow[1] == off[1]
@@ -432,7 +437,7 @@ async def test_a_restart_changes_no_byte_of_a_projection(tmp_path: Path, setting
 
     Hashes are left out, because a work order's entry holds the time that its turn had left.
     """
-    config = {**ENFORCE, **settings, "recall_scope": scope, "context_budget": 260}
+    config = {**ENFORCE, **settings, "recall_scope": scope, "context_budget": 260, "ledger": one_keyring(tmp_path)}
     first = [f"the {thing} is {n} miles away" for n, thing in enumerate(("harbour", "castle", "museum", "station") * 5)]
     second = ["[switch] hotels", *[f"the hotel {n} has a view of the harbour" for n in range(20)]]
     back = ["[back] sights", "how far is the castle?"]

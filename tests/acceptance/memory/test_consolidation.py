@@ -18,6 +18,7 @@ from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.turn import TurnCompleted, TurnResult, TurnUpdate
 from kitchener.runtime import Runtime
+from kitchener.runtime.ledger_paths import sealer_of
 from kitchener.testing import FakeClock
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.memory.remembering import (
@@ -38,7 +39,7 @@ from tests.acceptance.memory.remembering import (
     signals,
     student,
 )
-from tests.acceptance.stack import QUESTION, QUICK, places, read_all
+from tests.acceptance.stack import QUESTION, QUICK, places, read_all, scripted_config
 
 DONE = ["WO_PLANNED", "WO_DISPATCHED", "WO_COMPLETED"]
 
@@ -372,7 +373,8 @@ async def test_the_program_may_look_without_a_runtime(tmp_path: Path, scripted: 
     async with scripted(student(), **EASY) as runtime:
         await say(runtime)
         await runtime.drain()
-    async with HO3Memory.open(tmp_path, ledger_config=QUICK) as memory:
+    keys = sealer_of(scripted_config(tmp_path))
+    async with HO3Memory.open(tmp_path, ledger_config=QUICK, sealer=keys) as memory:
         (overlay,) = await memory.read_active_biases(namespace=ADA)
     assert (overlay.line, overlay.signal_id) == (LESSON["context_line"], QUESTIONS)
     async with LedgerReader.open(places(tmp_path)["ho2m"], ledger_id="HO2M:ADMIN") as reader:

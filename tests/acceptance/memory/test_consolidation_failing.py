@@ -35,11 +35,13 @@ from tests.acceptance.memory.remembering import (
     say,
     student,
 )
-from tests.acceptance.stack import QUESTION, Said, ScriptedExecutor, fitting
+from tests.acceptance.stack import QUESTION, QUICK, Said, ScriptedExecutor, fitting
 from tests.logs import captured_logs
 
 REFUSED = ProviderError("scripted", "refused", "no")
 FAILED = ["WO_PLANNED", "WO_DISPATCHED"]
+PLAIN = QUICK.model_copy(update={"seal": False})
+"""Where a test reads words out of the file."""
 
 
 async def learn(runtime: Runtime) -> list[WorkOrder]:
@@ -98,7 +100,7 @@ async def test_an_answer_that_cannot_stand_teaches_nothing(tmp_path: Path, scrip
 async def test_control_characters_are_taken_out_of_a_line(tmp_path: Path, scripted: OpenRuntime) -> None:
     """What is only untidy is tidied: one line, no control characters, and the rest as it was said."""
     untidy = {**LESSON, "context_line": "  Likes\x00 short\r\nanswers\u2028– in\x1b[31m \u202ered\u2069.\x07 "}
-    async with scripted(student(untidy), **MANUAL) as runtime:
+    async with scripted(student(untidy), **MANUAL, ledger=PLAIN) as runtime:
         await say(runtime)
         (wo,) = await learn(runtime)
     assert wo.state == "completed"
@@ -109,7 +111,7 @@ async def test_control_characters_are_taken_out_of_a_line(tmp_path: Path, script
 async def test_a_long_list_of_labels_is_cut(tmp_path: Path, scripted: OpenRuntime) -> None:
     """Labels are bounded in number and length, tidied, each once."""
     labels = {"domain": [f"label {n}\n" for n in range(30)] + ["label 1"], "task": ["x" * 500, "", " "]}
-    async with scripted(student({**LESSON, "labels": labels}), **MANUAL) as runtime:
+    async with scripted(student({**LESSON, "labels": labels}), **MANUAL, ledger=PLAIN) as runtime:
         await say(runtime)
         await learn(runtime)
     (learned,) = overlays(tmp_path)
@@ -238,7 +240,7 @@ async def test_one_signal_that_waits_holds_up_no_other(tmp_path: Path, scripted:
         return REFUSED if is_ada and request.variables["signal_id"] == QUESTIONS else LESSON
 
     provider = student(lesson, {**QUESTION, "labels": {"domain": "x"}})
-    async with scripted(provider, **EASY, consolidation_backoff_s=3_000) as runtime:
+    async with scripted(provider, **EASY, consolidation_backoff_s=3_000, ledger=PLAIN) as runtime:
         for subject in ("ada", "bob", "ada", "bob"):
             await say(runtime, subject_id=subject)
             await runtime.drain()
