@@ -36,7 +36,10 @@ from tests.acceptance.memory.remembering import (
 )
 from tests.acceptance.stack import QUESTION, QUICK, ScriptedExecutor, fitting, read_all, synthesizes
 
-LEAPING = QUICK.model_copy(update={"max_clock_jump_s": 10_000_000})
+LEGIBLE = QUICK.model_copy(update={"seal": False})
+"""For what a test reads in the files themselves: content and the labels of signals stand there as they were said."""
+
+LEAPING = LEGIBLE.model_copy(update={"max_clock_jump_s": 10_000_000})
 """For a clock that is moved by hand, faster than time passes."""
 
 
@@ -127,7 +130,7 @@ async def test_ho3_enabled_flag_false_skips(by_hand: OpenStack) -> None:
 async def test_signal_from_classification(tmp_path: Path, scripted: OpenRuntime) -> None:
     """The speech act becomes a signal, with its session, turn and subject."""
     provider = student(classification={**QUESTION, "speech_act": "tool_query"})
-    async with scripted(provider, ho3_enabled=True) as runtime:
+    async with scripted(provider, ledger=LEGIBLE, ho3_enabled=True) as runtime:
         result = await say(runtime)
     (logged,) = [payload for payload in signals(tmp_path) if payload["signal_id"].startswith("intent:")]
     assert logged["signal_id"] == "intent:tool_query"
@@ -224,14 +227,16 @@ async def test_turn_result_has_field(runtime: Runtime) -> None:
 
 async def test_domain_signal_logged(tmp_path: Path, scripted: OpenRuntime) -> None:
     """The domain label of the classification becomes a signal."""
-    async with scripted(student(classification=labelled(domain="packaging")), ho3_enabled=True) as runtime:
+    provider = student(classification=labelled(domain="packaging"))
+    async with scripted(provider, ledger=LEGIBLE, ho3_enabled=True) as runtime:
         await say(runtime)
     assert signal_ids(tmp_path) == [QUESTIONS, "domain:packaging", "outcome:success"]
 
 
 async def test_task_signal_logged(tmp_path: Path, scripted: OpenRuntime) -> None:
     """The task label becomes a signal, made to fit the grammar of signal ids."""
-    async with scripted(student(classification=labelled(task="write a report: now")), ho3_enabled=True) as runtime:
+    provider = student(classification=labelled(task="write a report: now"))
+    async with scripted(provider, ledger=LEGIBLE, ho3_enabled=True) as runtime:
         await say(runtime)
     assert signal_ids(tmp_path) == [QUESTIONS, "task:write_a_report_now", "outcome:success"]
 
@@ -394,7 +399,7 @@ async def test_a_recorded_turn_reads_the_same_memory_after_a_hundred_more(tmp_pa
 async def test_a_turn_without_memory_reads_and_writes_nothing(tmp_path: Path, scripted: OpenRuntime, flag: bool) -> None:
     """`memory=False` on one turn: the known line is not shown, no signal is logged, no gate is opened; it is on record."""
     provider = student()
-    async with scripted(provider, **MANUAL) as runtime:
+    async with scripted(provider, ledger=LEGIBLE, **MANUAL) as runtime:
         await teach(runtime, "Is brief.")
         supervisor = runtime.supervisor()
         session_id = await supervisor.start_session(subject_id="ada")

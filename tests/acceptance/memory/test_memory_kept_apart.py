@@ -93,7 +93,7 @@ async def test_where_memory_is_off_none_of_its_code_runs(tmp_path: Path, scripte
         return
     async with (
         HO3Memory.open(tmp_path / "apart", ledger_config=QUICK) as memory,
-        open_ledgers(**places(tmp_path), config=QUICK, also=memory.ledgers) as ledgers,
+        open_ledgers(**places(tmp_path / "apart"), config=QUICK, also=memory.ledgers) as ledgers,
     ):
         supervisor = HO2Supervisor(
             agent_class="ADMIN",

@@ -14,9 +14,12 @@ from kitchener.runtime import Runtime
 from kitchener.testing import FakeClock
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.memory.remembering import ADA, EASY, LESSON, QUESTIONS, asked, knows, say, signals, student
-from tests.acceptance.stack import QUESTION, read_all
+from tests.acceptance.stack import QUESTION, QUICK, read_all
 
 LABELS = ("one", "two", "three")
+
+LEGIBLE = QUICK.model_copy(update={"seal": False})
+"""The candidates on record name labels as they were said, so the verdict on each can be asked for by its name."""
 
 
 def classified(message: str) -> dict[str, Any]:
@@ -65,7 +68,7 @@ async def test_concurrent_turns_of_one_subject_are_told_apart_by_their_positions
     )
     config = HO3MemoryConfig(gate_count_threshold=8, gate_session_threshold=3)
     thresholds = {**EASY, "ho3_gate_count_threshold": 8, "ho3_gate_session_threshold": 3}
-    async with scripted(provider, clock=clock, **thresholds) as runtime:
+    async with scripted(provider, clock=clock, ledger=LEGIBLE, **thresholds) as runtime:
 
         async def talk(n: int, turn: int) -> None:
             await say(runtime, f"message {turn} of {n} about {LABELS[(n + turn) % 3]}")
@@ -101,7 +104,7 @@ async def test_what_is_learned_while_a_turn_runs_is_for_the_next_one(tmp_path: P
     lesson = {**LESSON, "labels": {"domain": [], "task": []}}
     provider, clock = student(lesson, classified, gate=gate), FakeClock()
     settings = {**EASY, "ho3_gate_count_threshold": 2, "ho3_gate_session_threshold": 2}
-    async with scripted(provider, clock=clock, **settings) as runtime:
+    async with scripted(provider, clock=clock, ledger=LEGIBLE, **settings) as runtime:
         with anyio.fail_after(20):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(say, runtime, "held about one")

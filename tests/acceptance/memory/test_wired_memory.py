@@ -42,6 +42,12 @@ ho3_gate_count_threshold = 2
 ho3_gate_session_threshold = 2
 """
 
+LEGIBLE = """
+[ledger]
+seal = false
+"""
+"""For a lesson that is read in the file itself."""
+
 ROUTED = f"""{EASY}
 [router.domain_tag_routes.consolidation]
 provider_id = "local"
@@ -128,7 +134,7 @@ async def test_a_router_file_of_its_own_reaches_gateway(tmp_path: Path) -> None:
 async def test_auto_consolidation_runs_without_a_caller(tmp_path: Path) -> None:
     """Crossing the gate is enough: nobody calls anything, and the line stands in the next reply's input."""
     given = providers()
-    async with open_runtime(written(tmp_path, EASY), providers=given) as runtime:
+    async with open_runtime(written(tmp_path, EASY + LEGIBLE), providers=given) as runtime:
         for n in range(2):
             assert overlays(tmp_path / "plane") == []
             await say(runtime, f"message {n}")

@@ -105,7 +105,7 @@ async def test_the_defaults_let_a_slow_provider_fill_the_gateways_queue_and_then
     async with crowd(tmp_path) as found:
         found.send(400)
         await found.until((64, 64, 128))
-        assert found.lane("ADMIN", "interactive") == (256, 128, 16)
+        await found.until((256, 128, 16), "ADMIN", "interactive")
         assert found.gate.arrived == 64
         answer = await found.runtime.supervisor(FAST).handle_turn("hello", subject_id="ada")
         assert answer.response == "echo: hello"

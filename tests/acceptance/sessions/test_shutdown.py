@@ -13,14 +13,15 @@ from kitchener.ledger import StoredEntry, open_ledgers
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
+from kitchener.runtime.ledger_paths import sealer_of
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
-from tests.acceptance.stack import QUICK, Hold, echo, open_scripted, outcome, places, read_all, types_of
+from tests.acceptance.stack import QUICK, Hold, echo, open_scripted, outcome, places, read_all, scripted_config, types_of
 
 
 async def recorded(root: Path) -> list[StoredEntry]:
     """What stands in HO2m after the runtime has gone."""
-    async with open_ledgers(**places(root), config=QUICK) as ledgers:
+    async with open_ledgers(**places(root), config=QUICK, sealer=sealer_of(scripted_config(root))) as ledgers:
         assert (await ledgers.ho2m.verify()).ok
         return await read_all(ledgers.ho2m)
 

@@ -33,7 +33,7 @@ from kitchener.actors.work.plan import (
     total_cost,
 )
 from kitchener.cancellation import is_own_failure
-from kitchener.errors import origin_of
+from kitchener.errors import StaleHead, origin_of
 from kitchener.ids import SessionId, TurnId
 from kitchener.logs import get_logger
 from kitchener.records import events
@@ -45,6 +45,7 @@ from kitchener.records.entries import (
     TurnStartedPayload,
     payload_as,
 )
+from kitchener.records.ref import Ref
 from kitchener.records.turn import NO_CANDIDATES, TextRetracted, TurnCall, TurnResult, UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
 
@@ -136,12 +137,20 @@ class Turn:
         if call.acceptance:
             fields["acceptance"] = list(call.acceptance)
             self._acceptance = plan_acceptance(self._acceptance, call.acceptance)
-        started = await self._session.write(
-            events.TURN_STARTED, self.turn_id, fields, turn=self.turn_id, expected_head=self._session.state.head
-        )
-        self._chain.message_ref = started.as_json()
+        self._chain.message_ref = (await self._write_start(fields)).as_json()
         self._chain.open()
         self._services.ledgers.request_commit()
+
+    async def _write_start(self, fields: TurnStartedPayload) -> Ref:
+        session = self._session
+        while True:
+            head = session.state.head
+            try:
+                return await session.write(events.TURN_STARTED, self.turn_id, fields, turn=self.turn_id, expected_head=head)
+            except StaleHead:
+                # While the write waited for the subject's key, this process may have rejected another message on record.
+                if session.state.head == head:
+                    raise
 
     async def run(self) -> TurnOutcome:
         """Runs all work orders and completes the turn. A failed model or tool gives a result, never an exception."""
